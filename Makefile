@@ -1,0 +1,60 @@
+# make test and make demo do everything on a fresh machine with Python 3.11 or newer; the virtual environment is .venv.
+# Another interpreter: make test PYTHON=python3.13. Arguments for the last command: make pytest ARGS="-k mesh".
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+CODE := $(wildcard hfdsl examples tests benchmarks)
+TYPED := $(wildcard hfdsl examples tests)
+
+# Lint and types first, pytest last: the closing line of a run is pytest's.
+.NOTPARALLEL:
+.PHONY: test demo setup lint typing docs pytest format clean help
+
+test: lint typing docs pytest  ## set up, then ruff, mypy, pyright, documentation, pytest
+
+demo: $(VENV)/.demo  ## set up, then train a small model with GRPO
+	$(BIN)/python examples/grpo_reasoning.py $(ARGS)
+
+setup: $(VENV)/.dev  ## only build .venv
+
+lint: $(VENV)/.dev  ## ruff check, ruff format --check
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+
+typing: $(VENV)/.dev  ## mypy --strict, pyright
+	$(BIN)/mypy --strict $(TYPED)
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
+
+# Material for MkDocs announces its successor at every build; the variable keeps the log to our own pages.
+docs: $(VENV)/.dev  ## build the documentation into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+pytest: $(VENV)/.dev  ## tests, doctests and typing baselines
+	$(BIN)/python -m pytest $(ARGS)
+
+format: $(VENV)/.dev  ## sort imports, apply safe fixes, format
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+clean:  ## remove everything that make made, .venv too
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+# The files .venv/.dev and .venv/.demo say what is installed, so that the second run starts at once.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hfdsl needs Python 3.11 or newer; $(PYTHON) is {sys.version.split()[0]}: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.dev $(VENV)/.demo
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[ray,demo]'
+	@touch $@

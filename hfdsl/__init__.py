@@ -1,0 +1,29 @@
+"""hfdsl: a typed dataflow language for reinforcement-learning post-training, checked before launch, run on Ray."""
+
+from hfdsl.check.findings import CheckError, Finding, Report
+from hfdsl.deploy.deployment import Deployment, Placement, place
+from hfdsl.deploy.pools import ResourcePool
+from hfdsl.errors import (
+    DefinitionError,
+    HfError,
+    ProtocolError,
+    ResourceError,
+    RoleError,
+    SizeError,
+    WiringError,
+)
+from hfdsl.graph.dataflow import Dataflow, dataflow
+from hfdsl.graph.operations import function, merge, minibatches, repeat
+from hfdsl.protocols.call import Call, current_call
+from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
+from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.protocol import Protocol
+from hfdsl.protocols.register import register, requires
+from hfdsl.protocols.worker import Worker
+from hfdsl.types.batches import Batch
+from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
+from hfdsl.types.dims import Add, Dim, Div, Mul
+from hfdsl.types.rows import Grouped, Independent, Whole
+
+__version__ = "0.1.0"

@@ -1,0 +1,99 @@
+"""The table of codes: every mistake that hfdsl knows. A code is never reused; ``explain/CODE.md`` tells its rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kind of mistake."""
+
+    title: str
+    severity: str = "error"
+
+
+CODES: dict[str, Code] = {
+    # HF1xx definitions
+    "HF101": Code("not a dim"),
+    "HF102": Code("unknown dtype"),
+    "HF104": Code("a port, result or column without a type that hfdsl can read"),
+    "HF105": Code("a role method with *args or **kwargs"),
+    "HF109": Code("an annotation that cannot be evaluated"),
+    "HF111": Code("a protocol name that is taken or not a name"),
+    "HF112": Code("a protocol without its dispatch or collect"),
+    "HF113": Code("a row dependence that is none"),
+    "HF114": Code("a requirement that is not an expression"),
+    "HF115": Code("columns of one record with different row dims"),
+    "HF116": Code("an unknown reduction, or register on what is no method"),
+    "HF117": Code("a column with a default value"),
+    "HF118": Code("a decorator on what is no function"),
+    "HF119": Code("a dataflow parameter that is neither a record nor a role"),
+    # HF2xx wiring, dtype, shape
+    "HF201": Code("no column of that name"),
+    "HF202": Code("no port or method of that name"),
+    "HF203": Code("a port or column that is not wired"),
+    "HF204": Code("a merge that lacks a column, or another record than the port takes"),
+    "HF205": Code("a merge with two producers of one column"),
+    "HF206": Code("a value of another kind than the port takes"),
+    "HF207": Code("a value of the graph decides control flow"),
+    "HF208": Code("computation on a value of the graph"),
+    "HF209": Code("a value of another trace"),
+    "HF210": Code("shapes differ"),
+    "HF212": Code("row counts differ within one call"),
+    "HF213": Code("a dim that cannot be solved for"),
+    "HF220": Code("dtypes differ"),
+    # HF3xx sizes
+    "HF302": Code("a size that is no positive whole number, or for a dim that the program does not have"),
+    "HF303": Code("a number of rows that is not whole"),
+    "HF304": Code("a count below 1"),
+    "HF310": Code("rows that do not split evenly"),
+    "HF313": Code("a split that cuts groups of rows"),
+    "HF319": Code("a size that cannot be decided before launch", "warning"),
+    "HF322": Code("a requirement of a role that does not hold"),
+    "HF323": Code("a requirement that names nothing known"),
+    # HF4xx dispatch and collect
+    "HF401": Code("a list of ranks' values where a whole value is taken, or the reverse"),
+    "HF404": Code("a collect that picks a coordinate which the mesh does not have"),
+    "HF407": Code("outputs or chunks that do not cover the ranks"),
+    "HF409": Code("a protocol and a mesh that do not go together"),
+    "HF410": Code("an execute mode that does not go with the protocol"),
+    "HF411": Code("a list that is not one value for each rank"),
+    "HF412": Code("unknown protocol"),
+    "HF413": Code("a value that cannot be split"),
+    "HF414": Code("generation sizes that do not divide the mesh"),
+    "HF418": Code("padding without a split and a join"),
+    "HF420": Code("arguments of one call with different row counts"),
+    "HF424": Code("an unknown reduction over ranks"),
+    "HF421": Code("a Whole method behind a protocol that splits"),
+    # HF5xx resources
+    "HF501": Code("a mesh of another size than its pool"),
+    "HF502": Code("a pool that the cluster's GPUs cannot hold"),
+    "HF505": Code("a pool that the cluster's CPUs cannot hold"),
+    "HF507": Code("a role without a place"),
+    "HF508": Code("a place without a role", "warning"),
+    "HF513": Code("a wrong rank environment"),
+    "HF514": Code("a pool that cannot be made"),
+    "HF515": Code("a role class of another type than the dataflow takes"),
+    "HF516": Code("arguments that the role's constructor does not take"),
+    "HF518": Code("an unknown backend"),
+    "HF517": Code("a reserved environment variable is overridden"),
+    # HF6xx the graph
+    "HF602": Code("a result that nobody reads", "warning"),
+    "HF603": Code("a dataflow that returns something else than values of the graph"),
+    "HF610": Code("the dataflow raised while it was traced"),
+    # HF8xx running
+    "HF805": Code("a body's result is not what its signature says"),
+    "HF806": Code("a role's body raised, or a worker died"),
+    "HF807": Code("a wait that outlasted its deadline"),
+    "HF808": Code("a run that is closed or broken"),
+}
+
+_PAGES = Path(__file__).parent / "explain"
+
+
+def explain(code: str) -> str | None:
+    """The explain page of a code, or None where there is no such code."""
+    page = _PAGES / f"{code.upper()}.md"
+    return page.read_text(encoding="utf-8") if code.upper() in CODES and page.exists() else None

@@ -1,0 +1,66 @@
+"""Reports for people: the code, the message, the user's lines with carets, the other end of the edge, and what mends it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+
+from hfdsl.check.findings import Finding, Label, Report
+from hfdsl.graph.spans import NOWHERE
+
+_RED, _YELLOW, _BLUE, _BOLD, _END = "\033[31;1m", "\033[33;1m", "\033[34;1m", "\033[1m", "\033[0m"
+
+
+def render(report: Report, *, colour: bool = False) -> str:
+    """The whole report; ``colour`` is for a terminal."""
+    blocks = [_finding(finding, colour) for finding in report.findings]
+    return "\n\n".join([*blocks, _summary(report)])
+
+
+def _summary(report: Report) -> str:
+    errors, warnings = len(report.errors), len(report.warnings)
+    if not report.findings:
+        counts = "no findings"
+    else:
+        counts = ", ".join(
+            f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((errors, "error"), (warnings, "warning")) if n
+        )
+    return f"check of '{report.dataflow}': {counts}{report.facts}"
+
+
+def _finding(finding: Finding, colour: bool) -> str:
+    paint = (lambda code, text: f"{code}{text}{_END}") if colour else (lambda code, text: text)
+    tint = _RED if finding.severity.value == "error" else _YELLOW
+    lines = [f"{paint(tint, f'{finding.severity.value}[{finding.code}]')}: {paint(_BOLD, finding.message)}"]
+    for i, label in enumerate((finding.primary, *finding.related)):
+        lines += [paint(tint if i == 0 else _BLUE, line) if _is_mark(line) else line for line in _place(label, i == 0)]
+    lines += [f"  = note: {note}" for note in finding.notes]
+    lines += [f"  = help: {text}" for text in finding.help]
+    return "\n".join(lines)
+
+
+def _is_mark(line: str) -> bool:
+    return line.lstrip(" |").startswith(("^", "---")) and "|" in line
+
+
+def _place(label: Label, primary: bool) -> list[str]:
+    span = label.span
+    if span == NOWHERE:
+        return [f"  = note: {label.text}"] if label.text else []
+    head = f"{'  -->' if primary else '  :::'} {_short(span.file)}:{span.line}:{span.column + 1}"
+    text = linecache.getline(span.file, span.line).rstrip("\n")
+    if not text.strip():
+        return [f"{head}  {label.text}".rstrip()]
+    start = span.column if span.end_column else len(text) - len(text.lstrip())
+    stop = span.end_column if span.end_line == span.line and span.end_column else len(text)
+    # Columns of the parser count bytes; the caret must count characters.
+    raw = text.encode()
+    start, stop = len(raw[:start].decode(errors="ignore")), len(raw[:stop].decode(errors="ignore"))
+    mark = ("^" if primary else "-") * max(1, stop - start)
+    margin = " " * 5
+    return [head, f"{span.line:>5} | {text}", f"{margin} | {' ' * start}{mark} {label.text}".rstrip()]
+
+
+def _short(file: str) -> str:
+    relative = os.path.relpath(file)
+    return file if relative.startswith("..") else relative

@@ -1,0 +1,182 @@
+"""Wiring: does every value fit where it is used?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import argument_span, port_span
+from hfdsl.check.subject import Subject, signature_of
+from hfdsl.graph.infer import Mismatch, MismatchKind as Kind, RecordValue
+from hfdsl.graph.program import Constant, Input, Misuse, MisuseKind, Pack
+from hfdsl.graph.signatures import RecordType
+from hfdsl.graph.spans import NOWHERE, definition_span
+from hfdsl.types.batches import closest, schema
+from hfdsl.types.columns import ColumnSpec
+
+# kind of misuse -> code, message, help. Fields: {m} the misuse, {near} did you mean ...
+MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
+    MisuseKind.NO_COLUMN: ("HF201", "'{m.subject}' has no column '{m.name}'", "{near}"),
+    MisuseKind.NO_METHOD: ("HF202", "role '{m.subject}' has no registered method '{m.name}'", "{near}"),
+    MisuseKind.NO_PORT: ("HF202", "'{m.subject}' has no port '{m.name}'", "{near}"),
+    MisuseKind.MISSING_PORT: ("HF203", "'{m.subject}' is called without {m.name}", "wire it: {m.subject}(..., {m.name}=...)"),
+    MisuseKind.TOO_MANY: ("HF202", "'{m.subject}' is called with {m.name} positional arguments", "its ports are: {listed}"),
+    MisuseKind.CONTROL: (
+        "HF207",
+        "{m.name} on '{m.subject}', which has no value before the program runs",
+        "decide inside a role or an hf.function; loops over hf.minibatches(x, n) and over plain Python values unroll",
+    ),
+    MisuseKind.COMPUTE: (
+        "HF208",
+        "computation ({m.name}) on '{m.subject}': a dataflow passes values on and does not compute with them",
+        "move it into a function decorated with @hf.function",
+    ),
+    MisuseKind.FOREIGN: ("HF209", "'{m.subject}' belongs to another dataflow that was traced before", "pass it as a parameter"),
+    MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
+    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{near}"),
+    MisuseKind.MERGE_TWICE: ("HF205", "column '{m.name}' of '{m.subject}' comes from both {both}", "pass only one of them"),
+    MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
+    MisuseKind.NOT_A_RESULT: ("HF603", "the dataflow returns a {m.subject}", "return records, metrics, or tuples of them"),
+    MisuseKind.NOT_A_RECORD: ("HF206", "{m.subject} takes a record of rows, got '{m.name}'", ""),
+    MisuseKind.PARAMETER: (
+        "HF119",
+        "parameter '{m.name}' of '{m.subject}' is {listed}: neither a record nor a role",
+        "annotate it with a class derived from hf.Batch or hf.Worker; a constant can be a variable of the module",
+    ),
+}
+
+
+def misuses(subject: Subject) -> Iterator[Finding]:
+    """What the trace itself met."""
+    for misuse in subject.graph.misuses:
+        code, message, help_ = MISUSES[misuse.kind]
+        fields = {
+            "m": misuse,
+            "near": closest(misuse.name, misuse.candidates),
+            "listed": ", ".join(misuse.candidates),
+            "both": " and ".join(f"'{name}'" for name in misuse.candidates),
+        }
+        helped = help_.format(**fields)
+        yield Finding(
+            code,
+            message.format(**fields),
+            Label(misuse.span),
+            tuple(_misuse_related(subject, misuse)),
+            help=(helped,) if helped else (),
+        )
+
+
+def _misuse_related(subject: Subject, misuse: Misuse) -> Iterator[Label]:
+    if misuse.producer is not None and not isinstance(subject.graph.nodes[misuse.producer].op, Input):
+        yield subject.produced(misuse.producer)
+    if misuse.signature is not None:
+        yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
+    if misuse.kind is MisuseKind.NO_METHOD and misuse.subject in {r.__name__ for r in subject.graph.roles.values()}:
+        role = next(r for r in subject.graph.roles.values() if r.__name__ == misuse.subject)
+        yield Label(definition_span(role), f"its registered methods: {', '.join(misuse.candidates) or 'none'}")
+
+
+def mismatches(subject: Subject) -> Iterator[Finding]:
+    """Every value that does not fit its port."""
+    for mismatch in subject.inference.mismatches:
+        finding = _mismatch(subject, mismatch)
+        if finding is not None:
+            yield finding
+
+
+def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
+    node = subject.graph.nodes[m.node]
+    signature = signature_of(node)
+    actual = f"the {type(m.actual.value).__name__} {m.actual.value!r}" if isinstance(m.actual, Constant) else str(m.actual)
+    port = f"column '{m.port}' of '{node.label}'" if isinstance(node.op, Pack) else f"port '{m.port}' of '{node.label}'"
+    told = _explain(subject, m, port, actual)
+    if told is None:
+        return None
+    code, message, help_ = told
+    primary = argument_span(node.span, signature, m.port)
+    related = [subject.produced(m.source.node)] if m.source else []
+    related = [label for label in related if label.span != primary]  # written inline: one place is enough
+    if signature is not None and signature.span != NOWHERE:
+        related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
+    return Finding(code, message, Label(primary, f"this is {actual}"), tuple(related), help=help_)
+
+
+def _explain(subject: Subject, m: Mismatch, port: str, actual: str) -> tuple[str, str, tuple[str, ...]] | None:
+    """Code, message and help of a mismatch; None where known sizes settle it."""
+    facts = dict(m.detail)
+    match m.kind:
+        case Kind.RECORD:
+            return "HF204", f"{port} takes {m.formal} but is wired to {actual}", _makers(subject, m)
+        case Kind.VALUE:
+            return "HF206", f"{port} takes {m.formal} but is wired to {actual}", ()
+        case Kind.LIST:
+            help_ = "take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows"
+            return "HF401", f"{port} takes {m.formal} but is wired to {actual}", (help_,)
+        case Kind.DTYPE:
+            named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
+            return "HF220", f"{port} takes {m.formal} but is wired to {actual}", (f"convert it where it is made: .to(torch.{named})",)
+        case Kind.RANK:
+            return "HF210", f"{port} takes {m.formal} but is wired to {actual}: another number of dims", ()
+        case Kind.DIM:
+            why = f" ({facts['want']} was bound by port '{facts['origin']}')" if facts["origin"] else ""
+            return (
+                "HF210",
+                f"{port} takes {m.formal} but is wired to {actual}: dim {facts['position']} is {facts['have']} "
+                f"where {facts['want']} is needed{why}",
+                (),
+            )
+        case Kind.UNSOLVED:
+            return "HF213", f"{port} takes {m.formal}: '{facts['want']}' cannot be solved for from '{facts['have']}'", ()
+        case Kind.ROWS | Kind.ROWS_UNKNOWN:
+            return _rows(subject, m, port, facts)
+
+
+def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> tuple[str, str, tuple[str, ...]] | None:
+    if m.expected is None or m.found is None:
+        return None
+    want, have = subject.known(m.expected), subject.known(m.found)
+    if want == have:
+        return None  # the sizes that were given make them equal
+    numbers = f" ({want} and {have} with the given sizes)" if (str(want), str(have)) != (facts["want"], facts["have"]) else ""
+    message = f"{port} gets {facts['have']} rows where port '{facts['origin']}' of the same call has {facts['want']}{numbers}"
+    factor = (have / want).value if len(want.terms) == 1 else None
+    help_ = ()
+    if factor is not None and factor.denominator == 1 and factor > 1:
+        help_ = (f"repeat the other one: hf.repeat(..., {factor})",)
+    elif factor is not None and factor.numerator == 1:
+        help_ = (f"repeat this one: hf.repeat(..., {factor.denominator})",)
+    return "HF212", message, help_
+
+
+def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
+    """Which nodes make the record that is missing."""
+    if not isinstance(m.formal, RecordType):
+        return ()
+    wanted = m.formal.record
+    makers = [
+        node.label
+        for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True)
+        if isinstance(value, RecordValue) and issubclass(value.type.record, wanted) and node.id < m.node
+    ]
+    if makers:
+        return (f"'{wanted.__name__}' is made by {', '.join(dict.fromkeys(makers))}",)
+    if isinstance(m.actual, RecordValue) and (lacking := _lacking(m.actual.type.record, wanted)) is not None:
+        return (f"records are nominal: convert with hf.merge({wanted.__name__}, ...)" if not lacking else f"it lacks {lacking}",)
+    return ()
+
+
+def _lacking(have: type, want: type) -> str | None:
+    missing = [name for name in schema(want).fields if name not in schema(have).fields]
+    return ", ".join(missing)
+
+
+def unused(subject: Subject) -> Iterator[Finding]:
+    """A record that a role makes and nobody reads: time on rented GPUs for nothing."""
+    read = {ref.node for node in subject.graph.nodes for ref in node.refs}
+    read |= {ref.node for ref in subject.graph.output.refs()}
+    for node in subject.graph.calls:
+        value = subject.inference.values[node.id]
+        if node.id not in read and isinstance(value, RecordValue) and value.rows is not None and not subject.graph.misuses:
+            yield Finding(
+                "HF602", f"'{node.label}' makes {value}, which nobody reads", Label(node.span), help=("return it or remove the call",)
+            )

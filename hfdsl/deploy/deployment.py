@@ -1,0 +1,103 @@
+"""Deployments: every role of a dataflow with its class, its arguments and its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from hfdsl.deploy.pools import ResourcePool
+from hfdsl.errors import ResourceError
+from hfdsl.graph.spans import NOWHERE, Span, caller_span
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.worker import Worker
+
+W = TypeVar("W", bound=Worker, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement(Generic[W]):
+    """A role's class and constructor arguments, the pool that it runs on and the mesh that its ranks are laid out on."""
+
+    role: type[W]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    pool: ResourcePool
+    mesh: Mesh
+    colocate: bool
+    span: Span = field(default=NOWHERE, compare=False)
+
+
+def place(
+    role: type[W], /, *args: Any, pool: ResourcePool, mesh: Mesh | None = None, colocate: bool = True, **kwargs: Any
+) -> Placement[W]:
+    """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
+
+    Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a role
+    processes of its own on the same devices.
+
+    Raises:
+        ResourceError: HF507 where ``pool`` is not a pool or ``role`` is not a role class.
+
+    >>> import hfdsl as hf
+    >>> class Actor(hf.Worker): ...
+    >>> str(hf.place(Actor, pool=hf.ResourcePool([2]), mesh=hf.Mesh(tp=2)).mesh)
+    'pp=1 dp=1 tp=2'
+    """
+    if not (isinstance(role, type) and issubclass(role, Worker)):
+        raise ResourceError("HF507", f"place takes a role class derived from hf.Worker, got {role!r}")
+    if not isinstance(pool, ResourcePool):
+        raise ResourceError("HF507", f"place({role.__name__}): pool= takes an hf.ResourcePool, got {pool!r}")
+    return Placement(role, args, kwargs, pool, mesh or Mesh(dp=pool.world_size), colocate, caller_span())
+
+
+class Deployment:
+    """The places of all roles, by the names that they have in the dataflow.
+
+    Raises:
+        ResourceError: HF507 where a value is not made by ``hf.place``.
+    """
+
+    __slots__ = ("placements", "span")
+
+    def __init__(self, **roles: Placement[Any]) -> None:
+        for name, placement in roles.items():
+            if not isinstance(placement, Placement):
+                raise ResourceError("HF507", f"role '{name}' takes hf.place(...), got {placement!r}")
+        self.placements: Mapping[str, Placement[Any]] = dict(roles)
+        self.span = caller_span()
+
+    def __getitem__(self, role: str) -> Placement[Any]:
+        return self.placements[role]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.placements)
+
+    def __repr__(self) -> str:
+        return f"Deployment({', '.join(f'{n}={p.role.__name__} on {p.pool} {p.mesh}' for n, p in self.placements.items())})"
+
+    @property
+    def pools(self) -> tuple[ResourcePool, ...]:
+        """The pools in use, in order of first use."""
+        return tuple(dict.fromkeys(placement.pool for placement in self.placements.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """Roles that live in the same processes: one process a slot of the pool, holding one worker of each role."""
+
+    name: str
+    pool: ResourcePool
+    roles: tuple[str, ...]
+
+
+def process_groups(deployment: Deployment) -> tuple[ProcessGroup, ...]:
+    """The processes that a deployment makes: one set a pool, and one more for every role that wants its own."""
+    shared: dict[ResourcePool, list[str]] = {}
+    groups: list[ProcessGroup] = []
+    for name, placement in deployment.placements.items():
+        if placement.colocate:
+            shared.setdefault(placement.pool, []).append(name)
+        else:
+            groups.append(ProcessGroup(name, placement.pool, (name,)))
+    return (*(ProcessGroup("+".join(names), pool, tuple(names)) for pool, names in shared.items()), *groups)

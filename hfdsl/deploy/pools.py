@@ -1,0 +1,117 @@
+"""Resource pools: how many processes on how many nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from hfdsl.errors import ResourceError
+
+_names = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcePool:
+    """A set of devices: ``processes[i]`` slots, one GPU each, on node i (with ``use_gpu=False`` one slot is a CPU process).
+
+    ``parts`` names the pools that a merged pool is made of, ``part_of`` the pool and first slot that a split pool is cut from:
+    such pools share their devices.
+
+    >>> train = ResourcePool([4, 4], name="train")
+    >>> train.world_size, [half.world_size for half in train.split([6, 2])]
+    (8, [6, 2])
+    """
+
+    processes: tuple[int, ...]
+    use_gpu: bool = True
+    name: str = ""
+    parts: tuple[ResourcePool, ...] = ()
+    part_of: tuple[ResourcePool, int] | None = field(default=None, repr=False)
+
+    def __init__(
+        self,
+        processes: Sequence[int],
+        use_gpu: bool = True,
+        name: str | None = None,
+        *,
+        parts: tuple[ResourcePool, ...] = (),
+        part_of: tuple[ResourcePool, int] | None = None,
+    ) -> None:
+        if not processes or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in processes):
+            raise ResourceError(
+                "HF514", f"a pool takes the number of processes on each node, each at least 1, got {list(processes)!r}"
+            )
+        for attribute, value in (
+            ("processes", tuple(processes)),
+            ("use_gpu", use_gpu),
+            ("name", name or f"pool{next(_names)}"),
+            ("parts", parts),
+            ("part_of", part_of),
+        ):
+            object.__setattr__(self, attribute, value)
+
+    @property
+    def world_size(self) -> int:
+        """The number of slots."""
+        return sum(self.processes)
+
+    def merge(self, other: ResourcePool, name: str | None = None) -> ResourcePool:
+        """The pool of this one's slots and then the other's, on the same devices.
+
+        Raises:
+            ResourceError: HF514 where one has GPUs and the other has none, or both are the same devices.
+        """
+        if self.use_gpu != other.use_gpu:
+            raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': one uses GPUs, the other does not")
+        if {pool.name for pool in _roots(self)} & {pool.name for pool in _roots(other)}:
+            raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': they share devices already")
+        merged = name or f"{self.name}+{other.name}"
+        return ResourcePool(self.processes + other.processes, self.use_gpu, merged, parts=(self, other))
+
+    def split(self, sizes: Sequence[int]) -> tuple[ResourcePool, ...]:
+        """Consecutive runs of this pool's slots as pools of their own, on the same devices.
+
+        Raises:
+            ResourceError: HF514 where the sizes do not add up to the pool.
+        """
+        if sum(sizes) != self.world_size or any(size < 1 for size in sizes):
+            raise ResourceError(
+                "HF514", f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: the sizes must add up to it"
+            )
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return tuple(
+            ResourcePool(
+                _per_node(self.processes, start, size), self.use_gpu, f"{self.name}[{start}:{start + size}]", part_of=(self, start)
+            )
+            for start, size in zip(starts, sizes, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} {list(self.processes)}{'' if self.use_gpu else ' cpu'}"
+
+
+def _per_node(processes: tuple[int, ...], start: int, size: int) -> list[int]:
+    taken, first = [], 0
+    for slots in processes:
+        overlap = min(first + slots, start + size) - max(first, start)
+        taken += [overlap] if overlap > 0 else []
+        first += slots
+    return taken
+
+
+def _roots(pool: ResourcePool) -> tuple[ResourcePool, ...]:
+    """The pools that own the devices."""
+    if pool.part_of:
+        return _roots(pool.part_of[0])
+    return tuple(root for part in pool.parts for root in _roots(part)) or (pool,)
+
+
+def devices(pool: ResourcePool) -> tuple[tuple[str, int], ...]:
+    """The devices of a pool's slots in rank order, each as (owning pool, slot)."""
+    if pool.part_of:
+        parent, start = pool.part_of
+        return devices(parent)[start : start + pool.world_size]
+    if pool.parts:
+        return tuple(device for part in pool.parts for device in devices(part))
+    return tuple((pool.name, slot) for slot in range(pool.world_size))

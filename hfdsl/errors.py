@@ -1,0 +1,54 @@
+"""The error family: every mistake of a user is one of these, with a stable code.
+
+``hfdsl explain CODE`` tells the rule behind a code, with a failing and a mended example.
+"""
+
+from __future__ import annotations
+
+
+class HfError(Exception):
+    """An error that hfdsl raises on purpose: ``code`` names the rule, the message names the user's things.
+
+    >>> str(HfError("HF310", "rows 10 cannot be split over 4 ranks"))
+    'HF310: rows 10 cannot be split over 4 ranks'
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders; the default protocol would replay ``args`` (one joined text) as two arguments.
+        return (_restore, (type(self), self.__dict__.copy(), self.args))
+
+
+def _restore(cls: type[HfError], state: dict[str, object], args: tuple[object, ...]) -> HfError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class DefinitionError(HfError, TypeError):
+    """A dim, batch, role method or protocol is declared in a way that has no meaning (HF1xx)."""
+
+
+class WiringError(HfError, TypeError):
+    """A value does not fit where it is used: a column, record, dtype or shape (HF2xx)."""
+
+
+class SizeError(HfError, ValueError):
+    """Rows or lengths do not work out (HF3xx)."""
+
+
+class ProtocolError(HfError, ValueError):
+    """A value does not fit the transfer protocol that it meets (HF4xx)."""
+
+
+class ResourceError(HfError, RuntimeError):
+    """Pools, meshes and clusters do not fit together (HF5xx)."""
+
+
+class RoleError(HfError, RuntimeError):
+    """A role's body raised: told once, with role, method, rank, step and the worker's own traceback (HF806)."""

@@ -1,0 +1,83 @@
+"""The dataflow: a plain Python function that can be called, checked and compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from hfdsl.graph.eager import eager_arguments, eager_run
+from hfdsl.graph.program import Graph
+from hfdsl.graph.trace import active_tracer, trace
+from hfdsl.types.dims import Dim
+
+if TYPE_CHECKING:
+    from hfdsl.check.findings import Report
+    from hfdsl.deploy.deployment import Deployment
+    from hfdsl.plan.plan import Plan
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Dataflow(Generic[P, R]):
+    """A dataflow. Call it with real workers and batches to run it eagerly; ``check`` and ``compile`` trace it instead."""
+
+    def __init__(self, body: Callable[P, R]) -> None:
+        functools.update_wrapper(self, body)
+        self.body = body
+        self._steps = 0
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if active_tracer((*args, *kwargs.values())) is not None:
+            return self.body(*args, **kwargs)  # a dataflow within a dataflow: its nodes become the outer one's
+        with eager_run(seed=0, step=self._steps):
+            result = self.body(**eager_arguments(self.body, args, kwargs))
+        self._steps += 1
+        return result
+
+    def __repr__(self) -> str:
+        return f"<dataflow {self.body.__qualname__}>"
+
+    def trace(self) -> Graph:
+        """The graph of this dataflow, mistakes included."""
+        return trace(self.body)
+
+    def check(self, deployment: Deployment | None = None, dims: Mapping[type[Dim], int] | None = None) -> Report:
+        """Everything that can be known to be wrong without a cluster; never raises for a mistake in the program.
+
+        ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic.
+        """
+        from hfdsl.check.run import check
+
+        return check(self.body, deployment, dims or {})
+
+    def compile(self, deployment: Deployment, dims: Mapping[type[Dim], int] | None = None) -> Plan:
+        """The plan of this dataflow on ``deployment``.
+
+        Raises:
+            CheckError: with the report, where ``check`` finds errors.
+        """
+        from hfdsl.plan.build import compile_dataflow
+
+        return compile_dataflow(self.body, deployment, dims or {})
+
+
+def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:
+    """Make a function of records and roles a dataflow.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> class Echo(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def answer(self, questions: Questions) -> Questions:
+    ...         return Questions(text=[t.upper() for t in questions.text.objects])
+    >>> @hf.dataflow
+    ... def shout(questions: Questions, echo: Echo) -> Questions:
+    ...     return echo.answer(questions)
+    >>> shout(Questions(text=["hey"]), Echo()).text.objects
+    ['HEY']
+    """
+    return Dataflow(body)

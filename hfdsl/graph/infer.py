@@ -1,0 +1,253 @@
+"""Inference: the size of every value, and every place where a value does not fit its port.
+
+One forward pass. At each call the row dim (and the type variables) of the ports are bound by what is wired to them, left to
+right; all other dims are the same everywhere in the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias, TypeVar
+
+from hfdsl.graph.program import Broken, Constant, Graph, Input, MiniBatch, Node, Operand, Pack, Ref, Repeat
+from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
+from hfdsl.types.dims import Answer, Size, atom_size, constant, solve
+
+
+@dataclass(frozen=True, slots=True)
+class RecordValue:
+    """A record with this many rows (None for a record of metrics)."""
+
+    type: RecordType
+    rows: Size | None
+
+    def __str__(self) -> str:
+        return f"{self.type}" if self.rows is None else f"{self.type} of {self.rows} rows"
+
+
+Value: TypeAlias = "RecordValue | FieldSpec | ListType | StaticType | None"  # None: broken by a mistake told elsewhere
+
+
+class MismatchKind(Enum):
+    """How a value fails to fit."""
+
+    RECORD = "another record"
+    DTYPE = "another dtype"
+    RANK = "another number of dims"
+    DIM = "another dim"
+    ROWS = "another number of rows"
+    ROWS_UNKNOWN = "a number of rows that may differ"
+    LIST = "a list of ranks' values where a whole one is taken, or the reverse"
+    VALUE = "a Python value where a record or column is taken, or the reverse"
+    UNSOLVED = "a dim that cannot be solved for"
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A value wired to a port that it does not fit."""
+
+    kind: MismatchKind
+    node: int
+    port: str
+    formal: PortType
+    actual: Value | Constant
+    source: Ref | None
+    detail: tuple[tuple[str, str], ...] = ()  # named facts for the message, in order
+    expected: Size | None = None  # of rows: what the port needs and what it gets
+    found: Size | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """``values[node]`` is what each node makes; ``bindings[node]`` what its call bound; ``mismatches`` what does not fit."""
+
+    values: tuple[Value, ...]
+    bindings: tuple[Mapping[Any, Size], ...]
+    mismatches: tuple[Mismatch, ...]
+
+    def rows(self, node: int) -> Size | None:
+        """The rows of a record."""
+        value = self.values[node]
+        return value.rows if isinstance(value, RecordValue) else None
+
+    def operand(self, operand: Operand) -> Value:
+        """The value of a node or of one of its columns."""
+        return operand_value(self.values, operand)
+
+
+def operand_value(values: Any, operand: Operand) -> Value:
+    """The value of a node or of one of its columns, with the row dim that it has there."""
+    if not isinstance(operand, Ref):
+        return None
+    value = values[operand.node]
+    if operand.column is None or not isinstance(value, RecordValue):
+        return value if operand.column is None else None
+    spec = schema(value.type.record).fields[operand.column]
+    if isinstance(spec, ColumnSpec) and value.rows is not None:
+        return ColumnSpec(spec.dtype, (value.rows, *spec.dims[1:]))
+    return ObjSpec(spec.type, value.rows) if isinstance(spec, ObjSpec) and value.rows is not None else spec
+
+
+@dataclass
+class _Call:
+    """The bindings of one call while its ports are matched left to right."""
+
+    node: Node
+    mismatches: list[Mismatch]
+    bound: dict[Any, Size] = field(default_factory=dict)
+    bound_by: dict[Any, str] = field(default_factory=dict)
+
+    def report(self, kind: MismatchKind, port: str, formal: PortType, actual: Any, source: Any, **detail: object) -> None:
+        facts = tuple((name, str(value)) for name, value in detail.items())
+        want, have = detail.get("want"), detail.get("have")
+        sizes = (want, have) if isinstance(want, Size) and isinstance(have, Size) else (None, None)
+        self.mismatches.append(Mismatch(kind, self.node.id, port, formal, actual, source, facts, *sizes))
+
+    def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
+        """One port against the value that is wired to it."""
+        if isinstance(formal, ListType) or isinstance(actual, ListType):
+            if not isinstance(formal, ListType) or not isinstance(actual, ListType) or formal.kind != actual.kind:
+                self.report(MismatchKind.LIST, port, formal, actual, source)
+        elif isinstance(formal, RecordType):
+            if not isinstance(actual, RecordValue):
+                self.report(MismatchKind.VALUE, port, formal, actual, source)
+            elif not issubclass(actual.type.record, formal.record):
+                self.report(MismatchKind.RECORD, port, formal, actual, source)
+            elif actual.rows is not None and (row := schema(formal.record).row) is not None:
+                self.rows(port, formal, row, actual.rows, actual, source)
+        elif isinstance(formal, ColumnSpec):
+            self.column(port, formal, actual, source)
+        elif isinstance(formal, (ObjSpec, MetricSpec)):
+            if type(actual) is not type(formal):
+                self.report(MismatchKind.VALUE, port, formal, actual, source)
+            elif isinstance(formal, ObjSpec) and isinstance(actual, ObjSpec):
+                self.rows(port, formal, formal.row, actual.row, actual, source)
+        elif not isinstance(actual, Constant):
+            self.report(MismatchKind.VALUE, port, formal, actual, source)
+        elif not _fits_static(actual.value, formal.annotation):
+            self.report(MismatchKind.VALUE, port, formal, actual, source)
+
+    def column(self, port: str, formal: ColumnSpec, actual: Any, source: Any) -> None:
+        if not isinstance(actual, ColumnSpec):
+            self.report(MismatchKind.VALUE, port, formal, actual, source)
+        elif actual.dtype is not formal.dtype:
+            self.report(MismatchKind.DTYPE, port, formal, actual, source)
+        elif len(actual.dims) != len(formal.dims):
+            self.report(MismatchKind.RANK, port, formal, actual, source)
+        else:
+            for position, (want, have) in enumerate(zip(formal.dims, actual.dims, strict=True)):
+                if position == 0:
+                    self.rows(port, formal, want, have, actual, source)
+                else:
+                    self.dim(port, formal, want, have, position, actual, source)
+
+    def dim(self, port: str, formal: ColumnSpec, want: Size, have: Size, position: int, actual: Any, source: Any) -> None:
+        variables = {a: self.bound[a] for a in want.atoms if a in self.bound and isinstance(a, TypeVar)}
+        free = [a for a in want.atoms if isinstance(a, TypeVar) and a not in self.bound]
+        if free:
+            rigid = {a: atom_size(a) for a in want.atoms if not isinstance(a, TypeVar)}
+            found = solve(want, have, {**rigid, **variables})
+            if found is None:
+                self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=position, want=want, have=have)
+            for atom, value in (found or {}).items():
+                self.bound[atom], self.bound_by[atom] = value, port
+            return
+        want = want.substitute(variables)
+        if want.equals(have) is not Answer.PROVED:
+            origin = next((self.bound_by[a] for a in variables), "")
+            self.report(
+                MismatchKind.DIM, port, formal, actual, source, position=position, want=want, have=have, origin=origin
+            )
+
+    def rows(self, port: str, formal: PortType, want: Size, have: Size, actual: Any, source: Any) -> None:
+        """The row dim: bound by the first port that has it, equal at all others."""
+        found = solve(want, have, self.bound)
+        if found is None:
+            self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=0, want=want, have=have)
+            return
+        for atom, value in found.items():
+            self.bound[atom], self.bound_by[atom] = value, port
+        if found or not want.atoms:
+            return
+        expected = want.substitute(self.bound)
+        answer = expected.equals(have)
+        if answer is not Answer.PROVED:
+            kind = MismatchKind.ROWS if answer is Answer.REFUTED else MismatchKind.ROWS_UNKNOWN
+            self.report(
+                kind, port, formal, actual, source, want=expected, have=have, origin=self.bound_by[want.atoms[0]]
+            )
+
+
+def infer(graph: Graph) -> Inference:
+    """Sizes and mismatches of a traced dataflow."""
+    values: list[Value] = []
+    bindings: list[Mapping[Any, Size]] = []
+    mismatches: list[Mismatch] = []
+    for node in graph.nodes:
+        call = _Call(node, mismatches)
+        values.append(_value(node, call, values))
+        bindings.append(call.bound)
+    return Inference(tuple(values), tuple(bindings), tuple(mismatches))
+
+
+def _value(node: Node, call: _Call, values: list[Value]) -> Value:
+    match node.op:
+        case Input(_, record):
+            return RecordValue(RecordType(record), schema(record).row)
+        case Repeat(times):
+            return _scaled(operand_value(values, node.arguments[0][1]), constant(times))
+        case MiniBatch(_, count):
+            return _scaled(operand_value(values, node.arguments[0][1]), constant(1) / constant(count))
+        case Pack(record):
+            _match_columns(node, call, values)
+            return RecordValue(RecordType(record), _result_rows(record, call))
+        case op:
+            for name, operand in node.arguments:
+                port = op.signature.port(name)
+                actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
+                if port is not None and actual is not None and not isinstance(operand, Broken):
+                    call.match(name, port.type, actual, operand if isinstance(operand, Ref) else None)
+            return _result(node.result, call)
+
+
+def _match_columns(node: Node, call: _Call, values: list[Value]) -> None:
+    assert isinstance(node.op, Pack)  # narrows the type; only called for one
+    fields = schema(node.op.record).fields
+    for name, operand in node.arguments:
+        actual = operand_value(values, operand)
+        if actual is not None:
+            call.match(name, fields[name], actual, operand if isinstance(operand, Ref) else None)
+
+
+def _result(declared: PortType, call: _Call) -> Value:
+    if isinstance(declared, RecordType):
+        return RecordValue(declared, _result_rows(declared.record, call))
+    if isinstance(declared, ColumnSpec):
+        return ColumnSpec(declared.dtype, tuple(dim.substitute(call.bound) for dim in declared.dims))
+    return ObjSpec(declared.type, declared.row.substitute(call.bound)) if isinstance(declared, ObjSpec) else declared
+
+
+def _result_rows(record: Any, call: _Call) -> Size | None:
+    row = schema(record).row
+    return None if row is None else row.substitute(call.bound)
+
+
+def _scaled(value: Value, factor: Size) -> Value:
+    if isinstance(value, RecordValue) and value.rows is not None:
+        return RecordValue(value.type, value.rows * factor)
+    return value
+
+
+def _fits_static(value: object, annotation: Any) -> bool:
+    """Whether a literal fits a plain annotation; annotations that are not plain classes are the type checker's business."""
+    if annotation is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation in (None, type(None)):
+        return value is None
+    return not isinstance(annotation, type) or isinstance(value, annotation)

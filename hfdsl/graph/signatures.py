@@ -1,0 +1,179 @@
+"""Signatures: what a role method or function takes and gives, read from its annotations."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, get_args, get_origin
+
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.protocols.dispatch import Execute
+from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.protocols.protocol import Gives, Protocol
+from hfdsl.protocols.register import Registration, registered_methods
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
+from hfdsl.types.rows import Independent, Rows
+
+LIST_KINDS: dict[str, type[PerRank[Any]] | type[PerStage[Any]]] = {"per_rank": PerRank, "per_stage": PerStage}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """A record class."""
+
+    record: type[Batch]
+
+    def __str__(self) -> str:
+        return self.record.__name__
+
+
+@dataclass(frozen=True, slots=True)
+class ListType:
+    """What a list protocol collects: ``PerRank[T]`` or ``PerStage[T]``."""
+
+    kind: str
+    inner: PortType
+
+    def __str__(self) -> str:
+        return f"{self.kind}[{self.inner}]"
+
+
+@dataclass(frozen=True, slots=True)
+class StaticType:
+    """A plain Python value, the same on every rank: ``float``, ``str``, ``None``, ..."""
+
+    annotation: Any
+
+    def __str__(self) -> str:
+        return "None" if self.annotation in (None, type(None)) else getattr(self.annotation, "__name__", str(self.annotation))
+
+
+PortType: TypeAlias = "RecordType | ListType | StaticType | ColumnSpec | ObjSpec | MetricSpec"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A named input."""
+
+    name: str
+    type: PortType
+    required: bool
+    keyword_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A callable of the program: its ports, what its body returns, how rows depend on rows, and where it is written."""
+
+    name: str
+    ports: tuple[Port, ...]
+    returns: PortType
+    rows: Rows
+    body: Callable[..., Any]
+    registration: Registration | None = None
+
+    @property
+    def span(self) -> Span:
+        """The ``def`` statement."""
+        return definition_span(self.body)
+
+    @property
+    def result(self) -> PortType:
+        """What the caller gets: the body's result, in a list where the protocol gives one."""
+        kind = self.gives
+        return self.returns if kind == "whole" else ListType(LIST_KINDS[kind].__name__, self.returns)
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The declared protocol; None for a function, for a pair of custom functions, and where rank 0 alone runs."""
+        if self.registration is None or self.registration.execute_mode is Execute.RANK_ZERO:
+            return None
+        return self.registration.protocol
+
+    @property
+    def gives(self) -> Gives:
+        """What the caller gets: a whole value, or a list over ranks or stages."""
+        return self.registration.gives if self.registration else "whole"
+
+    def port(self, name: str) -> Port | None:
+        """The port of that name."""
+        return next((port for port in self.ports if port.name == name), None)
+
+
+def function_signature(body: Callable[..., Any], rows: Rows) -> Signature:
+    """The signature of a stateless function."""
+    return _read(body, body.__name__, rows, None, skip_self=False)
+
+
+@functools.cache
+def role_signatures(role: type) -> dict[str, Signature]:
+    """The signatures of a role's registered methods, by name.
+
+    Raises:
+        DefinitionError: HF104, HF105, HF109.
+    """
+    return {
+        name: _read(getattr(role, name), name, registration.rows, registration, skip_self=True)
+        for name, registration in registered_methods(role).items()
+    }
+
+
+def _read(
+    body: Callable[..., Any], name: str, rows: Rows, registration: Registration | None, *, skip_self: bool
+) -> Signature:
+    owner = body.__qualname__.rpartition(".")[0].rpartition("<locals>.")[2]
+    where = f"'{owner}.{name}'" if owner else f"'{name}'"
+    try:
+        hints = typing.get_type_hints(body)
+    except NameError as error:
+        raise DefinitionError(
+            "HF109", f"{where}: cannot evaluate an annotation ({error}); define the class or dim at module level"
+        ) from None
+    parameters = list(inspect.signature(body).parameters.values())[1 if skip_self else 0 :]
+    return Signature(
+        name,
+        tuple(_port(p, hints, where) for p in parameters),
+        port_type(hints.get("return", inspect.Parameter.empty), f"the result of {where}"),
+        rows or Independent,
+        body,
+        registration,
+    )
+
+
+def _port(parameter: inspect.Parameter, hints: dict[str, Any], where: str) -> Port:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise DefinitionError("HF105", f"{where} takes *{parameter.name}: a role method needs named ports")
+    annotation = hints.get(parameter.name, inspect.Parameter.empty)
+    kind = port_type(annotation, f"port '{parameter.name}' of {where}")
+    return Port(parameter.name, kind, parameter.default is parameter.empty, parameter.kind == parameter.KEYWORD_ONLY)
+
+
+def port_type(annotation: Any, where: str) -> PortType:
+    """Read an annotation of a port or result.
+
+    Raises:
+        DefinitionError: HF104 where it is missing or untyped, and what reading a record's own columns raises.
+    """
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        raise DefinitionError("HF104", f"{where} has no type; annotate it with a record, a column or a Python type")
+    if isinstance(annotation, type) and issubclass(annotation, Batch):
+        schema(annotation)
+        return RecordType(annotation)
+    origin = get_origin(annotation)
+    if origin in (Column, Obj, Metric):
+        return field_spec(annotation, where)
+    if origin in (PerRank, PerStage):
+        return ListType(origin.__name__, port_type(get_args(annotation)[0], where))
+    if getattr(annotation, "__module__", "").partition(".")[0] in ("torch", "numpy") and _is_array(annotation):
+        raise DefinitionError("HF104", f"{where} is a bare {annotation.__name__}: write its dtype and dims, as in f32[B, R]")
+    return StaticType(annotation)
+
+
+def _is_array(annotation: Any) -> bool:
+    return getattr(annotation, "__name__", "") in ("Tensor", "ndarray", "Parameter")
+

@@ -1,0 +1,86 @@
+"""Source spans: where in the user's files something was written."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OWN = tuple(_PACKAGE + room + os.sep for room in ("types", "protocols", "graph", "deploy", "check", "plan", "runtime"))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A place in a file; lines from 1, columns from 0, the end exclusive."""
+
+    file: str
+    line: int
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+NOWHERE = Span("<unknown>", 0)
+
+
+def caller_span() -> Span:
+    """The expression in the user's code that is being executed: the innermost frame outside of hfdsl's own rooms."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return NOWHERE if frame is None else frame_span(frame)
+
+
+def frame_span(frame: FrameType) -> Span:
+    """The expression at which a frame stands."""
+    return _position(frame.f_code.co_filename, frame.f_code, frame.f_lasti, frame.f_lineno)
+
+
+def traceback_span(error: BaseException) -> Span:
+    """The innermost place outside of hfdsl at which ``error`` was raised."""
+    span, step = NOWHERE, error.__traceback__
+    while step is not None:
+        if not step.tb_frame.f_code.co_filename.startswith(_OWN):
+            code = step.tb_frame.f_code
+            span = _position(code.co_filename, code, step.tb_lasti, step.tb_lineno)
+        step = step.tb_next
+    return span
+
+
+def _position(file: str, code: Any, instruction: int, line: int | None) -> Span:
+    start, end, column, end_column = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    if start is None or column is None:
+        return Span(file, line or 0)
+    return Span(file, start, column, end or start, end_column or 0)
+
+
+def definition_span(subject: Callable[..., Any] | type) -> Span:
+    """The line of a ``def`` or ``class`` statement (of the ``def`` itself, not of its decorators)."""
+    try:
+        file = inspect.getsourcefile(subject) or "<unknown>"
+        if not isinstance(subject, type):
+            code = inspect.unwrap(subject).__code__
+            return Span(file, _def_line(file, code.co_firstlineno), 0)
+        return Span(file, inspect.findsource(subject)[1] + 1)
+    except (OSError, TypeError, AttributeError):
+        return NOWHERE
+
+
+def _def_line(file: str, first: int) -> int:
+    """``co_firstlineno`` is the first decorator's line; walk down to the ``def``."""
+    import linecache
+
+    for line in range(first, first + 50):
+        text = linecache.getline(file, line).lstrip()
+        if text.startswith(("def ", "async def ")) or not text:
+            return line if text else first
+    return first

@@ -1,0 +1,306 @@
+"""Tracing: run a dataflow once on symbolic values and write down what it does."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.program import (
+    Broken,
+    Constant,
+    FunctionCall,
+    Graph,
+    Input,
+    MiniBatch,
+    Misuse,
+    MisuseKind,
+    Node,
+    Op,
+    Operand,
+    Output,
+    Pack,
+    Ref,
+    Repeat,
+    RoleCall,
+)
+from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, role_signatures
+from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
+from hfdsl.protocols.worker import Worker
+from hfdsl.types.batches import Batch, schema
+
+_ARITHMETIC = (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs invert "
+    "and rand or ror xor rxor lt le gt ge eq ne getitem setitem array array_ufunc torch_function"
+).split()
+
+
+class Symbolic:
+    """What stands for a value while a dataflow is traced: it can be passed on, and nothing else."""
+
+    def __init__(self, tracer: Tracer, operand: Operand, type_: PortType | None, shown: str) -> None:
+        self._tracer, self._operand, self._type, self._shown = tracer, operand, type_, shown
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)  # protocols such as pickling and copying probe for these
+        if isinstance(self._operand, Broken):
+            return self
+        if isinstance(self._type, RecordType):
+            fields = schema(self._type.record).fields
+            if name in fields and isinstance(self._operand, Ref):
+                return SymbolicField(self._tracer, Ref(self._operand.node, name), fields[name], f"{self._shown}.{name}")
+            return self._tracer.misuse(MisuseKind.NO_COLUMN, self._type.record.__name__, name, tuple(fields), self)
+        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        if isinstance(self._operand, Broken):
+            return self  # a misspelt method, told where it was read
+        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
+
+    # What Python asks of a value that decides control flow. The answers only let the trace go on to find more.
+
+    def __bool__(self) -> bool:
+        self._decides("if")
+        return True
+
+    def __len__(self) -> int:
+        self._decides("len()")
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        self._decides("iteration")
+        return iter(())
+
+    def __float__(self) -> float:
+        self._decides("float()")
+        return 1.0
+
+    def __int__(self) -> int:
+        self._decides("int()")
+        return 1
+
+    def _decides(self, what: str) -> None:
+        if not isinstance(self._operand, Broken):
+            self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=self)
+
+    __index__ = __int__
+    __hash__ = object.__hash__
+
+
+def _trap(operator: str) -> Callable[..., Any]:
+    def compute(self: Symbolic, *_: object, **__: object) -> Any:
+        if isinstance(self._operand, Broken):
+            return self
+        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
+
+    return compute
+
+
+for _name in _ARITHMETIC:
+    setattr(Symbolic, f"__{_name}__", _trap(_name.removeprefix("r") if _name != "ror" else "or"))
+
+
+class SymbolicField(Symbolic):
+    """A column of a symbolic record; building a record from it is a node of the graph."""
+
+    def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
+        """The symbolic record of class ``record`` with these columns."""
+        fields = schema(record).fields
+        for name in columns:
+            if name not in fields:
+                self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields), self)
+        for name in fields:
+            if name not in columns:
+                self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
+        return self._tracer.emit(Pack(record), {n: v for n, v in columns.items() if n in fields}, RecordType(record))
+
+
+class SymbolicRole:
+    """A role parameter: its registered methods can be called."""
+
+    def __init__(self, tracer: Tracer, name: str, role: type) -> None:
+        self._tracer, self._name, self._role = tracer, name, role
+
+    def __getattr__(self, method: str) -> Any:
+        if method.startswith("__") and method.endswith("__"):
+            raise AttributeError(method)
+        signatures = self._tracer.signatures(self._role)
+        if method not in signatures:
+            return self._tracer.misuse(MisuseKind.NO_METHOD, self._role.__name__, method, tuple(signatures))
+        return lambda *args, **kwargs: self._tracer.call_role(self._name, signatures[method], args, kwargs)
+
+
+@dataclass
+class Tracer:
+    """Writes down nodes and misuses; knows nothing of sizes, pools or whether types fit."""
+
+    nodes: list[Node]
+    misuses: list[Misuse]
+    calls: int = 0
+
+    def signatures(self, role: type) -> dict[str, Signature]:
+        """The role's signatures; a bad declaration is a misuse told once, and the role then has no methods."""
+        return role_signatures(role)
+
+    def misuse(
+        self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
+        producer: Symbolic | None = None, signature: Signature | None = None,
+    ) -> Any:  # fmt: skip  # one line of optional facts
+        """Note a mistake and go on with a value that fits everywhere."""
+        source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
+        self.misuses.append(Misuse(kind, caller_span(), subject, name, candidates, source, signature))
+        return Symbolic(self, Broken(), None, "<broken>")
+
+    def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
+        """Append a node and give its symbolic value."""
+        operands = tuple((name, self.operand(value)) for name, value in arguments.items())
+        node = Node(len(self.nodes), op, operands, result, caller_span())
+        self.nodes.append(node)
+        if isinstance(result, StaticType) and result.annotation in (None, type(None)):
+            return None
+        return Symbolic(self, Ref(node.id), result, node.label)
+
+    def operand(self, value: Any) -> Operand:
+        """What an argument is to the graph."""
+        if isinstance(value, Symbolic):
+            if value._tracer is self:
+                return value._operand
+            self.misuse(MisuseKind.FOREIGN, value._shown)
+            return Broken()
+        return Constant(value)
+
+    def call_role(self, role: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A role method is called."""
+        arguments = self.bind(signature, f"{role}.{signature.name}", args, kwargs)
+        self.calls += 1
+        return self.emit(RoleCall(role, signature, self.calls - 1), arguments, signature.result)
+
+    def call_function(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function is called."""
+        arguments = self.bind(signature, signature.name, args, kwargs)
+        self.calls += 1
+        return self.emit(FunctionCall(signature, self.calls - 1), arguments, signature.result)
+
+    def bind(self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Match arguments to ports, noting every one that does not fit instead of raising on the first."""
+        positional = [port for port in signature.ports if not port.keyword_only]
+        names = tuple(port.name for port in signature.ports)
+        bound = {port.name: value for port, value in zip(positional, args, strict=False)}
+        if len(args) > len(positional):
+            self.misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
+        stray = False
+        for name, value in kwargs.items():
+            if signature.port(name) is None or name in bound:
+                stray = True
+                self.misuse(MisuseKind.NO_PORT, label, name, names, signature=signature)
+            else:
+                bound[name] = value
+        missing = [port.name for port in signature.ports if port.required and port.name not in bound]
+        if missing and not stray:  # a misspelt port is the cause of the missing one
+            self.misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
+        return bound
+
+    def repeat(self, batch: Any, times: Any) -> Any:
+        """``hf.repeat`` on a symbolic record."""
+        if not isinstance(times, int) or isinstance(times, (bool, Symbolic)) or times < 1:
+            return self.misuse(MisuseKind.BAD_COUNT, "repeat", repr(times))
+        if not isinstance(batch._type, RecordType):
+            return self._not_rows(batch, "repeat")
+        return self.emit(Repeat(times), {"batch": batch}, batch._type)
+
+    def minibatches(self, batch: Any, count: Any) -> tuple[Any, ...]:
+        """``hf.minibatches`` on a symbolic record."""
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            self.misuse(MisuseKind.BAD_COUNT, "minibatches", repr(count))
+            return ()
+        if not isinstance(batch._type, RecordType):
+            return (self._not_rows(batch, "minibatches"),)
+        return tuple(self.emit(MiniBatch(i, count), {"batch": batch}, batch._type) for i in range(count))
+
+    def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
+        """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""
+        columns: dict[str, Any] = {}
+        for part in parts:
+            if not isinstance(part, Symbolic) or not isinstance(part._type, RecordType):
+                return self._not_rows(part, "merge")
+            for name in schema(part._type.record).fields:
+                if name in columns and name in schema(record).fields:
+                    self.misuse(MisuseKind.MERGE_TWICE, record.__name__, name, (columns[name]._shown, part._shown), part)
+                columns[name] = getattr(part, name)
+        for name in schema(record).fields:
+            if name not in columns:
+                self.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
+        return self.emit(Pack(record), {n: columns[n] for n in schema(record).fields if n in columns}, RecordType(record))
+
+    def _not_rows(self, value: Any, operation: str) -> Any:
+        if isinstance(value, Symbolic) and isinstance(value._operand, Broken):
+            return value
+        shown = value._shown if isinstance(value, Symbolic) else type(value).__name__
+        return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
+
+
+_active: ContextVar[Tracer | None] = ContextVar("hfdsl_tracer", default=None)
+
+
+def active_tracer(values: tuple[Any, ...]) -> Tracer | None:
+    """The tracer whose symbolic values are among ``values``, else the one whose dataflow is being traced."""
+    return next((value._tracer for value in values if isinstance(value, Symbolic)), _active.get())
+
+
+def trace(body: Callable[..., Any]) -> Graph:
+    """Trace a dataflow. Never raises for a mistake in it: mistakes are in ``Graph.misuses``.
+
+    A ``DefinitionError`` of a record or role that the dataflow names is the one exception: without it there is no program.
+    """
+    tracer, roles, span = Tracer([], []), {}, definition_span(body)
+    try:
+        hints = typing.get_type_hints(body)
+    except NameError as error:
+        raise DefinitionError("HF109", f"'{body.__name__}': cannot evaluate an annotation ({error})") from None
+    arguments: dict[str, Any] = {}
+    for name in inspect.signature(body).parameters:
+        kind = hints.get(name)
+        if isinstance(kind, type) and issubclass(kind, Worker):
+            roles[name] = kind
+            arguments[name] = SymbolicRole(tracer, name, kind)
+        elif isinstance(kind, type) and issubclass(kind, Batch):
+            arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
+        else:
+            tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, (str(kind),)))
+            arguments[name] = Symbolic(tracer, Broken(), None, name)
+    nodes = [n if not isinstance(n.op, Input) else Node(n.id, n.op, (), n.result, span) for n in tracer.nodes]
+    tracer.nodes[:] = nodes
+    result = _run(tracer, body, arguments)
+    return Graph(body.__name__, tuple(tracer.nodes), roles, _output(tracer, result, span), tuple(tracer.misuses), span)
+
+
+def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    token = _active.set(tracer)
+    try:
+        return body(**arguments)
+    except DefinitionError:
+        raise
+    except Exception as error:  # the user's own code, on values that a mistake may have made strange
+        if not tracer.misuses:
+            text = f"{type(error).__name__}: {error}"
+            tracer.misuses.append(Misuse(MisuseKind.RAISED, traceback_span(error), body.__name__, text))
+        return None
+    finally:
+        _active.reset(token)
+
+
+def _output(tracer: Tracer, value: Any, span: Span) -> Output:
+    if isinstance(value, Symbolic):
+        return Output(value._operand)
+    if isinstance(value, (tuple, list)):
+        return Output(tuple(_output(tracer, inner, span) for inner in value))
+    if isinstance(value, dict):
+        return Output({str(key): _output(tracer, inner, span) for key, inner in value.items()})
+    if not isinstance(value, (int, float, str, bool, type(None))):
+        tracer.misuses.append(Misuse(MisuseKind.NOT_A_RESULT, span, type(value).__name__))
+    return Output(Constant(value))

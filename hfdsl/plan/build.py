@@ -1,0 +1,166 @@
+"""Compilation: from a checked program to its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from hfdsl.check.findings import CheckError
+from hfdsl.check.run import examine, judge
+from hfdsl.check.sizes import call_rows
+from hfdsl.check.subject import Subject
+from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
+from hfdsl.deploy.pools import devices
+from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.signatures import ListType, RecordType, Signature
+from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
+from hfdsl.plan.traffic import columns_read, edges, row_bytes
+from hfdsl.protocols.dispatch import Execute, Functions
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dims import Answer, Dim, Size
+from hfdsl.types.rows import Grouped, WholeRows
+
+
+def compile_dataflow(body: Callable[..., Any], deployment: Deployment, dims: Mapping[type[Dim], int]) -> Plan:
+    """The plan of a dataflow.
+
+    Raises:
+        CheckError: where the check finds errors.
+        DefinitionError: where a declaration that the program names has no meaning.
+    """
+    start = perf_counter()
+    subject = examine(body, deployment, dims)
+    report = judge(subject, start)
+    if not report.ok:
+        raise CheckError(report)
+    groups = process_groups(deployment)
+    layouts: dict[int, Layout] = {n.id: Layout(DRIVER, (0,)) for n in subject.graph.inputs}
+    steps = [_step(subject, groups, layouts, node) for node in subject.graph.calls]
+    steps = _stages(_lifetimes(subject, steps), subject, groups)
+    plan = Plan(subject.graph, subject.inference, deployment, dict(dims), groups, tuple(steps), (), layouts, report)
+    return replace(plan, edges=edges(plan))
+
+
+# -- steps
+
+
+def _step(subject: Subject, groups: tuple[ProcessGroup, ...], layouts: dict[int, Layout], node: Node) -> Step:
+    if isinstance(node.op, RoleCall):
+        step = _role_step(subject, groups, node, node.op)
+    elif isinstance(node.op, FunctionCall):
+        step = _function_step(subject, layouts, node, node.op)
+    else:
+        raise TypeError(node)
+    layouts[node.id] = step.layout
+    return step
+
+
+def _role_step(subject: Subject, groups: tuple[ProcessGroup, ...], node: Node, op: RoleCall) -> Step:
+    placement = subject.placement(node)
+    registration = op.signature.registration
+    if placement is None or registration is None:
+        raise TypeError(node)
+    group = next(g for g in groups if op.role in g.roles)
+    mesh, world = placement.mesh, tuple(range(placement.mesh.world_size))
+    base = Step(
+        node.id, node.label, group.name, op.role, op.signature, op.call, world, 1, (0,) * len(world), False,
+        node.arguments, Layout(DRIVER, (0,)), registration.pad, rows_from=_rows_from(subject, node),
+    )  # fmt: skip  # the order of the declaration
+    if registration.execute_mode is Execute.RANK_ZERO:
+        return replace(base, ranks=(0,), chunk_of=(0,), layout=Layout(group.name, (0,)))
+    protocol = op.signature.protocol
+    if protocol is None:
+        meaning = registration.meaning
+        return replace(base, custom=meaning if isinstance(meaning, Functions) else None)
+    per_rank = protocol.takes == "per_rank"
+    return replace(
+        base,
+        chunks=1 if per_rank else protocol.chunk_count(mesh),
+        chunk_of=protocol.chunk_of(mesh),
+        per_rank=per_rank,
+        layout=_layout(group.name, protocol.collected(mesh), protocol.joins, op.signature, protocol.splits),
+    )
+
+
+def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signature, splits: bool) -> Layout:
+    if not joins:
+        return Layout(group, holders, lists=True)
+    # A joined value that was not split is the same everywhere that is collected: one copy of it is the value.
+    return Layout(group, holders if splits else holders[:1])
+
+
+def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op: FunctionCall) -> Step:
+    """A function runs where most of its input lies, on as many of its holders as its rows may be split over."""
+    home = _home(subject, layouts, node)
+    rows = call_rows(subject, node)
+    holders = home.holders if _may_split(subject, op.signature, rows, home) else home.holders[:1]
+    count = len(holders)
+    return Step(
+        node.id, node.label, home.group, None, op.signature, op.call, holders, count, tuple(range(count)), False,
+        node.arguments, Layout(home.group, holders), rows_from=_rows_from(subject, node),
+    )  # fmt: skip  # the order of the declaration
+
+
+def _may_split(subject: Subject, signature: Signature, rows: Size | None, home: Layout) -> bool:
+    if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
+        return False
+    if any(isinstance(port.type, ListType) for port in signature.ports) or not isinstance(signature.returns, (RecordType, ColumnSpec)):
+        return False
+    group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
+    made = schema(signature.returns.record).row if isinstance(signature.returns, RecordType) else signature.returns.dims[0]
+    if made is None:
+        return False  # metrics of a part are not the metrics of the whole
+    return subject.known(rows).divisible_by(home.chunks * group) is Answer.PROVED
+
+
+def _home(subject: Subject, layouts: dict[int, Layout], node: Node) -> Layout:
+    weights: dict[Layout, int] = {}
+    for ref, name in columns_read(subject.graph, node.id):
+        layout = layouts[ref]
+        if layout.group != DRIVER:
+            weights[layout] = weights.get(layout, 0) + (row_bytes(subject.graph, ref, name, subject.dims) or 1)
+    return max(weights, key=lambda layout: weights[layout]) if weights else Layout(DRIVER, (0,))
+
+
+def _rows_from(subject: Subject, node: Node) -> int | None:
+    for _, operand in node.arguments:
+        if isinstance(operand, Ref):
+            value = subject.inference.values[operand.node]
+            if isinstance(value, RecordValue) and value.rows is not None:
+                return operand.node
+    return None
+
+
+def _lifetimes(subject: Subject, steps: list[Step]) -> list[Step]:
+    """After which step of its own group a value is dead there."""
+    last: dict[tuple[int, str], int] = {}
+    for step in steps:
+        for node, _ in columns_read(subject.graph, step.node):
+            last[node, step.group] = step.node
+    return [
+        replace(step, last_reads=tuple(n for (n, group), reader in last.items() if (group, reader) == (step.group, step.node)))
+        for step in steps
+    ]
+
+
+# -- schedule
+
+
+def _stages(steps: list[Step], subject: Subject, groups: tuple[ProcessGroup, ...]) -> list[Step]:
+    """The earliest stage of every step: after what it reads, and after earlier steps on the same devices."""
+    stage_of: dict[int, int] = {}
+    busy: dict[tuple[str, int], int] = {}
+    pools = {group.name: group.pool for group in groups}
+    staged = []
+    for step in steps:
+        slots = devices(pools[step.group]) if step.group in pools else ((DRIVER, 0),)
+        needs = [stage_of[n] for n, _ in columns_read(subject.graph, step.node) if n in stage_of]
+        stage = 1 + max([*needs, *(busy.get(slots[rank], 0) for rank in step.ranks)], default=0)
+        stage_of[step.node] = stage
+        busy |= {slots[rank]: stage for rank in step.ranks}
+        staged.append(replace(step, stage=stage))
+    return staged

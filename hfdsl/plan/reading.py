@@ -1,0 +1,171 @@
+"""Reading: which chunks hold some rows of a value, and those rows put together.
+
+``repeat``, mini-batches and records made of columns are never carried out as steps: a reader resolves them to rows of what
+roles and functions made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hfdsl.graph.program import Constant, MiniBatch, Node, Operand, Pack, Ref, Repeat
+from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType
+from hfdsl.plan.plan import Layout
+from hfdsl.plan.rows import RowTable
+from hfdsl.protocols.split import Pad
+from hfdsl.types.batches import Batch, join_column, rebuild, schema
+from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
+
+VALUE = ""
+"""The name under which a value that is no record is kept: a loose column, a metric, a Python object."""
+
+Piece = Mapping[str, Any]
+"""One chunk of a value: raw columns by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads rows of values by graph node. ``fetch(node, chunk)`` gives a chunk's columns."""
+
+    nodes: tuple[Node, ...]
+    layouts: Mapping[int, Layout]
+    table: RowTable
+    fetch: Callable[[int, int], Piece]
+
+    # -- which chunks
+
+    def resolve(self, node: int, column: str, start: int, stop: int) -> Iterator[tuple[int, str, int, int]]:
+        """The stored value, its column and its rows that some rows of a column come from."""
+        match self.nodes[node].op:
+            case Repeat(times):
+                yield from self.resolve(_inner(self.nodes[node]), column, start // times, -(-stop // times))
+            case MiniBatch(index, _):
+                shift = index * self.table.rows[node]
+                yield from self.resolve(_inner(self.nodes[node]), column, start + shift, stop + shift)
+            case Pack():
+                ref = dict(self.nodes[node].arguments)[column]
+                if isinstance(ref, Ref):
+                    yield from self.resolve(ref.node, ref.column or VALUE, start, stop)
+            case _:
+                yield node, column, start, stop
+
+    def chunks(self, node: int, column: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """(chunk, rows) of a stored column for some of its rows; a metric or object needs every chunk."""
+        spec, layout = _spec(self.nodes[node].result, column), self.layouts[node]
+        if spec is None or isinstance(spec, MetricSpec) or layout.lists:
+            yield from ((chunk, 0) for chunk in range(layout.chunks))
+        else:
+            yield from ((chunk, last - first) for chunk, first, last in self._overlap(node, start, stop))
+
+    def _overlap(self, node: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """(chunk, first row within it, end row within it) for every chunk with some of the rows."""
+        bounds = self.table.bounds[node]
+        for chunk, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+            first, last = max(low, start), min(high, stop)
+            if first < last:
+                yield chunk, first - low, last - low
+
+    # -- the rows themselves
+
+    def column(self, node: int, column: str, start: int, stop: int) -> Any:
+        """Rows ``start`` to ``stop`` of a column (for a metric: its reduced value)."""
+        match self.nodes[node].op:
+            case Repeat(times):
+                first = start // times
+                inner = self.column(_inner(self.nodes[node]), column, first, -(-stop // times))
+                return _repeated(inner, times)[start - first * times : stop - first * times]
+            case MiniBatch(index, _):
+                shift = index * self.table.rows[node]
+                return self.column(_inner(self.nodes[node]), column, start + shift, stop + shift)
+            case Pack():
+                operand = dict(self.nodes[node].arguments)[column]
+                if not isinstance(operand, Ref):
+                    return operand.value if isinstance(operand, Constant) else None
+                return self.column(operand.node, operand.column or VALUE, start, stop)
+        spec = _spec(self.nodes[node].result, column)
+        if spec is None:
+            return self.fetch(node, 0)[column]
+        if isinstance(spec, MetricSpec):
+            return join_column(spec, [self.fetch(node, chunk)[column] for chunk in range(self.layouts[node].chunks)])
+        parts = [_rows(self.fetch(node, c)[column], first, last) for c, first, last in self._overlap(node, start, stop)]
+        return join_column(spec, parts or [self.fetch(node, 0)[column][:0]])
+
+    def value(self, operand: Operand, wanted: PortType, start: int, stop: int) -> Any:
+        """Rows of an operand as the body of ``wanted``'s port takes them: record, column, metric, list or object."""
+        if not isinstance(operand, Ref):
+            return operand.value if isinstance(operand, Constant) else None
+        node, layout = operand.node, self.layouts.get(operand.node)
+        if isinstance(wanted, ListType):
+            kind = LIST_KINDS["per_rank" if wanted.kind == "PerRank" else "per_stage"]
+            return kind([self.entry(node, chunk, wanted.inner) for chunk in range(layout.chunks if layout else 0)])
+        if isinstance(wanted, RecordType):
+            columns = {name: self.column(node, name, start, stop) for name in schema(wanted.record).fields}
+            return rebuild(wanted.record, columns)
+        return wrap(wanted, self.column(node, operand.column or VALUE, start, stop))
+
+    def entry(self, node: int, chunk: int, wanted: PortType) -> Any:
+        """One rank's value of a list."""
+        return unpack(wanted, self.fetch(node, chunk))
+
+    def padded(self, operand: Operand, wanted: PortType, start: int, stop: int, rows: int, pad: Pad | None) -> Any:
+        """Rows ``start`` to ``stop``, of which those from ``rows`` on are padding."""
+        if stop <= rows or pad is None or not isinstance(operand, Ref):
+            return self.value(operand, wanted, start, stop)
+        positions = [i if i < rows else rows - 1 if pad == "repeat_last" else i % rows for i in range(start, stop)]
+        parts = [self.value(operand, wanted, first, last) for first, last in _runs(positions)]
+        if isinstance(wanted, RecordType):
+            return wanted.record.__hf_concat__(parts)
+        return wrap(wanted, join_column(wanted, [p._value for p in parts])) if isinstance(wanted, (ColumnSpec, ObjSpec)) else parts[0]
+
+
+def _inner(node: Node) -> int:
+    ref = node.arguments[0][1]
+    return ref.node if isinstance(ref, Ref) else 0
+
+
+def _runs(positions: list[int]) -> Iterator[tuple[int, int]]:
+    """Consecutive positions as half-open ranges."""
+    first = 0
+    for i in range(1, len(positions) + 1):
+        if i == len(positions) or positions[i] != positions[i - 1] + 1:
+            yield positions[first], positions[i - 1] + 1
+            first = i
+
+
+def _rows(value: Any, first: int, last: int) -> Any:
+    return value if first == 0 and last == len(value) else value[first:last]
+
+
+def _repeated(value: Any, times: int) -> Any:
+    if isinstance(value, list):
+        return [row for row in value for _ in range(times)]
+    return value.repeat_interleave(times, dim=0)
+
+
+def _spec(result: PortType, column: str) -> FieldSpec | None:
+    if isinstance(result, RecordType):
+        return schema(result.record).fields[column]
+    return result if isinstance(result, (ColumnSpec, ObjSpec, MetricSpec)) else None
+
+
+def wrap(kind: PortType, raw: Any) -> Any:
+    """A raw value as a body sees it."""
+    if isinstance(kind, ColumnSpec):
+        return Column(raw)
+    if isinstance(kind, ObjSpec):
+        return Obj(raw)
+    return Metric(raw) if isinstance(kind, MetricSpec) else raw
+
+
+def unpack(kind: PortType, piece: Piece) -> Any:
+    """A whole piece as a value."""
+    return rebuild(kind.record, dict(piece)) if isinstance(kind, RecordType) else wrap(kind, piece[VALUE])
+
+
+def pack(kind: PortType, value: Any) -> dict[str, Any]:
+    """What a body returned as raw columns."""
+    if isinstance(value, Batch):
+        return value.__hf_columns__
+    return {VALUE: value._value if isinstance(value, (Column, Obj, Metric)) else value}

@@ -1,0 +1,99 @@
+"""Row tables: how many rows every value has in a step, and where its chunks begin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hfdsl.errors import SizeError
+from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.program import Input
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.protocols.split import pad_size
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dims import Size, constant, evaluate, solve
+from hfdsl.types.rows import Grouped
+
+
+@dataclass(frozen=True, slots=True)
+class RowTable:
+    """``rows[node]``: the rows of a value; ``bounds[node]``: the first row of each chunk, and the end; ``given[node]``: per
+    step, the bounds of the rows that its ranks are given, pad rows included."""
+
+    rows: Mapping[int, int]
+    bounds: Mapping[int, tuple[int, ...]]
+    given: Mapping[int, tuple[int, ...]]
+
+
+def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
+    """The size of every dim that the inputs tell, held against the sizes that the plan was compiled for.
+
+    Raises:
+        SizeError: HF302 where an input has another size than the plan or than another input.
+    """
+    known: dict[Any, int] = dict(plan.dims)
+    origin: dict[Any, str] = {dim: "the plan was compiled for" for dim in plan.dims}
+    for number, batch in inputs.items():
+        name = plan.node(number).label
+        for column, spec in schema(type(batch)).fields.items():
+            value = batch.__hf_columns__[column]
+            lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]
+            for dim, length in sorted(zip(spec.dims, lengths, strict=True), key=lambda pair: len(pair[0].atoms)):
+                bound = {atom: constant(n) for atom, n in known.items()}
+                for atom, size in (solve(dim, constant(int(length)), bound) or {}).items():
+                    known[atom] = int(size.value or 0)
+                    origin[atom] = f"input '{name}' has"
+                if all(atom in known for atom in dim.atoms) and evaluate(dim, known) != length:
+                    why = ", ".join(f"{origin[a]} {a.__name__} = {known[a]}" for a in dim.atoms)
+                    raise SizeError(
+                        "HF302", f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, known)} ({why})"
+                    )
+    return known
+
+
+def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
+    """The rows of every value for these sizes.
+
+    Raises:
+        SizeError: HF310, HF313 where rows do not split (the runtime guard of what a check could not decide).
+    """
+    rows: dict[int, int] = {}
+    for node, value in zip(plan.graph.nodes, plan.inference.values, strict=True):
+        size = value.rows if isinstance(value, RecordValue) else getattr(value, "dims", (None,))[:1]
+        number = _number(size[0] if isinstance(size, tuple) and size else size, sizes)
+        if number is not None:
+            rows[node.id] = number
+    bounds: dict[int, tuple[int, ...]] = {n.id: (0, rows[n.id]) for n in plan.graph.nodes if isinstance(n.op, Input) and n.id in rows}
+    given: dict[int, tuple[int, ...]] = {}
+    for step in plan.steps:
+        total = rows.get(step.rows_from) if step.rows_from is not None else None
+        if total is None:
+            bounds[step.node] = _even(rows.get(step.node, 0), 1, 0) if step.layout.chunks == 1 else ()
+            continue
+        missing = _missing(step, total)
+        given[step.node] = _even(total + missing, step.chunks, 0)
+        made = rows.get(step.node)
+        if made is not None and not step.layout.lists:
+            # A chunk's result rows are its real rows, scaled: pad rows are cut off where they were made.
+            bounds[step.node] = tuple(min(edge, total) * made // total for edge in given[step.node]) if total else (0, made)
+    return RowTable(rows, bounds, given)
+
+
+def _number(size: Any, sizes: Mapping[Any, int]) -> int | None:
+    if not isinstance(size, Size) or any(atom not in sizes for atom in size.atoms):
+        return None
+    number = evaluate(size, sizes)
+    if number.denominator != 1:
+        raise SizeError("HF303", f"{size} = {number} is no whole number of rows")
+    return int(number)
+
+
+def _missing(step: Step, total: int) -> int:
+    group = step.signature.rows.n if isinstance(step.signature.rows, Grouped) else 1
+    return pad_size(total, step.chunks, pad=step.pad, group=group, what=f"the rows of '{step.label}'")
+
+
+def _even(rows: int, chunks: int, start: int) -> tuple[int, ...]:
+    return tuple(start + i * rows // chunks for i in range(chunks + 1))

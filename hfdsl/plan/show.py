@@ -1,0 +1,83 @@
+"""The plan in print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.graph.program import Input
+from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
+
+
+def show(plan: Plan) -> str:
+    """Processes, steps with the edges that they read, and sums."""
+    sizes = " ".join(f"{dim}={number}" for dim, number in plan.dims.items())
+    lines = [f"plan of '{plan.name}'  {sizes}".rstrip(), "", "processes"]
+    for group in plan.groups:
+        roles = ", ".join(f"{name} ({plan.deployment[name].role.__name__}, {plan.mesh(name)})" for name in group.roles)
+        count = group.pool.world_size
+        lines.append(f"  {group.pool}: {count} process{'es' if count > 1 else ''} with {roles}")
+    lines += ["", "steps"]
+    table = [row for step in plan.steps for row in _rows(plan, step)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)] if table else []
+    lines += ["  " + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in table]
+    return "\n".join([*lines, "", *_sums(plan)])
+
+
+def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, ...]]:
+    head = (str(step.stage), step.label, _where(plan, step), _protocol(step))
+    reads = [edge for edge in plan.edges if edge.target == step.node]
+    for i, edge in enumerate(reads):
+        yield (*(head if i == 0 else ("", "", "", "")), _edge(plan, edge))
+    if not reads:
+        yield (*head, "")
+
+
+def _where(plan: Plan, step: Step) -> str:
+    if step.group == DRIVER:
+        return "driver"
+    pool = next(group.pool.name for group in plan.groups if group.name == step.group)
+    consecutive = len(step.ranks) > 2 and step.ranks == tuple(range(step.ranks[0], step.ranks[-1] + 1))
+    ranks = f"{step.ranks[0]}-{step.ranks[-1]}" if consecutive else ",".join(map(str, step.ranks))
+    return f"{pool} rank{'s' if len(step.ranks) > 1 else ''} {ranks}"
+
+
+def _protocol(step: Step) -> str:
+    if step.role is None:
+        return f"function, {step.chunks} part{'s' if step.chunks > 1 else ''}"
+    name = step.signature.registration.name if step.signature.registration else ""
+    return f"{name}, {step.chunks} chunks" if step.chunks > 1 else name
+
+
+def _edge(plan: Plan, edge: Edge) -> str:
+    source = plan.node(edge.source).label
+    named = ", ".join(column for column in edge.columns if column)
+    size = "? bytes" if edge.bytes is None else amount(edge.bytes)
+    return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}"
+
+
+def _sums(plan: Plan) -> Iterator[str]:
+    stages: dict[int, list[str]] = {}
+    for step in plan.steps:
+        stages.setdefault(step.stage, []).append(step.label)
+    together = [labels for labels in stages.values() if len(labels) > 1]
+    yield "overlap  " + ("; ".join(" with ".join(labels) for labels in together) if together else "none")
+    known = [edge for edge in plan.edges if edge.bytes is not None]
+    if known:
+        moved = sum(e.moved or 0 for e in known if not isinstance(plan.node(e.source).op, Input))
+        stay = sum((e.bytes or 0) - (e.moved or 0) for e in known)
+        given = sum(e.bytes or 0 for e in known if isinstance(plan.node(e.source).op, Input))
+        yield f"bytes    {amount(given)} from the caller, {amount(moved)} between processes, {amount(stay)} read in place"
+
+
+def amount(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> amount(512), amount(3 * 2**20)
+    ('512 B', '3.0 MiB')
+    """
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -1,0 +1,170 @@
+"""Traffic: which rank reads which chunks of which columns, and what of it comes from another process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.program import FunctionCall, Graph, Input, MiniBatch, Pack, Ref, Repeat, RoleCall
+from hfdsl.graph.signatures import ListType, PortType, RecordType
+from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
+from hfdsl.plan.reading import VALUE, Reader
+from hfdsl.plan.rows import RowTable, row_table
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dims import constant
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A chunk of a column that a rank reads, and how many of its rows."""
+
+    node: int
+    column: str
+    chunk: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """For one set of sizes: ``remote[node][i]`` the (node, chunk) pairs that the i-th rank of a step gets from other
+    processes, ``exports[node]`` the columns of a value that leave the process that made it."""
+
+    table: RowTable
+    remote: Mapping[int, tuple[tuple[tuple[int, int], ...], ...]]
+    exports: Mapping[int, tuple[str, ...]]
+
+
+# -- statically: which columns
+
+
+def columns_read(graph: Graph, number: int) -> Iterator[tuple[int, str]]:
+    """The stored (node, column) pairs that the ports of a call take; repeats and the like are seen through."""
+    node = graph.nodes[number]
+    if not isinstance(node.op, (RoleCall, FunctionCall)):
+        return
+    for name, operand in node.arguments:
+        port = node.op.signature.port(name)
+        if isinstance(operand, Ref) and port is not None:
+            for column in columns_of(port.type, operand):
+                yield from _stored(graph, operand.node, column)
+
+
+def columns_of(wanted: PortType, operand: Ref) -> tuple[str, ...]:
+    """The columns that a port takes of its operand."""
+    kind = wanted.inner if isinstance(wanted, ListType) else wanted
+    return tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (operand.column or VALUE,)
+
+
+def _stored(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]:
+    node = graph.nodes[number]
+    match node.op:
+        case Repeat() | MiniBatch():
+            yield from (pair for ref in node.refs for pair in _stored(graph, ref.node, column))
+        case Pack():
+            operand = dict(node.arguments)[column]
+            if isinstance(operand, Ref):
+                yield from _stored(graph, operand.node, operand.column or VALUE)
+        case _:
+            yield number, column
+
+
+def row_bytes(graph: Graph, node: int, column: str, dims: Mapping[Any, int]) -> int | None:
+    """Bytes of one row of a column; None for objects, numbers and unknown sizes."""
+    result = graph.nodes[node].result
+    spec = schema(result.record).fields[column] if isinstance(result, RecordType) else result
+    if not isinstance(spec, ColumnSpec):
+        return None
+    size = constant(spec.dtype.itemsize)
+    for dim in spec.dims[1:]:
+        size = size * dim
+    number = size.substitute({dim: constant(n) for dim, n in dims.items()}).value
+    return int(number) if number is not None else None
+
+
+# -- for known sizes: which chunks
+
+
+def reads(plan: Plan, step: Step, index: int, table: RowTable) -> Iterator[Read]:
+    """What the ``index``-th rank of a step reads."""
+    reader = Reader(plan.graph.nodes, plan.layouts, table, lambda node, chunk: {})
+    given = table.given.get(step.node)
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if not isinstance(operand, Ref) or port is None:
+            continue
+        if step.per_rank:
+            yield from (Read(operand.node, column, index, 0) for column in columns_of(port.type, operand))
+            continue
+        rows = table.rows.get(operand.node, 0)
+        chunk = step.chunk_of[index]
+        start, stop = (given[chunk], given[chunk + 1]) if given else (0, rows)
+        if step.pad and stop > rows:
+            start, stop = 0, rows  # pad rows repeat others: the ranks that have some read all rows
+        for column in columns_of(port.type, operand):
+            for node, stored, first, last in reader.resolve(operand.node, column, start, stop):
+                yield from (Read(node, stored, piece, n) for piece, n in reader.chunks(node, stored, first, last))
+
+
+def traffic(plan: Plan, table: RowTable) -> Traffic:
+    """Who gets what from whom, for one set of sizes."""
+    remote: dict[int, tuple[tuple[tuple[int, int], ...], ...]] = {}
+    exports: dict[int, dict[str, None]] = {}
+    for ref in plan.graph.output.refs():
+        for column in columns_of(plan.node(ref.node).result, ref):
+            for node, stored in _stored(plan.graph, ref.node, column):
+                exports.setdefault(node, {})[stored] = None
+    for step in plan.steps:
+        ranks = []
+        for index, rank in enumerate(step.ranks):
+            pairs: dict[tuple[int, int], None] = {}
+            for read in reads(plan, step, index, table):
+                if step.custom or not _here(plan, step, rank, read):
+                    pairs[read.node, read.chunk] = None
+                    exports.setdefault(read.node, {})[read.column] = None
+            ranks.append(tuple(pairs))
+        remote[step.node] = tuple(ranks)
+    return Traffic(table, remote, {node: tuple(columns) for node, columns in exports.items()})
+
+
+def _here(plan: Plan, step: Step, rank: int, read: Read) -> bool:
+    layout = plan.layouts[read.node]
+    return layout.group == step.group and layout.holders[read.chunk] == rank
+
+
+def edges(plan: Plan) -> tuple[Edge, ...]:
+    """What every step reads of every value, with bytes where all sizes are known."""
+    records = [v.rows for v in plan.inference.values if isinstance(v, RecordValue) and v.rows is not None]
+    known = all(atom in plan.dims for size in records for atom in size.atoms)
+    table = row_table(plan, plan.dims) if known else None
+    return tuple(edge for step in plan.steps for edge in _edges(plan, step, table))
+
+
+def _edges(plan: Plan, step: Step, table: RowTable | None) -> Iterator[Edge]:
+    columns: dict[int, dict[str, None]] = {}
+    for node, column in columns_read(plan.graph, step.node):
+        columns.setdefault(node, {})[column] = None
+    total, moved = dict.fromkeys(columns, 0), dict.fromkeys(columns, 0)
+    away = dict.fromkeys(columns, False)
+    for index, rank in enumerate(step.ranks):
+        for read in reads(plan, step, index, table) if table else ():
+            amount = read.rows * (row_bytes(plan.graph, read.node, read.column, plan.dims) or 0)
+            total[read.node] += amount
+            if not _here(plan, step, rank, read):
+                moved[read.node] += amount
+                away[read.node] = True
+    for source, names in columns.items():
+        layout = plan.layouts[source]
+        transport: Literal["in process", "object store", "from caller", "through driver"]
+        if step.custom:
+            transport = "through driver"
+        elif isinstance(plan.node(source).op, Input):
+            transport = "from caller"
+        elif layout.group == DRIVER:
+            transport = "through driver"
+        else:
+            transport = "in process" if table and not away[source] else "object store"
+        numbers = (total[source], moved[source]) if table else (None, None)
+        yield Edge(source, step.node, tuple(names), *numbers, transport)

@@ -1,0 +1,124 @@
+"""The call that a body is running in: which step, node, rank and rows; the source of every random stream."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.errors import WiringError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A running call. ``first_row`` and ``row_count`` tell which rows of the whole batch this rank has.
+
+    Streams are derived from what is written here and from nothing else, so a step can be repeated with the same values.
+    """
+
+    seed: int
+    step: int
+    node: int
+    rank: int
+    first_row: int = 0
+    row_count: int | None = None
+
+    @property
+    def rows(self) -> range:
+        """The positions that this rank's rows have in the whole batch."""
+        if self.row_count is None:
+            raise WiringError("HF208", "this call takes no rows: none of its arguments is a record with a row dim")
+        return range(self.first_row, self.first_row + self.row_count)
+
+    def stream_seed(self, *parts: int) -> int:
+        """A 63-bit seed derived from the run's seed, the step, the node and ``parts``."""
+        text = ":".join(map(str, (self.seed, self.step, self.node, *parts)))
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+    def generator(self, device: str = "cpu") -> torch.Generator:
+        """A random stream of this rank: other ranks draw other numbers."""
+        import torch
+
+        return torch.Generator(device).manual_seed(self.stream_seed(1, self.rank))
+
+    def uniforms(self, count: int) -> torch.Tensor:
+        """``count`` numbers in [0, 1) for every row of this rank, f32[rows, count].
+
+        Each row has a stream of its own, so that the numbers of a row do not depend on how the batch is split.
+        """
+        import torch
+
+        draw, source = torch.empty(len(self.rows), count), torch.Generator()
+        for i, row in enumerate(self.rows):
+            torch.rand(count, generator=source.manual_seed(self.stream_seed(0, row)), out=draw[i])
+        return draw
+
+
+@contextmanager
+def seeded(call: Call) -> Iterator[None]:
+    """Within this, the global random streams (random, numpy, torch on the CPU) are derived from the call; then as before."""
+    before = swap_streams(None)
+    for _, _, start in _global_streams():
+        start(call.stream_seed(2, call.rank))
+    try:
+        yield
+    finally:
+        swap_streams(before)
+
+
+def swap_streams(states: list[Any] | None) -> list[Any]:
+    """The states of the global streams as they are; where ``states`` is given they are set to it."""
+    streams = _global_streams()
+    before = [get() for get, _, _ in streams]
+    for (_, restore, _), state in zip(streams, states or (), strict=False):
+        restore(state)
+    return before
+
+
+def _global_streams() -> list[tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]]:
+    """(get state, set state, seed) of the global streams whose libraries are loaded."""
+    streams: list[Any] = [(random.getstate, random.setstate, random.seed)]
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        legacy = numpy.random
+        streams.append((legacy.get_state, legacy.set_state, lambda seed: legacy.seed(seed % 2**32)))
+    if torch is not None:
+        streams.append((torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed))
+    return streams
+
+
+_current: ContextVar[Call | None] = ContextVar("hfdsl_call", default=None)
+
+
+@contextmanager
+def in_call(call: Call) -> Iterator[None]:
+    """Within this, ``current_call()`` is ``call``."""
+    token = _current.set(call)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_call() -> Call:
+    """The call that the body is running in.
+
+    Raises:
+        WiringError: HF208 where no dataflow is running.
+
+    >>> with in_call(Call(seed=0, step=3, node=1, rank=0, first_row=4, row_count=2)):
+    ...     list(current_call().rows)
+    [4, 5]
+    """
+    call = _current.get()
+    if call is None:
+        raise WiringError("HF208", "current_call() is for the body of a role or function that a dataflow runs")
+    return call

@@ -1,0 +1,91 @@
+"""Collectives between the ranks of one role: what a body says to its peers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol as Structural, TypeVar
+
+from hfdsl.errors import ProtocolError
+from hfdsl.protocols.mesh import Mesh
+
+T = TypeVar("T")
+
+
+class AxisGroup(ABC):
+    """The ranks along a mesh axis, in coordinate order. Every rank of the group must make the same calls in the same order."""
+
+    size: int
+    rank: int
+
+    @abstractmethod
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's value (a tensor of one shape, or any object that pickles), in coordinate order."""
+
+    def all_reduce(self, value: T, op: str = "sum") -> T:
+        """The ``sum``, ``mean``, ``max`` or ``min`` over ranks of a tensor or number; added in coordinate order, so that a run
+        gives the same bits on every backend."""
+        return reduce_in_order(self.all_gather(value), op)
+
+    def broadcast(self, value: T, source: int = 0) -> T:
+        """The value of the rank with coordinate ``source``."""
+        return self.all_gather(value)[source]
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.all_gather(None)
+
+
+class SoleRank(AxisGroup):
+    """A group of one."""
+
+    size, rank = 1, 0
+
+    def all_gather(self, value: T) -> list[T]:
+        """The value alone."""
+        return [value]
+
+
+class Collectives(Structural):
+    """How a backend connects ranks."""
+
+    def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
+        """The group of these ranks, seen from ``rank``."""
+
+
+def reduce_in_order(values: Sequence[Any], op: str) -> Any:
+    """The reduction of values, one after another from the first.
+
+    >>> reduce_in_order([1, 2, 6], "mean")
+    3.0
+    """
+    total = values[0]
+    if op in ("sum", "mean"):
+        for value in values[1:]:
+            total = total + value
+        return total / len(values) if op == "mean" else total
+    if op in ("max", "min"):
+        for value in values[1:]:
+            better = value > total if op == "max" else value < total
+            total = value.where(better, total) if hasattr(value, "where") else (value if better else total)
+        return total
+    raise ProtocolError("HF424", f"no reduction {op!r} over ranks; there are sum, mean, max, min")
+
+
+def peers(mesh: Mesh, rank: int, axis: str) -> tuple[int, ...]:
+    """The ranks that differ from ``rank`` along ``axis`` only, in coordinate order.
+
+    >>> peers(Mesh(dp=2, tp=2), 1, "dp")
+    (1, 3)
+    """
+    if axis == "world":
+        return tuple(range(mesh.world_size))
+    if axis not in mesh.order:
+        raise ProtocolError("HF409", f"the mesh {mesh} has no axis {axis!r}; there are {', '.join(mesh.order)} and world")
+    here = mesh.coordinates(rank)
+    others = [
+        r
+        for r in range(mesh.world_size)
+        if all(getattr(mesh.coordinates(r), a) == getattr(here, a) for a in mesh.order if a != axis)
+    ]
+    return tuple(sorted(others, key=lambda r: getattr(mesh.coordinates(r), axis)))

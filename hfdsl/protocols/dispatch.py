@@ -1,0 +1,217 @@
+"""``Dispatch`` and ``Execute``: the names that ``register`` takes, and the functions behind every name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+from typing import Protocol as Structural
+
+from hfdsl.errors import DefinitionError, ProtocolError
+from hfdsl.protocols import transfer
+from hfdsl.protocols.mesh import Mesh, mesh_or_flat
+from hfdsl.protocols.predefined import PREDEFINED
+from hfdsl.protocols.protocol import Protocol
+
+
+class Group(Structural):
+    """What the functions of a protocol may read of a worker group."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def mesh(self) -> Mesh | None: ...
+    @property
+    def workers(self) -> Sequence[Any]: ...
+
+
+DispatchFn: TypeAlias = Callable[..., tuple[Any, Any]]
+"""``fn(group, *args, **kwargs) -> (args, kwargs)``, every value a list with one entry a rank."""
+
+CollectFn: TypeAlias = Callable[..., Any]
+"""``fn(group, outputs) -> value``, from a list with one output a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """A dispatch function and a collect function: a protocol that is not declared on coordinates."""
+
+    dispatch_fn: DispatchFn
+    collect_fn: CollectFn
+
+
+class Execute(Enum):
+    """Which ranks run a method: all of them, or rank 0 alone (arguments then pass through as they are)."""
+
+    ALL = "ALL"
+    RANK_ZERO = "RANK_ZERO"
+
+
+class Dispatch(Enum):
+    """A transfer protocol by name; ``Dispatch("3D_PROTO")`` and the field's other names find the same members.
+
+    ``register_dispatch_mode`` adds members. Raises ``ProtocolError`` (HF412) for an unknown name.
+
+    >>> Dispatch("MEGATRON_COMPUTE_PROTO")
+    <Dispatch.THREE_D_PROTO: '3D_PROTO'>
+    """
+
+    ONE_TO_ALL = "ONE_TO_ALL"
+    ALL_TO_ALL = "ALL_TO_ALL"
+    DP_PROTO = "DP_PROTO"
+    THREE_D_PROTO = "3D_PROTO"
+    THREE_D_ALL_MICRO_DP = "3D_ALL_MICRO_DP"
+    THREE_D_PP_ONLY = "3D_PP_ONLY"
+
+    # Other names of the field for the same protocols: aliases of the members above.
+    DP_COMPUTE_PROTO = "DP_PROTO"
+    MEGATRON_COMPUTE_PROTO = "3D_PROTO"
+    MEGATRON_PP_AS_DP_PROTO = "3D_ALL_MICRO_DP"
+    MEGATRON_PP_ONLY = "3D_PP_ONLY"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Dispatch:
+        if isinstance(value, str) and value in cls.__members__:
+            return cls.__members__[value]
+        known = sorted({*cls.__members__, *(str(member.value) for member in cls)})
+        raise ProtocolError("HF412", f"no protocol is called {value!r}; {_suggest(value, known)}")
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        functions = _REGISTERED.get(self)
+        if functions is None:
+            return Dispatch, (self.value,)
+        # A process that never heard of a registered mode learns it from the member itself.
+        return _restore, (self.name, functions)
+
+
+def _suggest(value: object, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(str(value).upper(), known, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + f"The protocols are {', '.join(known)}"
+
+
+_REGISTERED: dict[Dispatch, Functions] = {}
+_UPDATED: dict[Dispatch, Functions] = {}
+
+
+def as_dispatch(mode: Dispatch | str) -> Dispatch:
+    """The member with this name; HF412 for a name that no protocol has."""
+    if isinstance(mode, Dispatch):
+        return mode
+    if isinstance(mode, str):
+        return Dispatch(mode)
+    raise ProtocolError("HF412", f"a dispatch mode is a Dispatch member or its name, got {mode!r}")
+
+
+def register_dispatch_mode(dispatch_mode_name: str, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> Dispatch:
+    """Add a member to ``Dispatch``, with its functions, for this process and every worker that it reaches.
+
+    Raises ``DefinitionError``: HF111 for a name that is taken or no identifier, HF112 for a function that is none.
+    """
+    name = dispatch_mode_name
+    if not isinstance(name, str) or not name.isidentifier():
+        raise DefinitionError("HF111", f"a dispatch mode's name is an identifier, got {name!r}")
+    name = name.upper()
+    if name in Dispatch.__members__ or any(name == member.value for member in Dispatch):
+        raise DefinitionError(
+            "HF111", f"dispatch mode {name!r} exists; change its functions with update_dispatch_mode or choose a name"
+        )
+    return _add_member(name, as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, name))
+
+
+def _add_member(name: str, functions: Functions) -> Dispatch:
+    member = object.__new__(Dispatch)
+    member._name_ = name
+    member._value_ = name
+    member.__objclass__ = Dispatch  # type: ignore[attr-defined]
+    member._sort_order_ = len(Dispatch.__members__)  # type: ignore[attr-defined]
+    setattr(Dispatch, name, member)
+    Dispatch._member_names_.append(name)
+    Dispatch._member_map_[name] = member
+    Dispatch._value2member_map_[name] = member
+    _REGISTERED[member] = functions
+    return member
+
+
+def _restore(name: str, functions: Functions) -> Dispatch:
+    return Dispatch.__members__.get(name) or _add_member(name, functions)
+
+
+def update_dispatch_mode(dispatch_mode: Dispatch | str, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> None:
+    """Replace the functions of a mode in this process; errors as for ``register_dispatch_mode``."""
+    mode = as_dispatch(dispatch_mode)
+    functions = as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, mode.name)
+    (_REGISTERED if mode in _REGISTERED else _UPDATED)[mode] = functions
+
+
+def as_functions(mode: Mapping[str, Any], name: str) -> Functions:
+    """A ``{"dispatch_fn", "collect_fn"}`` dict as ``Functions``; HF112 when one is missing, unknown or not callable."""
+    for key in ("dispatch_fn", "collect_fn"):
+        if not callable(mode.get(key)):
+            got = f"got {mode[key]!r}" if key in mode else "it has none"
+            raise DefinitionError("HF112", f"protocol {name!r} needs a callable {key!r}; {got}")
+    unknown = sorted(set(mode) - {"dispatch_fn", "collect_fn"})
+    if unknown:
+        raise DefinitionError("HF112", f"protocol {name!r} has {unknown}; it takes 'dispatch_fn' and 'collect_fn' only")
+    return Functions(mode["dispatch_fn"], mode["collect_fn"])
+
+
+Mode: TypeAlias = Dispatch | Protocol | Functions
+"""What a method can be registered with, in its stored form."""
+
+
+def meaning_of(mode: Mode) -> Protocol | Functions:
+    """What a mode means now: a declaration, or the functions that were registered for it."""
+    if not isinstance(mode, Dispatch):
+        return mode
+    return _REGISTERED.get(mode) or _UPDATED.get(mode) or PREDEFINED[mode.name]
+
+
+def dispatch_functions(mode: Mode) -> tuple[DispatchFn, CollectFn]:
+    """The pair of functions behind a mode, whether it is declared or given as functions."""
+    meaning = meaning_of(mode)
+    functions = protocol_functions(meaning) if isinstance(meaning, Protocol) else meaning
+    return functions.dispatch_fn, functions.collect_fn
+
+
+def protocol_functions(protocol: Protocol) -> Functions:
+    """A declared protocol as the pair of functions that a group calls."""
+
+    def dispatch_fn(group: Group, *args: Any, **kwargs: Any) -> tuple[tuple[list[Any], ...], dict[str, list[Any]]]:
+        placed, named, _ = transfer.dispatch(protocol, mesh_of(group), args, kwargs)
+        return placed, named
+
+    def collect_fn(group: Group, outputs: Sequence[Any]) -> Any:
+        return transfer.collect(protocol, mesh_of(group), outputs)
+
+    return Functions(dispatch_fn, collect_fn)
+
+
+def mesh_of(group: Group) -> Mesh:
+    """The mesh of a group: its own, or ``Mesh(dp=world_size)``; HF501 when the two sizes differ."""
+    return mesh_or_flat(getattr(group, "mesh", None), group.world_size, "the worker group")
+
+
+def get_predefined_dispatch_fn(dispatch_mode: Dispatch | str) -> dict[str, Callable[..., Any]]:
+    """The functions of a mode as ``{"dispatch_fn": f, "collect_fn": g}``.
+
+    They read only ``world_size``, ``mesh`` and ``workers`` of the group that they are given first.
+
+    >>> from types import SimpleNamespace
+    >>> group = SimpleNamespace(world_size=2, mesh=None, workers=["a", "b"])
+    >>> get_predefined_dispatch_fn(Dispatch.DP_PROTO)["dispatch_fn"](group, [1, 2, 3, 4])
+    (([[1, 2], [3, 4]],), {})
+    """
+    dispatch_fn, collect_fn = dispatch_functions(as_dispatch(dispatch_mode))
+    return {"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}
+
+
+def collect_all_to_all(worker_group: Group, output: Any) -> Any:
+    """Give the outputs as they are: a list with one output from every rank.
+
+    >>> collect_all_to_all(None, [1, 2])
+    [1, 2]
+    """
+    return output

@@ -1,0 +1,154 @@
+"""Declared transfer protocols: from a mesh to who gets which chunk, and who is collected in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from hfdsl.errors import DefinitionError, ProtocolError
+from hfdsl.protocols.mesh import Mesh, axis_rank, axis_size
+
+Pick: TypeAlias = int | Literal["join", "first", "last"]
+"""What a collect does along one axis: take every coordinate in order, or only one."""
+
+Gives: TypeAlias = Literal["whole", "per_rank", "per_stage"]
+Takes: TypeAlias = Literal["whole", "per_rank"]
+
+SYSTEMS: tuple[frozenset[str], ...] = (
+    frozenset({"pp", "dp", "tp"}),
+    frozenset({"dp", "micro_dp", "gen_pp", "gen_tp"}),
+    frozenset({"rank"}),
+)
+"""The coordinate systems: in each of them a rank is told from every other by its coordinates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A transfer protocol declared on mesh coordinates.
+
+    ``split`` names the axes whose product numbers the chunks, outermost first; no axis means that every rank gets the
+    same value. ``collect`` says for every axis of one coordinate system, training (``pp dp tp``), generation
+    (``dp micro_dp gen_pp gen_tp``) or flat (``rank``), whether all coordinates are taken in order (``"join"``) or one
+    (``"first"``, ``"last"``, or a number). ``gives`` is what the caller gets: one joined batch or a list.
+
+    Raises ``DefinitionError`` for a name (HF111) or a kind (HF112) that has no meaning, and ``ProtocolError`` (HF409)
+    for axes that make no coordinate system.
+
+    >>> halves = Protocol("HALVES", split=("dp",), collect={"dp": "join", "pp": "last", "tp": "first"})
+    >>> mesh = Mesh(pp=2, dp=2)
+    >>> halves.chunk_count(mesh), halves.chunk_of(mesh), halves.collected(mesh)
+    (2, (0, 1, 0, 1), (2, 3))
+    """
+
+    name: str
+    split: tuple[str, ...] = ()
+    collect: Mapping[str, Pick] | tuple[tuple[str, Pick], ...] = (("rank", "join"),)
+    gives: Gives = "whole"
+    takes: Takes = "whole"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise DefinitionError("HF111", f"a protocol needs a name, got {self.name!r}")
+        pairs = tuple(self.collect.items() if isinstance(self.collect, Mapping) else self.collect)
+        # One stored form, so that equal declarations are equal values and a protocol can key a cache.
+        object.__setattr__(self, "collect", pairs)
+        object.__setattr__(self, "split", (self.split,) if isinstance(self.split, str) else tuple(self.split))
+        if self.gives not in ("whole", "per_rank", "per_stage") or self.takes not in ("whole", "per_rank"):
+            raise DefinitionError(
+                "HF112",
+                f"protocol {self.name!r} gives 'whole', 'per_rank' or 'per_stage' and takes 'whole' or 'per_rank', "
+                f"got gives={self.gives!r}, takes={self.takes!r}",
+            )
+        axes = [axis for axis, _ in pairs]
+        if frozenset(axes) not in SYSTEMS or len(set(axes)) != len(axes):
+            raise ProtocolError(
+                "HF409",
+                f"protocol {self.name!r} collects over {axes}, which does not name one coordinate system; say what "
+                "happens along each of pp, dp, tp, or dp, micro_dp, gen_pp, gen_tp, or rank",
+            )
+        for axis, pick in pairs:
+            number = isinstance(pick, int) and not isinstance(pick, bool) and pick >= 0
+            if not number and pick not in ("join", "first", "last"):
+                raise DefinitionError(
+                    "HF112",
+                    f"protocol {self.name!r} collects {axis}={pick!r}; use 'join', 'first', 'last' or a coordinate",
+                )
+        if set(self.split) - set(axes) or len(set(self.split)) != len(self.split):
+            raise ProtocolError(
+                "HF409", f"protocol {self.name!r} splits over {list(self.split)}; split over axes of {axes}, each once"
+            )
+
+    @property
+    def picks(self) -> tuple[tuple[str, Pick], ...]:
+        """``collect`` as pairs of axis and pick, in the order they were declared."""
+        return self.collect if isinstance(self.collect, tuple) else tuple(self.collect.items())
+
+    @property
+    def splits(self) -> bool:
+        """Whether dispatch cuts the caller's value into chunks (a per-rank taker is given them ready cut)."""
+        return bool(self.split) and self.takes == "whole"
+
+    @property
+    def joins(self) -> bool:
+        """Whether collect joins outputs into one value (else the caller gets a list)."""
+        return self.gives == "whole"
+
+    def chunk_count(self, mesh: Mesh) -> int:
+        """The number of chunks that dispatch makes on ``mesh`` (1: everyone gets the whole value)."""
+        count = 1
+        for axis in self.split:
+            count *= axis_size(mesh, axis)
+        return count
+
+    def chunk_of(self, mesh: Mesh) -> tuple[int, ...]:
+        """The index of the chunk that each rank gets."""
+        return _chunk_of(self, mesh)
+
+    def collected(self, mesh: Mesh) -> tuple[int, ...]:
+        """The ranks whose outputs are taken, in output order: coordinates decide, never rank numbers.
+
+        Raises ``ProtocolError`` (HF404) when a picked coordinate is not on ``mesh``.
+        """
+        return _collected(self, mesh)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@lru_cache(maxsize=1024)
+def _chunk_of(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
+    chunks = []
+    for rank in range(mesh.world_size):
+        index = 0
+        for axis in protocol.split:
+            index = index * axis_size(mesh, axis) + axis_rank(mesh, axis, rank)
+        chunks.append(index)
+    return tuple(chunks)
+
+
+@lru_cache(maxsize=1024)
+def _collected(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
+    picked = {axis: _coordinate(protocol, mesh, axis, pick) for axis, pick in protocol.picks if pick != "join"}
+    joined = [axis for axis, pick in protocol.picks if pick == "join"]
+    # Joined axes nest the way dispatch cut them; the rest follow as declared.
+    major = [axis for axis in protocol.split if axis in joined]
+    nesting = major + [axis for axis in joined if axis not in major]
+    ranks = (
+        rank
+        for rank in range(mesh.world_size)
+        if all(axis_rank(mesh, axis, rank) == at for axis, at in picked.items())
+    )
+    return tuple(sorted(ranks, key=lambda rank: tuple(axis_rank(mesh, axis, rank) for axis in nesting)))
+
+
+def _coordinate(protocol: Protocol, mesh: Mesh, axis: str, pick: Pick) -> int:
+    size = axis_size(mesh, axis)
+    index = {"first": 0, "last": size - 1}.get(pick, pick) if isinstance(pick, str) else pick
+    if not isinstance(index, int) or index >= size:
+        raise ProtocolError(
+            "HF404",
+            f"protocol {protocol.name!r} collects {axis}={pick}, but {axis} of {mesh} runs over 0..{size - 1}",
+        )
+    return index

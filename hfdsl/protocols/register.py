@@ -1,0 +1,265 @@
+"""``register`` and ``requires``: what a role method declares about itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
+from typing import Protocol as Structural
+
+from hfdsl.errors import DefinitionError, ProtocolError
+from hfdsl.protocols.dispatch import Dispatch, Execute, Functions, Mode, as_dispatch, as_functions, meaning_of
+from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.protocols.predefined import ALL_TO_ALL, ONE_TO_ALL
+from hfdsl.protocols.protocol import Gives, Protocol
+from hfdsl.protocols.split import Pad
+from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+REGISTRATION = "__hf_registration__"
+"""The attribute under which ``register`` leaves a ``Registration`` on a function."""
+
+REQUIREMENTS = "__hf_requires__"
+"""The attribute under which ``requires`` leaves its constraints on a function."""
+
+ModeLike: TypeAlias = Dispatch | Protocol | str | Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What ``register`` says about a method."""
+
+    dispatch_mode: Mode
+    execute_mode: Execute = Execute.ALL
+    blocking: bool = True
+    pad: Pad | None = None
+    rows: Rows = Independent
+
+    @property
+    def meaning(self) -> Protocol | Functions:
+        """The mode as it is now: a declared protocol, or a pair of functions."""
+        return meaning_of(self.dispatch_mode)
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """The declared protocol, or None where a pair of functions does the work."""
+        meaning = self.meaning
+        return meaning if isinstance(meaning, Protocol) else None
+
+    @property
+    def gives(self) -> Gives:
+        """The kind of what the caller gets; rank 0 alone, and a pair of functions, give their value as it is."""
+        protocol = self.protocol
+        return "whole" if protocol is None or self.execute_mode is Execute.RANK_ZERO else protocol.gives
+
+    @property
+    def group(self) -> int:
+        """How many consecutive rows must stay on one rank."""
+        return self.rows.n if isinstance(self.rows, Grouped) else 1
+
+    @property
+    def name(self) -> str:
+        """The protocol's name, for messages."""
+        return _name(self.dispatch_mode)
+
+
+class _Same(Structural):
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+class _Gather(Structural):
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, PerRank[R]]: ...
+
+
+class _Stages(Structural):
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, PerStage[R]]: ...
+
+
+_Joined: TypeAlias = Literal[Dispatch.DP_PROTO, Dispatch.THREE_D_PROTO, Dispatch.THREE_D_ALL_MICRO_DP]
+_Listed: TypeAlias = Literal[Dispatch.ONE_TO_ALL, Dispatch.ALL_TO_ALL]
+
+
+# The overloads tell a type checker the kinds: a joined output keeps its type, a list becomes PerRank or PerStage. The
+# first that fits counts, so a member is seen before "any mode"; hence the ignores. At run time the function comes back.
+@overload
+def register(
+    dispatch_mode: ModeLike = ...,
+    *,
+    execute_mode: Literal[Execute.RANK_ZERO],
+    blocking: bool = ...,
+    pad: None = ...,
+    rows: Rows = ...,
+) -> _Same: ...
+@overload
+def register(
+    dispatch_mode: ModeLike,
+    execute_mode: Literal[Execute.RANK_ZERO],
+    *,
+    blocking: bool = ...,
+    pad: None = ...,
+    rows: Rows = ...,
+) -> _Same: ...
+@overload
+def register(
+    dispatch_mode: _Joined,
+    execute_mode: Literal[Execute.ALL] = ...,
+    *,
+    blocking: bool = ...,
+    pad: Pad | None = ...,
+    rows: Rows = ...,
+) -> _Same: ...
+@overload
+def register(  # type: ignore[overload-overlap]
+    dispatch_mode: _Listed = ...,
+    execute_mode: Literal[Execute.ALL] = ...,
+    *,
+    blocking: bool = ...,
+    pad: None = ...,
+    rows: Rows = ...,
+) -> _Gather: ...
+@overload
+def register(  # type: ignore[overload-overlap]
+    dispatch_mode: Literal[Dispatch.THREE_D_PP_ONLY],
+    execute_mode: Literal[Execute.ALL] = ...,
+    *,
+    blocking: bool = ...,
+    pad: None = ...,
+    rows: Rows = ...,
+) -> _Stages: ...
+@overload
+def register(
+    dispatch_mode: ModeLike,
+    execute_mode: Literal[Execute.ALL] = ...,
+    *,
+    blocking: bool = ...,
+    pad: Pad | None = ...,
+    rows: Rows = ...,
+) -> _Same: ...
+def register(
+    dispatch_mode: ModeLike = Dispatch.ALL_TO_ALL,
+    execute_mode: Execute = Execute.ALL,
+    *,
+    blocking: bool = True,
+    pad: Pad | None = None,
+    rows: Rows = Independent,
+) -> Any:
+    """Say how a role method is dispatched, run and collected; the function itself is left as it is.
+
+    ``pad`` fills rows up to an even split and takes them out again; ``rows`` says which rows must stay together.
+
+    Raises ``DefinitionError`` (HF112 for a mode without its functions, HF113 for rows, HF118 for what is no method) and
+    ``ProtocolError`` (HF410 for RANK_ZERO with anything but whole values, HF412 for an unknown mode, HF418 for padding
+    without split and join).
+
+    >>> class Critic:
+    ...     @register(Dispatch.THREE_D_PROTO, pad="repeat_last")
+    ...     def values(self, rows: list[float]) -> list[float]:
+    ...         return rows
+    >>> registered_methods(Critic)["values"].name
+    '3D_PROTO'
+    """
+    registration = Registration(_mode(dispatch_mode), execute_mode, blocking, pad, rows)
+    _check(registration)
+
+    def declare(fn: F) -> F:
+        if not _is_function(fn):
+            raise DefinitionError("HF118", f"register goes directly on a method (def or async def), got {fn!r}")
+        setattr(fn, REGISTRATION, registration)
+        return fn
+
+    return declare
+
+
+def _is_function(value: object) -> bool:
+    return isinstance(value, FunctionType)
+
+
+def _mode(mode: ModeLike) -> Mode:
+    if isinstance(mode, Protocol):
+        return mode
+    if isinstance(mode, Mapping):
+        return as_functions(mode, "dispatch_mode")
+    return as_dispatch(mode)
+
+
+def _name(mode: Mode) -> str:
+    if isinstance(mode, Functions):
+        return getattr(mode.dispatch_fn, "__name__", type(mode.dispatch_fn).__name__)
+    return mode.name if isinstance(mode, Protocol) else str(mode.value)
+
+
+def _check(given: Registration) -> None:
+    meaning = given.meaning
+    if not isinstance(given.execute_mode, Execute):
+        raise ProtocolError("HF410", f"execute_mode is Execute.ALL or Execute.RANK_ZERO, got {given.execute_mode!r}")
+    if not isinstance(given.blocking, bool):
+        raise ProtocolError("HF410", f"blocking is True or False, got {given.blocking!r}")
+    if not isinstance(given.rows, (IndependentRows, WholeRows, Grouped)):
+        raise DefinitionError("HF113", f"rows is Independent, Whole or Grouped(n), got {given.rows!r}")
+    whole_values = not isinstance(meaning, Protocol) or meaning in (ONE_TO_ALL, ALL_TO_ALL)
+    if given.execute_mode is Execute.RANK_ZERO and not whole_values:
+        raise ProtocolError(
+            "HF410",
+            f"{given.name} with Execute.RANK_ZERO would leave all but rank 0's part undone; "
+            "use Dispatch.ALL_TO_ALL (arguments pass through as they are) or Execute.ALL",
+        )
+    if given.pad is not None and given.pad not in get_args(Pad):
+        raise ProtocolError("HF418", f'pad is "repeat_last", "cycle" or None, got {given.pad!r}')
+    if given.pad is not None and not (isinstance(meaning, Protocol) and meaning.splits and meaning.joins):
+        raise ProtocolError(
+            "HF418",
+            f"pad={given.pad!r} needs a protocol that splits rows and joins them again, so that pad rows never come "
+            f"back; {given.name} does not: use DP_PROTO, 3D_PROTO or 3D_ALL_MICRO_DP, or leave pad out",
+        )
+
+
+def requires(*constraints: str) -> Callable[[F], F]:
+    """Say what must hold of dims and of the role's config for a method to work, as Python expressions over their names.
+
+    Raises ``DefinitionError`` (HF114) for text that is no expression.
+
+    >>> @requires("B % mini_batch == 0")
+    ... def update(rows: list[int]) -> None: ...
+    >>> requirements_of(update)
+    ('B % mini_batch == 0',)
+    """
+    import ast
+
+    for constraint in constraints:
+        if not isinstance(constraint, str):
+            raise DefinitionError("HF114", f"requires takes expressions as strings, got {constraint!r}")
+        try:
+            ast.parse(constraint.strip(), mode="eval")
+        except SyntaxError as error:
+            raise DefinitionError("HF114", f"requires cannot read {constraint!r}: {error.msg}") from None
+    if not constraints:
+        raise DefinitionError("HF114", 'requires needs at least one expression, such as requires("B % 8 == 0")')
+
+    def declare(fn: F) -> F:
+        setattr(fn, REQUIREMENTS, constraints + requirements_of(fn))
+        return fn
+
+    return declare
+
+
+def requirements_of(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """The constraints that ``requires`` left on a function."""
+    found: tuple[str, ...] = getattr(fn, REQUIREMENTS, ())
+    return found
+
+
+def registration_of(fn: Callable[..., Any]) -> Registration | None:
+    """What ``register`` left on a function or bound method, or None."""
+    found = getattr(fn, REGISTRATION, None)
+    return found if isinstance(found, Registration) else None
+
+
+def registered_methods(cls: type) -> dict[str, Registration]:
+    """The registered methods of a class by name, inherited ones too; an override counts as it declares itself."""
+    found = {name: registration_of(inspect.getattr_static(cls, name)) for name in dir(cls)}
+    return {name: registration for name, registration in found.items() if registration is not None}

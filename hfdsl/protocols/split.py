@@ -1,0 +1,240 @@
+"""Splitting and joining along the first axis: the row containers, padding, and what is no container.
+
+A *row container* is an ``hf.Batch`` (any object with ``__hf_rows__``, ``__hf_slice__`` and ``__hf_concat__``), a torch
+tensor, a numpy array or a list. Everything else cannot be split, and says so by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from hfdsl.errors import HfError, ProtocolError, SizeError
+
+Pad: TypeAlias = Literal["repeat_last", "cycle"]
+"""How rows are filled up to an even split: the last row again, or all rows again from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a value is used: the names that an error message needs.
+
+    >>> Site("Actor.update", ("rollout", "advantages")).argument(1)
+    "argument 'advantages' of Actor.update"
+    """
+
+    method: str = "the method"
+    parameters: tuple[str, ...] = ()
+
+    def argument(self, key: int | str) -> str:
+        """The argument at a position or with a name, in words."""
+        if isinstance(key, str):
+            return f"argument {key!r} of {self.method}"
+        named = key < len(self.parameters)
+        return f"argument {self.parameters[key]!r} of {self.method}" if named else f"argument {key} of {self.method}"
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """How one kind of row container counts, cuts and joins its rows."""
+
+    rows: Callable[[Any], int]
+    cut: Callable[[Any, int, int], Any]
+    join: Callable[[Sequence[Any]], Any]
+
+
+LIST = Container(
+    len,
+    lambda value, start, stop: value[start:stop],
+    lambda pieces: [row for piece in pieces for row in piece],
+)
+BATCH = Container(
+    lambda value: int(value.__hf_rows__()),
+    lambda value, start, stop: value.__hf_slice__(start, stop),
+    lambda pieces: type(pieces[0]).__hf_concat__(list(pieces)),
+)
+TENSOR = Container(
+    lambda value: int(value.shape[0]),
+    lambda value, start, stop: value[start:stop],
+    lambda pieces: sys.modules["torch"].cat(list(pieces)),
+)
+ARRAY = Container(
+    lambda value: int(value.shape[0]),
+    lambda value, start, stop: value[start:stop],
+    lambda pieces: sys.modules["numpy"].concatenate(list(pieces)),
+)
+
+
+def container_of(value: Any) -> Container | None:
+    """The kind of row container that ``value`` is, or None.
+
+    >>> container_of([1, 2]) is LIST, container_of((1, 2)) is None
+    (True, True)
+    """
+    if type(value) is list:
+        return LIST
+    if hasattr(type(value), "__hf_rows__"):
+        return BATCH
+    # A value of a library is only there when somebody imported the library: no need to import it to ask.
+    for module, kind, container in (("torch", "Tensor", TENSOR), ("numpy", "ndarray", ARRAY)):
+        cls: Any = getattr(sys.modules.get(module), kind, None)
+        if cls is not None and isinstance(value, cls):
+            return container if len(value.shape) > 0 else None  # 0-d: one number, no rows
+    return None
+
+
+def kind_of(value: object) -> str:
+    """The type of a value as a message should name it.
+
+    >>> kind_of(None), kind_of({"a": 1})
+    ('None', 'dict')
+    """
+    if value is None:
+        return "None"
+    shape = getattr(value, "shape", None)
+    return f"0-d {type(value).__name__}" if shape is not None and len(shape) == 0 else type(value).__name__
+
+
+def rows_of(value: object, what: str = "value") -> int:
+    """The number of rows of a container; ``ProtocolError`` (HF413) for anything that has no rows.
+
+    >>> rows_of([5, 6, 7])
+    3
+    """
+    container = _container(value, what)
+    try:
+        return container.rows(value)
+    except HfError:  # a record of metrics: a Batch by its type, but nothing that can be cut
+        raise _no_rows(value, what) from None
+
+
+def _container(value: object, what: str) -> Container:
+    container = container_of(value)
+    if container is None:
+        raise _no_rows(value, what)
+    return container
+
+
+def _no_rows(value: object, what: str) -> ProtocolError:
+    return ProtocolError(
+        "HF413",
+        f"{what} is {_with_article(kind_of(value))}, which has no rows to split; "
+        "give an hf.Batch, a tensor, an array or a list, or send it to every rank with a ONE_TO_ALL method",
+    )
+
+
+def _with_article(kind: str) -> str:
+    if kind == "None":
+        return kind
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
+def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> int:
+    """How many rows must be added before ``rows`` split into ``chunks`` even chunks of whole groups of ``group`` rows.
+
+    Raises ``SizeError``: HF310 when the rows do not divide and no padding is asked for, HF313 where it cuts a group.
+
+    >>> pad_size(10, 4, pad="repeat_last")
+    2
+    """
+    if group > 1 and rows % group:
+        raise SizeError("HF313", f"{what} has {rows} rows, which do not make whole groups of {group}")
+    missing = -rows % (chunks * group)
+    if missing and pad is None:
+        down, up = rows - rows % (chunks * group), rows + missing
+        near = f"{down} or {up}" if down else f"{up}"
+        if group > 1:
+            raise SizeError(
+                "HF313",
+                f"{what} has {rows} rows in groups of {group}; over {chunks} chunks a group would be cut; "
+                f'give {near} rows, or register the method with pad="repeat_last" or pad="cycle"',
+            )
+        raise SizeError(
+            "HF310",
+            f"{what} has {rows} rows, which do not split over {chunks} chunks ({rows} % {chunks} = {rows % chunks}); "
+            f'give {near} rows, or register the method with pad="repeat_last" or pad="cycle"',
+        )
+    return missing
+
+
+def add_rows(value: Any, missing: int, pad: Pad) -> Any:
+    """A new container with ``missing`` rows added at the end; the caller's own is left as it is.
+
+    >>> add_rows([1, 2], 3, "cycle"), add_rows([1, 2], 3, "repeat_last")
+    ([1, 2, 1, 2, 1], [1, 2, 2, 2, 2])
+    """
+    if not missing:
+        return value
+    container = _container(value, "value")
+    rows = container.rows(value)
+    if pad == "repeat_last":
+        return container.join([value, *[container.cut(value, rows - 1, rows)] * missing])
+    again, rest = divmod(missing, rows)
+    return container.join([value, *[value] * again, container.cut(value, 0, rest)])
+
+
+def split(
+    value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value"
+) -> list[Any]:
+    """``chunks`` even chunks of a container's rows, in order, each of the container's own type.
+
+    Tensor and array chunks are views of the caller's rows. Errors are those of ``rows_of`` and ``pad_size``.
+
+    >>> split([1, 2, 3, 4], 2)
+    [[1, 2], [3, 4]]
+    """
+    container = _container(value, what)
+    rows = rows_of(value, what)
+    missing = pad_size(rows, chunks, pad=pad, group=group, what=what)
+    if pad is not None:
+        value = add_rows(value, missing, pad)
+    size = (rows + missing) // chunks
+    return [container.cut(value, index * size, (index + 1) * size) for index in range(chunks)]
+
+
+def join(pieces: Sequence[Any], *, what: str = "output") -> Any:
+    """The rows of all pieces in one container of their type; None when every piece is None (a body without a result).
+
+    Raises ``ProtocolError`` (HF413) for pieces that have no rows or are of different kinds.
+
+    >>> join([[1, 2], [3]])
+    [1, 2, 3]
+    """
+    if all(piece is None for piece in pieces):
+        return None
+    container = container_of(pieces[0])
+    same = all(container_of(piece) is container for piece in pieces)
+    if container is None or not same or (container is BATCH and len({type(piece) for piece in pieces}) > 1):
+        kinds = ", ".join(dict.fromkeys(kind_of(p) for p in pieces))
+        raise ProtocolError(
+            "HF413",
+            f"{what} cannot be joined: the collected ranks gave {kinds}; return one hf.Batch, tensor, array or list "
+            "from every rank, or collect a list with ONE_TO_ALL",
+        )
+    return container.join(pieces)
+
+
+def drop_pad(value: Any, added: int, rows: int, *, what: str = "output") -> Any:
+    """A joined output without the rows that came from ``added`` pad rows beside ``rows`` real ones.
+
+    A body may give several output rows per input row, evenly; ``SizeError`` (HF310) when it is not even and nobody can
+    say which rows are padding.
+
+    >>> drop_pad([1, 2, 3, 3], added=1, rows=3)
+    [1, 2, 3]
+    """
+    if not added or value is None:
+        return value
+    try:
+        given = rows_of(value, what)
+    except ProtocolError:
+        return value  # metrics: reduced over all rows that the ranks saw
+    if given % (rows + added):
+        raise SizeError(
+            "HF310",
+            f"{what} has {given} rows for {rows} rows and {added} pad rows: which of them are padding is unknown; "
+            "return a fixed number of rows per input row, or give rows that divide",
+        )
+    return _container(value, what).cut(value, 0, given // (rows + added) * rows)

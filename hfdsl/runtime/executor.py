@@ -1,0 +1,172 @@
+"""The executor: one process of a plan. It holds one worker of each role, and the values that it made."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hfdsl.errors import HfError, RoleError, WiringError
+from hfdsl.graph.program import Constant, Ref
+from hfdsl.graph.signatures import ListType, RecordType
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.reading import VALUE, Piece, Reader, pack, unpack
+from hfdsl.plan.rows import RowTable
+from hfdsl.protocols.call import Call, in_call, seeded
+from hfdsl.protocols.collectives import Collectives
+from hfdsl.protocols.worker import RankContext, current_rank
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """One rank's part of a step is done; times are seconds since the epoch."""
+
+    label: str
+    rank: int
+    start: float
+    stop: float
+
+
+class Executor:
+    """One rank of a process group. ``run`` does this rank's part of a step."""
+
+    def __init__(self, plan: Plan, roles: tuple[str, ...], context: RankContext, seed: int, collectives: Collectives | None) -> None:
+        self._plan, self._rank, self._seed = plan, context.rank, seed
+        self._steps = {step.node: step for step in plan.steps}
+        self._store: dict[int, tuple[int, Piece]] = {}
+        self._number = -1
+        self._workers = {name: self._build(name, context, collectives) for name in roles}
+
+    def _build(self, name: str, context: RankContext, collectives: Collectives | None) -> Any:
+        placement = self._plan.deployment[name]
+        token = current_rank.set(replace(context, mesh=placement.mesh, collectives=collectives))
+        # Not by rank: the replicas of a model start out equal. A role that wants them to differ has ``self.rank``.
+        start = Call(self._seed, 0, -1, 0)
+        try:
+            with seeded(replace(start, node=-1 - sorted(self._plan.deployment).index(name))):
+                return placement.role(*placement.args, **placement.kwargs)
+        except Exception as error:
+            raise _role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
+        finally:
+            current_rank.reset(token)
+
+    def run(
+        self, node: int, number: int, table: RowTable, exports: tuple[str, ...], pieces: Mapping[tuple[int, int], Piece],
+        direct: Mapping[str, Any] | None = None,
+    ) -> tuple[Done, Piece | None]:  # fmt: skip  # the parts of one message
+        """This rank's part of a step: read its rows, run the body, keep the result, give what others read.
+
+        ``direct`` are arguments that a custom dispatch function made for this rank.
+
+        Raises:
+            RoleError: HF806 where the body raises.
+            WiringError: HF805 where it returns something else than it declares.
+        """
+        if number != self._number:
+            self._store.clear()  # a step owns its values: nothing of another step is ever read
+            self._number = number
+        step, start = self._steps[node], time.time()
+        index = step.ranks.index(self._rank)
+        reader = Reader(self._plan.graph.nodes, self._plan.layouts, table, lambda n, c: self._fetch(n, c, pieces))
+        arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
+        columns = self._body(step, index, number, table, arguments)
+        holds = step.layout.group == step.group and self._rank in step.layout.holders
+        if holds:
+            self._store[node] = (step.layout.holders.index(self._rank), columns)
+        for dead in step.last_reads:
+            self._store.pop(dead, None)
+        done = Done(step.label, self._rank, start, time.time())
+        if step.custom is not None:
+            return done, columns
+        return done, {name: columns[name] for name in exports} if holds and exports else None
+
+    def _fetch(self, node: int, chunk: int, pieces: Mapping[tuple[int, int], Piece]) -> Piece:
+        kept = self._store.get(node)
+        return kept[1] if kept is not None and kept[0] == chunk else pieces[node, chunk]
+
+    def _body(self, step: Step, index: int, number: int, table: RowTable, arguments: dict[str, Any]) -> dict[str, Any]:
+        given = table.given.get(step.node)
+        chunk = step.chunk_of[index]
+        first, last = (given[chunk], given[chunk + 1]) if given else (0, None)
+        call = Call(self._seed, number, step.call, self._rank, first, last - first if last is not None else None)
+        body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
+        with in_call(call), seeded(call):
+            try:
+                result = body(**arguments)
+            except HfError:
+                raise
+            except Exception as error:
+                raise _role_error(step.label, self._rank, number, error) from None
+        _check_result(step, result, self._rank)
+        columns = pack(step.signature.returns, result)
+        return columns if step.custom else _real_rows(step, chunk, table, columns, self._rank)
+
+
+def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
+    given = reader.table.given.get(step.node)
+    chunk = step.chunk_of[index]
+    arguments: dict[str, Any] = {}
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if isinstance(operand, Constant) or port is None:
+            value = operand.value if isinstance(operand, Constant) else None
+            arguments[name] = value[index] if step.per_rank and isinstance(value, (list, tuple)) else value
+        elif step.per_rank and isinstance(operand, Ref):
+            kind = port.type.inner if isinstance(port.type, ListType) else port.type
+            arguments[name] = reader.entry(operand.node, index, kind)
+        elif isinstance(operand, Ref):
+            rows = reader.table.rows.get(operand.node, 0)
+            start, stop = (given[chunk], given[chunk + 1]) if given else (0, rows)
+            arguments[name] = reader.padded(operand, port.type, start, stop, rows, step.pad)
+    return arguments
+
+
+_RESULTS: dict[type, type] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
+
+
+def _check_result(step: Step, result: Any, rank: int) -> None:
+    wanted = step.signature.returns
+    kind = wanted.record if isinstance(wanted, RecordType) else _RESULTS.get(type(wanted))
+    collected = step.custom is not None or rank in step.layout.holders or step.layout.group != step.group
+    if kind is None or not collected or isinstance(result, kind):
+        return  # the result of a rank that is not collected is never looked at
+    hint = f"; wrap the tensor: hf.{wanted.dtype.name}(tensor)" if isinstance(wanted, ColumnSpec) else ""
+    raise WiringError(
+        "HF805", f"'{step.label}' declares {wanted} and returned {type(result).__name__} on rank {rank}{hint}"
+    )
+
+
+def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any], rank: int) -> dict[str, Any]:
+    """The result without the rows that came of padding, after its row count was held against its signature."""
+    bounds, given = table.bounds.get(step.node), table.given.get(step.node)
+    rows, total = table.rows.get(step.node), table.rows.get(step.rows_from) if step.rows_from is not None else None
+    if bounds is None or given is None or rows is None or not total or rank not in step.layout.holders:
+        return columns
+    part = step.layout.holders.index(rank) if not step.layout.lists else 0
+    wanted = bounds[part + 1] - bounds[part] if not step.layout.lists and len(bounds) > part + 1 else rows
+    expected = (given[chunk + 1] - given[chunk]) * rows // total
+    kinds = schema(step.signature.returns.record).fields if isinstance(step.signature.returns, RecordType) else {VALUE: step.signature.returns}
+    real = {}
+    for name, value in columns.items():
+        if isinstance(kinds[name], MetricSpec):
+            real[name] = value
+            continue
+        if len(value) != expected:
+            raise WiringError(
+                "HF805",
+                f"'{step.label}' returned {len(value)} rows of {step.signature.returns} on rank {rank}, where its "
+                f"{given[chunk + 1] - given[chunk]} input rows make {expected}",
+            )
+        real[name] = value[:wanted] if wanted != expected else value
+    return real
+
+
+def _role_error(what: str, rank: int, number: int | None, error: Exception) -> RoleError:
+    step = f" in step {number}" if number is not None else ""
+    trace = "".join(traceback.format_exception(error)).rstrip()
+    return RoleError("HF806", f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}")

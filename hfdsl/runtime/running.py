@@ -1,0 +1,234 @@
+"""A running plan: steps, one after another, each from the caller's batches to the dataflow's result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from hfdsl.errors import HfError, WiringError
+from hfdsl.graph.program import Constant, Input, Output, Ref
+from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.reading import Piece, Reader, pack, unpack
+from hfdsl.plan.rows import RowTable, bind_sizes, row_table
+from hfdsl.plan.traffic import Traffic, traffic
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.runtime.executor import Done
+from hfdsl.types.batches import Batch, closest, upcast
+
+
+class Backend(Protocol):
+    """What runs the ranks. A handle stands for a piece, wherever it is."""
+
+    def put(self, piece: Piece) -> Any: ...
+    def run(
+        self, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
+        sources: Sequence[Mapping[tuple[int, int], Any]], direct: Sequence[Mapping[str, Any]] | None,
+    ) -> list[tuple[Any, Any]]: ...  # fmt: skip  # the parts of one message
+    def done(self, acknowledged: Sequence[Any]) -> list[Done]: ...
+    def get(self, handles: Sequence[Any]) -> list[Piece]: ...
+    def close(self) -> None: ...
+
+
+class _GroupView:
+    """What a custom protocol's functions may read of a worker group."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh, self.world_size = mesh, mesh.world_size
+        self.workers = tuple(range(mesh.world_size))
+
+
+class Running:
+    """A launched plan. Use it as a context manager: leaving it, in whatever way, ends its processes."""
+
+    def __init__(self, plan: Plan, backend: Backend) -> None:
+        self.plan = plan
+        self._backend: Backend | None = backend
+        self._broken: str | None = None
+        self._traffic: dict[tuple[tuple[Any, int], ...], Traffic] = {}
+        self._number = 0
+        self._done: list[Done] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes; a second call does nothing."""
+        if self._backend is not None:
+            backend, self._backend = self._backend, None
+            backend.close()
+
+    @property
+    def steps(self) -> int:
+        """How many steps have been committed."""
+        return self._number
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds that each node of the last step took, from its first rank's start to its last rank's end."""
+        spans: dict[str, list[float]] = {}
+        for done in self._done:
+            spans.setdefault(done.label, []).extend((done.start, done.stop))
+        return {label: max(times) - min(times) for label, times in spans.items()}
+
+    @property
+    def timeline(self) -> tuple[Done, ...]:
+        """Every rank's part of the last step, with its times."""
+        return tuple(self._done)
+
+    def step(self, *batches: Batch, **named: Batch) -> Any:
+        """Run the dataflow once on these batches, in the order of its parameters or by name; gives what it returns.
+
+        Raises:
+            WiringError: HF203, HF206 for batches that are not those of the dataflow.
+            SizeError: HF302, HF310, HF313 for sizes that are not those of the plan, or that do not split.
+            RoleError: HF806 where a body raised; the run is broken then.
+        """
+        if self._backend is None:
+            raise HfError("HF808", f"the run of '{self.plan.name}' is closed; launch the plan again")
+        if self._broken:
+            raise HfError("HF808", f"the run of '{self.plan.name}' is broken since {self._broken}; launch the plan again")
+        inputs = self._inputs(batches, named)
+        sizes = bind_sizes(self.plan, inputs)
+        key = tuple(sorted(((dim, size) for dim, size in sizes.items()), key=lambda pair: pair[0].__name__))
+        if key not in self._traffic:
+            self._traffic[key] = traffic(self.plan, row_table(self.plan, sizes))
+        try:
+            result, done = _Step(self.plan, self._backend, self._traffic[key], self._number).run(inputs)
+        except BaseException as error:
+            self._broken = f"step {self._number} ({type(error).__name__})"
+            raise
+        self._number += 1
+        self._done = done
+        return result
+
+    def _inputs(self, batches: tuple[Batch, ...], named: dict[str, Batch]) -> dict[int, Batch]:
+        nodes = {node.op.name: node for node in self.plan.graph.inputs if isinstance(node.op, Input)}
+        given = dict(zip(nodes, batches, strict=False)) | named
+        takes = ", ".join(f"{n}: {node.op.record.__name__}" for n, node in nodes.items() if isinstance(node.op, Input))
+        if len(batches) > len(nodes):
+            raise WiringError("HF202", f"'{self.plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
+        for name in given:
+            if name not in nodes:
+                raise WiringError("HF202", f"'{self.plan.name}' has no input '{name}'; {closest(name, list(nodes))}")
+        inputs: dict[int, Batch] = {}
+        for name, node in nodes.items():
+            if name not in given:
+                raise WiringError("HF203", f"'{self.plan.name}' is stepped without its input '{name}' (it takes {takes})")
+            record = node.op.record if isinstance(node.op, Input) else Batch
+            if not isinstance(given[name], record):
+                got = type(given[name]).__name__
+                raise WiringError("HF206", f"input '{name}' of '{self.plan.name}' takes {record.__name__}, got {got}")
+            inputs[node.id] = upcast(given[name], record)
+        return inputs
+
+
+class _Step:
+    """One step under way: the handles of the values that are still to be read."""
+
+    def __init__(self, plan: Plan, backend: Backend, traffic: Traffic, number: int) -> None:
+        self._plan, self._backend, self._traffic, self._number = plan, backend, traffic, number
+        self._handles: dict[tuple[int, int], Any] = {}
+        self._left = self._readers()
+
+    def _readers(self) -> dict[tuple[int, int], int]:
+        """How many steps are still going to read each chunk; the dataflow's result reads until the end."""
+        left: dict[tuple[int, int], int] = {}
+        for ranks in self._traffic.remote.values():
+            for pair in {pair for rank in ranks for pair in rank}:
+                left[pair] = left.get(pair, 0) + 1
+        return left
+
+    def run(self, inputs: Mapping[int, Batch]) -> tuple[Any, list[Done]]:
+        """The dataflow's result, and who did what when."""
+        for node, batch in inputs.items():
+            self._handles[node, 0] = self._backend.put(pack(RecordType(type(batch)), batch))
+        acknowledged: list[Any] = []
+        kept = {node for ref in self._plan.graph.output.refs() for node in self._stored(ref.node)}
+        for step in self._plan.steps:
+            remote = self._traffic.remote[step.node]
+            if step.custom is not None:
+                acknowledged += self._through_driver(step, remote)
+            else:
+                sources = [{pair: self._handles[pair] for pair in rank} for rank in remote]
+                exports = self._traffic.exports.get(step.node, ())
+                outcomes = self._backend.run(step, self._number, self._traffic.table, exports, sources, None)
+                acknowledged += [done for done, _ in outcomes]
+                by_rank = dict(zip(step.ranks, outcomes, strict=True))
+                for chunk, holder in enumerate(step.layout.holders):
+                    if exports:
+                        self._handles[step.node, chunk] = by_rank[holder][1]
+            self._drop(remote, kept)
+        done = self._backend.done(acknowledged)
+        return self._result(self._plan.graph.output), done
+
+    def _drop(self, remote: Sequence[Sequence[tuple[int, int]]], kept: set[int]) -> None:
+        for pair in {pair for rank in remote for pair in rank}:
+            self._left[pair] -= 1
+            if not self._left[pair] and pair[0] not in kept:
+                del self._handles[pair]
+
+    def _stored(self, node: int) -> set[int]:
+        inner = [ref.node for ref in self._plan.node(node).refs] if node not in self._plan.layouts else []
+        return {node}.union(*(self._stored(n) for n in inner))
+
+    def _reader(self, pairs: Sequence[tuple[int, int]]) -> Reader:
+        pieces = dict(zip(pairs, self._backend.get([self._handles[pair] for pair in pairs]), strict=True))
+        return Reader(self._plan.graph.nodes, self._plan.layouts, self._traffic.table, lambda n, c: pieces[n, c])
+
+    def _through_driver(self, step: Step, remote: Sequence[Sequence[tuple[int, int]]]) -> list[Any]:
+        """A step whose protocol is a pair of functions: they get whole values, here."""
+        reader = self._reader(list({pair for rank in remote for pair in rank}))
+        values = {}
+        for name, operand in step.arguments:
+            port = step.signature.port(name)
+            if port is not None:
+                rows = reader.table.rows.get(operand.node, 0) if isinstance(operand, Ref) else 0
+                values[name] = reader.value(operand, port.type, 0, rows)
+        group = _GroupView(self._plan.mesh(step.role or ""))
+        direct = _dispatched(step, group, values)
+        outcomes = self._backend.run(step, self._number, self._traffic.table, (), [{} for _ in step.ranks], direct)
+        pieces = self._backend.get([piece for _, piece in outcomes])
+        outputs = [unpack(step.signature.returns, piece) for piece in pieces]
+        collected = step.custom.collect_fn(group, outputs) if step.custom else None
+        self._handles[step.node, 0] = self._backend.put(pack(step.signature.returns, collected))
+        return [done for done, _ in outcomes]
+
+    def _result(self, output: Output) -> Any:
+        value = output.value
+        if isinstance(value, tuple):
+            return tuple(self._result(inner) for inner in value)
+        if isinstance(value, dict):
+            return {name: self._result(inner) for name, inner in value.items()}
+        if not isinstance(value, Ref):
+            return value.value if isinstance(value, Constant) else None
+        node = self._plan.node(value.node)
+        stored = [n for n in self._stored(value.node) if n in self._plan.layouts]
+        reader = self._reader([(n, c) for n in stored for c in range(self._plan.layouts[n].chunks)])
+        kind = self._plan.inference.operand(value) if value.column else node.result
+        rows = reader.table.rows.get(value.node, 0)
+        return reader.value(value, node.result if kind is None or isinstance(kind, RecordType) else kind, 0, rows)  # type: ignore[arg-type]  # a column's value is its spec
+
+
+def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The arguments that a custom dispatch function makes, one set a rank."""
+    positional, keywords = _call_style(step.signature, values)
+    args, kwargs = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
+    lists = dict(zip(positional, args, strict=False)) | dict(kwargs)
+    for name, entries in lists.items():
+        if not isinstance(entries, (list, tuple)) or len(entries) != group.world_size:
+            got = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else type(entries).__name__
+            raise WiringError(
+                "HF407", f"the dispatch function of '{step.label}' made {got} for argument '{name}'; the mesh has {group.world_size} ranks"
+            )
+    return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
+
+
+def _call_style(signature: Signature, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    keyword_only = {port.name for port in signature.ports if port.keyword_only}
+    return {n: v for n, v in values.items() if n not in keyword_only}, {n: v for n, v in values.items() if n in keyword_only}
+

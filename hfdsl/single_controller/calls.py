@@ -1,0 +1,196 @@
+"""Calls of a group: what travels to every rank, how it is sent, and how outputs and failures come back."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray import ObjectRef
+from ray.exceptions import RayActorError, RayTaskError
+
+from hfdsl.errors import HfError, ProtocolError, RoleError, WiringError
+from hfdsl.protocols.kinds import PerRank
+from hfdsl.protocols.split import Pad, Site, kind_of
+from hfdsl.protocols.transfer import NO_PADDING, Padding
+from hfdsl.single_controller.host import Order, Recipe, assemble
+
+BULKY = 64 * 1024
+"""Bytes from which a value that several ranks need is put into the object store once, instead of sent to each."""
+
+
+# -- values that are not here yet --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Future:
+    """The joined output of a call that still runs; also an argument of other calls, which wait for it by themselves.
+
+    As an argument its parts go from worker to worker: only ``get`` brings them here.
+    """
+
+    refs: tuple[ObjectRef[Any], ...]
+    collected: tuple[int, ...]
+    padding: Padding = NO_PADDING
+    what: str = "output"
+    joined: bool = True
+
+    def get(self, timeout: float | None = None) -> Any:
+        """The value, joined and without pad rows; ``RoleError`` (HF806) if a rank failed, ``TimeoutError`` if late."""
+        # All ranks are waited for, so that a failure of one that is not collected is not missed: it only sends None.
+        outputs = fetch(self.refs, timeout)
+        return assemble([outputs[rank] for rank in self.collected], self.padding, self.what, joined=self.joined)
+
+    def whole(self) -> Later:
+        """The value as an argument, whole."""
+        refs = tuple(self.refs[rank] for rank in self.collected)
+        return Later(refs, Recipe(len(refs), self.padding, self.what, self.joined))
+
+    def __hf_cut__(self, index: int, count: int, *, pad: Pad | None, group: int, what: str) -> Later:
+        whole = self.whole()
+        cut = replace(whole.recipe, chunks=count, index=index, pad=pad, group=group, argument=what)
+        return Later(whole.refs, cut)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Later:
+    """An argument that its worker makes of other calls' outputs."""
+
+    refs: tuple[ObjectRef[Any], ...]
+    recipe: Recipe
+
+
+def as_future(value: Any) -> Any:
+    """A reference to an object of Ray as a future, so that it can be cut like one; any other value as it is."""
+    return Future((value,), (0,), what="the referenced object", joined=False) if isinstance(value, ObjectRef) else value
+
+
+# -- from a call to messages -------------------------------------------------------------------------------------------
+
+
+def spread_by_hand(
+    args: Sequence[Any], kwargs: Mapping[str, Any], world_size: int, site: Site
+) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+    """One entry a rank: lists of ``world_size`` one each, or single values to everyone; HF411 for a mixture."""
+    items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    lists = [(key, value) for key, value in items if isinstance(value, (list, PerRank))]
+    for key, value in lists:
+        if len(value) != world_size:
+            raise ProtocolError(
+                "HF411",
+                f"{site.argument(key)} is a list of {len(value)}, and the group has {world_size} ranks; give a list "
+                "with one entry a rank, or a tuple where everyone gets all of it",
+            )
+    if lists and len(lists) < len(items):
+        one = next(key for key, value in items if not isinstance(value, (list, PerRank)))
+        raise ProtocolError(
+            "HF411",
+            f"{site.argument(lists[0][0])} is a list and {site.argument(one)} is not; give every argument as a list "
+            "with one entry a rank, or none of them",
+        )
+
+    def each(value: Any) -> list[Any]:
+        return list(value) if lists else [value] * world_size
+
+    return [each(value) for value in args], {key: each(value) for key, value in kwargs.items()}
+
+
+def checked_lists(args: Any, kwargs: Any, world_size: int, site: Site) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+    """What a dispatch function of the user gave, one entry a rank; HF407 when it is anything else."""
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, Mapping):
+        raise ProtocolError(
+            "HF407", f"the dispatch_fn of {site.method} gives (args, kwargs), got {kind_of(args)}, {kind_of(kwargs)}"
+        )
+    for key, value in [*enumerate(args), *kwargs.items()]:
+        if not isinstance(value, (list, tuple, PerRank)) or len(value) != world_size:
+            got = f"{len(value)} entries" if isinstance(value, (list, tuple, PerRank)) else kind_of(value)
+            raise ProtocolError(
+                "HF407",
+                f"the dispatch_fn of {site.method} gave {got} for {site.argument(key)}; it gives a list with one entry "
+                f"for each of the {world_size} ranks",
+            )
+    return [list(value) for value in args], {key: list(value) for key, value in kwargs.items()}
+
+
+def messages(
+    order: Order, args: Sequence[Sequence[Any]], kwargs: Mapping[str, Sequence[Any]], ranks: int
+) -> list[tuple[Order, list[Any]]]:
+    """The order and the values that every rank is sent."""
+    columns = [_sendable(entries) for entries in (*args, *kwargs.values())]
+    order = replace(order, keywords=tuple(kwargs))
+    return [_message(order, [column[rank] for column in columns]) for rank in range(ranks)]
+
+
+def _message(order: Order, entries: list[Any]) -> tuple[Order, list[Any]]:
+    if not any(isinstance(entry, Later) for entry in entries):
+        return order, entries
+    recipes = tuple(entry.recipe if isinstance(entry, Later) else None for entry in entries)
+    values = [value for entry in entries for value in (entry.refs if isinstance(entry, Later) else (entry,))]
+    return replace(order, recipes=recipes), values
+
+
+def _sendable(entries: Sequence[Any]) -> list[Any]:
+    """One argument's entries as they travel: futures as recipes, and what many ranks need in the store, once."""
+    uses = Counter(id(entry) for entry in entries)
+    sent: dict[int, Any] = {}
+    for entry in entries:
+        if id(entry) in sent:
+            continue
+        value = entry.whole() if isinstance(entry, Future) else _own_rows(entry)
+        sent[id(entry)] = _put(value) if uses[id(entry)] > 1 and _is_bulky(value) else value
+    return [sent[id(entry)] for entry in entries]
+
+
+def _put(value: Any) -> ObjectRef[Any]:
+    ref: ObjectRef[Any] = ray.put(value)
+    return ref
+
+
+def _own_rows(value: Any) -> Any:
+    # Pickling a view of a tensor would send the rows of all other ranks along.
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return value
+    return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
+
+
+def _is_bulky(value: Any) -> bool:
+    size = getattr(value, "nbytes", 0)
+    return hasattr(type(value), "__hf_rows__") or (isinstance(size, int) and size > BULKY)
+
+
+def send(method: Any, order: Order, values: Sequence[Any], what: str, *before: Any) -> ObjectRef[Any]:
+    """Submit one rank's message; ``WiringError`` (HF802) for a value that cannot be sent to another process."""
+    try:
+        ref: ObjectRef[Any] = method.remote(*before, order, *values)
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise WiringError(
+            "HF802", f"an argument of {what} cannot be sent to a worker; give plain data instead: {error}"
+        ) from error
+    return ref
+
+
+# -- from outputs to values --------------------------------------------------------------------------------------------
+
+
+def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[Any]:
+    """The values of references; the first failure as the error that it is, never as one of Ray's."""
+    try:
+        return list(ray.get(list(refs), timeout=timeout))
+    except RayTaskError as error:
+        raise _told(error) from None
+    except RayActorError as error:
+        raise RoleError("HF806", f"a worker's process is gone: {error}") from None
+
+
+def _told(error: RayTaskError) -> HfError:
+    cause: Any = error
+    while isinstance(cause, RayTaskError):
+        cause = cause.cause
+    if isinstance(cause, HfError):
+        return cause
+    return RoleError("HF806", f"a worker failed outside of a role's method: {error}")

@@ -1,0 +1,318 @@
+"""Worker groups: one process a slot of a pool, called together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import ray
+from ray import ObjectRef
+
+from hfdsl.errors import DefinitionError, HfError, ResourceError, SizeError, WiringError
+from hfdsl.protocols import transfer
+from hfdsl.protocols.dispatch import Execute, Functions
+from hfdsl.protocols.mesh import Mesh, mesh_or_flat
+from hfdsl.protocols.register import Registration, registration_of
+from hfdsl.protocols.split import Site
+from hfdsl.protocols.worker import RankContext
+from hfdsl.single_controller.calls import Future, as_future, checked_lists, fetch, messages, send, spread_by_hand
+from hfdsl.single_controller.host import Order
+from hfdsl.single_controller.pool import RayResourcePool
+from hfdsl.single_controller.roles import RayClassWithInitArgs, Target, check_arguments, targets
+from hfdsl.single_controller.start import Lease, check_room, checked_env, create_actors, end_actors, start_actors
+from hfdsl.types.rows import WholeRows
+
+START_TIMEOUT = 300.0
+"""Seconds in which every worker's process has to be up; the user's own constructors may then take what they take."""
+
+
+class UnknownMethod(WiringError, AttributeError):
+    """A group has no method of this name (HF202)."""
+
+
+class RayWorkerGroup:
+    """One process of a class for every slot of a pool; its registered methods can be called on the group.
+
+    Workers find WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in their environment, and
+    what ``worker_env`` adds. ``mesh`` lays the ranks out (``Mesh(dp=world_size)`` unless given). ``timeout`` is the
+    seconds in which the processes must be up. Use it as a context manager, or ``shutdown()``, to end the processes.
+
+    Raises, before any process starts, ``ResourceError`` (HF501 for a mesh of another size, HF502 and HF505 for a pool
+    that the cluster cannot hold, HF504 for one group too many on the pool, HF514 for a reserved variable, HF515 for a
+    name that is taken), ``SizeError`` (HF313 for a split of a method that needs whole rows) and ``DefinitionError``
+    (HF111 for a method with a name of the group's own); and ``RoleError`` (HF806) when a constructor raises.
+    """
+
+    def __init__(
+        self,
+        resource_pool: RayResourcePool,
+        ray_cls_with_init: RayClassWithInitArgs,
+        mesh: Mesh | None = None,
+        *,
+        name_prefix: str | None = None,
+        worker_env: Mapping[str, str] | None = None,
+        detached: bool | None = None,
+        timeout: float = START_TIMEOUT,
+    ) -> None:
+        if not isinstance(resource_pool, RayResourcePool):
+            raise ResourceError("HF507", f"a worker group needs a RayResourcePool, got {resource_pool!r}")
+        detached = resource_pool.detached if detached is None else detached
+        if detached and not resource_pool.detached:
+            raise ResourceError("HF507", f"a detached group needs a detached pool; {resource_pool} ends with its driver")
+        size = resource_pool.world_size
+        self._bind(ray_cls_with_init, mesh_or_flat(mesh, size, f"pool {resource_pool}"), size)
+        env = checked_env(worker_env or {})
+        check_room(resource_pool, self._name)
+        resource_pool.place()
+        prefix = secrets.token_hex(3) if name_prefix is None else name_prefix
+        ranks = zip(resource_pool.node_index_list(), resource_pool.local_rank_list(), strict=True)
+        self.worker_names = [f"{prefix}{self._name}_{node}:{local}" for node, local in ranks]
+        self.workers: list[Any] = create_actors(ray_cls_with_init, resource_pool, self.worker_names, detached, env)
+        self._lease = Lease(resource_pool)
+        try:
+            address, port = start_actors(self.workers, ray_cls_with_init, resource_pool, self.mesh, timeout)
+        except BaseException:
+            self.shutdown()
+            raise
+        self.master_address, self.master_port = address, str(port)
+
+    def _bind(self, ray_cls_with_init: RayClassWithInitArgs, mesh: Mesh, world_size: int, role: str = "") -> None:
+        """Take on the methods of a class, or of one role of several; everything decidable is checked here."""
+        if not isinstance(ray_cls_with_init, RayClassWithInitArgs):
+            raise DefinitionError("HF118", f"a worker group runs a RayClassWithInitArgs, got {ray_cls_with_init!r}")
+        self._class = ray_cls_with_init
+        self._name = ray_cls_with_init.classes[role].__name__ if role else ray_cls_with_init.name
+        self.mesh = mesh
+        self.world_size = world_size
+        self._targets = targets(ray_cls_with_init, role)
+        self._methods = {
+            name: (target, registration)
+            for name, target in self._targets.items()
+            if (registration := registration_of(target.function)) is not None
+        }
+        for name, (target, registration) in self._methods.items():
+            _check_method(name, target, registration, mesh)
+
+    @classmethod
+    def from_detached(
+        cls,
+        worker_names: Sequence[str] | None = None,
+        ray_cls_with_init: RayClassWithInitArgs | None = None,
+        *,
+        worker_handles: Sequence[Any] | None = None,
+    ) -> Self:
+        """The group of workers that run already, found by name; ``ResourceError`` (HF515) where they make no group."""
+        names = list(worker_names or [])
+        try:
+            workers = list(worker_handles) if worker_handles is not None else [ray.get_actor(name) for name in names]
+        except ValueError as error:
+            raise ResourceError("HF515", f"no worker of this name runs in this namespace: {error}") from None
+        if not workers:
+            raise ResourceError("HF515", "from_detached needs the worker_names of a running group, got none")
+        contexts: list[RankContext] = fetch([worker.hf_context.remote() for worker in workers])
+        ranks = [context.rank for context in contexts]
+        size = contexts[0].world_size
+        if sorted(ranks) != list(range(size)):
+            raise ResourceError("HF515", f"these workers are ranks {ranks} of {size}; give all workers of one group")
+        group = cls.__new__(cls)
+        ordered = sorted(range(size), key=lambda index: ranks[index])
+        mesh = mesh_or_flat(contexts[0].mesh, size, "the group")
+        group._bind(ray_cls_with_init, mesh, size)  # type: ignore[arg-type]  # _bind refuses None by name
+        group._lease = Lease(None)
+        group.workers = [workers[index] for index in ordered]
+        group.worker_names = [names[index] for index in ordered] if names else []
+        group.master_address, group.master_port = contexts[0].master_addr, str(contexts[0].master_port)
+        return group
+
+    def spawn(self, prefix_set: Iterable[str]) -> dict[str, RayWorkerGroup]:
+        """A group for each of these roles, over the same processes; ``ResourceError`` (HF507) for an unknown role."""
+        groups = {}
+        for role in prefix_set:
+            if not role or role not in self._class.roles:
+                here = ", ".join(name for name in self._class.roles if name) or "none: it runs one class"
+                raise ResourceError("HF507", f"group {self._name} has no role {role!r}; its roles are {here}")
+            group = type(self).__new__(type(self))
+            group._bind(self._class, self.mesh, self.world_size, role)
+            for shared in ("_lease", "workers", "worker_names", "master_address", "master_port"):
+                setattr(group, shared, getattr(self, shared))
+            groups[role] = group
+        return groups
+
+    # -- calls by name -------------------------------------------------------------------------------------------------
+
+    def execute_all_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[ObjectRef[Any]]:
+        """Call any method on every rank; single values go to everyone, lists of ``world_size`` one entry to each.
+
+        Raises ``ProtocolError`` (HF411) for a list of another length or beside a single value.
+        """
+        target, site = self._target(method_name), self._site(method_name)
+        placed, named = spread_by_hand(args, kwargs, self.world_size, site)
+        return self._submit(target, placed, named, range(self.world_size))
+
+    def execute_all_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
+        """As ``execute_all_async``, and wait for the outputs, one a rank."""
+        return fetch(self.execute_all_async(method_name, *args, **kwargs))
+
+    def execute_rank_zero_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> ObjectRef[Any]:
+        """Call any method on rank 0 alone, with the arguments as they are."""
+        target = self._target(method_name)
+        return self._submit(target, [[v] for v in args], {key: [v] for key, v in kwargs.items()}, range(1))[0]
+
+    def execute_rank_zero_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """As ``execute_rank_zero_async``, and wait for the output."""
+        return fetch([self.execute_rank_zero_async(method_name, *args, **kwargs)])[0]
+
+    execute_all = execute_all_async
+    execute_rank_zero = execute_rank_zero_async
+
+    def execute_func_rank_zero(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run a function in the process of rank 0 and wait for its output."""
+        self._check_open()
+        what = getattr(function, "__name__", repr(function))
+        [(order, values)] = messages(Order("", what), [[v] for v in args], {key: [v] for key, v in kwargs.items()}, 1)
+        return fetch([send(self.workers[0].hf_run, order, values, what, function)])[0]
+
+    # -- registered methods --------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._methods:
+            raise self._unknown(name, self._methods, "registered method")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._call(name, args, kwargs)
+
+        call.__name__ = name
+        self.__dict__[name] = call
+        return call
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._methods]
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        target, registration = self._methods[name]
+        meaning, site = registration.meaning, self._site(name)
+        on_zero = registration.execute_mode is Execute.RANK_ZERO
+        if isinstance(meaning, Functions):
+            return self._call_functions(target, registration, meaning, args, kwargs)
+        check_arguments(target.bare, site.method, args, kwargs)
+        if on_zero:
+            ref = self.execute_rank_zero_async(name, *args, **kwargs)
+            return fetch([ref])[0] if registration.blocking else ref
+        if meaning.splits:
+            args, kwargs = tuple(map(as_future, args)), {key: as_future(value) for key, value in kwargs.items()}
+        placed, named, padding = transfer.dispatch(
+            meaning, self.mesh, args, kwargs, site=site, pad=registration.pad, group=registration.group
+        )
+        collected = meaning.collected(self.mesh)
+        rows = None if padding is transfer.NO_PADDING else padding.rows
+        refs = self._submit(target, placed, named, range(self.world_size), keep=frozenset(collected), rows=rows)
+        if meaning.joins:
+            future = Future(tuple(refs), collected, padding, f"the output of {site.method}")
+            return future.get() if registration.blocking else future
+        if not registration.blocking:
+            return [refs[rank] for rank in collected]
+        outputs = fetch(refs)
+        return [outputs[rank] for rank in collected]
+
+    def _call_functions(
+        self, target: Target, registration: Registration, functions: Functions, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        # Functions of the field grow their lists in place; the caller's own stay as they are.
+        given, named = functions.dispatch_fn(self, *map(_loose, args), **{key: _loose(v) for key, v in kwargs.items()})
+        if registration.execute_mode is Execute.RANK_ZERO:
+            refs = self._submit(target, [[v] for v in given], {key: [v] for key, v in named.items()}, range(1))
+            output: Any = fetch(refs)[0] if registration.blocking else refs[0]
+        else:
+            placed, placed_named = checked_lists(given, named, self.world_size, self._site(target.name))
+            refs = self._submit(target, placed, placed_named, range(self.world_size))
+            output = fetch(refs) if registration.blocking else refs
+        return functions.collect_fn(self, output)
+
+    # -- the one way to a worker ---------------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        target: Target,
+        args: Sequence[Sequence[Any]],
+        kwargs: Mapping[str, Sequence[Any]],
+        ranks: range,
+        *,
+        keep: frozenset[int] | None = None,
+        rows: int | None = None,
+    ) -> list[ObjectRef[Any]]:
+        self._check_open()
+        what = f"{target.owner}.{target.method}"
+        check_arguments(target.bare, what, args, kwargs)
+        order = Order(target.role, target.method, rows=rows)
+        return [
+            send(
+                self.workers[rank].hf_call,
+                message if keep is None or rank in keep else replace(message, keep=False),
+                values,
+                what,
+            )
+            for rank, (message, values) in zip(ranks, messages(order, args, kwargs, len(ranks)), strict=True)
+        ]
+
+    def _target(self, name: str) -> Target:
+        if name not in self._targets:
+            raise self._unknown(name, self._targets, "method")
+        return self._targets[name]
+
+    def _site(self, name: str) -> Site:
+        target = self._targets[name]
+        return Site(f"{target.owner}.{target.method}", target.parameters)
+
+    def _unknown(self, name: str, known: Mapping[str, Any], kind: str) -> HfError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known)) or 'none'}"
+        return UnknownMethod("HF202", f"group {self._name} has no {kind} {name!r}; {hint}")
+
+    def _check_open(self) -> None:
+        if self._lease.over:
+            raise ResourceError("HF516", f"group {self._name} was shut down; create it again")
+
+    def shutdown(self) -> None:
+        """End the processes and free their share of the pool; groups spawned from this one end with it."""
+        if self._lease.over:
+            return
+        self._lease.end()
+        end_actors(self.workers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name}, {self.world_size} ranks, {self.mesh})"
+
+
+def _loose(value: Any) -> Any:
+    return list(value) if type(value) is list else value
+
+
+def _check_method(name: str, target: Target, registration: Registration, mesh: Mesh) -> None:
+    what = f"{target.owner}.{target.method}"
+    if hasattr(RayWorkerGroup, name) or name in _OWN_NAMES:
+        raise DefinitionError("HF111", f"{what} has a name that a worker group has itself; rename the method")
+    protocol = registration.protocol
+    if protocol is None or registration.execute_mode is Execute.RANK_ZERO:
+        return
+    protocol.collected(mesh)  # HF404 for a coordinate that this mesh does not have
+    if isinstance(registration.rows, WholeRows) and protocol.splits and protocol.chunk_count(mesh) > 1:
+        raise SizeError(
+            "HF313",
+            f"{what} needs all rows together (rows=Whole), and {registration.name} splits them into "
+            f"{protocol.chunk_count(mesh)} chunks on {mesh}; use a ONE_TO_ALL method or a mesh with dp=1",
+        )
+
+
+_OWN_NAMES = ("workers", "worker_names", "world_size", "mesh", "master_address", "master_port")

@@ -1,0 +1,224 @@
+"""What runs in a worker's process: one actor that hosts an instance of every role of its group."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import socket
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import ray
+
+from hfdsl.errors import RoleError
+from hfdsl.protocols.split import Pad, drop_pad, join, rows_of, split
+from hfdsl.protocols.transfer import NO_PADDING, Padding, same_rows
+from hfdsl.protocols.worker import RankContext, current_rank
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A rank's output beside the padding that only the rank could know."""
+
+    value: Any
+    padding: Padding
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to make one argument of several values: join an earlier call's outputs, then cut this rank's chunk."""
+
+    values: int
+    padding: Padding = NO_PADDING
+    what: str = "output"
+    joined: bool = True
+    chunks: int | None = None
+    index: int = 0
+    pad: Pad | None = None
+    group: int = 1
+    argument: str = "argument"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One call of one rank. Its values travel beside it, so that Ray resolves references among them."""
+
+    role: str
+    method: str
+    keywords: tuple[str, ...] = ()
+    keep: bool = True
+    recipes: tuple[Recipe | None, ...] = ()
+    rows: int | None = None
+
+    def arguments(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any], Padding]:
+        """The arguments of the call, and the padding of those that were cut here."""
+        if not self.recipes:
+            return *self._named(list(values)), NO_PADDING
+        source = iter(values)
+        made, counts, padding = [], {} if self.rows is None else {"the other arguments": self.rows}, NO_PADDING
+        for recipe in self.recipes:
+            if recipe is None:
+                made.append(next(source))
+                continue
+            outputs = [next(source) for _ in range(recipe.values)]
+            whole = assemble(outputs, recipe.padding, recipe.what, joined=recipe.joined)
+            if recipe.chunks is not None:
+                rows = counts[recipe.argument] = rows_of(whole, recipe.argument)
+                chunks = split(whole, recipe.chunks, pad=recipe.pad, group=recipe.group, what=recipe.argument)
+                padding = Padding(rows, rows_of(chunks[0]) * recipe.chunks - rows)
+                whole = chunks[recipe.index]
+            made.append(whole)
+        if counts:
+            same_rows(counts)
+        return *self._named(made), padding
+
+    def _named(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        positions = len(values) - len(self.keywords)
+        return values[:positions], dict(zip(self.keywords, values[positions:], strict=True))
+
+
+def assemble(outputs: Sequence[Any], padding: Padding, what: str, *, joined: bool) -> Any:
+    """The joined output of a call without its pad rows; or the lone value, where nothing was split."""
+    if not joined:
+        return outputs[0]
+    for output in outputs:
+        if isinstance(output, Shard):
+            padding = output.padding
+    whole = join([output.value if isinstance(output, Shard) else output for output in outputs], what=what)
+    return drop_pad(whole, padding.added, padding.rows, what=what)
+
+
+class Host:
+    """The actor of one rank. Its own constructor is cheap, so that starting a group costs one process start a rank."""
+
+    hf_classes: Mapping[str, type] = {}
+
+    def __init__(self) -> None:
+        self._roles: dict[str, Any] = {}
+        self._context = RankContext()
+        self._reserved: socket.socket | None = None
+
+    def hf_reserve(self) -> tuple[str, int]:
+        """An address of this node and a port of it that nobody else is given while this process lives."""
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # of Ray
+        # Bound and not listening: other programs that ask for a free port never get it, while the rendezvous of this
+        # group, which sets the same option, may still listen on it. So there is no gap to lose the port in.
+        self._reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("", 0))
+        return address, int(self._reserved.getsockname()[1])
+
+    def hf_start(self, context: RankContext, arguments: Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+        """Tell the process its rank and construct the roles."""
+        self._context = context
+        os.environ.update(context.env())
+        token = current_rank.set(context)
+        try:
+            for role, (args, kwargs) in arguments.items():
+                try:
+                    self._roles[role] = self.hf_classes[role](
+                        *map(_arrived, args), **{key: _arrived(value) for key, value in kwargs.items()}
+                    )
+                except Exception as error:
+                    raise self._told(role, "__init__", error) from None
+        finally:
+            current_rank.reset(token)
+
+    def hf_context(self) -> RankContext:
+        """The rank that this process was told to be."""
+        return self._context
+
+    def hf_run(self, function: Callable[..., Any], order: Order, *values: Any) -> Any:
+        """Run a function of the caller in this process."""
+        args, kwargs, _ = order.arguments(values)
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raise self._told("", getattr(function, "__name__", repr(function)), error) from None
+
+    def hf_call(self, order: Order, *values: Any) -> Any:
+        """Run one method of one role."""
+        args, kwargs, padding = order.arguments(values)
+        try:
+            result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
+        except Exception as error:
+            raise self._told(order.role, order.method, error) from None
+        return _kept(order, result, padding)
+
+    def _told(self, role: str, method: str, error: Exception) -> RoleError:
+        owner = f"{self.hf_classes[role].__name__}." if role in self.hf_classes else ""
+        # The first frame is this file's; the user's own lines begin below it.
+        lines = traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+        return RoleError(
+            "HF806",
+            f"{owner}{method} raised {type(error).__name__} on rank {self._context.rank} of "
+            f"{self._context.world_size}: {error}\n\nIn the worker: {''.join(lines).rstrip()}",
+        )
+
+
+class AsyncHost(Host):
+    """The host of roles with ``async def`` methods: calls share the actor's event loop."""
+
+    async def hf_call(self, order: Order, *values: Any) -> Any:
+        """Run one method of one role, awaiting it where it is a coroutine."""
+        args, kwargs, padding = order.arguments(values)
+        try:
+            result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+        except Exception as error:
+            raise self._told(order.role, order.method, error) from None
+        return _kept(order, result, padding)
+
+
+def _arrived(value: Any) -> Any:
+    return ray.get(value) if isinstance(value, ray.ObjectRef) else value
+
+
+def _kept(order: Order, result: Any, padding: Padding) -> Any:
+    if not order.keep:
+        return None  # nobody collects it: it stays here
+    return Shard(result, padding) if padding.added else result
+
+
+def methods_of(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions that a class defines or inherits, by name, without those of Python itself."""
+    for name in dir(cls):
+        function = inspect.getattr_static(cls, name)
+        if isinstance(function, (staticmethod, classmethod)):
+            function = getattr(cls, name)
+        if not name.startswith("__") and (inspect.isfunction(function) or inspect.ismethod(function)):
+            yield name, function
+
+
+def method_name(role: str, method: str) -> str:
+    """The name of a role's method on its group: with the role before it where several roles share the group."""
+    return f"{role}_{method}" if role else method
+
+
+def host_class(name: str, classes: Mapping[str, type]) -> type[Host]:
+    """An actor class that hosts these roles; their methods can be called on its handles too, as on any Ray actor."""
+    functions = {(role, method): function for role, cls in classes.items() for method, function in methods_of(cls)}
+    asynchronous = any(asyncio.iscoroutinefunction(function) for function in functions.values())
+    forwards = {method_name(*target): _forward(*target, function) for target, function in functions.items()}
+    return type(name, (AsyncHost if asynchronous else Host,), {**forwards, "hf_classes": dict(classes)})
+
+
+def _forward(role: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    if asyncio.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def forward(self: Host, *args: Any, **kwargs: Any) -> Any:
+            return await getattr(self._roles[role], method)(*args, **kwargs)
+
+    else:
+
+        @wraps(function)
+        def forward(self: Host, *args: Any, **kwargs: Any) -> Any:
+            return getattr(self._roles[role], method)(*args, **kwargs)
+
+    return forward

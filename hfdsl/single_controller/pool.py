@@ -1,0 +1,244 @@
+"""Resource pools: process slots on nodes, held by Ray placement groups."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+from weakref import WeakSet
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+
+from hfdsl.errors import ResourceError
+from hfdsl.single_controller.cluster import cannot_hold, check_cluster
+
+CPU_PER_PROCESS = 0.01
+"""CPUs that one worker process asks of Ray: enough to be placed, too little to crowd out anything else."""
+
+PLACEMENT_TIMEOUT = 60.0
+"""Seconds that a pool may wait for a cluster that is large enough but busy."""
+
+
+@dataclass(eq=False)
+class Node:
+    """The slots of a pool on one node: one placement group, one bundle a slot."""
+
+    size: int
+    name: str
+    group: PlacementGroup | None = None
+    users: dict[int, WeakSet[Any]] = field(default_factory=dict)
+
+    @property
+    def placed(self) -> PlacementGroup:
+        """The placement group; HF507 before the pool is placed or after its shutdown."""
+        if self.group is None:
+            raise ResourceError("HF507", f"the slots of {self.name} are not held; place() the pool")
+        return self.group
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Room for one rank of every group on the pool: a bundle of a node."""
+
+    node: Node
+    bundle: int
+
+    @property
+    def users(self) -> WeakSet[Any]:
+        """The worker groups that have a process here now."""
+        return self.node.users.setdefault(self.bundle, WeakSet())
+
+
+class RayResourcePool:
+    """Process slots on nodes, ``[4, 4]`` being four on each of two; several worker groups may share the slots.
+
+    A slot is one GPU (or none with ``use_gpu=False``) and little CPU, shared by at most ``max_colocate_count`` groups.
+    Ray is asked when the first group is created, or by ``place()``. A ``detached`` pool outlives the driver.
+
+    Raises ``ResourceError``: HF501 for sizes without meaning; on placing HF502 (GPUs) or HF505 (CPUs) when the cluster
+    cannot hold the pool, at once where that is certain, else after ``timeout`` seconds.
+    """
+
+    def __init__(
+        self,
+        process_on_nodes: Sequence[int],
+        use_gpu: bool = True,
+        name_prefix: str | None = None,
+        max_colocate_count: int = 10,
+        detached: bool = False,
+        *,
+        timeout: float = PLACEMENT_TIMEOUT,
+    ) -> None:
+        sizes = list(process_on_nodes) if isinstance(process_on_nodes, (list, tuple)) else []
+        if not sizes or not all(_is_count(size) for size in sizes):
+            raise ResourceError(
+                "HF501", f"a pool lists the processes on each node, such as [4] or [4, 4]; got {process_on_nodes!r}"
+            )
+        if not _is_count(max_colocate_count):
+            raise ResourceError("HF501", f"max_colocate_count is a whole number from 1, got {max_colocate_count!r}")
+        self.use_gpu = use_gpu
+        self.max_colocate_count = max_colocate_count
+        self.detached = detached
+        self.name_prefix = name_prefix or secrets.token_hex(3)
+        self.timeout = timeout
+        nodes = [Node(size, f"{self.name_prefix}_pool:{index}") for index, size in enumerate(sizes)]
+        self.slots: tuple[Slot, ...] = tuple(Slot(node, bundle) for node in nodes for bundle in range(node.size))
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that the pool has slots on, in rank order."""
+        return tuple(dict.fromkeys(slot.node for slot in self.slots))
+
+    @property
+    def world_size(self) -> int:
+        """The number of slots, which is the number of ranks of every group on the pool."""
+        return len(self.slots)
+
+    @property
+    def store(self) -> list[int]:
+        """The number of slots on each node."""
+        return list(Counter(slot.node for slot in self.slots).values())
+
+    def local_world_size_list(self) -> list[int]:
+        """For every rank, the number of ranks on its node."""
+        on_node = Counter(slot.node for slot in self.slots)
+        return [on_node[slot.node] for slot in self.slots]
+
+    def local_rank_list(self) -> list[int]:
+        """For every rank, its number among the ranks on its node."""
+        seen: Counter[Node] = Counter()
+        ranks = []
+        for slot in self.slots:
+            ranks.append(seen[slot.node])
+            seen[slot.node] += 1
+        return ranks
+
+    def node_index_list(self) -> list[int]:
+        """For every rank, the number of its node in the pool."""
+        index = {node: number for number, node in enumerate(self.nodes)}
+        return [index[slot.node] for slot in self.slots]
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What one slot asks of Ray."""
+        cpus = {"CPU": round(CPU_PER_PROCESS * self.max_colocate_count, 4)}
+        return {**cpus, "GPU": 1.0} if self.use_gpu else cpus
+
+    @property
+    def process_share(self) -> dict[str, float]:
+        """What one worker process asks of its slot."""
+        # Rounded down to Ray's resolution: rounded up, the last group would not fit.
+        share = math.floor(10_000 / self.max_colocate_count) / 10_000
+        return {"num_cpus": CPU_PER_PROCESS, "num_gpus": share if self.use_gpu else 0}
+
+    def get_placement_groups(self) -> list[PlacementGroup]:
+        """The placement groups of the nodes, placed now if they were not; errors as for the class."""
+        self.place()
+        return [node.placed for node in self.nodes]
+
+    def place(self) -> None:
+        """Hold the pool's slots in the cluster; does nothing where they are held."""
+        missing = [node for node in self.nodes if node.group is None]
+        if not missing:
+            return
+        if not ray.is_initialized():
+            ray.init()
+        what = f"pool {self}"
+        check_cluster([node.size for node in missing], self.bundle, what)
+        lifetime = "detached" if self.detached else None
+        groups = [
+            placement_group([self.bundle] * node.size, strategy="STRICT_PACK", name=node.name, lifetime=lifetime)
+            for node in missing
+        ]
+        ready = [group.ready() for group in groups]
+        try:
+            placed, _ = ray.wait(ready, num_returns=len(ready), timeout=self.timeout)
+        except BaseException:
+            _remove(groups)
+            raise
+        if len(placed) < len(ready):
+            _remove(groups)
+            raise cannot_hold([node.size for node in missing], self.bundle, what, waited=self.timeout)
+        for node, group in zip(missing, groups, strict=True):
+            node.group = group
+
+    def shutdown(self) -> None:
+        """Give the slots back; processes that still run on them end. Pools that share the slots lose them too."""
+        _remove([node.group for node in self.nodes if node.group is not None])
+        for node in self.nodes:
+            node.group = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+    def __str__(self) -> str:
+        return f"{self.name_prefix!r} {self.store}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.store}, use_gpu={self.use_gpu}, name_prefix={self.name_prefix!r})"
+
+    def view(self, slots: Sequence[Slot], name: str) -> RayResourcePool:
+        """A pool of the same kind over some of these or of other pools' slots."""
+        pool = RayResourcePool([1], self.use_gpu, name, self.max_colocate_count, self.detached, timeout=self.timeout)
+        pool.slots = tuple(slots)
+        return pool
+
+
+def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResourcePool:
+    """One pool over the slots of both, the first's ranks first; groups on it share devices with groups on either.
+
+    Raises ``ResourceError`` (HF501) for pools of different kinds or with slots in common.
+    """
+    for attribute in ("use_gpu", "max_colocate_count", "detached"):
+        one, other = getattr(rp1, attribute), getattr(rp2, attribute)
+        if one != other:
+            raise ResourceError("HF501", f"pools {rp1} and {rp2} cannot be merged: {attribute} is {one} and {other}")
+    if set(rp1.slots) & set(rp2.slots):
+        raise ResourceError("HF501", f"pools {rp1} and {rp2} cannot be merged: they have slots in common")
+    return rp1.view(rp1.slots + rp2.slots, f"{rp1.name_prefix}_{rp2.name_prefix}")
+
+
+def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequence[int]) -> list[RayResourcePool]:
+    """Pools over parts of a pool's slots: so many equal parts of ``split_size`` slots, or parts of the listed sizes.
+
+    Raises ``ResourceError`` (HF501) for sizes that do not use every slot once.
+    """
+    whole = resource_pool.world_size
+    if isinstance(split_size, int) and _is_count(split_size):
+        sizes = [split_size] * (whole // split_size) if whole % split_size == 0 else []
+    else:
+        sizes = list(split_size) if isinstance(split_size, (list, tuple)) else []
+    if not sizes or not all(_is_count(size) for size in sizes) or sum(sizes) != whole:
+        raise ResourceError(
+            "HF501",
+            f"pool {resource_pool} of {whole} slots cannot be split by {split_size!r}: "
+            f"give a size that divides {whole}, or sizes that add up to it",
+        )
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    return [
+        resource_pool.view(resource_pool.slots[start : start + size], f"{resource_pool.name_prefix}_{start}")
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _remove(groups: Sequence[PlacementGroup]) -> None:
+    """Remove placement groups and wait until Ray says so, so that the next pool finds the room."""
+    for group in groups:
+        remove_placement_group(group)
+    deadline = time.monotonic() + 10
+    while any(placement_group_table(group).get("state") not in (None, "REMOVED") for group in groups):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)

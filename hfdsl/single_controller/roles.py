@@ -1,0 +1,147 @@
+"""Classes that will be constructed on every rank, alone or several in one process."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.actor import ActorClass
+
+from hfdsl.errors import DefinitionError, WiringError
+from hfdsl.protocols.register import registered_methods
+from hfdsl.single_controller.host import method_name, methods_of
+
+
+def plain_class(cls: Any) -> type:
+    """The user's own class, with or without ``@ray.remote`` around it; ``DefinitionError`` (HF118) for what is none."""
+    if isinstance(cls, ActorClass):
+        metadata: Any = cls.__ray_metadata__  # type: ignore[attr-defined]  # set by Ray on the object
+        cls = metadata.modified_class.__ray_actor_class__
+    if not isinstance(cls, type):
+        raise DefinitionError("HF118", f"a worker group runs a class, got {cls!r}")
+    return cls
+
+
+class RayClassWithInitArgs:
+    """A class and the arguments that every rank constructs it with; an ObjectRef among them arrives as its value.
+
+    Raises ``WiringError`` (HF203) for arguments that the constructor does not take.
+    """
+
+    def __init__(self, cls: Any, *args: Any, **kwargs: Any) -> None:
+        self.cls = cls
+        self.args = args
+        self.kwargs = kwargs
+        # The options of ``@ray.remote(...)`` count, but for those that the group decides.
+        self.options: dict[str, Any] = dict(getattr(cls, "_default_options", {})) if isinstance(cls, ActorClass) else {}
+        owner = plain_class(cls)
+        # Of __init__ and not of the class: Worker's __new__ takes anything.
+        init = list(inspect.signature(owner.__init__).parameters.values())[1:]  # type: ignore[misc]
+        check_arguments(inspect.Signature(init), owner.__name__, args, kwargs)
+
+    @property
+    def roles(self) -> Mapping[str, RayClassWithInitArgs]:
+        """The roles that one process hosts, by name; a class alone has no need of one."""
+        return {"": self}
+
+    @property
+    def classes(self) -> dict[str, type]:
+        """The user's class of every role."""
+        return {role: plain_class(given.cls) for role, given in self.roles.items()}
+
+    @property
+    def name(self) -> str:
+        """The name of the class, or of the classes that share the process."""
+        return "_".join(cls.__name__ for cls in self.classes.values())
+
+    def update_options(self, options: Mapping[str, Any]) -> None:
+        """Add Ray options for the actors; the group itself decides name, placement and share of the devices."""
+        self.options.update(options)
+
+
+class ColocatedClasses(RayClassWithInitArgs):
+    """Several roles that share one process a rank."""
+
+    def __init__(self, roles: Mapping[str, RayClassWithInitArgs]) -> None:
+        self._roles = dict(roles)
+        self.cls, self.args, self.kwargs = type(self), (), {}
+        self.options = {}
+        for given in self._roles.values():
+            self.options.update(given.options)
+
+    @property
+    def roles(self) -> Mapping[str, RayClassWithInitArgs]:
+        return self._roles
+
+
+def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) -> RayClassWithInitArgs:
+    """One process a rank that hosts all these roles; ``group.spawn(names)`` gives a group for each of them.
+
+    Raises ``DefinitionError``: HF112 for what are no roles, HF111 for two methods that would have one name.
+    """
+    if not isinstance(class_dict, Mapping) or not class_dict:
+        raise DefinitionError("HF112", f"colocated roles are a dict name -> RayClassWithInitArgs, got {class_dict!r}")
+    for role, given in class_dict.items():
+        if not isinstance(role, str) or not role.isidentifier():
+            raise DefinitionError("HF112", f"a role's name is an identifier, got {role!r}")
+        if not isinstance(given, RayClassWithInitArgs) or isinstance(given, ColocatedClasses):
+            raise DefinitionError("HF112", f"role {role!r} is a RayClassWithInitArgs of one class, got {given!r}")
+    owners: dict[str, str] = {}
+    for role, given in class_dict.items():
+        for method in registered_methods(plain_class(given.cls)):
+            name = method_name(role, method)
+            if name in owners:
+                raise DefinitionError(
+                    "HF111", f"roles {owners[name]!r} and {role!r} both have {name!r} on the group; rename a role"
+                )
+            owners[name] = role
+    return ColocatedClasses(class_dict)
+
+
+def check_arguments(
+    signature: inspect.Signature, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise ``WiringError`` (HF203) unless what has this signature can be called so."""
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise WiringError("HF203", f"{name}{signature} cannot be called so: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A method that can be called by name on a group."""
+
+    name: str
+    role: str
+    method: str
+    owner: str
+    function: Callable[..., Any]
+    bare: inspect.Signature
+    """The signature as the caller sees it, without ``self``."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters, in order."""
+        return tuple(self.bare.parameters)
+
+
+def targets(given: RayClassWithInitArgs, only: str = "") -> dict[str, Target]:
+    """Every method that can be called by name on a group; of one role alone, by its own name."""
+    found = {}
+    for role, cls in given.classes.items():
+        if only and role != only:
+            continue
+        for method, function in methods_of(cls):
+            name = method if only else method_name(role, method)
+            found[name] = Target(name, role, method, cls.__name__, function, _bare(cls, method, function))
+    return found
+
+
+def _bare(cls: type, method: str, function: Callable[..., Any]) -> inspect.Signature:
+    signature = inspect.signature(function)
+    if inspect.ismethod(function) or isinstance(inspect.getattr_static(cls, method), staticmethod):
+        return signature
+    return signature.replace(parameters=list(signature.parameters.values())[1:])

@@ -1,0 +1,122 @@
+"""Starting a group: what is checked before any process starts, and how the processes learn their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from hfdsl.errors import ResourceError, WiringError
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.worker import RESERVED_ENV, RankContext
+from hfdsl.single_controller.calls import fetch
+from hfdsl.single_controller.host import host_class
+from hfdsl.single_controller.pool import RayResourcePool
+from hfdsl.single_controller.roles import RayClassWithInitArgs
+
+
+class Lease:
+    """A group's claim on its slots: it lasts as long as the group, or a group spawned from it, is in use."""
+
+    def __init__(self, pool: RayResourcePool | None) -> None:
+        self._slots = pool.slots if pool else ()
+        self.over = False
+        for slot in self._slots:
+            slot.users.add(self)
+
+    def end(self) -> None:
+        """Give the claim up."""
+        self.over = True
+        for slot in self._slots:
+            slot.users.discard(self)
+
+
+def checked_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a user adds; ``ResourceError`` (HF514) for one that the group sets, or a value that is no text."""
+    reserved = sorted(set(env) & set(RESERVED_ENV))
+    if reserved:
+        raise ResourceError("HF514", f"worker_env sets {', '.join(reserved)}, which the group sets itself; leave it out")
+    odd = [name for name, value in env.items() if not isinstance(value, str)]
+    if odd:
+        raise ResourceError("HF514", f"worker_env holds strings; {odd[0]} is {env[odd[0]]!r}")
+    return dict(env)
+
+
+def check_room(pool: RayResourcePool, name: str) -> None:
+    """Raise ``ResourceError`` (HF504) when one more group would be too many for a slot of the pool."""
+    full = max(len(slot.users) for slot in pool.slots)
+    if full >= pool.max_colocate_count:
+        raise ResourceError(
+            "HF504",
+            f"group {name} does not fit on pool {pool}: {full} groups have a process in one of its slots, and "
+            f"max_colocate_count is {pool.max_colocate_count}; shut one down, raise it, or colocate the roles",
+        )
+
+
+def create_actor(
+    actor_class: Any, given: RayClassWithInitArgs, pool: RayResourcePool, rank: int, name: str, detached: bool, env: dict[str, str]
+) -> Any:
+    """The actor of one rank, on its slot; ``ResourceError`` (HF515) for a name that is taken."""
+    slot = pool.slots[rank]
+    options = {**given.options, **pool.process_share, "name": name, "lifetime": "detached" if detached else None}
+    if env:
+        runtime = dict(options.get("runtime_env") or {})
+        options["runtime_env"] = {**runtime, "env_vars": {**runtime.get("env_vars", {}), **env}}
+    where = PlacementGroupSchedulingStrategy(slot.node.placed, placement_group_bundle_index=slot.bundle)
+    try:
+        return actor_class.options(**options, scheduling_strategy=where).remote()
+    except ValueError as error:
+        raise ResourceError("HF515", f"worker {name!r} cannot be created: {error}; use another name_prefix") from None
+
+
+def create_actors(
+    given: RayClassWithInitArgs, pool: RayResourcePool, names: Sequence[str], detached: bool, env: dict[str, str]
+) -> list[Any]:
+    """One actor a slot; those that were created end again when a later one cannot be."""
+    actor_class = ray.remote(host_class(given.name, given.classes))
+    workers: list[Any] = []
+    try:
+        for rank, name in enumerate(names):
+            workers.append(create_actor(actor_class, given, pool, rank, name, detached, env))
+    except BaseException:
+        end_actors(workers)
+        raise
+    return workers
+
+
+def end_actors(workers: Sequence[Any]) -> None:
+    """End the processes at once."""
+    for worker in workers:
+        ray.kill(worker)
+
+
+def start_actors(
+    workers: Sequence[Any], given: RayClassWithInitArgs, pool: RayResourcePool, mesh: Mesh, timeout: float
+) -> tuple[str, int]:
+    """Tell every process its rank and construct the roles in it; the address and port where the group meets.
+
+    Raises ``ResourceError`` (HF504) when the processes are not up in time, ``RoleError`` (HF806) when a constructor
+    raises, and ``WiringError`` (HF802) for an argument that cannot be sent.
+    """
+    up = [workers[0].hf_reserve.remote(), *(worker.hf_context.remote() for worker in workers[1:])]
+    late = ray.wait(up, num_returns=len(up), timeout=timeout)[1]
+    if late:
+        raise ResourceError(
+            "HF504",
+            f"{len(late)} of {len(up)} processes of group {given.name} were not up after {timeout:g} s on pool {pool}; "
+            "other programs may use its slots, or the processes need longer: raise timeout",
+        )
+    (address, port), *_ = fetch(up)
+    arguments = {role: (one.args, one.kwargs) for role, one in given.roles.items()}
+    places = enumerate(zip(workers, pool.local_rank_list(), pool.local_world_size_list(), strict=True))
+    try:
+        started = [
+            worker.hf_start.remote(RankContext(rank, len(workers), local, size, mesh, address, port), arguments)
+            for rank, (worker, local, size) in places
+        ]
+    except TypeError as error:
+        raise WiringError("HF802", f"an argument of {given.name}() cannot be sent to a worker: {error}") from error
+    fetch(started)
+    return address, port

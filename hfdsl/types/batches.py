@@ -1,0 +1,275 @@
+"""Batches: closed, nominal records of columns; one row dim for all of them."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
+
+from hfdsl.errors import DefinitionError, SizeError, WiringError
+from hfdsl.types.columns import REDUCTIONS, Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
+from hfdsl.types.dims import Size, constant, evaluate, solve
+from hfdsl.types.dtypes import BY_TORCH_NAME
+
+BatchT = TypeVar("BatchT", bound="Batch")
+
+_WRAPPERS: dict[type, Any] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a record in declared order, and the row dim that they share (None for a record of metrics)."""
+
+    fields: Mapping[str, FieldSpec]
+    row: Size | None
+
+
+@runtime_checkable
+class SymbolicColumn(Protocol):
+    """A column of a dataflow that is being traced; a record built from one is built in the trace."""
+
+    def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
+        """The symbolic record of class ``record`` with these columns."""
+
+
+class _Field:
+    """Reads a column of a record as ``Column``, ``Obj`` or ``Metric``."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, record: Batch | None, owner: type[Batch]) -> Any:
+        if record is None:
+            return schema(owner).fields[self.name]
+        return _WRAPPERS[type(schema(owner).fields[self.name])](record.__hf_columns__[self.name])
+
+    def __set__(self, record: Batch, value: object) -> None:
+        raise WiringError(
+            "HF206", f"'{type(record).__name__}.{self.name}' cannot be set: a record never changes; build a new one"
+        )
+
+
+@dataclass_transform(kw_only_default=True)
+class Batch:
+    """A closed record of columns with one row dim; subclasses declare the columns.
+
+    Records are nominal: two classes with the same columns are different types. Building one checks dtypes, row counts and dims.
+
+    Raises:
+        DefinitionError: HF104, HF115 for a declaration that is not a record of columns with one row dim.
+        WiringError: HF201 unknown column, HF203 missing column, HF210 shape, HF220 dtype.
+    """
+
+    __hf_columns__: dict[str, Any]
+    __hf_schema__: typing.ClassVar[Schema]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        annotations = cls.__dict__.get("__annotations__", {})
+        for name in annotations:
+            if name in cls.__dict__:
+                raise DefinitionError("HF117", f"column '{name}' of '{cls.__name__}' has a default; records are closed")
+            setattr(cls, name, _Field(name))
+        frame = sys._getframe(1)  # the class statement: the only place that sees dims defined within a function
+        names = {**frame.f_globals, **frame.f_locals}
+        try:
+            cls.__annotations__ = {n: _evaluate(a, names) for n, a in annotations.items()}
+        except NameError:
+            return  # text that names what is defined further down; it is read at first use
+        schema(cls)
+
+    def __new__(cls, *args: Any, **columns: Any) -> Any:
+        for value in columns.values():
+            if isinstance(value, SymbolicColumn):
+                return value.__hf_pack__(cls, columns)
+        return super().__new__(cls)
+
+    def __init__(self, **columns: Any) -> None:
+        declared = schema(type(self)).fields
+        _check_names(type(self), declared, columns)
+        object.__setattr__(self, "__hf_columns__", {n: _plain(type(self), n, columns[n], declared[n]) for n in declared})
+        _check_shapes(self)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise WiringError("HF206", f"'{type(self).__name__}.{name}' cannot be set: a record never changes; build a new one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return rebuild, (type(self), self.__hf_columns__)
+
+    def __len__(self) -> int:
+        return self.__hf_rows__()
+
+    def __getitem__(self: BatchT, rows: slice) -> BatchT:
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise WiringError("HF206", f"'{type(self).__name__}' takes slices of consecutive rows, not a step of {step}")
+        return self.__hf_slice__(start, max(start, stop))
+
+    def __repr__(self) -> str:
+        fields = schema(type(self)).fields
+        return f"{type(self).__name__}({', '.join(f'{n}: {_actual(v, fields[n])}' for n, v in self.__hf_columns__.items())})"
+
+    # -- the interface by which protocols split and join rows
+
+    def __hf_rows__(self) -> int:
+        """The number of rows (0 columns with rows is an error: metrics are not split)."""
+        for name, spec in schema(type(self)).fields.items():
+            if spec.dims:
+                return len(self.__hf_columns__[name])
+        raise SizeError("HF413", f"'{type(self).__name__}' holds metrics only: it has no rows to count, split or slice")
+
+    def __hf_slice__(self: BatchT, start: int, stop: int) -> BatchT:
+        """The rows ``start`` to ``stop``; tensors are views, object lists are new."""
+        fields = schema(type(self)).fields
+        return rebuild(
+            type(self), {n: v[start:stop] if fields[n].dims else v for n, v in self.__hf_columns__.items()}
+        )
+
+    @classmethod
+    def __hf_concat__(cls: type[BatchT], parts: Sequence[BatchT]) -> BatchT:
+        """Join the rows of ``parts`` in order; metrics are reduced."""
+        return rebuild(
+            cls, {n: join_column(s, [p.__hf_columns__[n] for p in parts]) for n, s in schema(cls).fields.items()}
+        )
+
+
+def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
+    """Join one column's parts in order: rows are concatenated, a metric is reduced."""
+    if isinstance(spec, MetricSpec):
+        return REDUCTIONS[spec.reduction](parts)
+    if isinstance(spec, ObjSpec):
+        return [row for part in parts for row in part]
+    if len(parts) == 1:
+        return parts[0]
+    import torch
+
+    return torch.cat(list(parts))
+
+
+def schema(record: type[Batch]) -> Schema:
+    """The declared columns of a record class, those of its bases first.
+
+    Raises:
+        DefinitionError: HF104, HF109, HF115.
+    """
+    if "__hf_schema__" in record.__dict__:
+        return record.__dict__["__hf_schema__"]  # type: ignore[no-any-return]  # __dict__ is untyped; only the line below writes it
+    fields: dict[str, FieldSpec] = {}
+    row: Size | None = None
+    for base in reversed(record.__mro__):
+        if base is Batch or not issubclass(base, Batch):
+            continue
+        annotation: object
+        for name, annotation in base.__dict__.get("__annotations__", {}).items():
+            where = f"column '{name}' of '{base.__name__}'"
+            try:
+                annotation = _evaluate(annotation, {**vars(sys.modules.get(base.__module__, typing)), **vars(base)})
+            except NameError as error:
+                raise DefinitionError(
+                    "HF109", f"{where}: cannot evaluate '{annotation}' ({error}); define its dims at module level"
+                ) from None
+            spec = field_spec(annotation, where)
+            fields[name] = spec
+            if spec.dims and row is None:
+                row = spec.dims[0]
+            if not isinstance(spec, MetricSpec) and (not spec.dims or spec.dims[0] != row):
+                shown = spec.dims[0] if spec.dims else "none"
+                raise DefinitionError("HF115", f"{where} has row dim {shown}, other columns of the record have {row}")
+    record.__hf_schema__ = Schema(fields, row)
+    return record.__hf_schema__
+
+
+def _evaluate(annotation: object, names: Mapping[str, Any]) -> object:
+    """An annotation as an object; text is evaluated as ``typing.get_type_hints`` does."""
+    return eval(annotation, dict(names)) if isinstance(annotation, str) else annotation
+
+
+def rebuild(record: type[BatchT], columns: dict[str, Any]) -> BatchT:
+    """A record from columns that are known to be right."""
+    batch = object.__new__(record)
+    object.__setattr__(batch, "__hf_columns__", columns)
+    return batch
+
+
+def upcast(batch: Batch, record: type[BatchT]) -> BatchT:
+    """The columns that the base class ``record`` declares, of a record that derives from it."""
+    if type(batch) is record:
+        return batch
+    return rebuild(record, {name: batch.__hf_columns__[name] for name in schema(record).fields})
+
+
+def closest(name: str, names: Sequence[str]) -> str:
+    """`` Did you mean 'x'?``, or the names that there are."""
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
+
+
+def _check_names(record: type[Batch], declared: Mapping[str, FieldSpec], given: Mapping[str, Any]) -> None:
+    for name in given:
+        if name not in declared:
+            raise WiringError("HF201", f"'{record.__name__}' has no column '{name}'; {closest(name, list(declared))}")
+    missing = [name for name in declared if name not in given]
+    if missing:
+        raise WiringError("HF203", f"'{record.__name__}' is built without its column(s) {', '.join(missing)}")
+
+
+def _plain(record: type[Batch], name: str, value: Any, spec: FieldSpec) -> Any:
+    """The raw value of a column: tensor, list or number, of the declared dtype and rank."""
+    if isinstance(value, (Column, Obj, Metric)):
+        value = value._value
+    where = f"column '{name}' of '{record.__name__}'"
+    if isinstance(spec, MetricSpec):
+        return value.item() if hasattr(value, "item") else value
+    if isinstance(spec, ObjSpec):
+        if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+            raise WiringError("HF206", f"{where} takes a list, one object a row, got {type(value).__name__}")
+        return list(value)
+    dtype = BY_TORCH_NAME.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
+    if not hasattr(value, "untyped_storage"):
+        raise WiringError("HF206", f"{where} takes a torch.Tensor as {spec}, got {type(value).__name__}")
+    if dtype is not spec.dtype:
+        raise WiringError(
+            "HF220", f"{where} is declared {spec} and got {_actual(value, spec)}; convert it with .to(torch.{spec.dtype.torch_name})"
+        )
+    if value.dim() != len(spec.dims):
+        raise WiringError("HF210", f"{where} is declared {spec} and got {_actual(value, spec)}: rank {value.dim()} where {len(spec.dims)} is needed")
+    return value
+
+
+def _check_shapes(batch: Batch) -> None:
+    """Every dim has one size within a record; dims of compound expressions are solved for where that is linear."""
+    pending = [
+        (name, i, dim, len(batch.__hf_columns__[name]) if i == 0 else int(batch.__hf_columns__[name].shape[i]))
+        for name, spec in schema(type(batch)).fields.items()
+        for i, dim in enumerate(spec.dims)
+    ]
+    bound: dict[Any, Size] = {}
+    origin: dict[Any, str] = {}
+    pending.sort(key=lambda entry: len(entry[2].atoms))  # plain dims bind first, whatever the order of declaration
+    for name, position, dim, length in pending:
+        for atom, value in (solve(dim, constant(length), bound) or {}).items():
+            bound[atom], origin[atom] = value, name
+        if any(atom not in bound for atom in dim.atoms):
+            continue
+        expected = evaluate(dim, {atom: bound[atom].value or 0 for atom in dim.atoms})  # type: ignore[misc]  # exact rationals
+        if expected != length:
+            fields = schema(type(batch)).fields
+            why = ", ".join(f"{atom.__name__}={bound[atom]} from '{origin[atom]}'" for atom in dim.atoms)
+            raise WiringError(
+                "HF210",
+                f"column '{name}' of '{type(batch).__name__}' is declared {fields[name]} and got "
+                f"{_actual(batch.__hf_columns__[name], fields[name])}: dim {position} is {length} where {dim} = {expected} ({why})",
+            )
+
+
+def _actual(value: Any, spec: FieldSpec) -> str:
+    if isinstance(spec, ColumnSpec):
+        dtype = BY_TORCH_NAME.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
+        name = dtype.name if dtype else str(getattr(value, "dtype", type(value).__name__))
+        return f"{name}[{', '.join(map(str, value.shape))}]"
+    return f"{len(value)} objects" if isinstance(spec, ObjSpec) else repr(value)

@@ -1,0 +1,216 @@
+"""Columns: ``dtype[dims]``, ``Obj[T, B]`` and ``Metric[T, Literal["mean"]]``, as types and as what they hold at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Literal, TypeAlias, TypeVar, TypeVarTuple, Unpack, get_args, get_origin
+
+from hfdsl.errors import DefinitionError
+from hfdsl.types.dims import Size, size
+from hfdsl.types.dtypes import (
+    BFloat16,
+    Bool,
+    DType,
+    Float16,
+    Float32,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    UInt8,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+D = TypeVar("D", bound=DType, covariant=True)
+Sh = TypeVarTuple("Sh")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Row = TypeVar("Row", covariant=True)
+Reduction = TypeVar("Reduction", covariant=True)
+
+
+class Column(Generic[D, Unpack[Sh]]):
+    """A tensor with a dtype and named dims; ``.tensor`` is the raw tensor, for the body of a role.
+
+    Deliberately not a subclass of ``torch.Tensor``: in a dataflow a column can be passed on, not computed with, and a type
+    checker sees that even where torch is not installed.
+    """
+
+    __slots__ = ("__orig_class__", "_value")
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self._value = value
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The raw tensor: this rank's rows."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Column({self._value!r})"
+
+    if TYPE_CHECKING:  # a column in a record: read as a column, given as a tensor or as a column of the same type
+
+        def __get__(self, record: object, owner: Any = None) -> Column[D, Unpack[Sh]]: ...
+        def __set__(self, record: object, value: torch.Tensor | Column[D, Unpack[Sh]]) -> None: ...
+
+
+f64: TypeAlias = Column[Float64, Unpack[Sh]]
+f32: TypeAlias = Column[Float32, Unpack[Sh]]
+bf16: TypeAlias = Column[BFloat16, Unpack[Sh]]
+f16: TypeAlias = Column[Float16, Unpack[Sh]]
+i64: TypeAlias = Column[Int64, Unpack[Sh]]
+i32: TypeAlias = Column[Int32, Unpack[Sh]]
+i16: TypeAlias = Column[Int16, Unpack[Sh]]
+i8: TypeAlias = Column[Int8, Unpack[Sh]]
+u8: TypeAlias = Column[UInt8, Unpack[Sh]]
+bool_: TypeAlias = Column[Bool, Unpack[Sh]]
+
+
+class Obj(Generic[T, Row]):
+    """One Python object a row: ``Obj[str, B]``; ``.objects`` is the list."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Sequence[T]) -> None:
+        self._value = list(value)
+
+    @property
+    def objects(self) -> list[T]:
+        """The objects of this rank's rows, in a list of the caller's own."""
+        return list(self._value)
+
+    def __repr__(self) -> str:
+        return f"Obj({self._value!r})"
+
+    if TYPE_CHECKING:
+
+        def __get__(self, record: object, owner: Any = None) -> Obj[T, Row]: ...
+        def __set__(self, record: object, value: Sequence[T] | Obj[T, Row]) -> None: ...
+
+
+class Metric(Generic[T_co, Reduction]):
+    """A number that ranks reduce when it is collected: ``Metric[float, Literal["mean"]]``.
+
+    Reductions: ``mean sum max min first last``, over the collected ranks in collect order.
+
+    >>> Metric(0.5).value
+    0.5
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T_co) -> None:
+        self._value = value
+
+    @property
+    def value(self) -> T_co:
+        """The number."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"Metric({self._value!r})"
+
+    if TYPE_CHECKING:
+
+        def __get__(self, record: object, owner: Any = None) -> Metric[T_co, Reduction]: ...
+        def __set__(self, record: object, value: T_co | Metric[T_co, Reduction]) -> None: ...  # type: ignore[misc]  # a setter's input is where a covariant type may not stand; no other code writes it
+
+
+# math.fsum makes sum and mean independent of the order in which ranks report.
+REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "mean": lambda values: math.fsum(values) / len(values),
+    "sum": lambda values: sum(values) if all(isinstance(v, int) for v in values) else math.fsum(values),
+    "max": max,
+    "min": min,
+    "first": lambda values: values[0],
+    "last": lambda values: values[-1],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """A declared tensor column: dtype and dims in normal form, row dim first."""
+
+    dtype: type[DType]
+    dims: tuple[Size, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.dims))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjSpec:
+    """A declared object column: the Python type of one row's object, and the row dim."""
+
+    type: Any
+    row: Size
+
+    @property
+    def dims(self) -> tuple[Size, ...]:
+        """The row dim alone."""
+        return (self.row,)
+
+    def __str__(self) -> str:
+        return f"Obj[{getattr(self.type, '__name__', self.type)}, {self.row}]"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """A declared metric: the Python type of the number and the name of its reduction."""
+
+    type: Any
+    reduction: str
+
+    @property
+    def dims(self) -> tuple[Size, ...]:
+        """A metric has no rows."""
+        return ()
+
+    def __str__(self) -> str:
+        return f'Metric[{getattr(self.type, "__name__", self.type)}, "{self.reduction}"]'
+
+
+FieldSpec: TypeAlias = ColumnSpec | ObjSpec | MetricSpec
+
+
+def field_spec(annotation: object, where: str) -> FieldSpec:
+    """Read an annotation such as ``f32[B, R]``; ``where`` names it in the error.
+
+    Raises:
+        DefinitionError: HF101 bad dim, HF102 unknown dtype, HF104 not a column, HF116 unknown reduction.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    try:
+        if origin is Column:
+            dtype, *dims = arguments
+            if not (isinstance(dtype, type) and issubclass(dtype, DType)):
+                raise DefinitionError("HF102", f"{dtype!r} is not a dtype")
+            if any(get_origin(dim) is Unpack for dim in dims):
+                raise DefinitionError("HF104", "the column has a dtype but no dims; write them as in f32[B, R]")
+            return ColumnSpec(dtype, tuple(size(dim) for dim in dims))
+        if origin is Obj:
+            return ObjSpec(arguments[0], size(arguments[1]))
+        if origin is Metric:
+            return MetricSpec(arguments[0], _reduction(arguments[1]))
+    except DefinitionError as error:
+        raise DefinitionError(error.code, f"{where}: {error.message}") from None
+    shown = getattr(annotation, "__name__", annotation)
+    raise DefinitionError(
+        "HF104", f"{where}: {shown} says neither dtype nor dims; write a column such as f32[B, R], Obj[str, B] or "
+        'Metric[float, Literal["mean"]]'
+    )
+
+
+def _reduction(argument: object) -> str:
+    if get_origin(argument) is Literal:
+        [argument] = get_args(argument)
+    name = argument.__forward_arg__ if isinstance(argument, ForwardRef) else argument
+    if name not in REDUCTIONS:
+        raise DefinitionError("HF116", f"no reduction {name!r}; there are {', '.join(REDUCTIONS)}")
+    return str(name)

@@ -1,0 +1,250 @@
+"""Dims are classes; dim expressions have a normal form, and three answers: proved, refuted, unknown.
+
+An expression is a polynomial over dims with rational coefficients. Two expressions are equal when their normal forms are;
+there is no solver behind it, so an answer is either certain or ``UNKNOWN``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from math import prod
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
+
+from hfdsl.errors import DefinitionError
+
+X = TypeVar("X", covariant=True)
+Y = TypeVar("Y", covariant=True)
+
+
+class DimType(type):
+    """The metaclass of dims: a dim prints as its name."""
+
+    def __repr__(cls) -> str:
+        return cls.__name__
+
+
+class Dim(metaclass=DimType):
+    """A size with a name; every dim is at least 1.
+
+    >>> class B(Dim):
+    ...     "Rows of a batch."
+    >>> B
+    B
+    """
+
+    def __new__(cls) -> Dim:
+        raise DefinitionError("HF101", f"dim '{cls.__name__}' is used as a class and has no instances")
+
+
+class Add(Generic[X, Y]):
+    """The sum of two dims: ``Add[P, R]``."""
+
+
+class Mul(Generic[X, Y]):
+    """The product of two dims: ``Mul[B, Literal[8]]``."""
+
+
+class Div(Generic[X, Y]):
+    """The exact quotient of two dims: ``Div[B, N]`` demands that N divides B, so ``Mul[Div[B, N], N]`` *is* B."""
+
+
+Atom: TypeAlias = "type[Dim] | TypeVar"
+Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"  # sorted (atom, power); a negative power is an exact divisor
+
+
+class Answer(Enum):
+    """What is known about a statement over dims."""
+
+    PROVED = "proved"
+    REFUTED = "refuted"
+    UNKNOWN = "unknown"
+
+
+def _order(atom: Atom) -> tuple[str, str]:
+    return atom.__name__, getattr(atom, "__module__", "") or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A dim expression in normal form: monomials with their non-zero coefficients, sorted.
+
+    >>> class P(Dim): ...
+    >>> class R(Dim): ...
+    >>> size(Add[P, R]) == size(Add[R, P])
+    True
+    >>> str(size(Add[P, R])), str(size(Mul[P, Literal[8]])), str(size(Div[P, Literal[4]]))
+    ('P+R', 'P*8', 'P//4')
+    """
+
+    terms: tuple[tuple[Monomial, Fraction], ...]
+
+    # -- algebra
+
+    def __add__(self, other: Size) -> Size:
+        return _collect([*self.terms, *other.terms])
+
+    def __sub__(self, other: Size) -> Size:
+        return self + other * constant(-1)
+
+    def __mul__(self, other: Size) -> Size:
+        return _collect([(_times(m, n), a * b) for m, a in self.terms for n, b in other.terms])
+
+    def __truediv__(self, other: Size) -> Size:
+        """Divide exactly by a constant or by a product of dims."""
+        if len(other.terms) != 1:
+            raise DefinitionError("HF101", f"cannot divide by '{other}': a divisor is a number or a product of dims")
+        [(monomial, coefficient)] = other.terms
+        inverse = tuple((atom, -power) for atom, power in monomial)
+        return self * Size(((inverse, 1 / coefficient),))
+
+    def substitute(self, sizes: Mapping[Any, Size]) -> Size:
+        """Replace the dims that ``sizes`` names."""
+        total = constant(0)
+        for monomial, coefficient in self.terms:
+            term = Size((((), coefficient),))
+            for atom, power in monomial:
+                value = sizes.get(atom, atom_size(atom))
+                for _ in range(abs(power)):
+                    term = term * value if power > 0 else term / value
+            total = total + term
+        return total
+
+    # -- questions
+
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """The dims and type variables that occur, in order of their names."""
+        return tuple(sorted({atom for monomial, _ in self.terms for atom, _ in monomial}, key=_order))
+
+    @property
+    def value(self) -> Fraction | None:
+        """The number that this is, or None where dims are left in it."""
+        if not self.terms:
+            return Fraction(0)
+        if len(self.terms) == 1 and self.terms[0][0] == ():
+            return self.terms[0][1]
+        return None
+
+    def equals(self, other: Size) -> Answer:
+        """Whether both are the same size for every (PROVED) or no (REFUTED) choice of dims, each at least 1."""
+        gap = (self - other).terms
+        if not gap:
+            return Answer.PROVED
+        one_sign = len({coefficient > 0 for _, coefficient in gap}) == 1
+        return Answer.REFUTED if one_sign else Answer.UNKNOWN
+
+    def divisible_by(self, divisor: int) -> Answer:
+        """Whether ``divisor`` divides this size: certain from the coefficients alone, or UNKNOWN."""
+        number = self.value
+        if number is not None:
+            return Answer.PROVED if (number / divisor).denominator == 1 else Answer.REFUTED
+        whole = all((coefficient / divisor).denominator == 1 for _, coefficient in self.terms)
+        positive = all(power > 0 for monomial, _ in self.terms for _, power in monomial)
+        return Answer.PROVED if whole and positive else Answer.UNKNOWN
+
+    def __str__(self) -> str:
+        return "+".join(_term_text(m, c) for m, c in self.terms).replace("+-", "-") or "0"
+
+
+def constant(number: int | Fraction) -> Size:
+    """The size that is a number."""
+    return Size((((), Fraction(number)),) if number else ())
+
+
+def atom_size(atom: Atom) -> Size:
+    """The size that is one dim or one type variable."""
+    return Size(((((atom, 1),), Fraction(1)),))
+
+
+def size(expression: object) -> Size:
+    """The normal form of what stands in a column's brackets.
+
+    Raises:
+        DefinitionError: HF101 where it is not a dim, ``Add``, ``Mul``, ``Div``, ``Literal[int]`` or a TypeVar.
+    """
+    if isinstance(expression, Size):
+        return expression
+    if isinstance(expression, (DimType, TypeVar)) and expression is not Dim:
+        return atom_size(expression)
+    origin, arguments = get_origin(expression), get_args(expression)
+    if origin in _OPERATIONS and len(arguments) == 2:
+        return _OPERATIONS[origin](size(arguments[0]), size(arguments[1]))
+    if origin is Literal and len(arguments) == 1 and type(arguments[0]) is int and arguments[0] >= 1:
+        return constant(arguments[0])
+    hint = f"; write Literal[{expression}]" if isinstance(expression, int) else ""
+    raise DefinitionError(
+        "HF101",
+        f"{expression!r} is not a dim: use a class derived from hf.Dim, Add, Mul, Div or Literal[4]{hint}",
+    )
+
+
+_OPERATIONS: dict[Any, Any] = {Add: Size.__add__, Mul: Size.__mul__, Div: Size.__truediv__}
+
+
+def solve(formal: Size, actual: Size, bound: Mapping[Any, Size]) -> dict[Any, Size] | None:
+    """Bind the one unbound dim of ``formal`` so that it equals ``actual``; None where that takes a search.
+
+    >>> class B(Dim): ...
+    >>> class N(Dim): ...
+    >>> {str(k): str(v) for k, v in (solve(size(Div[B, Literal[8]]), size(N), {}) or {}).items()}
+    {'B': 'N*8'}
+    """
+    free = [atom for atom in formal.atoms if atom not in bound]
+    if not free:
+        return {}
+    if len(free) > 1:
+        return None
+    [atom] = free
+    rest = _collect([t for t in formal.terms if atom not in dict(t[0])]).substitute(bound)
+    mine = [t for t in formal.terms if atom in dict(t[0])]
+    if len(mine) != 1 or dict(mine[0][0])[atom] != 1:
+        return None
+    [(monomial, coefficient)] = mine
+    factor = Size(((tuple(pair for pair in monomial if pair[0] is not atom), coefficient),)).substitute(bound)
+    if len(factor.terms) != 1:
+        return None
+    return {atom: (actual - rest) / factor}
+
+
+def _collect(terms: list[tuple[Monomial, Fraction]]) -> Size:
+    sums: dict[Monomial, Fraction] = {}
+    for monomial, coefficient in terms:
+        sums[monomial] = sums.get(monomial, Fraction(0)) + coefficient
+    kept = [(m, c) for m, c in sums.items() if c]
+    # Products before numbers, then by name: "P+R", "B*8", "P+1".
+    return Size(tuple(sorted(kept, key=lambda t: (not t[0], [(*_order(a), -p) for a, p in t[0]]))))
+
+
+def _times(left: Monomial, right: Monomial) -> Monomial:
+    powers: dict[Atom, int] = dict(left)
+    for atom, power in right:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(((a, p) for a, p in powers.items() if p), key=lambda pair: _order(pair[0])))
+
+
+def _term_text(monomial: Monomial, coefficient: Fraction) -> str:
+    above = list(_factors(monomial, 1))
+    below = list(_factors(monomial, -1))
+    number, divisor = coefficient.numerator, coefficient.denominator
+    if abs(number) != 1 or not above:
+        above.append(str(abs(number)))
+    if divisor != 1:
+        below.append(str(divisor))
+    return ("-" if number < 0 else "") + "*".join(above) + "".join(f"//{name}" for name in below)
+
+
+def _factors(monomial: Monomial, sign: int) -> Iterator[str]:
+    for atom, power in monomial:
+        if power * sign > 0:
+            yield from [atom.__name__] * abs(power)
+
+
+def evaluate(expression: Size, sizes: Mapping[Any, int]) -> Fraction:
+    """The number that an expression is for the given dims (all of its dims must be given)."""
+    return sum(
+        (c * prod((Fraction(sizes[a]) ** p for a, p in m), start=Fraction(1)) for m, c in expression.terms),
+        start=Fraction(0),
+    )

@@ -1,0 +1,48 @@
+"""Row dependence: how the output rows of a role method or function depend on its input rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hfdsl.errors import DefinitionError
+
+
+@dataclass(frozen=True, slots=True)
+class IndependentRows:
+    """Output row i depends on input row i alone (the default): any split is legal."""
+
+    def __str__(self) -> str:
+        return "Independent"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRows:
+    """Every output row may depend on every input row: no split is legal."""
+
+    def __str__(self) -> str:
+        return "Whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Rows come in groups of ``n`` consecutive rows; a group must stay on one rank.
+
+    >>> Grouped(8).n
+    8
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
+            raise DefinitionError("HF113", f"Grouped(n) takes a whole number of at least 1, got {self.n!r}")
+
+    def __str__(self) -> str:
+        return f"Grouped({self.n})"
+
+
+Independent = IndependentRows()
+Whole = WholeRows()
+
+Rows: TypeAlias = IndependentRows | WholeRows | Grouped

@@ -1,0 +1,54 @@
+"""Per-rank lists, and workers that know their rank."""
+
+import pickle
+
+import pytest
+
+from hfdsl.errors import ResourceError
+from hfdsl.protocols import Coordinates, Mesh, PerRank, PerStage, RankContext, Worker, current_rank
+from hfdsl.protocols.worker import RESERVED_ENV
+
+
+def test_per_rank_reads_like_a_list() -> None:
+    values = PerRank([1, 2, 3])
+    assert values == [1, 2, 3] and values == PerRank([1, 2, 3]) and values != [1, 2] and values != PerStage([1, 2, 3])
+    assert (values[0], values[-1], values[1:], len(values), 2 in values) == (1, 3, [2, 3], 3, True)
+    assert repr(values) == "PerRank([1, 2, 3])"
+    assert pickle.loads(pickle.dumps(values)) == values
+    assert hash(values) == hash(PerRank([1, 2, 3]))
+    with pytest.raises(TypeError):
+        values[0] = 5  # type: ignore[index]
+
+
+class Role(Worker):
+    def __init__(self, x: int) -> None:
+        self.seen = (self.rank, x)
+
+
+def test_a_worker_alone_is_rank_zero_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in RESERVED_ENV:
+        monkeypatch.delenv(name, raising=False)
+    role = Role(3)
+    assert (role.rank, role.world_size, role.local_rank, role.local_world_size) == (0, 1, 0, 1)
+    assert role.mesh == Mesh() and role.coordinates == Coordinates(0, 0, 0)
+
+
+def test_a_worker_reads_its_rank_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = RankContext(5, 8, 1, 4, None, "10.0.0.1", 1234)
+    for name, value in context.env().items():
+        monkeypatch.setenv(name, value)
+    role = Role(0)
+    assert (role.rank, role.world_size, role.local_rank, role.local_world_size) == (5, 8, 1, 4)
+    assert role.get_master_addr_port() == ("10.0.0.1", "1234")
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(ResourceError, match="HF513"):
+        Role(0)
+
+
+def test_a_worker_is_bound_before_its_own_init_runs() -> None:
+    token = current_rank.set(RankContext(rank=3, world_size=4, mesh=Mesh(dp=2, tp=2)))
+    try:
+        role = Role(7)
+    finally:
+        current_rank.reset(token)
+    assert role.seen == (3, 7) and role.coordinates == Coordinates(pp=0, dp=1, tp=1)

@@ -1,0 +1,228 @@
+"""What a method declares: modes by every name, refusals at decoration, and the constraints of ``requires``."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError
+from hfdsl.protocols import (
+    PREDEFINED,
+    Dispatch,
+    Execute,
+    Functions,
+    Mesh,
+    Protocol,
+    collect_all_to_all,
+    get_predefined_dispatch_fn,
+    register,
+    register_dispatch_mode,
+    registered_methods,
+    registration_of,
+    requirements_of,
+    requires,
+    update_dispatch_mode,
+)
+from hfdsl.types.rows import Grouped
+
+cloudpickle = pytest.importorskip("ray.cloudpickle")
+
+
+def group(size: int, mesh: Mesh | None = None) -> Any:
+    return SimpleNamespace(world_size=size, mesh=mesh, workers=[f"w{rank}" for rank in range(size)])
+
+
+def give_rank(group: Any, *args: Any, **kwargs: Any) -> Any:
+    return tuple([(rank, arg) for rank in range(group.world_size)] for arg in args), {}
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "member"),
+    [
+        ("3D_PROTO", Dispatch.THREE_D_PROTO),
+        ("THREE_D_PROTO", Dispatch.THREE_D_PROTO),
+        ("MEGATRON_COMPUTE_PROTO", Dispatch.THREE_D_PROTO),
+        ("3D_ALL_MICRO_DP", Dispatch.THREE_D_ALL_MICRO_DP),
+        ("MEGATRON_PP_AS_DP_PROTO", Dispatch.THREE_D_ALL_MICRO_DP),
+        ("3D_PP_ONLY", Dispatch.THREE_D_PP_ONLY),
+        ("MEGATRON_PP_ONLY", Dispatch.THREE_D_PP_ONLY),
+        ("DP_COMPUTE_PROTO", Dispatch.DP_PROTO),
+        ("DP_PROTO", Dispatch.DP_PROTO),
+        ("ONE_TO_ALL", Dispatch.ONE_TO_ALL),
+        ("ALL_TO_ALL", Dispatch.ALL_TO_ALL),
+    ],
+)
+def test_the_names_of_the_field(name: str, member: Dispatch) -> None:
+    assert Dispatch(name) is member
+    assert name[0].isdigit() or getattr(Dispatch, name) is member
+    assert set(PREDEFINED) == {known.name for known in Dispatch if known.name in PREDEFINED}
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(ProtocolError, match=r"HF412: no protocol is called '3D_PROTOO'; did you mean '3D_PROTO'\?"):
+        Dispatch("3D_PROTOO")
+    with pytest.raises(ProtocolError, match="HF412"):
+        register(7)  # type: ignore[call-overload]
+
+
+# -- modes of the user -------------------------------------------------------------------------------------------------
+
+
+def test_a_registered_mode_is_a_member_everywhere() -> None:
+    mode = register_dispatch_mode("rank_tagged", give_rank, collect_all_to_all)
+    assert mode is Dispatch.RANK_TAGGED is Dispatch("RANK_TAGGED")  # type: ignore[attr-defined]
+    assert mode in Dispatch and mode in list(Dispatch)
+    assert get_predefined_dispatch_fn(mode)["dispatch_fn"](group(2), "x") == (([(0, "x"), (1, "x")],), {})
+    assert pickle.loads(pickle.dumps(mode)) is mode
+    with pytest.raises(DefinitionError, match="HF111"):
+        register_dispatch_mode("RANK_TAGGED", give_rank, collect_all_to_all)
+    with pytest.raises(DefinitionError, match="HF111"):
+        register_dispatch_mode("ONE_TO_ALL", give_rank, collect_all_to_all)
+    with pytest.raises(DefinitionError, match="HF112"):
+        register_dispatch_mode("NO_COLLECT", give_rank, None)  # type: ignore[arg-type]
+
+
+def test_a_registered_mode_reaches_a_process_that_never_heard_of_it() -> None:
+    def twice(group: Any, *args: Any) -> Any:
+        return tuple([arg * 2] * group.world_size for arg in args), {}
+
+    mode = register_dispatch_mode("TWICE", twice, collect_all_to_all)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        sent = cloudpickle.dumps((mode, register(mode)(lambda self, x: x)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    code = (
+        "import sys, pickle; from types import SimpleNamespace as N\n"
+        "mode, method = pickle.loads(sys.stdin.buffer.read())\n"
+        "from hfdsl.protocols import Dispatch, get_predefined_dispatch_fn as fns, registration_of\n"
+        "assert mode is Dispatch.TWICE and registration_of(method).dispatch_mode is mode\n"
+        "print(fns('TWICE')['dispatch_fn'](N(world_size=2), 4))"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, cwd=root, check=False)
+    assert done.stdout.decode().strip() == "(([8, 8],), {})", done.stderr.decode()
+
+
+def test_the_functions_of_a_mode_can_be_replaced() -> None:
+    mode = register_dispatch_mode("REPLACED", give_rank, collect_all_to_all)
+    update_dispatch_mode(mode, lambda group, *args: (args, {}), lambda group, outputs: sum(outputs))
+    assert get_predefined_dispatch_fn("REPLACED")["collect_fn"](group(2), [1, 2]) == 3
+
+
+def test_predefined_functions_read_only_the_group() -> None:
+    fns = get_predefined_dispatch_fn("3D_PROTO")
+    grid = group(4, Mesh(dp=2, tp=2))
+    assert fns["dispatch_fn"](grid, [1, 2], b=[3, 4]) == (([[1], [1], [2], [2]],), {"b": [[3], [3], [4], [4]]})
+    assert fns["collect_fn"](grid, [[1], None, [2], None]) == [1, 2]
+    assert fns["dispatch_fn"](group(2), [1, 2]) == (([[1], [2]],), {})  # no mesh: pure data parallelism
+    with pytest.raises(ResourceError, match="HF501"):
+        fns["dispatch_fn"](group(3, Mesh(dp=2)), [1, 2])
+    assert get_predefined_dispatch_fn(Dispatch.ONE_TO_ALL)["dispatch_fn"](group(2), 5) == (([5, 5],), {})
+    assert get_predefined_dispatch_fn(Dispatch.ALL_TO_ALL)["collect_fn"](group(2), [1, 2]) == [1, 2]
+
+
+# -- decoration --------------------------------------------------------------------------------------------------------
+
+
+def test_the_function_is_left_as_it_is() -> None:
+    def add(self: object, x: int) -> int:
+        return x
+
+    assert register(Dispatch.ONE_TO_ALL)(add) is add  # type: ignore[comparison-overlap]
+    declared = registration_of(add)
+    assert declared is not None
+    assert (declared.dispatch_mode, declared.execute_mode) == (Dispatch.ONE_TO_ALL, Execute.ALL)
+    assert (declared.blocking, declared.pad, declared.gives) == (True, None, "per_rank")
+    assert declared.protocol is PREDEFINED["ONE_TO_ALL"]
+
+
+def test_every_way_to_name_a_mode() -> None:
+    mine = Protocol("MINE", collect={"rank": "join"}, gives="per_rank")
+    functions = {"dispatch_fn": give_rank, "collect_fn": collect_all_to_all}
+
+    class Role:
+        @register("MEGATRON_COMPUTE_PROTO")
+        def by_name(self, x: Any) -> Any: ...
+
+        @register(mine, rows=Grouped(4))
+        def by_declaration(self, x: Any) -> Any: ...
+
+        @register(dispatch_mode=functions, blocking=False)
+        def by_functions(self, x: Any) -> Any: ...
+
+        @register()
+        async def by_default(self, x: Any) -> Any: ...
+
+        @register(dispatch_mode=Dispatch.ALL_TO_ALL, execute_mode=Execute.RANK_ZERO)
+        def on_zero(self, x: Any) -> Any: ...
+
+        def unregistered(self) -> None: ...
+
+    class Child(Role):
+        def by_name(self, x: Any) -> Any:
+            """An override that does not register is a plain method."""
+
+    methods = registered_methods(Role)
+    assert list(methods) == ["by_declaration", "by_default", "by_functions", "by_name", "on_zero"]
+    assert methods["by_name"].dispatch_mode is Dispatch.THREE_D_PROTO
+    assert (methods["by_declaration"].protocol, methods["by_declaration"].group) == (mine, 4)
+    assert methods["by_functions"].meaning == Functions(give_rank, collect_all_to_all)
+    assert methods["by_functions"].protocol is None and methods["by_functions"].gives == "whole"
+    assert methods["by_default"].dispatch_mode is Dispatch.ALL_TO_ALL
+    assert methods["on_zero"].gives == "whole"
+    assert "by_name" not in registered_methods(Child) and "on_zero" in registered_methods(Child)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"dispatch_mode": Dispatch.DP_PROTO, "execute_mode": Execute.RANK_ZERO}, "HF410"),
+        ({"dispatch_mode": "3D_PP_ONLY", "execute_mode": Execute.RANK_ZERO}, "HF410"),
+        ({"execute_mode": "RANK_ZERO"}, "HF410"),
+        ({"blocking": 1}, "HF410"),
+        ({"rows": 4}, "HF113"),
+        ({"dispatch_mode": {"dispatch_fn": give_rank}}, "HF112"),
+        ({"dispatch_mode": {"collect_fn": give_rank}}, "HF112"),
+        ({"dispatch_mode": {"dispatch_fn": give_rank, "collect_fn": 3}}, "HF112"),
+        ({"dispatch_mode": {"dispatch_fn": give_rank, "collect_fn": give_rank, "execute_fn": give_rank}}, "HF112"),
+        ({"dispatch_mode": Dispatch.DP_PROTO, "pad": "last"}, "HF418"),
+        ({"dispatch_mode": Dispatch.ONE_TO_ALL, "pad": "cycle"}, "HF418"),
+        ({"dispatch_mode": {"dispatch_fn": give_rank, "collect_fn": give_rank}, "pad": "cycle"}, "HF418"),
+    ],
+)
+def test_a_registration_without_meaning_is_refused_at_decoration(options: dict[str, Any], code: str) -> None:
+    with pytest.raises(HfError, match=code):
+        register(**options)
+
+
+def test_register_goes_on_functions() -> None:
+    for thing in (3, staticmethod(give_rank), property(give_rank), type):
+        with pytest.raises(DefinitionError, match="HF118"):
+            register()(thing)  # type: ignore[arg-type]
+
+
+def test_requires() -> None:
+    @requires("B % mini == 0", " P <= 4")
+    @requires("B >= 2")
+    def update(self: object) -> None: ...
+
+    assert requirements_of(update) == ("B % mini == 0", " P <= 4", "B >= 2")
+    refused: tuple[tuple[Any, ...], ...] = (("B %",), (), (3,), ("B = 2",))
+    for bad in refused:
+        with pytest.raises(DefinitionError, match="HF114"):
+            requires(*bad)  # pyright: ignore[reportArgumentType]  # wrong on purpose
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = "import sys, hfdsl.protocols; print({'torch', 'ray', 'numpy', 'networkx'} & set(sys.modules) or 'none')"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert done.stdout.strip() == "none"

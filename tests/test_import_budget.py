@@ -1,0 +1,47 @@
+"""Declaring and checking a dataflow loads the standard library and nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "ray", "networkx", "numpy", "matplotlib", "transformers")
+LIGHT = ("types", "protocols", "graph", "deploy", "check", "plan")
+
+EVERY_LIGHT_MODULE = f"""
+import importlib, importlib.util, pkgutil
+import hfdsl
+
+for room in {LIGHT!r}:
+    if importlib.util.find_spec(f"hfdsl.{{room}}") is not None:
+        package = importlib.import_module(f"hfdsl.{{room}}")
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            importlib.import_module(module.name)
+"""
+
+
+def loaded_by(code: str, libraries: tuple[str, ...] = HEAVY) -> list[str]:
+    """Which of ``libraries`` a fresh interpreter holds after it ran ``code``."""
+    report = f"\nimport sys\nprint('loaded:', *(name for name in {libraries!r} if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+def test_import_hfdsl_loads_nothing_heavy() -> None:
+    assert loaded_by("import hfdsl") == []
+
+
+def test_rooms_up_to_plan_load_nothing_heavy() -> None:
+    assert loaded_by(EVERY_LIGHT_MODULE) == []
+
+
+def test_a_loaded_library_is_seen() -> None:
+    assert loaded_by("import decimal", ("torch", "decimal")) == ["decimal"]
+
+
+def test_a_failing_import_is_seen() -> None:
+    with pytest.raises(AssertionError, match="ModuleNotFoundError"):
+        loaded_by("import hfdsl.no_such_module")
