@@ -2,6 +2,7 @@
 
 from hfdsl.check.findings import CheckError, Finding, Report
 from hfdsl.deploy.deployment import Deployment, Placement, place
+from hfdsl.deploy.experiment import Experiment
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import (
     DefinitionError,

@@ -33,6 +33,8 @@ def _restore(cls: type[HfError], state: dict[str, object], args: tuple[object, .
 class DefinitionError(HfError, TypeError):
     """A dim, batch, role method or protocol is declared in a way that has no meaning (HF1xx)."""
 
+    span: object = None  # where the declaration stands, as far as it is known
+
 
 class WiringError(HfError, TypeError):
     """A value does not fit where it is used: a column, record, dtype or shape (HF2xx)."""

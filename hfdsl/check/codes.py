@@ -77,6 +77,7 @@ CODES: dict[str, Code] = {
     "HF514": Code("a pool that cannot be made"),
     "HF515": Code("a role class of another type than the dataflow takes"),
     "HF516": Code("arguments that the role's constructor does not take"),
+    "HF519": Code("a second plan that does not go with the first"),
     "HF518": Code("an unknown backend"),
     "HF517": Code("a reserved environment variable is overridden"),
     # HF6xx the graph

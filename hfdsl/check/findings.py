@@ -127,5 +127,7 @@ class CheckError(HfError):
 def order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Errors before warnings, then by place."""
     return tuple(
-        sorted(findings, key=lambda f: (f.severity is not Severity.ERROR, f.primary.span == NOWHERE, f.primary.span.line))
+        sorted(
+            findings, key=lambda f: (f.severity is not Severity.ERROR, f.primary.span == NOWHERE, f.primary.span.line)
+        )
     )

@@ -51,12 +51,16 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
         ranks, slots = placement.mesh.world_size, placement.pool.world_size
         if ranks != slots:
             rest = placement.mesh.pp * placement.mesh.tp
-            dp = f"mesh=hf.Mesh(pp={placement.mesh.pp}, dp={slots // rest}, tp={placement.mesh.tp})"
+            fixes = []
+            if slots % rest == 0:
+                fixes.append(f"mesh=hf.Mesh(pp={placement.mesh.pp}, dp={slots // rest}, tp={placement.mesh.tp})")
+            if ranks < slots:
+                fixes.append(f"split the pool: pool.split([{ranks}, {slots - ranks}])")
             yield Finding(
                 "HF501",
-                f"role '{name}': mesh {placement.mesh} has {ranks} ranks, pool {placement.pool} has {slots} slots",
+                f"role '{name}': {placement.mesh} has {ranks} ranks, pool {placement.pool} has {slots} slots",
                 Label(placement.span),
-                help=((dp,) if slots % rest == 0 else ()) + ((f"split the pool: pool.split([{ranks}, {slots - ranks}])",) if ranks < slots else ()),
+                help=tuple(fixes),
             )
 
 
@@ -70,7 +74,9 @@ def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
         except TypeError as error:
             shown = inspect.signature(placement.role)
             yield Finding(
-                "HF516", f"role '{name}': {placement.role.__name__}{shown} cannot be built: {error}", Label(placement.span)
+                "HF516",
+                f"role '{name}': {placement.role.__name__}{shown} cannot be built: {error}",
+                Label(placement.span),
             )
 
 
@@ -87,11 +93,14 @@ def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
         except HfError as error:
             yield Finding(error.code, f"'{node.label}': {error.message}", Label(node.span), where)
             continue
-        if isinstance(node.op.signature.rows, WholeRows) and protocol.splits and chunks > 1 and call_rows(subject, node):
+        split = protocol.splits and chunks > 1 and call_rows(subject, node) is not None
+        if split and isinstance(node.op.signature.rows, WholeRows):
             yield Finding(
                 "HF421",
                 f"'{node.label}' needs all rows (rows=Whole) but {protocol.name} gives each of {chunks} chunks a part",
                 Label(node.span),
                 (*where, Label(node.op.signature.span, "declared rows=Whole")),
-                help=("make it an @hf.function(rows=hf.Whole), which runs where all rows are, or place it on one rank",),
+                help=(
+                    "make it an @hf.function(rows=hf.Whole), which runs where all rows are, or place it on one rank",
+                ),
             )

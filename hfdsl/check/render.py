@@ -1,4 +1,4 @@
-"""Reports for people: the code, the message, the user's lines with carets, the other end of the edge, and what mends it."""
+"""Reports for people: the code, the message, the user's lines with carets, the edge's other end, and what mends it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ class Known:
             return Fraction(fields[name])
         if self.placement is None:
             return None
-        raise DefinitionError("HF323", f"'{name}' is neither a dim nor a number of the role's config; {closest(name, [*self.sizes, *fields])}")
+        raise DefinitionError(
+            "HF323",
+            f"'{name}' is neither a dim nor a number of the role's config; {closest(name, [*self.sizes, *fields])}",
+        )
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any]:
@@ -112,19 +115,19 @@ def _evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None]) ->
             return all(_COMPARISONS[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False))
         case ast.BoolOp(op, parts):
             values = [_evaluate(part, known, used) for part in parts]
-            decided = False if isinstance(op, ast.And) else True
+            decided = isinstance(op, ast.Or)  # one true part decides "or", one false part decides "and"
             if any(value is not None and bool(value) is decided for value in values):
                 return decided
             return None if any(value is None for value in values) else not decided
     raise DefinitionError("HF114", f"'{ast.unparse(node)}' is no arithmetic over dims and config fields")
 
 
-
-
 def divisibility(text: str, known: Known) -> tuple[str, int] | None:
     """The dim and the divisor of a requirement ``DIM % number == 0``; None for any other."""
     match ast.parse(text.strip(), mode="eval").body:
-        case ast.Compare(ast.BinOp(ast.Name(dim), ast.Mod(), divisor), [ast.Eq()], [ast.Constant(0)]) if dim in known.sizes:
+        case ast.Compare(ast.BinOp(ast.Name(dim), ast.Mod(), divisor), [ast.Eq()], [ast.Constant(0)]) if (
+            dim in known.sizes
+        ):
             try:
                 number = _evaluate(divisor, known, {})
             except DefinitionError:

@@ -15,6 +15,7 @@ from hfdsl.graph.program import FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.register import requirements_of
+from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Answer, Dim, Size, atom_size, evaluate
 from hfdsl.types.rows import Grouped
 
@@ -40,8 +41,8 @@ def call_rows(subject: Subject, node: Node) -> Size | None:
         value = subject.inference.operand(operand)
         if isinstance(value, RecordValue) and value.rows is not None:
             return value.rows
-        if value is not None and getattr(value, "dims", ()):
-            return value.dims[0]  # type: ignore[union-attr]  # a column: getattr has just shown that it has dims
+        if isinstance(value, (ColumnSpec, ObjSpec)):
+            return value.dims[0]
     return None
 
 
@@ -144,7 +145,7 @@ def _uneven(subject: Subject, broken: list[Divides], demands: list[Divides]) -> 
 
 
 def _repair(subject: Subject, atom: object, demands: list[Divides]) -> str | None:
-    """The nearest sizes of one dim for which every constraint of the program holds, all other dims being as they are."""
+    """The nearest sizes of one dim for which every constraint of the program holds; other dims stay as they are."""
     if not isinstance(atom, type) or not issubclass(atom, Dim) or atom not in subject.dims:
         return None
     now, dims = subject.dims[atom], dict(subject.dims)
@@ -186,7 +187,12 @@ def whole_rows(subject: Subject) -> Iterator[Finding]:
             yield Finding("HF302", f"size {dim} = {number!r} is not a whole number of at least 1", Label(NOWHERE))
     seen: set[Size] = set()
     for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
-        if not isinstance(value, RecordValue) or value.rows is None or value.rows in seen or isinstance(node.op, MiniBatch):
+        if (
+            not isinstance(value, RecordValue)
+            or value.rows is None
+            or value.rows in seen
+            or isinstance(node.op, MiniBatch)
+        ):
             continue
         seen.add(value.rows)
         rows = subject.known(value.rows).value
@@ -208,14 +214,17 @@ def requirements(subject: Subject) -> Iterator[Finding]:
                 answer, shown = holds(text, known)
             except DefinitionError as error:
                 yield Finding(
-                    error.code, f"'{node.label}' requires {text}: {error.message}", Label(node.span), (Label(signature.span),)
+                    error.code,
+                    f"'{node.label}' requires {text}: {error.message}",
+                    Label(node.span),
+                    (Label(signature.span),),
                 )
                 continue
             if answer is not Answer.PROVED and (placement is not None or answer is Answer.REFUTED):
+                code, verdict = ("HF322", "it does not hold") if answer is Answer.REFUTED else ("HF319", "undecided")
                 yield Finding(
-                    "HF322" if answer is Answer.REFUTED else "HF319",
-                    f"'{node.label}' requires {text}: {'it does not hold' if answer is Answer.REFUTED else 'undecided'} ({shown})",
+                    code,
+                    f"'{node.label}' requires {text}: {verdict} ({shown})",
                     Label(node.span, shown),
                     (Label(signature.span, f"requires {text}"),),
                 )
-

@@ -16,7 +16,7 @@ from hfdsl.types.dims import Dim, Size, constant
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A program under check. ``dims`` are the sizes that are known; ``deployment`` is None for a check of types alone."""
+    """A program under check: ``dims`` are the sizes that are known; without a deployment only types are checked."""
 
     graph: Graph
     inference: Inference

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.check.subject import Subject, signature_of
-from hfdsl.graph.infer import Mismatch, MismatchKind as Kind, RecordValue
+from hfdsl.graph.infer import Mismatch, RecordValue
+from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Input, Misuse, MisuseKind, Pack
-from hfdsl.graph.signatures import RecordType
+from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, definition_span
 from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import ColumnSpec
@@ -19,8 +21,16 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.NO_COLUMN: ("HF201", "'{m.subject}' has no column '{m.name}'", "{near}"),
     MisuseKind.NO_METHOD: ("HF202", "role '{m.subject}' has no registered method '{m.name}'", "{near}"),
     MisuseKind.NO_PORT: ("HF202", "'{m.subject}' has no port '{m.name}'", "{near}"),
-    MisuseKind.MISSING_PORT: ("HF203", "'{m.subject}' is called without {m.name}", "wire it: {m.subject}(..., {m.name}=...)"),
-    MisuseKind.TOO_MANY: ("HF202", "'{m.subject}' is called with {m.name} positional arguments", "its ports are: {listed}"),
+    MisuseKind.MISSING_PORT: (
+        "HF203",
+        "'{m.subject}' is called without {m.name}",
+        "wire it: {m.subject}(..., {m.name}=...)",
+    ),
+    MisuseKind.TOO_MANY: (
+        "HF202",
+        "'{m.subject}' is called with {m.name} positional arguments",
+        "its ports are: {listed}",
+    ),
     MisuseKind.CONTROL: (
         "HF207",
         "{m.name} on '{m.subject}', which has no value before the program runs",
@@ -31,12 +41,29 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "computation ({m.name}) on '{m.subject}': a dataflow passes values on and does not compute with them",
         "move it into a function decorated with @hf.function",
     ),
-    MisuseKind.FOREIGN: ("HF209", "'{m.subject}' belongs to another dataflow that was traced before", "pass it as a parameter"),
+    MisuseKind.FOREIGN: (
+        "HF209",
+        "'{m.subject}' belongs to another dataflow that was traced before",
+        "pass it as a parameter",
+    ),
     MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
     MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{near}"),
-    MisuseKind.MERGE_TWICE: ("HF205", "column '{m.name}' of '{m.subject}' comes from both {both}", "pass only one of them"),
+    MisuseKind.MERGE_TWICE: (
+        "HF205",
+        "column '{m.name}' of '{m.subject}' comes from both {both}",
+        "pass only one of them",
+    ),
     MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
-    MisuseKind.NOT_A_RESULT: ("HF603", "the dataflow returns a {m.subject}", "return records, metrics, or tuples of them"),
+    MisuseKind.NOT_A_RESULT: (
+        "HF603",
+        "the dataflow returns a {m.subject}",
+        "return records, metrics, or tuples of them",
+    ),
+    MisuseKind.CONTAINER: (
+        "HF206",
+        "a {m.subject} of values of the graph is wired to a call, whose ports take one value each",
+        "give each of them a port of its own; columns of several records go into one with hf.merge",
+    ),
     MisuseKind.NOT_A_RECORD: ("HF206", "{m.subject} takes a record of rows, got '{m.name}'", ""),
     MisuseKind.PARAMETER: (
         "HF119",
@@ -84,12 +111,15 @@ def mismatches(subject: Subject) -> Iterator[Finding]:
             yield finding
 
 
+Told: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""The code, the message and the help of a finding."""
+
+
 def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
     node = subject.graph.nodes[m.node]
     signature = signature_of(node)
-    actual = f"the {type(m.actual.value).__name__} {m.actual.value!r}" if isinstance(m.actual, Constant) else str(m.actual)
-    port = f"column '{m.port}' of '{node.label}'" if isinstance(node.op, Pack) else f"port '{m.port}' of '{node.label}'"
-    told = _explain(subject, m, port, actual)
+    what = "column" if isinstance(node.op, Pack) else "port"
+    told = _explain(subject, m, f"{what} '{m.port}' of '{node.label}'")
     if told is None:
         return None
     code, message, help_ = told
@@ -98,54 +128,65 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
     if signature is not None and signature.span != NOWHERE:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
-    return Finding(code, message, Label(primary, f"this is {actual}"), tuple(related), help=help_)
+    return Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), help=help_)
 
 
-def _explain(subject: Subject, m: Mismatch, port: str, actual: str) -> tuple[str, str, tuple[str, ...]] | None:
-    """Code, message and help of a mismatch; None where known sizes settle it."""
+def _actual(m: Mismatch) -> str:
+    if isinstance(m.actual, Constant):
+        return f"the {type(m.actual.value).__name__} {m.actual.value!r}"
+    return str(m.actual)
+
+
+def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
+    """What is to be said of a mismatch; None where known sizes settle it."""
     facts = dict(m.detail)
+    wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
     match m.kind:
         case Kind.RECORD:
-            return "HF204", f"{port} takes {m.formal} but is wired to {actual}", _makers(subject, m)
+            return "HF204", wired, _makers(subject, m)
         case Kind.VALUE:
-            return "HF206", f"{port} takes {m.formal} but is wired to {actual}", ()
+            return "HF206", wired, ()
         case Kind.LIST:
-            help_ = "take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows"
-            return "HF401", f"{port} takes {m.formal} but is wired to {actual}", (help_,)
+            return "HF401", wired, _to_list(m)
         case Kind.DTYPE:
             named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
-            return "HF220", f"{port} takes {m.formal} but is wired to {actual}", (f"convert it where it is made: .to(torch.{named})",)
+            return "HF220", wired, (f"convert it where it is made: .to(torch.{named})",)
         case Kind.RANK:
-            return "HF210", f"{port} takes {m.formal} but is wired to {actual}: another number of dims", ()
+            return "HF210", f"{wired}: another number of dims", ()
         case Kind.DIM:
             why = f" ({facts['want']} was bound by port '{facts['origin']}')" if facts["origin"] else ""
-            return (
-                "HF210",
-                f"{port} takes {m.formal} but is wired to {actual}: dim {facts['position']} is {facts['have']} "
-                f"where {facts['want']} is needed{why}",
-                (),
-            )
+            differs = f"dim {facts['position']} is {facts['have']} where {facts['want']} is needed"
+            return "HF210", f"{wired}: {differs}{why}", ()
         case Kind.UNSOLVED:
-            return "HF213", f"{port} takes {m.formal}: '{facts['want']}' cannot be solved for from '{facts['have']}'", ()
+            unsolved = f"'{facts['want']}' cannot be solved for from '{facts['have']}'"
+            return "HF213", f"{port} takes {m.formal}: {unsolved}", ()
         case Kind.ROWS | Kind.ROWS_UNKNOWN:
             return _rows(subject, m, port, facts)
 
 
-def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> tuple[str, str, tuple[str, ...]] | None:
+def _to_list(m: Mismatch) -> tuple[str, ...]:
+    if isinstance(m.formal, ListType):
+        return ("make it with a protocol that gives one value a rank, such as ONE_TO_ALL",)
+    return ("take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows",)
+
+
+def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> Told | None:
     if m.expected is None or m.found is None:
         return None
     want, have = subject.known(m.expected), subject.known(m.found)
     if want == have:
         return None  # the sizes that were given make them equal
-    numbers = f" ({want} and {have} with the given sizes)" if (str(want), str(have)) != (facts["want"], facts["have"]) else ""
-    message = f"{port} gets {facts['have']} rows where port '{facts['origin']}' of the same call has {facts['want']}{numbers}"
+    known = (str(want), str(have)) != (facts["want"], facts["have"])
+    numbers = f" ({want} and {have} with the given sizes)" if known else ""
+    other = f"port '{facts['origin']}' of the same call has {facts['want']}"
+    needed = other if facts["origin"] else f"{facts['want']} are needed"
     factor = (have / want).value if len(want.terms) == 1 else None
-    help_ = ()
+    help_: tuple[str, ...] = ()
     if factor is not None and factor.denominator == 1 and factor > 1:
         help_ = (f"repeat the other one: hf.repeat(..., {factor})",)
     elif factor is not None and factor.numerator == 1:
         help_ = (f"repeat this one: hf.repeat(..., {factor.denominator})",)
-    return "HF212", message, help_
+    return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", help_
 
 
 def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
@@ -160,23 +201,24 @@ def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
     ]
     if makers:
         return (f"'{wanted.__name__}' is made by {', '.join(dict.fromkeys(makers))}",)
-    if isinstance(m.actual, RecordValue) and (lacking := _lacking(m.actual.type.record, wanted)) is not None:
-        return (f"records are nominal: convert with hf.merge({wanted.__name__}, ...)" if not lacking else f"it lacks {lacking}",)
-    return ()
-
-
-def _lacking(have: type, want: type) -> str | None:
-    missing = [name for name in schema(want).fields if name not in schema(have).fields]
-    return ", ".join(missing)
+    if not isinstance(m.actual, RecordValue):
+        return ()
+    lacking = [name for name in schema(wanted).fields if name not in schema(m.actual.type.record).fields]
+    if lacking:
+        return (f"it lacks {', '.join(lacking)}",)
+    return (f"records are nominal: convert with hf.merge({wanted.__name__}, ...)",)
 
 
 def unused(subject: Subject) -> Iterator[Finding]:
     """A record that a role makes and nobody reads: time on rented GPUs for nothing."""
     read = {ref.node for node in subject.graph.nodes for ref in node.refs}
     read |= {ref.node for ref in subject.graph.output.refs()}
-    for node in subject.graph.calls:
+    for node in subject.graph.calls if not subject.graph.misuses else ():
         value = subject.inference.values[node.id]
-        if node.id not in read and isinstance(value, RecordValue) and value.rows is not None and not subject.graph.misuses:
+        if node.id not in read and isinstance(value, RecordValue) and value.rows is not None:
             yield Finding(
-                "HF602", f"'{node.label}' makes {value}, which nobody reads", Label(node.span), help=("return it or remove the call",)
+                "HF602",
+                f"'{node.label}' makes {value}, which nobody reads",
+                Label(node.span),
+                help=("return it or remove the call",),
             )

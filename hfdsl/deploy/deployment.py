@@ -17,7 +17,7 @@ W = TypeVar("W", bound=Worker, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Placement(Generic[W]):
-    """A role's class and constructor arguments, the pool that it runs on and the mesh that its ranks are laid out on."""
+    """A role's class and constructor arguments, the pool that it runs on, and the mesh of its ranks."""
 
     role: type[W]
     args: tuple[Any, ...]
@@ -33,8 +33,8 @@ def place(
 ) -> Placement[W]:
     """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
 
-    Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a role
-    processes of its own on the same devices.
+    Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a
+    role processes of its own on the same devices.
 
     Raises:
         ResourceError: HF507 where ``pool`` is not a pool or ``role`` is not a role class.
@@ -42,7 +42,7 @@ def place(
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...
     >>> str(hf.place(Actor, pool=hf.ResourcePool([2]), mesh=hf.Mesh(tp=2)).mesh)
-    'pp=1 dp=1 tp=2'
+    'Mesh(pp=1 dp=1 tp=2)'
     """
     if not (isinstance(role, type) and issubclass(role, Worker)):
         raise ResourceError("HF507", f"place takes a role class derived from hf.Worker, got {role!r}")
@@ -74,7 +74,8 @@ class Deployment:
         return iter(self.placements)
 
     def __repr__(self) -> str:
-        return f"Deployment({', '.join(f'{n}={p.role.__name__} on {p.pool} {p.mesh}' for n, p in self.placements.items())})"
+        places = [f"{name}={p.role.__name__} on {p.pool} {p.mesh}" for name, p in self.placements.items()]
+        return f"Deployment({', '.join(places)})"
 
     @property
     def pools(self) -> tuple[ResourcePool, ...]:

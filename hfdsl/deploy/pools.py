@@ -13,10 +13,10 @@ _names = count(1)
 
 @dataclass(frozen=True, slots=True)
 class ResourcePool:
-    """A set of devices: ``processes[i]`` slots, one GPU each, on node i (with ``use_gpu=False`` one slot is a CPU process).
+    """A set of devices: ``processes[i]`` slots on node i, one GPU each (with ``use_gpu=False`` one CPU process each).
 
-    ``parts`` names the pools that a merged pool is made of, ``part_of`` the pool and first slot that a split pool is cut from:
-    such pools share their devices.
+    ``parts`` names the pools that a merged pool is made of, ``part_of`` the pool that a split pool is cut from and its
+    first slot there: such pools share their devices.
 
     >>> train = ResourcePool([4, 4], name="train")
     >>> train.world_size, [half.world_size for half in train.split([6, 2])]
@@ -63,7 +63,9 @@ class ResourcePool:
             ResourceError: HF514 where one has GPUs and the other has none, or both are the same devices.
         """
         if self.use_gpu != other.use_gpu:
-            raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': one uses GPUs, the other does not")
+            raise ResourceError(
+                "HF514", f"cannot merge '{self.name}' and '{other.name}': one uses GPUs, the other does not"
+            )
         if {pool.name for pool in _roots(self)} & {pool.name for pool in _roots(other)}:
             raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': they share devices already")
         merged = name or f"{self.name}+{other.name}"
@@ -77,12 +79,16 @@ class ResourcePool:
         """
         if sum(sizes) != self.world_size or any(size < 1 for size in sizes):
             raise ResourceError(
-                "HF514", f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: the sizes must add up to it"
+                "HF514",
+                f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: the sizes must add up to it",
             )
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return tuple(
             ResourcePool(
-                _per_node(self.processes, start, size), self.use_gpu, f"{self.name}[{start}:{start + size}]", part_of=(self, start)
+                _per_node(self.processes, start, size),
+                self.use_gpu,
+                f"{self.name}[{start}:{start + size}]",
+                part_of=(self, start),
             )
             for start, size in zip(starts, sizes, strict=True)
         )

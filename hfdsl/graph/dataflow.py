@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from hfdsl.graph.eager import eager_arguments, eager_run
 from hfdsl.graph.program import Graph
@@ -21,7 +21,10 @@ R = TypeVar("R")
 
 
 class Dataflow(Generic[P, R]):
-    """A dataflow. Call it with real workers and batches to run it eagerly; ``check`` and ``compile`` trace it instead."""
+    """A dataflow.
+
+    Call it with real workers and batches to run it eagerly; ``check`` and ``compile`` trace it instead.
+    """
 
     def __init__(self, body: Callable[P, R]) -> None:
         functools.update_wrapper(self, body)
@@ -29,10 +32,12 @@ class Dataflow(Generic[P, R]):
         self._steps = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run eagerly, each worker a world of one rank; within another dataflow, become a part of it."""
         if active_tracer((*args, *kwargs.values())) is not None:
             return self.body(*args, **kwargs)  # a dataflow within a dataflow: its nodes become the outer one's
-        with eager_run(seed=0, step=self._steps):
-            result = self.body(**eager_arguments(self.body, args, kwargs))
+        with eager_run(self.body.__name__, seed=0, step=self._steps):
+            body: Callable[..., R] = self.body  # the same parameters, by name
+            result = body(**eager_arguments(body, args, kwargs))
         self._steps += 1
         return result
 

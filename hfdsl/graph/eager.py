@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import WiringError
@@ -22,6 +22,7 @@ from hfdsl.types.batches import Batch, closest, schema
 class EagerRun:
     """One eager call of a dataflow: numbers its calls as a trace would, so that random streams are the same."""
 
+    dataflow: str
     seed: int
     step: int
     calls: int = 0
@@ -31,9 +32,9 @@ _run: ContextVar[EagerRun | None] = ContextVar("hfdsl_eager", default=None)
 
 
 @contextmanager
-def eager_run(seed: int, step: int) -> Iterator[None]:
+def eager_run(dataflow: str, seed: int, step: int) -> Iterator[None]:
     """Within this, calls of roles and functions are numbered."""
-    token = _run.set(EagerRun(seed, step))
+    token = _run.set(EagerRun(dataflow, seed, step))
     try:
         yield
     finally:
@@ -47,7 +48,7 @@ def next_call(rows: int | None = None) -> Iterator[None]:
     if run is None:
         yield
         return
-    call = Call(seed=run.seed, step=run.step, node=run.calls, rank=0, first_row=0, row_count=rows)
+    call = Call(run.seed, run.step, run.calls, 0, 0, rows, run.dataflow)
     run.calls += 1
     with in_call(call), seeded(call):
         yield
@@ -58,7 +59,7 @@ class _SoleGroup:
     """The worker group that an eagerly called worker is: what protocol functions read of a group."""
 
     workers: tuple[Worker, ...]
-    mesh: Mesh = Mesh()
+    mesh: Mesh = field(default_factory=Mesh)
     world_size: int = 1
 
 
@@ -69,10 +70,12 @@ class EagerRole:
         self._name, self._worker = name, worker
 
     def __getattr__(self, method: str) -> Any:
-        signatures = role_signatures(type(self._worker))
+        role: type = type(self._worker)
+        signatures = role_signatures(role)
         if method not in signatures:
-            role = type(self._worker).__name__
-            raise WiringError("HF202", f"role '{role}' has no method '{method}'; {closest(method, list(signatures))}")
+            raise WiringError(
+                "HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, list(signatures))}"
+            )
         return lambda *args, **kwargs: self._call(signatures[method], args, kwargs)
 
     def _call(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """Inference: the size of every value, and every place where a value does not fit its port.
 
-One forward pass. At each call the row dim (and the type variables) of the ports are bound by what is wired to them, left to
-right; all other dims are the same everywhere in the program.
+One forward pass. At each call the row dim (and the type variables) of the ports are bound by what is wired to them,
+left to right; all other dims are the same everywhere in the program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from hfdsl.graph.program import Broken, Constant, Graph, Input, MiniBatch, Node, Operand, Pack, Ref, Repeat
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
-from hfdsl.types.batches import schema
+from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Size, atom_size, constant, solve
 
@@ -63,7 +63,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """``values[node]`` is what each node makes; ``bindings[node]`` what its call bound; ``mismatches`` what does not fit."""
+    """What a pass found: what each node makes (``values``), what its call bound (``bindings``), what does not fit."""
 
     values: tuple[Value, ...]
     bindings: tuple[Mapping[Any, Size], ...]
@@ -101,7 +101,9 @@ class _Call:
     bound: dict[Any, Size] = field(default_factory=dict)
     bound_by: dict[Any, str] = field(default_factory=dict)
 
-    def report(self, kind: MismatchKind, port: str, formal: PortType, actual: Any, source: Any, **detail: object) -> None:
+    def report(
+        self, kind: MismatchKind, port: str, formal: PortType, actual: Any, source: Any, **detail: object
+    ) -> None:
         facts = tuple((name, str(value)) for name, value in detail.items())
         want, have = detail.get("want"), detail.get("have")
         sizes = (want, have) if isinstance(want, Size) and isinstance(have, Size) else (None, None)
@@ -109,32 +111,43 @@ class _Call:
 
     def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
         """One port against the value that is wired to it."""
-        if isinstance(formal, ListType) or isinstance(actual, ListType):
-            if not isinstance(formal, ListType) or not isinstance(actual, ListType) or formal.kind != actual.kind:
+        match formal:
+            case ListType():
+                self.entries(port, formal, actual, source)
+            case _ if isinstance(actual, ListType):
                 self.report(MismatchKind.LIST, port, formal, actual, source)
-        elif isinstance(formal, RecordType):
-            if not isinstance(actual, RecordValue):
-                self.report(MismatchKind.VALUE, port, formal, actual, source)
-            elif not issubclass(actual.type.record, formal.record):
-                self.report(MismatchKind.RECORD, port, formal, actual, source)
-            elif actual.rows is not None and (row := schema(formal.record).row) is not None:
-                self.rows(port, formal, row, actual.rows, actual, source)
-        elif isinstance(formal, ColumnSpec):
-            self.column(port, formal, actual, source)
-        elif isinstance(formal, (ObjSpec, MetricSpec)):
-            if type(actual) is not type(formal):
-                self.report(MismatchKind.VALUE, port, formal, actual, source)
-            elif isinstance(formal, ObjSpec) and isinstance(actual, ObjSpec):
+            case RecordType(record) if isinstance(actual, RecordValue):
+                if not issubclass(actual.type.record, record):
+                    self.report(MismatchKind.RECORD, port, formal, actual, source)
+                elif actual.rows is not None and (row := schema(record).row) is not None:
+                    self.rows(port, formal, row, actual.rows, actual, source)
+            case ColumnSpec() if isinstance(actual, ColumnSpec):
+                self.column(port, formal, actual, source)
+            case ObjSpec() if isinstance(actual, ObjSpec):
                 self.rows(port, formal, formal.row, actual.row, actual, source)
-        elif not isinstance(actual, Constant):
-            self.report(MismatchKind.VALUE, port, formal, actual, source)
-        elif not _fits_static(actual.value, formal.annotation):
-            self.report(MismatchKind.VALUE, port, formal, actual, source)
+            case MetricSpec() if isinstance(actual, MetricSpec):
+                pass
+            case StaticType(annotation) if _fits_static(actual, annotation):
+                pass
+            case _:
+                self.report(MismatchKind.VALUE, port, formal, actual, source)
 
-    def column(self, port: str, formal: ColumnSpec, actual: Any, source: Any) -> None:
-        if not isinstance(actual, ColumnSpec):
-            self.report(MismatchKind.VALUE, port, formal, actual, source)
-        elif actual.dtype is not formal.dtype:
+    def entries(self, port: str, formal: ListType, actual: Any, source: Any) -> None:
+        """A list of ranks' values goes where one of its kind is taken, if an entry does."""
+        if isinstance(actual, Constant) and isinstance(actual.value, (list, tuple)):
+            inner = formal.inner
+            if not isinstance(inner, StaticType) or any(
+                not _fits_static(Constant(v), inner.annotation) for v in actual.value
+            ):
+                self.report(MismatchKind.VALUE, port, formal, actual, source)
+        elif not isinstance(actual, ListType) or actual.kind != formal.kind:
+            self.report(MismatchKind.LIST, port, formal, actual, source)
+        else:
+            inner = actual.inner  # its entries have rows of their own, which nobody compares
+            self.match(port, formal.inner, RecordValue(inner, None) if isinstance(inner, RecordType) else inner, source)
+
+    def column(self, port: str, formal: ColumnSpec, actual: ColumnSpec, source: Any) -> None:
+        if actual.dtype is not formal.dtype:
             self.report(MismatchKind.DTYPE, port, formal, actual, source)
         elif len(actual.dims) != len(formal.dims):
             self.report(MismatchKind.RANK, port, formal, actual, source)
@@ -145,14 +158,18 @@ class _Call:
                 else:
                     self.dim(port, formal, want, have, position, actual, source)
 
-    def dim(self, port: str, formal: ColumnSpec, want: Size, have: Size, position: int, actual: Any, source: Any) -> None:
+    def dim(
+        self, port: str, formal: ColumnSpec, want: Size, have: Size, position: int, actual: Any, source: Any
+    ) -> None:
         variables = {a: self.bound[a] for a in want.atoms if a in self.bound and isinstance(a, TypeVar)}
         free = [a for a in want.atoms if isinstance(a, TypeVar) and a not in self.bound]
         if free:
             rigid = {a: atom_size(a) for a in want.atoms if not isinstance(a, TypeVar)}
             found = solve(want, have, {**rigid, **variables})
             if found is None:
-                self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=position, want=want, have=have)
+                self.report(
+                    MismatchKind.UNSOLVED, port, formal, actual, source, position=position, want=want, have=have
+                )
             for atom, value in (found or {}).items():
                 self.bound[atom], self.bound_by[atom] = value, port
             return
@@ -171,15 +188,14 @@ class _Call:
             return
         for atom, value in found.items():
             self.bound[atom], self.bound_by[atom] = value, port
-        if found or not want.atoms:
+        if found:
             return
         expected = want.substitute(self.bound)
         answer = expected.equals(have)
         if answer is not Answer.PROVED:
             kind = MismatchKind.ROWS if answer is Answer.REFUTED else MismatchKind.ROWS_UNKNOWN
-            self.report(
-                kind, port, formal, actual, source, want=expected, have=have, origin=self.bound_by[want.atoms[0]]
-            )
+            origin = self.bound_by[want.atoms[0]] if want.atoms else ""
+            self.report(kind, port, formal, actual, source, want=expected, have=have, origin=origin)
 
 
 def infer(graph: Graph) -> Inference:
@@ -203,20 +219,19 @@ def _value(node: Node, call: _Call, values: list[Value]) -> Value:
         case MiniBatch(_, count):
             return _scaled(operand_value(values, node.arguments[0][1]), constant(1) / constant(count))
         case Pack(record):
-            _match_columns(node, call, values)
+            _match_columns(record, node, call, values)
             return RecordValue(RecordType(record), _result_rows(record, call))
         case op:
             for name, operand in node.arguments:
                 port = op.signature.port(name)
                 actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
                 if port is not None and actual is not None and not isinstance(operand, Broken):
-                    call.match(name, port.type, actual, operand if isinstance(operand, Ref) else None)
+                    call.match(name, op.signature.takes(port), actual, operand if isinstance(operand, Ref) else None)
             return _result(node.result, call)
 
 
-def _match_columns(node: Node, call: _Call, values: list[Value]) -> None:
-    assert isinstance(node.op, Pack)  # narrows the type; only called for one
-    fields = schema(node.op.record).fields
+def _match_columns(record: type[Batch], node: Node, call: _Call, values: list[Value]) -> None:
+    fields = schema(record).fields
     for name, operand in node.arguments:
         actual = operand_value(values, operand)
         if actual is not None:
@@ -231,7 +246,7 @@ def _result(declared: PortType, call: _Call) -> Value:
     return ObjSpec(declared.type, declared.row.substitute(call.bound)) if isinstance(declared, ObjSpec) else declared
 
 
-def _result_rows(record: Any, call: _Call) -> Size | None:
+def _result_rows(record: type[Batch], call: _Call) -> Size | None:
     row = schema(record).row
     return None if row is None else row.substitute(call.bound)
 
@@ -242,12 +257,17 @@ def _scaled(value: Value, factor: Size) -> Value:
     return value
 
 
-def _fits_static(value: object, annotation: Any) -> bool:
-    """Whether a literal fits a plain annotation; annotations that are not plain classes are the type checker's business."""
-    if annotation is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if annotation in (None, type(None)):
-        return value is None
-    return not isinstance(annotation, type) or isinstance(value, annotation)
+def _fits_static(actual: object, annotation: Any) -> bool:
+    """Whether a Python value fits a plain annotation; one that is no plain class is the type checker's business."""
+    if isinstance(actual, StaticType):  # what a role or function gives
+        given = actual.annotation
+    elif isinstance(actual, Constant):
+        given = type(actual.value)
+    else:
+        return False
+    if not isinstance(annotation, (type, type(None))) or not isinstance(given, (type, type(None))):
+        return True
+    wanted, given = annotation or type(None), given or type(None)
+    if given is bool or wanted is bool:
+        return given is wanted or wanted is object
+    return issubclass(given, wanted) or (wanted is float and given is int)

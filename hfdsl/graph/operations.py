@@ -30,8 +30,9 @@ def function(*, rows: Rows) -> _Same: ...
 def function(body: Any = None, /, *, rows: Rows = Independent) -> Any:
     """Make a stateless function a node of the dataflows that call it; it may run wherever its rows already are.
 
-    ``rows`` is a promise about the body: ``Independent`` (output row i depends on input row i alone), ``Grouped(n)`` (on its
-    group of n consecutive rows) or ``Whole``. It decides how the function may be split; ``hfdsl`` never splits beyond it.
+    ``rows`` is a promise about the body: ``Independent`` (output row i depends on input row i alone), ``Grouped(n)``
+    (on its group of n consecutive rows) or ``Whole``. It decides how the function may be split; ``hfdsl`` never splits
+    beyond it.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -57,7 +58,7 @@ def function(body: Any = None, /, *, rows: Rows = Independent) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         tracer = active_tracer((*args, *kwargs.values()))
         if tracer is not None:
-            return tracer.call_function(signature(), args, kwargs)
+            return tracer.call_function(signature, args, kwargs)
         with next_call():
             return body(*args, **kwargs)
 
@@ -112,7 +113,9 @@ def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
         return tracer.minibatches(batch, count)
     rows = len(batch)
     if count < 1 or rows % count:
-        raise SizeError("HF310", f"{rows} rows of '{type(batch).__name__}' do not split into {count} equal mini-batches")
+        raise SizeError(
+            "HF310", f"{rows} rows of '{type(batch).__name__}' do not split into {count} equal mini-batches"
+        )
     size = rows // count
     return tuple(batch[i * size : (i + 1) * size] for i in range(count))
 

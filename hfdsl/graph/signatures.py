@@ -50,7 +50,11 @@ class StaticType:
     annotation: Any
 
     def __str__(self) -> str:
-        return "None" if self.annotation in (None, type(None)) else getattr(self.annotation, "__name__", str(self.annotation))
+        return (
+            "None"
+            if self.annotation in (None, type(None))
+            else getattr(self.annotation, "__name__", str(self.annotation))
+        )
 
 
 PortType: TypeAlias = "RecordType | ListType | StaticType | ColumnSpec | ObjSpec | MetricSpec"
@@ -100,6 +104,15 @@ class Signature:
         """What the caller gets: a whole value, or a list over ranks or stages."""
         return self.registration.gives if self.registration else "whole"
 
+    @property
+    def per_rank(self) -> bool:
+        """Whether the caller gives one value a rank, ready cut."""
+        return self.protocol is not None and self.protocol.takes == "per_rank"
+
+    def takes(self, port: Port) -> PortType:
+        """What the caller wires to a port: its type, or a list with one value of it a rank."""
+        return ListType(PerRank.__name__, port.type) if self.per_rank else port.type
+
     def port(self, name: str) -> Port | None:
         """The port of that name."""
         return next((port for port in self.ports if port.name == name), None)
@@ -117,10 +130,14 @@ def role_signatures(role: type) -> dict[str, Signature]:
     Raises:
         DefinitionError: HF104, HF105, HF109.
     """
-    return {
-        name: _read(getattr(role, name), name, registration.rows, registration, skip_self=True)
-        for name, registration in registered_methods(role).items()
-    }
+    return {name: role_signature(role, name) for name in registered_methods(role)}
+
+
+@functools.cache
+def role_signature(role: type, name: str) -> Signature:
+    """The signature of one registered method; errors as for ``role_signatures``."""
+    registration = registered_methods(role)[name]
+    return _read(getattr(role, name), name, registration.rows, registration, skip_self=True)
 
 
 def _read(
@@ -129,20 +146,30 @@ def _read(
     owner = body.__qualname__.rpartition(".")[0].rpartition("<locals>.")[2]
     where = f"'{owner}.{name}'" if owner else f"'{name}'"
     try:
-        hints = typing.get_type_hints(body)
-    except NameError as error:
+        hints = type_hints(body, where)
+        parameters = list(inspect.signature(body).parameters.values())[1 if skip_self else 0 :]
+        ports = tuple(_port(p, hints, where) for p in parameters)
+        returns = port_type(hints.get("return", inspect.Parameter.empty), f"the result of {where}")
+    except DefinitionError as error:
+        error.span = definition_span(body)
+        raise
+    return Signature(name, ports, returns, rows or Independent, body, registration)
+
+
+def type_hints(body: Callable[..., Any], where: str) -> dict[str, Any]:
+    """The annotations of a function as objects.
+
+    Raises:
+        DefinitionError: HF109 where one cannot be evaluated.
+    """
+    try:
+        return typing.get_type_hints(body)
+    except DefinitionError:
+        raise
+    except (NameError, AttributeError, TypeError, ValueError, LookupError, SyntaxError) as error:
         raise DefinitionError(
             "HF109", f"{where}: cannot evaluate an annotation ({error}); define the class or dim at module level"
         ) from None
-    parameters = list(inspect.signature(body).parameters.values())[1 if skip_self else 0 :]
-    return Signature(
-        name,
-        tuple(_port(p, hints, where) for p in parameters),
-        port_type(hints.get("return", inspect.Parameter.empty), f"the result of {where}"),
-        rows or Independent,
-        body,
-        registration,
-    )
 
 
 def _port(parameter: inspect.Parameter, hints: dict[str, Any], where: str) -> Port:
@@ -170,10 +197,11 @@ def port_type(annotation: Any, where: str) -> PortType:
     if origin in (PerRank, PerStage):
         return ListType(origin.__name__, port_type(get_args(annotation)[0], where))
     if getattr(annotation, "__module__", "").partition(".")[0] in ("torch", "numpy") and _is_array(annotation):
-        raise DefinitionError("HF104", f"{where} is a bare {annotation.__name__}: write its dtype and dims, as in f32[B, R]")
+        raise DefinitionError(
+            "HF104", f"{where} is a bare {annotation.__name__}: write its dtype and dims, as in f32[B, R]"
+        )
     return StaticType(annotation)
 
 
 def _is_array(annotation: Any) -> bool:
     return getattr(annotation, "__name__", "") in ("Tensor", "ndarray", "Parameter")
-

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_OWN = tuple(_PACKAGE + room + os.sep for room in ("types", "protocols", "graph", "deploy", "check", "plan", "runtime"))
+_ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "runtime")
+_OWN = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in _ROOMS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import DefinitionError
@@ -28,22 +27,50 @@ from hfdsl.graph.program import (
     Repeat,
     RoleCall,
 )
-from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, role_signatures
+from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, role_signature, type_hints
 from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
+from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 
-_ARITHMETIC = (
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul neg pos abs invert "
-    "and rand or ror xor rxor lt le gt ge eq ne getitem setitem array array_ufunc torch_function"
-).split()
+_BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "divmod",
+    "pow",
+    "matmul",
+    "and",
+    "or",
+    "xor",
+    "lshift",
+    "rshift",
+)
+_OTHER = (
+    *("neg", "pos", "abs", "invert", "round", "lt", "le", "gt", "ge", "eq", "ne", "getitem", "setitem", "contains"),
+    *("array", "array_ufunc", "torch_function"),
+)
 
 
 class Symbolic:
     """What stands for a value while a dataflow is traced: it can be passed on, and nothing else."""
 
+    __slots__ = ("_operand", "_shown", "_tracer", "_type")
+    _operand: Operand
+    _shown: str
+    _tracer: Tracer
+    _type: PortType | None
+
     def __init__(self, tracer: Tracer, operand: Operand, type_: PortType | None, shown: str) -> None:
-        self._tracer, self._operand, self._type, self._shown = tracer, operand, type_, shown
+        for name, value in (("_tracer", tracer), ("_operand", operand), ("_type", type_), ("_shown", shown)):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not isinstance(self._operand, Broken):
+            self._tracer.misuse(MisuseKind.ASSIGN, self._shown, name, producer=self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -58,6 +85,7 @@ class Symbolic:
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
+        """A value is no function: a misuse, unless it stands in for one that was told already."""
         if isinstance(self._operand, Broken):
             return self  # a misspelt method, told where it was read
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
@@ -101,12 +129,16 @@ def _trap(operator: str) -> Callable[..., Any]:
     return compute
 
 
-for _name in _ARITHMETIC:
-    setattr(Symbolic, f"__{_name}__", _trap(_name.removeprefix("r") if _name != "ror" else "or"))
+for _name in (*_BINARY, *_OTHER):
+    setattr(Symbolic, f"__{_name}__", _trap(_name))
+for _name in _BINARY:
+    setattr(Symbolic, f"__r{_name}__", _trap(_name))
 
 
 class SymbolicField(Symbolic):
     """A column of a symbolic record; building a record from it is a node of the graph."""
+
+    __slots__ = ()
 
     def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
         """The symbolic record of class ``record`` with these columns."""
@@ -132,7 +164,10 @@ class SymbolicRole:
         signatures = self._tracer.signatures(self._role)
         if method not in signatures:
             return self._tracer.misuse(MisuseKind.NO_METHOD, self._role.__name__, method, tuple(signatures))
-        return lambda *args, **kwargs: self._tracer.call_role(self._name, signatures[method], args, kwargs)
+        signature = signatures[method]
+        if signature is None:
+            return Symbolic(self._tracer, Broken(), None, method)
+        return lambda *args, **kwargs: self._tracer.call_role(self._name, signature, args, kwargs)
 
 
 @dataclass
@@ -142,10 +177,26 @@ class Tracer:
     nodes: list[Node]
     misuses: list[Misuse]
     calls: int = 0
+    roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
 
-    def signatures(self, role: type) -> dict[str, Signature]:
-        """The role's signatures; a bad declaration is a misuse told once, and the role then has no methods."""
-        return role_signatures(role)
+    def signatures(self, role: type) -> dict[str, Signature | None]:
+        """The role's signatures, read once; None for a method whose declaration has no meaning, which is then told."""
+        if role not in self.roles:
+            self.roles[role] = {name: self._signature(role, name) for name in registered_methods(role)}
+        return self.roles[role]
+
+    def _signature(self, role: type, method: str) -> Signature | None:
+        try:
+            return role_signature(role, method)
+        except DefinitionError as error:
+            self.definition(error)
+            return None
+
+    def definition(self, error: DefinitionError, span: Span | None = None) -> Any:
+        """Note a declaration that has no meaning, where it stands (else at ``span``)."""
+        place = error.span if isinstance(error.span, Span) else span or caller_span()
+        self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
+        return Symbolic(self, Broken(), None, "<broken>")
 
     def misuse(
         self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
@@ -172,6 +223,11 @@ class Tracer:
                 return value._operand
             self.misuse(MisuseKind.FOREIGN, value._shown)
             return Broken()
+        if isinstance(value, (list, tuple, dict)):
+            entries = value.values() if isinstance(value, dict) else value
+            if any(isinstance(entry, Symbolic) for entry in entries):
+                self.misuse(MisuseKind.CONTAINER, type(value).__name__)
+                return Broken()
         return Constant(value)
 
     def call_role(self, role: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -180,8 +236,12 @@ class Tracer:
         self.calls += 1
         return self.emit(RoleCall(role, signature, self.calls - 1), arguments, signature.result)
 
-    def call_function(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function is called."""
+    def call_function(self, read: Callable[[], Signature], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function is called; ``read`` gives its signature."""
+        try:
+            signature = read()
+        except DefinitionError as error:
+            return self.definition(error)
         arguments = self.bind(signature, signature.name, args, kwargs)
         self.calls += 1
         return self.emit(FunctionCall(signature, self.calls - 1), arguments, signature.result)
@@ -195,7 +255,9 @@ class Tracer:
             self.misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
         stray = False
         for name, value in kwargs.items():
-            if signature.port(name) is None or name in bound:
+            if name in bound:
+                self.misuse(MisuseKind.TWICE, label, name, names, signature=signature)
+            elif signature.port(name) is None:
                 stray = True
                 self.misuse(MisuseKind.NO_PORT, label, name, names, signature=signature)
             else:
@@ -207,20 +269,25 @@ class Tracer:
 
     def repeat(self, batch: Any, times: Any) -> Any:
         """``hf.repeat`` on a symbolic record."""
-        if not isinstance(times, int) or isinstance(times, (bool, Symbolic)) or times < 1:
-            return self.misuse(MisuseKind.BAD_COUNT, "repeat", repr(times))
-        if not isinstance(batch._type, RecordType):
+        if not _is_count(times):
+            if isinstance(times, Symbolic) and isinstance(times._operand, Broken):
+                return times
+            return self.misuse(MisuseKind.BAD_COUNT, "repeat", _in_words(times))
+        if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, "repeat")
         return self.emit(Repeat(times), {"batch": batch}, batch._type)
 
     def minibatches(self, batch: Any, count: Any) -> tuple[Any, ...]:
         """``hf.minibatches`` on a symbolic record."""
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            self.misuse(MisuseKind.BAD_COUNT, "minibatches", repr(count))
-            return ()
-        if not isinstance(batch._type, RecordType):
+        if not _is_count(count):
+            if not (isinstance(count, Symbolic) and isinstance(count._operand, Broken)):
+                self.misuse(MisuseKind.BAD_COUNT, "minibatches", _in_words(count))
+            return (Symbolic(self, Broken(), None, "<broken>"),)
+        if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return (self._not_rows(batch, "minibatches"),)
-        return tuple(self.emit(MiniBatch(i, count), {"batch": batch}, batch._type) for i in range(count))
+        parts = [self.emit(MiniBatch(i, count), {"batch": batch}, batch._type) for i in range(count)]
+        shown = f"minibatch of {batch._shown}"  # the same for all: a mistake in the loop's body is told once
+        return tuple(Symbolic(self, part._operand, part._type, shown) for part in parts)
 
     def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
         """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""
@@ -230,18 +297,30 @@ class Tracer:
                 return self._not_rows(part, "merge")
             for name in schema(part._type.record).fields:
                 if name in columns and name in schema(record).fields:
-                    self.misuse(MisuseKind.MERGE_TWICE, record.__name__, name, (columns[name]._shown, part._shown), part)
+                    self.misuse(
+                        MisuseKind.MERGE_TWICE, record.__name__, name, (columns[name]._shown, part._shown), part
+                    )
                 columns[name] = getattr(part, name)
         for name in schema(record).fields:
             if name not in columns:
                 self.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
-        return self.emit(Pack(record), {n: columns[n] for n in schema(record).fields if n in columns}, RecordType(record))
+        return self.emit(
+            Pack(record), {n: columns[n] for n in schema(record).fields if n in columns}, RecordType(record)
+        )
 
     def _not_rows(self, value: Any, operation: str) -> Any:
         if isinstance(value, Symbolic) and isinstance(value._operand, Broken):
             return value
         shown = value._shown if isinstance(value, Symbolic) else type(value).__name__
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _in_words(value: object) -> str:
+    return f"'{value._shown}'" if isinstance(value, Symbolic) else repr(value)
 
 
 _active: ContextVar[Tracer | None] = ContextVar("hfdsl_tracer", default=None)
@@ -255,13 +334,10 @@ def active_tracer(values: tuple[Any, ...]) -> Tracer | None:
 def trace(body: Callable[..., Any]) -> Graph:
     """Trace a dataflow. Never raises for a mistake in it: mistakes are in ``Graph.misuses``.
 
-    A ``DefinitionError`` of a record or role that the dataflow names is the one exception: without it there is no program.
+    An annotation of the dataflow that cannot be evaluated (HF109) is the one exception: without it there is no program.
     """
     tracer, roles, span = Tracer([], []), {}, definition_span(body)
-    try:
-        hints = typing.get_type_hints(body)
-    except NameError as error:
-        raise DefinitionError("HF109", f"'{body.__name__}': cannot evaluate an annotation ({error})") from None
+    hints = type_hints(body, f"'{body.__name__}'")
     arguments: dict[str, Any] = {}
     for name in inspect.signature(body).parameters:
         kind = hints.get(name)
@@ -269,9 +345,15 @@ def trace(body: Callable[..., Any]) -> Graph:
             roles[name] = kind
             arguments[name] = SymbolicRole(tracer, name, kind)
         elif isinstance(kind, type) and issubclass(kind, Batch):
-            arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
+            try:
+                schema(kind)
+            except DefinitionError as error:
+                arguments[name] = tracer.definition(error, span)
+            else:
+                arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
         else:
-            tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, (str(kind),)))
+            shown = f"is a '{getattr(kind, '__name__', kind)}'" if name in hints else "has no annotation"
+            tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, (shown,)))
             arguments[name] = Symbolic(tracer, Broken(), None, name)
     nodes = [n if not isinstance(n.op, Input) else Node(n.id, n.op, (), n.result, span) for n in tracer.nodes]
     tracer.nodes[:] = nodes
@@ -283,9 +365,10 @@ def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) ->
     token = _active.set(tracer)
     try:
         return body(**arguments)
-    except DefinitionError:
-        raise
-    except Exception as error:  # the user's own code, on values that a mistake may have made strange
+    except DefinitionError as error:
+        tracer.definition(error, traceback_span(error))
+        return None
+    except Exception as error:  # noqa: BLE001  # the user's own code, on values that a mistake may have made strange
         if not tracer.misuses:
             text = f"{type(error).__name__}: {error}"
             tracer.misuses.append(Misuse(MisuseKind.RAISED, traceback_span(error), body.__name__, text))

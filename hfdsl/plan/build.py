@@ -108,10 +108,14 @@ def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op:
 def _may_split(subject: Subject, signature: Signature, rows: Size | None, home: Layout) -> bool:
     if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
         return False
-    if any(isinstance(port.type, ListType) for port in signature.ports) or not isinstance(signature.returns, (RecordType, ColumnSpec)):
+    if any(isinstance(port.type, ListType) for port in signature.ports) or not isinstance(
+        signature.returns, (RecordType, ColumnSpec)
+    ):
         return False
     group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
-    made = schema(signature.returns.record).row if isinstance(signature.returns, RecordType) else signature.returns.dims[0]
+    made = (
+        schema(signature.returns.record).row if isinstance(signature.returns, RecordType) else signature.returns.dims[0]
+    )
     if made is None:
         return False  # metrics of a part are not the metrics of the whole
     return subject.known(rows).divisible_by(home.chunks * group) is Answer.PROVED
@@ -142,7 +146,10 @@ def _lifetimes(subject: Subject, steps: list[Step]) -> list[Step]:
         for node, _ in columns_read(subject.graph, step.node):
             last[node, step.group] = step.node
     return [
-        replace(step, last_reads=tuple(n for (n, group), reader in last.items() if (group, reader) == (step.group, step.node)))
+        replace(
+            step,
+            last_reads=tuple(n for (n, group), reader in last.items() if (group, reader) == (step.group, step.node)),
+        )
         for step in steps
     ]
 

@@ -41,8 +41,8 @@ class Layout:
 class Step:
     """One call of a role method or function: on which ranks of which group, and which rows each of them gets.
 
-    ``chunk_of[i]`` is the chunk of ``ranks[i]``; with ``chunks == 1`` every rank gets the whole value, with ``per_rank`` the entry of
-    a list that has its number.
+    ``chunk_of[i]`` is the chunk of ``ranks[i]``; with ``chunks == 1`` every rank gets the whole value, with ``per_rank``
+    the entry of a list that has its number.
     """
 
     node: int
@@ -127,8 +127,8 @@ class Plan:
     ) -> Running:
         """Start the plan's processes; use it as a context manager, which also ends them.
 
-        ``backend="local"`` simulates all ranks in this process, ``"ray"`` makes worker groups on the Ray cluster that is connected
-        (or starts one). ``seed`` is the root of every random stream; ``timeout`` (seconds) bounds placing and starting,
+        ``backend="local"`` simulates all ranks in this process, ``"ray"`` makes worker groups on the Ray cluster that
+        is connected (or starts one). ``seed`` is the root of every random stream; ``timeout`` (seconds) bounds placing and starting,
         ``deadline`` one step. ``worker_env`` adds environment variables to Ray workers.
 
         Raises:

@@ -117,7 +117,11 @@ class Reader:
         parts = [self.value(operand, wanted, first, last) for first, last in _runs(positions)]
         if isinstance(wanted, RecordType):
             return wanted.record.__hf_concat__(parts)
-        return wrap(wanted, join_column(wanted, [p._value for p in parts])) if isinstance(wanted, (ColumnSpec, ObjSpec)) else parts[0]
+        return (
+            wrap(wanted, join_column(wanted, [p._value for p in parts]))
+            if isinstance(wanted, (ColumnSpec, ObjSpec))
+            else parts[0]
+        )
 
 
 def _inner(node: Node) -> int:

@@ -20,7 +20,8 @@ from hfdsl.types.rows import Grouped
 @dataclass(frozen=True, slots=True)
 class RowTable:
     """``rows[node]``: the rows of a value; ``bounds[node]``: the first row of each chunk, and the end; ``given[node]``: per
-    step, the bounds of the rows that its ranks are given, pad rows included."""
+    step, the bounds of the rows that its ranks are given, pad rows included.
+    """
 
     rows: Mapping[int, int]
     bounds: Mapping[int, tuple[int, ...]]
@@ -34,7 +35,7 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
         SizeError: HF302 where an input has another size than the plan or than another input.
     """
     known: dict[Any, int] = dict(plan.dims)
-    origin: dict[Any, str] = {dim: "the plan was compiled for" for dim in plan.dims}
+    origin: dict[Any, str] = dict.fromkeys(plan.dims, "the plan was compiled for")
     for number, batch in inputs.items():
         name = plan.node(number).label
         for column, spec in schema(type(batch)).fields.items():
@@ -48,7 +49,8 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
                 if all(atom in known for atom in dim.atoms) and evaluate(dim, known) != length:
                     why = ", ".join(f"{origin[a]} {a.__name__} = {known[a]}" for a in dim.atoms)
                     raise SizeError(
-                        "HF302", f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, known)} ({why})"
+                        "HF302",
+                        f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, known)} ({why})",
                     )
     return known
 
@@ -65,7 +67,9 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
         number = _number(size[0] if isinstance(size, tuple) and size else size, sizes)
         if number is not None:
             rows[node.id] = number
-    bounds: dict[int, tuple[int, ...]] = {n.id: (0, rows[n.id]) for n in plan.graph.nodes if isinstance(n.op, Input) and n.id in rows}
+    bounds: dict[int, tuple[int, ...]] = {
+        n.id: (0, rows[n.id]) for n in plan.graph.nodes if isinstance(n.op, Input) and n.id in rows
+    }
     given: dict[int, tuple[int, ...]] = {}
     for step in plan.steps:
         total = rows.get(step.rows_from) if step.rows_from is not None else None
@@ -77,7 +81,9 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
         made = rows.get(step.node)
         if made is not None and not step.layout.lists:
             # A chunk's result rows are its real rows, scaled: pad rows are cut off where they were made.
-            bounds[step.node] = tuple(min(edge, total) * made // total for edge in given[step.node]) if total else (0, made)
+            bounds[step.node] = (
+                tuple(min(edge, total) * made // total for edge in given[step.node]) if total else (0, made)
+            )
     return RowTable(rows, bounds, given)
 
 

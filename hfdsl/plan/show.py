@@ -19,7 +19,9 @@ def show(plan: Plan) -> str:
     lines += ["", "steps"]
     table = [row for step in plan.steps for row in _rows(plan, step)]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)] if table else []
-    lines += ["  " + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in table]
+    lines += [
+        "  " + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in table
+    ]
     return "\n".join([*lines, "", *_sums(plan)])
 
 

@@ -30,7 +30,8 @@ class Read:
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """For one set of sizes: ``remote[node][i]`` the (node, chunk) pairs that the i-th rank of a step gets from other
-    processes, ``exports[node]`` the columns of a value that leave the process that made it."""
+    processes, ``exports[node]`` the columns of a value that leave the process that made it.
+    """
 
     table: RowTable
     remote: Mapping[int, tuple[tuple[tuple[int, int], ...], ...]]
@@ -49,7 +50,7 @@ def columns_read(graph: Graph, number: int) -> Iterator[tuple[int, str]]:
         port = node.op.signature.port(name)
         if isinstance(operand, Ref) and port is not None:
             for column in columns_of(port.type, operand):
-                yield from _stored(graph, operand.node, column)
+                yield from origins(graph, operand.node, column)
 
 
 def columns_of(wanted: PortType, operand: Ref) -> tuple[str, ...]:
@@ -58,15 +59,16 @@ def columns_of(wanted: PortType, operand: Ref) -> tuple[str, ...]:
     return tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (operand.column or VALUE,)
 
 
-def _stored(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]:
+def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]:
+    """The columns that a column of a node is read from: repeats, mini-batches and merges are seen through."""
     node = graph.nodes[number]
     match node.op:
         case Repeat() | MiniBatch():
-            yield from (pair for ref in node.refs for pair in _stored(graph, ref.node, column))
+            yield from (pair for ref in node.refs for pair in origins(graph, ref.node, column))
         case Pack():
             operand = dict(node.arguments)[column]
             if isinstance(operand, Ref):
-                yield from _stored(graph, operand.node, operand.column or VALUE)
+                yield from origins(graph, operand.node, operand.column or VALUE)
         case _:
             yield number, column
 
@@ -114,7 +116,7 @@ def traffic(plan: Plan, table: RowTable) -> Traffic:
     exports: dict[int, dict[str, None]] = {}
     for ref in plan.graph.output.refs():
         for column in columns_of(plan.node(ref.node).result, ref):
-            for node, stored in _stored(plan.graph, ref.node, column):
+            for node, stored in origins(plan.graph, ref.node, column):
                 exports.setdefault(node, {})[stored] = None
     for step in plan.steps:
         ranks = []

@@ -30,6 +30,7 @@ class Call:
     rank: int
     first_row: int = 0
     row_count: int | None = None
+    dataflow: str = ""
 
     @property
     def rows(self) -> range:
@@ -39,8 +40,8 @@ class Call:
         return range(self.first_row, self.first_row + self.row_count)
 
     def stream_seed(self, *parts: int) -> int:
-        """A 63-bit seed derived from the run's seed, the step, the node and ``parts``."""
-        text = ":".join(map(str, (self.seed, self.step, self.node, *parts)))
+        """A 63-bit seed derived from the run's seed, the dataflow, the step, the node and ``parts``."""
+        text = ":".join(map(str, (self.seed, self.dataflow, self.step, self.node, *parts)))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def generator(self, device: str = "cpu") -> torch.Generator:

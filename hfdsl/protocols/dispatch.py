@@ -19,11 +19,19 @@ class Group(Structural):
     """What the functions of a protocol may read of a worker group."""
 
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """The number of ranks."""
+        ...
+
     @property
-    def mesh(self) -> Mesh | None: ...
+    def mesh(self) -> Mesh | None:
+        """How the ranks are laid out, or None for one data-parallel row."""
+        ...
+
     @property
-    def workers(self) -> Sequence[Any]: ...
+    def workers(self) -> Sequence[Any]:
+        """One handle a rank."""
+        ...
 
 
 DispatchFn: TypeAlias = Callable[..., tuple[Any, Any]]

@@ -185,4 +185,3 @@ def mesh_or_flat(mesh: Mesh | None, ranks: int, owner: str) -> Mesh:
         return Mesh(dp=ranks)
     check_world(mesh, ranks, owner)
     return mesh
-

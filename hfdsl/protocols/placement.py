@@ -181,5 +181,3 @@ def cancels(left: Mapping[str, Placement], right: Mapping[str, Placement]) -> bo
     (True, False)
     """
     return dict(left) == dict(right) and all(isinstance(placed, (Replicated, Sharded)) for placed in left.values())
-
-

@@ -136,9 +136,7 @@ def _collected(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
     major = [axis for axis in protocol.split if axis in joined]
     nesting = major + [axis for axis in joined if axis not in major]
     ranks = (
-        rank
-        for rank in range(mesh.world_size)
-        if all(axis_rank(mesh, axis, rank) == at for axis, at in picked.items())
+        rank for rank in range(mesh.world_size) if all(axis_rank(mesh, axis, rank) == at for axis, at in picked.items())
     )
     return tuple(sorted(ranks, key=lambda rank: tuple(axis_rank(mesh, axis, rank) for axis in nesting)))
 

@@ -175,9 +175,7 @@ def add_rows(value: Any, missing: int, pad: Pad) -> Any:
     return container.join([value, *[value] * again, container.cut(value, 0, rest)])
 
 
-def split(
-    value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value"
-) -> list[Any]:
+def split(value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> list[Any]:
     """``chunks`` even chunks of a container's rows, in order, each of the container's own type.
 
     Tensor and array chunks are views of the caller's rows. Errors are those of ``rows_of`` and ``pad_size``.

@@ -78,8 +78,9 @@ def _chunked(
     def spread(key: int | str, value: Any) -> list[Any]:
         what, count = site.argument(key), protocol.chunk_count(mesh)
         if is_later(value):
-            return [value.__hf_cut__(index, count, pad=pad, group=group, what=what) for index in protocol.chunk_of(mesh)]
-        chunks = split(value, count, pad=pad, group=group, what=what)
+            chunks = [value.__hf_cut__(index, count, pad=pad, group=group, what=what) for index in range(count)]
+        else:
+            chunks = split(value, count, pad=pad, group=group, what=what)
         return [chunks[index] for index in protocol.chunk_of(mesh)]
 
     return spread

@@ -41,12 +41,12 @@ class RankContext:
         """The context that the environment variables tell, by default rank 0 of 1; HF513 for numbers that are none."""
         try:
             return cls(
-                rank=int(os.environ.get("RANK", 0)),
-                world_size=int(os.environ.get("WORLD_SIZE", 1)),
-                local_rank=int(os.environ.get("LOCAL_RANK", 0)),
-                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+                rank=int(os.environ.get("RANK", "0")),
+                world_size=int(os.environ.get("WORLD_SIZE", "1")),
+                local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+                local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
                 master_addr=os.environ.get("MASTER_ADDR", "127.0.0.1"),
-                master_port=int(os.environ.get("MASTER_PORT", 0)),
+                master_port=int(os.environ.get("MASTER_PORT", "0")),
             )
         except ValueError as error:
             raise ResourceError("HF513", f"a rank variable of the environment is no whole number: {error}") from None

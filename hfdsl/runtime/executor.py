@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +12,12 @@ from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.reading import VALUE, Piece, Reader, pack, unpack
+from hfdsl.plan.reading import VALUE, Piece, Reader, pack
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import Collectives
 from hfdsl.protocols.worker import RankContext, current_rank
-from hfdsl.types.batches import Batch, schema
+from hfdsl.types.batches import schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 
 
@@ -35,20 +34,30 @@ class Done:
 class Executor:
     """One rank of a process group. ``run`` does this rank's part of a step."""
 
-    def __init__(self, plan: Plan, roles: tuple[str, ...], context: RankContext, seed: int, collectives: Collectives | None) -> None:
-        self._plan, self._rank, self._seed = plan, context.rank, seed
-        self._steps = {step.node: step for step in plan.steps}
+    def __init__(
+        self, plan: Plan, roles: tuple[str, ...], context: RankContext, seed: int, collectives: Collectives | None
+    ) -> None:
+        self._rank, self._seed = context.rank, seed
+        self._deployment = plan.deployment
+        self._plans: dict[str, Plan] = {}
+        self._steps: dict[tuple[str, int], Step] = {}
+        self.add(plan)
         self._store: dict[int, tuple[int, Piece]] = {}
-        self._number = -1
+        self._current: tuple[str, int] | None = None
         self._workers = {name: self._build(name, context, collectives) for name in roles}
 
+    def add(self, plan: Plan) -> None:
+        """Learn another plan of the same deployment: its steps run on the same workers."""
+        self._plans[plan.name] = plan
+        self._steps |= {(plan.name, step.node): step for step in plan.steps}
+
     def _build(self, name: str, context: RankContext, collectives: Collectives | None) -> Any:
-        placement = self._plan.deployment[name]
+        placement = self._deployment[name]
         token = current_rank.set(replace(context, mesh=placement.mesh, collectives=collectives))
         # Not by rank: the replicas of a model start out equal. A role that wants them to differ has ``self.rank``.
         start = Call(self._seed, 0, -1, 0)
         try:
-            with seeded(replace(start, node=-1 - sorted(self._plan.deployment).index(name))):
+            with seeded(replace(start, node=-1 - sorted(self._deployment).index(name))):
                 return placement.role(*placement.args, **placement.kwargs)
         except Exception as error:
             raise _role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
@@ -56,7 +65,7 @@ class Executor:
             current_rank.reset(token)
 
     def run(
-        self, node: int, number: int, table: RowTable, exports: tuple[str, ...], pieces: Mapping[tuple[int, int], Piece],
+        self, plan: str, node: int, number: int, table: RowTable, exports: tuple[str, ...], pieces: Mapping[tuple[int, int], Piece],
         direct: Mapping[str, Any] | None = None,
     ) -> tuple[Done, Piece | None]:  # fmt: skip  # the parts of one message
         """This rank's part of a step: read its rows, run the body, keep the result, give what others read.
@@ -67,14 +76,14 @@ class Executor:
             RoleError: HF806 where the body raises.
             WiringError: HF805 where it returns something else than it declares.
         """
-        if number != self._number:
+        if (plan, number) != self._current:
             self._store.clear()  # a step owns its values: nothing of another step is ever read
-            self._number = number
-        step, start = self._steps[node], time.time()
+            self._current = (plan, number)
+        step, start = self._steps[plan, node], time.time()
         index = step.ranks.index(self._rank)
-        reader = Reader(self._plan.graph.nodes, self._plan.layouts, table, lambda n, c: self._fetch(n, c, pieces))
+        reader = Reader(self._plans[plan].graph.nodes, self._plans[plan].layouts, table, lambda n, c: self._fetch(n, c, pieces))
         arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
-        columns = self._body(step, index, number, table, arguments)
+        columns = self._body(plan, step, index, number, table, arguments)
         holds = step.layout.group == step.group and self._rank in step.layout.holders
         if holds:
             self._store[node] = (step.layout.holders.index(self._rank), columns)
@@ -83,17 +92,19 @@ class Executor:
         done = Done(step.label, self._rank, start, time.time())
         if step.custom is not None:
             return done, columns
-        return done, {name: columns[name] for name in exports} if holds and exports else None
+        return done, own_rows({name: columns[name] for name in exports}) if holds and exports else None
 
     def _fetch(self, node: int, chunk: int, pieces: Mapping[tuple[int, int], Piece]) -> Piece:
         kept = self._store.get(node)
         return kept[1] if kept is not None and kept[0] == chunk else pieces[node, chunk]
 
-    def _body(self, step: Step, index: int, number: int, table: RowTable, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _body(
+        self, plan: str, step: Step, index: int, number: int, table: RowTable, arguments: dict[str, Any]) -> dict[str, Any]:
         given = table.given.get(step.node)
         chunk = step.chunk_of[index]
         first, last = (given[chunk], given[chunk + 1]) if given else (0, None)
-        call = Call(self._seed, number, step.call, self._rank, first, last - first if last is not None else None)
+        rows = last - first if last is not None else None
+        call = Call(self._seed, number, step.call, self._rank, first, rows, plan)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
         with in_call(call), seeded(call):
             try:
@@ -105,6 +116,14 @@ class Executor:
         _check_result(step, result, self._rank)
         columns = pack(step.signature.returns, result)
         return columns if step.custom else _real_rows(step, chunk, table, columns, self._rank)
+
+
+def own_rows(piece: Piece) -> Piece:
+    """A piece whose tensors own just their rows: a view would take the whole tensor that it looks at along."""
+    return {
+        name: value.clone() if hasattr(value, "untyped_storage") and value.untyped_storage().nbytes() > value.nbytes else value
+        for name, value in piece.items()
+    }
 
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
@@ -150,7 +169,11 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
     part = step.layout.holders.index(rank) if not step.layout.lists else 0
     wanted = bounds[part + 1] - bounds[part] if not step.layout.lists and len(bounds) > part + 1 else rows
     expected = (given[chunk + 1] - given[chunk]) * rows // total
-    kinds = schema(step.signature.returns.record).fields if isinstance(step.signature.returns, RecordType) else {VALUE: step.signature.returns}
+    kinds = (
+        schema(step.signature.returns.record).fields
+        if isinstance(step.signature.returns, RecordType)
+        else {VALUE: step.signature.returns}
+    )
     real = {}
     for name, value in columns.items():
         if isinstance(kinds[name], MetricSpec):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hfdsl.errors import ResourceError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.local import LocalBackend
-from hfdsl.runtime.running import Running
+from hfdsl.runtime.running import Processes, Running
 
 
 def launch(
@@ -19,9 +19,9 @@ def launch(
         ResourceError: HF518 for an unknown backend; see ``Plan.launch`` for the others.
     """
     if backend == "local":
-        return Running(plan, LocalBackend(plan, seed))
+        return Running(plan, Processes(LocalBackend(plan, seed), {plan.name}))
     if backend == "ray":
         from hfdsl.runtime.ray import RayBackend
 
-        return Running(plan, RayBackend(plan, seed, timeout, deadline, worker_env))
+        return Running(plan, Processes(RayBackend(plan, seed, timeout, deadline, worker_env), {plan.name}))
     raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray'")

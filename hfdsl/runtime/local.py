@@ -104,7 +104,9 @@ class _Stuck(RoleError):
 
 
 class _LocalGroup(AxisGroup):
-    def __init__(self, turns: Turns, board: dict[tuple[tuple[int, ...], int], dict[int, Any]], ranks: tuple[int, ...], rank: int) -> None:
+    def __init__(
+        self, turns: Turns, board: dict[tuple[tuple[int, ...], int], dict[int, Any]], ranks: tuple[int, ...], rank: int
+    ) -> None:
         self._turns, self._board, self._ranks, self._me = turns, board, ranks, rank
         self._calls = 0
         self.size, self.rank = len(ranks), ranks.index(rank)
@@ -151,12 +153,17 @@ class LocalBackend:
             )
             self._collectives[group.name].forget()
 
+    def add(self, plan: Plan) -> None:
+        """Teach every executor another plan of the same deployment."""
+        for executor in (e for group in self._executors.values() for e in group):
+            executor.add(plan)
+
     def put(self, piece: Piece) -> Any:
         """A piece of the driver's."""
         return piece
 
     def run(
-        self, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
+        self, plan: str, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
         sources: Sequence[Mapping[tuple[int, int], Any]], direct: Sequence[Mapping[str, Any]] | None,
     ) -> list[tuple[Done, Any]]:  # fmt: skip  # the parts of one message
         """One (done, piece) a rank."""
@@ -164,7 +171,7 @@ class LocalBackend:
 
         def body(index: int) -> Callable[[], tuple[Done, Any]]:
             executor, given = executors[step.ranks[index]], direct[index] if direct is not None else None
-            return lambda: executor.run(step.node, number, table, exports, sources[index], given)
+            return lambda: executor.run(plan, step.node, number, table, exports, sources[index], given)
 
         bodies = [body(i) for i in range(len(step.ranks))]
         if step.group == DRIVER or len(bodies) < len(executors):

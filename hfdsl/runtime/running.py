@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from hfdsl.errors import HfError, WiringError
+from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.graph.program import Constant, Input, Output, Ref
 from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.plan.plan import Plan, Step
@@ -21,9 +22,10 @@ from hfdsl.types.batches import Batch, closest, upcast
 class Backend(Protocol):
     """What runs the ranks. A handle stands for a piece, wherever it is."""
 
+    def add(self, plan: Plan) -> None: ...
     def put(self, piece: Piece) -> Any: ...
     def run(
-        self, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
+        self, plan: str, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
         sources: Sequence[Mapping[tuple[int, int], Any]], direct: Sequence[Mapping[str, Any]] | None,
     ) -> list[tuple[Any, Any]]: ...  # fmt: skip  # the parts of one message
     def done(self, acknowledged: Sequence[Any]) -> list[Done]: ...
@@ -39,28 +41,71 @@ class _GroupView:
         self.workers = tuple(range(mesh.world_size))
 
 
+@dataclass
+class Processes:
+    """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step."""
+
+    backend: Backend | None
+    plans: set[str]
+    broken: str | None = None
+
+    def open(self, name: str) -> Backend:
+        """The backend, while it can be used.
+
+        Raises:
+            HfError: HF808 after the end, or after a failed step.
+        """
+        if self.backend is None:
+            raise HfError("HF808", f"the run of '{name}' is closed; launch the plan again")
+        if self.broken:
+            raise HfError("HF808", f"the run of '{name}' is broken since {self.broken}; launch the plan again")
+        return self.backend
+
+    def close(self) -> None:
+        """End all processes."""
+        if self.backend is not None:
+            backend, self.backend = self.backend, None
+            backend.close()
+
+
 class Running:
     """A launched plan. Use it as a context manager: leaving it, in whatever way, ends its processes."""
 
-    def __init__(self, plan: Plan, backend: Backend) -> None:
+    def __init__(self, plan: Plan, processes: Processes, owner: bool = True) -> None:
         self.plan = plan
-        self._backend: Backend | None = backend
-        self._broken: str | None = None
+        self._processes, self._owner = processes, owner
         self._traffic: dict[tuple[tuple[Any, int], ...], Traffic] = {}
         self._number = 0
         self._done: list[Done] = []
 
+    def also(self, plan: Plan) -> Running:
+        """Another plan of the same deployment on the same workers: an evaluation beside the training.
+
+        What it steps sees the weights as they are then. Its processes are this run's, and end with it.
+
+        Raises:
+            ResourceError: HF519 where the plan was compiled for another ``Deployment`` or has the name of one that runs.
+        """
+        if plan.deployment is not self.plan.deployment:
+            raise ResourceError("HF519", f"'{plan.name}' was compiled for another deployment than '{self.plan.name}'")
+        if plan.name in self._processes.plans:
+            raise ResourceError("HF519", f"a plan named '{plan.name}' runs here already")
+        self._processes.open(self.plan.name).add(plan)
+        self._processes.plans.add(plan.name)
+        return Running(plan, self._processes, owner=False)
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
         """End all processes; a second call does nothing."""
-        if self._backend is not None:
-            backend, self._backend = self._backend, None
-            backend.close()
+        if self._owner:
+            self._processes.close()
 
     @property
     def steps(self) -> int:
@@ -88,19 +133,16 @@ class Running:
             SizeError: HF302, HF310, HF313 for sizes that are not those of the plan, or that do not split.
             RoleError: HF806 where a body raised; the run is broken then.
         """
-        if self._backend is None:
-            raise HfError("HF808", f"the run of '{self.plan.name}' is closed; launch the plan again")
-        if self._broken:
-            raise HfError("HF808", f"the run of '{self.plan.name}' is broken since {self._broken}; launch the plan again")
+        backend = self._processes.open(self.plan.name)
         inputs = self._inputs(batches, named)
         sizes = bind_sizes(self.plan, inputs)
         key = tuple(sorted(((dim, size) for dim, size in sizes.items()), key=lambda pair: pair[0].__name__))
         if key not in self._traffic:
             self._traffic[key] = traffic(self.plan, row_table(self.plan, sizes))
         try:
-            result, done = _Step(self.plan, self._backend, self._traffic[key], self._number).run(inputs)
+            result, done = _Step(self.plan, backend, self._traffic[key], self._number).run(inputs)
         except BaseException as error:
-            self._broken = f"step {self._number} ({type(error).__name__})"
+            self._processes.broken = f"step {self._number} of '{self.plan.name}' ({type(error).__name__})"
             raise
         self._number += 1
         self._done = done
@@ -118,7 +160,9 @@ class Running:
         inputs: dict[int, Batch] = {}
         for name, node in nodes.items():
             if name not in given:
-                raise WiringError("HF203", f"'{self.plan.name}' is stepped without its input '{name}' (it takes {takes})")
+                raise WiringError(
+                    "HF203", f"'{self.plan.name}' is stepped without its input '{name}' (it takes {takes})"
+                )
             record = node.op.record if isinstance(node.op, Input) else Batch
             if not isinstance(given[name], record):
                 got = type(given[name]).__name__
@@ -156,7 +200,7 @@ class _Step:
             else:
                 sources = [{pair: self._handles[pair] for pair in rank} for rank in remote]
                 exports = self._traffic.exports.get(step.node, ())
-                outcomes = self._backend.run(step, self._number, self._traffic.table, exports, sources, None)
+                outcomes = self._backend.run(self._plan.name, step, self._number, self._traffic.table, exports, sources, None)
                 acknowledged += [done for done, _ in outcomes]
                 by_rank = dict(zip(step.ranks, outcomes, strict=True))
                 for chunk, holder in enumerate(step.layout.holders):
@@ -191,7 +235,7 @@ class _Step:
                 values[name] = reader.value(operand, port.type, 0, rows)
         group = _GroupView(self._plan.mesh(step.role or ""))
         direct = _dispatched(step, group, values)
-        outcomes = self._backend.run(step, self._number, self._traffic.table, (), [{} for _ in step.ranks], direct)
+        outcomes = self._backend.run(self._plan.name, step, self._number, self._traffic.table, (), [{} for _ in step.ranks], direct)
         pieces = self._backend.get([piece for _, piece in outcomes])
         outputs = [unpack(step.signature.returns, piece) for piece in pieces]
         collected = step.custom.collect_fn(group, outputs) if step.custom else None
@@ -223,12 +267,14 @@ def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[d
         if not isinstance(entries, (list, tuple)) or len(entries) != group.world_size:
             got = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else type(entries).__name__
             raise WiringError(
-                "HF407", f"the dispatch function of '{step.label}' made {got} for argument '{name}'; the mesh has {group.world_size} ranks"
+                "HF407",
+                f"the dispatch function of '{step.label}' made {got} for argument '{name}'; the mesh has {group.world_size} ranks",
             )
     return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
 
 
 def _call_style(signature: Signature, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     keyword_only = {port.name for port in signature.ports if port.keyword_only}
-    return {n: v for n, v in values.items() if n not in keyword_only}, {n: v for n, v in values.items() if n in keyword_only}
-
+    return {n: v for n, v in values.items() if n not in keyword_only}, {
+        n: v for n, v in values.items() if n in keyword_only
+    }

@@ -182,6 +182,8 @@ def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[
     try:
         return list(ray.get(list(refs), timeout=timeout))
     except RayTaskError as error:
+        for ref in refs:
+            ref.future()  # looked at: else Ray would log every other rank's failure again, as unhandled
         raise _told(error) from None
     except RayActorError as error:
         raise RoleError("HF806", f"a worker's process is gone: {error}") from None

@@ -68,9 +68,10 @@ def cannot_hold(
         "GPU": "use_gpu=False runs on CPUs; smaller or merged pools share devices",
         "CPU": "a lower max_colocate_count or ray.init(num_cpus=...) with more also helps",
     }[resource]
+    asked = " + ".join(f"{size * each:g}" for size in sizes)
     return ResourceError(
         CODES[resource],
-        f"{what} asks for {sum(sizes) * each:g} {resource}s ({' + '.join(f'{size * each:g}' for size in sizes)} by node), "
+        f"{what} asks for {sum(sizes) * each:g} {resource}s ({asked} by node), "
         f"and the cluster has {totals or 'none'} on its {len(nodes)} node(s){free}"
         + (f"; waited {waited:g} s. " if waited is not None else ". ")
         + f"{fits}; {fix}",

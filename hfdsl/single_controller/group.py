@@ -28,7 +28,7 @@ START_TIMEOUT = 300.0
 """Seconds in which every worker's process has to be up; the user's own constructors may then take what they take."""
 
 
-class UnknownMethod(WiringError, AttributeError):
+class UnknownMethodError(WiringError, AttributeError):
     """A group has no method of this name (HF202)."""
 
 
@@ -60,7 +60,9 @@ class RayWorkerGroup:
             raise ResourceError("HF507", f"a worker group needs a RayResourcePool, got {resource_pool!r}")
         detached = resource_pool.detached if detached is None else detached
         if detached and not resource_pool.detached:
-            raise ResourceError("HF507", f"a detached group needs a detached pool; {resource_pool} ends with its driver")
+            raise ResourceError(
+                "HF507", f"group is detached, pool {resource_pool} is not: create it with detached=True"
+            )
         size = resource_pool.world_size
         self._bind(ray_cls_with_init, mesh_or_flat(mesh, size, f"pool {resource_pool}"), size)
         env = checked_env(worker_env or {})
@@ -219,7 +221,12 @@ class RayWorkerGroup:
         return [outputs[rank] for rank in collected]
 
     def _call_functions(
-        self, target: Target, registration: Registration, functions: Functions, args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        target: Target,
+        registration: Registration,
+        functions: Functions,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
     ) -> Any:
         # Functions of the field grow their lists in place; the caller's own stay as they are.
         given, named = functions.dispatch_fn(self, *map(_loose, args), **{key: _loose(v) for key, v in kwargs.items()})
@@ -272,7 +279,7 @@ class RayWorkerGroup:
 
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known)) or 'none'}"
-        return UnknownMethod("HF202", f"group {self._name} has no {kind} {name!r}; {hint}")
+        return UnknownMethodError("HF202", f"group {self._name} has no {kind} {name!r}; {hint}")
 
     def _check_open(self) -> None:
         if self._lease.over:

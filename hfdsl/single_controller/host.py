@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 import ray
 
@@ -42,6 +42,18 @@ class Recipe:
     group: int = 1
     argument: str = "argument"
 
+    def whole(self, source: Iterator[Any]) -> Any:
+        """The joined value of the next outputs."""
+        outputs = [next(source) for _ in range(self.values)]
+        return assemble(outputs, self.padding, self.what, joined=self.joined)
+
+    def cut(self, value: Any) -> tuple[Any, Padding]:
+        """This rank's chunk, and the padding that even chunks took."""
+        count = self.chunks or 1
+        chunks = split(value, count, pad=self.pad, group=self.group, what=self.argument)
+        rows = rows_of(value)
+        return chunks[self.index], Padding(rows, rows_of(chunks[0]) * count - rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -59,21 +71,13 @@ class Order:
         if not self.recipes:
             return *self._named(list(values)), NO_PADDING
         source = iter(values)
-        made, counts, padding = [], {} if self.rows is None else {"the other arguments": self.rows}, NO_PADDING
-        for recipe in self.recipes:
-            if recipe is None:
-                made.append(next(source))
-                continue
-            outputs = [next(source) for _ in range(recipe.values)]
-            whole = assemble(outputs, recipe.padding, recipe.what, joined=recipe.joined)
-            if recipe.chunks is not None:
-                rows = counts[recipe.argument] = rows_of(whole, recipe.argument)
-                chunks = split(whole, recipe.chunks, pad=recipe.pad, group=recipe.group, what=recipe.argument)
-                padding = Padding(rows, rows_of(chunks[0]) * recipe.chunks - rows)
-                whole = chunks[recipe.index]
-            made.append(whole)
-        if counts:
-            same_rows(counts)
+        made = [next(source) if recipe is None else recipe.whole(source) for recipe in self.recipes]
+        cuts = [(at, recipe) for at, recipe in enumerate(self.recipes) if recipe is not None and recipe.chunks]
+        counts = {recipe.argument: rows_of(made[at], recipe.argument) for at, recipe in cuts}
+        same_rows({**counts, **({"what was given at once": self.rows} if counts and self.rows is not None else {})})
+        padding = NO_PADDING
+        for at, recipe in cuts:
+            made[at], padding = recipe.cut(made[at])
         return *self._named(made), padding
 
     def _named(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -123,7 +127,7 @@ class Host:
                     self._roles[role] = self.hf_classes[role](
                         *map(_arrived, args), **{key: _arrived(value) for key, value in kwargs.items()}
                     )
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  # as in hf_call
                     raise self._told(role, "__init__", error) from None
         finally:
             current_rank.reset(token)
@@ -137,7 +141,7 @@ class Host:
         args, kwargs, _ = order.arguments(values)
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
             raise self._told("", getattr(function, "__name__", repr(function)), error) from None
 
     def hf_call(self, order: Order, *values: Any) -> Any:
@@ -145,7 +149,7 @@ class Host:
         args, kwargs, padding = order.arguments(values)
         try:
             result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
             raise self._told(order.role, order.method, error) from None
         return _kept(order, result, padding)
 
@@ -170,7 +174,7 @@ class AsyncHost(Host):
             result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
             if inspect.isawaitable(result):
                 result = await result
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
             raise self._told(order.role, order.method, error) from None
         return _kept(order, result, padding)
 
@@ -205,20 +209,17 @@ def host_class(name: str, classes: Mapping[str, type]) -> type[Host]:
     functions = {(role, method): function for role, cls in classes.items() for method, function in methods_of(cls)}
     asynchronous = any(asyncio.iscoroutinefunction(function) for function in functions.values())
     forwards = {method_name(*target): _forward(*target, function) for target, function in functions.items()}
-    return type(name, (AsyncHost if asynchronous else Host,), {**forwards, "hf_classes": dict(classes)})
+    base: type[Host] = AsyncHost if asynchronous else Host
+    return cast("type[Host]", type(name, (base,), {**forwards, "hf_classes": dict(classes)}))
 
 
 def _forward(role: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    if asyncio.iscoroutinefunction(function):
+    @wraps(function)
+    def forward(self: Host, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._roles[role], method)(*args, **kwargs)
 
-        @wraps(function)
-        async def forward(self: Host, *args: Any, **kwargs: Any) -> Any:
-            return await getattr(self._roles[role], method)(*args, **kwargs)
+    @wraps(function)
+    async def forward_async(self: Host, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self._roles[role], method)(*args, **kwargs)
 
-    else:
-
-        @wraps(function)
-        def forward(self: Host, *args: Any, **kwargs: Any) -> Any:
-            return getattr(self._roles[role], method)(*args, **kwargs)
-
-    return forward
+    return forward_async if asyncio.iscoroutinefunction(function) else forward

@@ -38,8 +38,7 @@ class RayClassWithInitArgs:
         self.options: dict[str, Any] = dict(getattr(cls, "_default_options", {})) if isinstance(cls, ActorClass) else {}
         owner = plain_class(cls)
         # Of __init__ and not of the class: Worker's __new__ takes anything.
-        init = list(inspect.signature(owner.__init__).parameters.values())[1:]  # type: ignore[misc]
-        check_arguments(inspect.Signature(init), owner.__name__, args, kwargs)
+        check_arguments(bare_signature(owner.__init__, skip_self=True), owner.__name__, args, kwargs)  # type: ignore[misc]
 
     @property
     def roles(self) -> Mapping[str, RayClassWithInitArgs]:
@@ -73,6 +72,7 @@ class ColocatedClasses(RayClassWithInitArgs):
 
     @property
     def roles(self) -> Mapping[str, RayClassWithInitArgs]:
+        """The roles by name."""
         return self._roles
 
 
@@ -100,9 +100,7 @@ def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) 
     return ColocatedClasses(class_dict)
 
 
-def check_arguments(
-    signature: inspect.Signature, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
+def check_arguments(signature: inspect.Signature, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise ``WiringError`` (HF203) unless what has this signature can be called so."""
     try:
         signature.bind(*args, **kwargs)
@@ -136,12 +134,14 @@ def targets(given: RayClassWithInitArgs, only: str = "") -> dict[str, Target]:
             continue
         for method, function in methods_of(cls):
             name = method if only else method_name(role, method)
-            found[name] = Target(name, role, method, cls.__name__, function, _bare(cls, method, function))
+            free = inspect.ismethod(function) or isinstance(inspect.getattr_static(cls, method), staticmethod)
+            bare = bare_signature(function, skip_self=not free)
+            found[name] = Target(name, role, method, cls.__name__, function, bare)
     return found
 
 
-def _bare(cls: type, method: str, function: Callable[..., Any]) -> inspect.Signature:
+def bare_signature(function: Callable[..., Any], *, skip_self: bool) -> inspect.Signature:
+    """A function's signature as its caller sees it: without ``self``, and without what Ray adds for its tracing."""
     signature = inspect.signature(function)
-    if inspect.ismethod(function) or isinstance(inspect.getattr_static(cls, method), staticmethod):
-        return signature
-    return signature.replace(parameters=list(signature.parameters.values())[1:])
+    parameters = [one for name, one in signature.parameters.items() if name != "_ray_trace_ctx"]
+    return signature.replace(parameters=parameters[1:] if skip_self else parameters)

@@ -34,10 +34,10 @@ class Lease:
 
 
 def checked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a user adds; ``ResourceError`` (HF514) for one that the group sets, or a value that is no text."""
+    """What a user adds; ``ResourceError`` (HF514) for one of the group's own or a value that is no text."""
     reserved = sorted(set(env) & set(RESERVED_ENV))
     if reserved:
-        raise ResourceError("HF514", f"worker_env sets {', '.join(reserved)}, which the group sets itself; leave it out")
+        raise ResourceError("HF514", f"worker_env sets {', '.join(reserved)}, which the group sets; leave it out")
     odd = [name for name, value in env.items() if not isinstance(value, str)]
     if odd:
         raise ResourceError("HF514", f"worker_env holds strings; {odd[0]} is {env[odd[0]]!r}")
@@ -55,33 +55,25 @@ def check_room(pool: RayResourcePool, name: str) -> None:
         )
 
 
-def create_actor(
-    actor_class: Any, given: RayClassWithInitArgs, pool: RayResourcePool, rank: int, name: str, detached: bool, env: dict[str, str]
-) -> Any:
-    """The actor of one rank, on its slot; ``ResourceError`` (HF515) for a name that is taken."""
-    slot = pool.slots[rank]
-    options = {**given.options, **pool.process_share, "name": name, "lifetime": "detached" if detached else None}
+def create_actors(
+    given: RayClassWithInitArgs, pool: RayResourcePool, names: Sequence[str], detached: bool, env: Mapping[str, str]
+) -> list[Any]:
+    """One actor a slot; ``ResourceError`` (HF515) for a name that is taken, and those before it end again."""
+    options = {**given.options, **pool.process_share, "lifetime": "detached" if detached else None}
     if env:
         runtime = dict(options.get("runtime_env") or {})
         options["runtime_env"] = {**runtime, "env_vars": {**runtime.get("env_vars", {}), **env}}
-    where = PlacementGroupSchedulingStrategy(slot.node.placed, placement_group_bundle_index=slot.bundle)
-    try:
-        return actor_class.options(**options, scheduling_strategy=where).remote()
-    except ValueError as error:
-        raise ResourceError("HF515", f"worker {name!r} cannot be created: {error}; use another name_prefix") from None
-
-
-def create_actors(
-    given: RayClassWithInitArgs, pool: RayResourcePool, names: Sequence[str], detached: bool, env: dict[str, str]
-) -> list[Any]:
-    """One actor a slot; those that were created end again when a later one cannot be."""
     actor_class = ray.remote(host_class(given.name, given.classes))
     workers: list[Any] = []
     try:
-        for rank, name in enumerate(names):
-            workers.append(create_actor(actor_class, given, pool, rank, name, detached, env))
-    except BaseException:
+        for slot, name in zip(pool.slots, names, strict=True):
+            where = PlacementGroupSchedulingStrategy(slot.node.placed, placement_group_bundle_index=slot.bundle)
+            workers.append(actor_class.options(**options, name=name, scheduling_strategy=where).remote())
+    except BaseException as error:
         end_actors(workers)
+        if isinstance(error, ValueError) and "already taken" in str(error):
+            taken = names[len(workers)]
+            raise ResourceError("HF515", f"worker {taken!r} runs already; use another name_prefix") from None
         raise
     return workers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any, Protocol, TypeVar, dataclass_transform, runtime_checkabl
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.types.columns import REDUCTIONS, Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
-from hfdsl.types.dims import Size, constant, evaluate, solve
+from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.dtypes import BY_TORCH_NAME
 
 BatchT = TypeVar("BatchT", bound="Batch")
@@ -58,7 +59,16 @@ class _Field:
 class Batch:
     """A closed record of columns with one row dim; subclasses declare the columns.
 
-    Records are nominal: two classes with the same columns are different types. Building one checks dtypes, row counts and dims.
+    Records are nominal: two classes with the same columns are different types. Building one checks dtypes, row counts
+    and dims.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> questions = Questions(text=["6*7", "1+1"])
+    >>> len(questions), questions[1:].text.objects
+    (2, ['1+1'])
 
     Raises:
         DefinitionError: HF104, HF115 for a declaration that is not a record of columns with one row dim.
@@ -70,9 +80,9 @@ class Batch:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        annotations = cls.__dict__.get("__annotations__", {})
+        annotations = inspect.get_annotations(cls)
         for name in annotations:
-            if name in cls.__dict__:
+            if name in vars(cls):
                 raise DefinitionError("HF117", f"column '{name}' of '{cls.__name__}' has a default; records are closed")
             setattr(cls, name, _Field(name))
         frame = sys._getframe(1)  # the class statement: the only place that sees dims defined within a function
@@ -84,6 +94,7 @@ class Batch:
         schema(cls)
 
     def __new__(cls, *args: Any, **columns: Any) -> Any:
+        """A record, or what stands for one where a column belongs to a dataflow that is being traced."""
         for value in columns.values():
             if isinstance(value, SymbolicColumn):
                 return value.__hf_pack__(cls, columns)
@@ -92,11 +103,15 @@ class Batch:
     def __init__(self, **columns: Any) -> None:
         declared = schema(type(self)).fields
         _check_names(type(self), declared, columns)
-        object.__setattr__(self, "__hf_columns__", {n: _plain(type(self), n, columns[n], declared[n]) for n in declared})
+        object.__setattr__(
+            self, "__hf_columns__", {n: _plain(type(self), n, columns[n], declared[n]) for n in declared}
+        )
         _check_shapes(self)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise WiringError("HF206", f"'{type(self).__name__}.{name}' cannot be set: a record never changes; build a new one")
+        raise WiringError(
+            "HF206", f"'{type(self).__name__}.{name}' cannot be set: a record never changes; build a new one"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), self.__hf_columns__)
@@ -105,19 +120,22 @@ class Batch:
         return self.__hf_rows__()
 
     def __getitem__(self: BatchT, rows: slice) -> BatchT:
-        start, stop, step = rows.indices(len(self))
-        if step != 1:
-            raise WiringError("HF206", f"'{type(self).__name__}' takes slices of consecutive rows, not a step of {step}")
+        if not isinstance(rows, slice) or rows.step not in (None, 1):
+            raise WiringError(
+                "HF206", f"'{type(self).__name__}' takes slices of consecutive rows, got [{_shown(rows)}]"
+            )
+        start, stop, _ = rows.indices(len(self))
         return self.__hf_slice__(start, max(start, stop))
 
     def __repr__(self) -> str:
         fields = schema(type(self)).fields
-        return f"{type(self).__name__}({', '.join(f'{n}: {_actual(v, fields[n])}' for n, v in self.__hf_columns__.items())})"
+        columns = [f"{name}: {_actual(value, fields[name])}" for name, value in self.__hf_columns__.items()]
+        return f"{type(self).__name__}({', '.join(columns)})"
 
     # -- the interface by which protocols split and join rows
 
     def __hf_rows__(self) -> int:
-        """The number of rows (0 columns with rows is an error: metrics are not split)."""
+        """The number of rows; HF413 for a record of metrics, which are not split."""
         for name, spec in schema(type(self)).fields.items():
             if spec.dims:
                 return len(self.__hf_columns__[name])
@@ -126,9 +144,7 @@ class Batch:
     def __hf_slice__(self: BatchT, start: int, stop: int) -> BatchT:
         """The rows ``start`` to ``stop``; tensors are views, object lists are new."""
         fields = schema(type(self)).fields
-        return rebuild(
-            type(self), {n: v[start:stop] if fields[n].dims else v for n, v in self.__hf_columns__.items()}
-        )
+        return rebuild(type(self), {n: v[start:stop] if fields[n].dims else v for n, v in self.__hf_columns__.items()})
 
     @classmethod
     def __hf_concat__(cls: type[BatchT], parts: Sequence[BatchT]) -> BatchT:
@@ -158,22 +174,23 @@ def schema(record: type[Batch]) -> Schema:
         DefinitionError: HF104, HF109, HF115.
     """
     if "__hf_schema__" in record.__dict__:
-        return record.__dict__["__hf_schema__"]  # type: ignore[no-any-return]  # __dict__ is untyped; only the line below writes it
+        found: Schema = record.__dict__["__hf_schema__"]  # its own: a base's has fewer columns
+        return found
     fields: dict[str, FieldSpec] = {}
     row: Size | None = None
     for base in reversed(record.__mro__):
         if base is Batch or not issubclass(base, Batch):
             continue
-        annotation: object
-        for name, annotation in base.__dict__.get("__annotations__", {}).items():
+        module = sys.modules.get(base.__module__)
+        names = {**(vars(module) if module else {}), **vars(base)}
+        for name, written in inspect.get_annotations(base).items():
             where = f"column '{name}' of '{base.__name__}'"
             try:
-                annotation = _evaluate(annotation, {**vars(sys.modules.get(base.__module__, typing)), **vars(base)})
+                spec = field_spec(_evaluate(written, names), where)
             except NameError as error:
                 raise DefinitionError(
-                    "HF109", f"{where}: cannot evaluate '{annotation}' ({error}); define its dims at module level"
+                    "HF109", f"{where}: cannot evaluate '{written}' ({error}); define its dims at module level"
                 ) from None
-            spec = field_spec(annotation, where)
             fields[name] = spec
             if spec.dims and row is None:
                 row = spec.dims[0]
@@ -222,22 +239,21 @@ def _plain(record: type[Batch], name: str, value: Any, spec: FieldSpec) -> Any:
     """The raw value of a column: tensor, list or number, of the declared dtype and rank."""
     if isinstance(value, (Column, Obj, Metric)):
         value = value._value
-    where = f"column '{name}' of '{record.__name__}'"
+    where, got = f"column '{name}' of '{record.__name__}'", type(value).__name__
     if isinstance(spec, MetricSpec):
         return value.item() if hasattr(value, "item") else value
     if isinstance(spec, ObjSpec):
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-            raise WiringError("HF206", f"{where} takes a list, one object a row, got {type(value).__name__}")
+            raise WiringError("HF206", f"{where} takes a list, one object a row, got {got}")
         return list(value)
     dtype = BY_TORCH_NAME.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
     if not hasattr(value, "untyped_storage"):
-        raise WiringError("HF206", f"{where} takes a torch.Tensor as {spec}, got {type(value).__name__}")
+        raise WiringError("HF206", f"{where} takes a torch.Tensor as {spec}, got {got}")
+    differs = f"{where} is declared {spec} and got {_actual(value, spec)}"
     if dtype is not spec.dtype:
-        raise WiringError(
-            "HF220", f"{where} is declared {spec} and got {_actual(value, spec)}; convert it with .to(torch.{spec.dtype.torch_name})"
-        )
+        raise WiringError("HF220", f"{differs}; convert it with .to(torch.{spec.dtype.torch_name})")
     if value.dim() != len(spec.dims):
-        raise WiringError("HF210", f"{where} is declared {spec} and got {_actual(value, spec)}: rank {value.dim()} where {len(spec.dims)} is needed")
+        raise WiringError("HF210", f"{differs}: rank {value.dim()} where {len(spec.dims)} is needed")
     return value
 
 
@@ -256,15 +272,19 @@ def _check_shapes(batch: Batch) -> None:
             bound[atom], origin[atom] = value, name
         if any(atom not in bound for atom in dim.atoms):
             continue
-        expected = evaluate(dim, {atom: bound[atom].value or 0 for atom in dim.atoms})  # type: ignore[misc]  # exact rationals
-        if expected != length:
-            fields = schema(type(batch)).fields
+        expected = dim.substitute(bound)
+        if expected != constant(length):
+            spec = schema(type(batch)).fields[name]
+            got = f"{_actual(batch.__hf_columns__[name], spec)}: dim {position} is {length} where {dim} = {expected}"
             why = ", ".join(f"{atom.__name__}={bound[atom]} from '{origin[atom]}'" for atom in dim.atoms)
             raise WiringError(
-                "HF210",
-                f"column '{name}' of '{type(batch).__name__}' is declared {fields[name]} and got "
-                f"{_actual(batch.__hf_columns__[name], fields[name])}: dim {position} is {length} where {dim} = {expected} ({why})",
+                "HF210", f"column '{name}' of '{type(batch).__name__}' is declared {spec} and got {got} ({why})"
             )
+
+
+def _shown(rows: object) -> str:
+    parts = (rows.start, rows.stop, rows.step) if isinstance(rows, slice) else (rows,)
+    return ":".join("" if part is None else repr(part) for part in parts)
 
 
 def _actual(value: Any, spec: FieldSpec) -> str:

@@ -1,11 +1,23 @@
-"""Columns: ``dtype[dims]``, ``Obj[T, B]`` and ``Metric[T, Literal["mean"]]``, as types and as what they hold at run time."""
+"""Columns: ``dtype[dims]``, ``Obj[T, B]``, ``Metric[T, Literal["mean"]]``; as types, and what they hold at run time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ForwardRef, Generic, Literal, TypeAlias, TypeVar, TypeVarTuple, Unpack, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ForwardRef,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    TypeVarTuple,
+    Unpack,
+    get_args,
+    get_origin,
+)
 
 from hfdsl.errors import DefinitionError
 from hfdsl.types.dims import Size, size
@@ -34,11 +46,11 @@ Row = TypeVar("Row", covariant=True)
 Reduction = TypeVar("Reduction", covariant=True)
 
 
-class Column(Generic[D, Unpack[Sh]]):
+class Column(Generic[D, *Sh]):
     """A tensor with a dtype and named dims; ``.tensor`` is the raw tensor, for the body of a role.
 
-    Deliberately not a subclass of ``torch.Tensor``: in a dataflow a column can be passed on, not computed with, and a type
-    checker sees that even where torch is not installed.
+    Deliberately not a subclass of ``torch.Tensor``: in a dataflow a column can be passed on, not computed with, and a
+    type checker sees that even where torch is not installed.
     """
 
     __slots__ = ("__orig_class__", "_value")
@@ -56,20 +68,20 @@ class Column(Generic[D, Unpack[Sh]]):
 
     if TYPE_CHECKING:  # a column in a record: read as a column, given as a tensor or as a column of the same type
 
-        def __get__(self, record: object, owner: Any = None) -> Column[D, Unpack[Sh]]: ...
-        def __set__(self, record: object, value: torch.Tensor | Column[D, Unpack[Sh]]) -> None: ...
+        def __get__(self, record: object, owner: Any = None) -> Column[D, *Sh]: ...
+        def __set__(self, record: object, value: torch.Tensor | Column[D, *Sh]) -> None: ...
 
 
-f64: TypeAlias = Column[Float64, Unpack[Sh]]
-f32: TypeAlias = Column[Float32, Unpack[Sh]]
-bf16: TypeAlias = Column[BFloat16, Unpack[Sh]]
-f16: TypeAlias = Column[Float16, Unpack[Sh]]
-i64: TypeAlias = Column[Int64, Unpack[Sh]]
-i32: TypeAlias = Column[Int32, Unpack[Sh]]
-i16: TypeAlias = Column[Int16, Unpack[Sh]]
-i8: TypeAlias = Column[Int8, Unpack[Sh]]
-u8: TypeAlias = Column[UInt8, Unpack[Sh]]
-bool_: TypeAlias = Column[Bool, Unpack[Sh]]
+f64: TypeAlias = Column[Float64, *Sh]
+f32: TypeAlias = Column[Float32, *Sh]
+bf16: TypeAlias = Column[BFloat16, *Sh]
+f16: TypeAlias = Column[Float16, *Sh]
+i64: TypeAlias = Column[Int64, *Sh]
+i32: TypeAlias = Column[Int32, *Sh]
+i16: TypeAlias = Column[Int16, *Sh]
+i8: TypeAlias = Column[Int8, *Sh]
+u8: TypeAlias = Column[UInt8, *Sh]
+bool_: TypeAlias = Column[Bool, *Sh]
 
 
 class Obj(Generic[T, Row]):
@@ -119,7 +131,7 @@ class Metric(Generic[T_co, Reduction]):
     if TYPE_CHECKING:
 
         def __get__(self, record: object, owner: Any = None) -> Metric[T_co, Reduction]: ...
-        def __set__(self, record: object, value: T_co | Metric[T_co, Reduction]) -> None: ...  # type: ignore[misc]  # a setter's input is where a covariant type may not stand; no other code writes it
+        def __set__(self, record: object, value: T_co | Metric[T_co, Reduction]) -> None: ...
 
 
 # math.fsum makes sum and mean independent of the order in which ranks report.
@@ -202,8 +214,9 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
         raise DefinitionError(error.code, f"{where}: {error.message}") from None
     shown = getattr(annotation, "__name__", annotation)
     raise DefinitionError(
-        "HF104", f"{where}: {shown} says neither dtype nor dims; write a column such as f32[B, R], Obj[str, B] or "
-        'Metric[float, Literal["mean"]]'
+        "HF104",
+        f"{where}: {shown} says neither dtype nor dims; write a column such as f32[B, R], Obj[str, B] or "
+        'Metric[float, Literal["mean"]]',
     )
 
 

@@ -1,17 +1,17 @@
 """Dims are classes; dim expressions have a normal form, and three answers: proved, refuted, unknown.
 
-An expression is a polynomial over dims with rational coefficients. Two expressions are equal when their normal forms are;
-there is no solver behind it, so an answer is either certain or ``UNKNOWN``.
+An expression is a polynomial over dims with rational coefficients. Two expressions are equal when their normal forms
+are; there is no solver behind it, so an answer is either certain or ``UNKNOWN``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from math import prod
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
 
@@ -23,6 +23,7 @@ class DimType(type):
     """The metaclass of dims: a dim prints as its name."""
 
     def __repr__(cls) -> str:
+        """The name alone: a dim stands in error messages."""
         return cls.__name__
 
 
@@ -36,6 +37,7 @@ class Dim(metaclass=DimType):
     """
 
     def __new__(cls) -> Dim:
+        """Refuse: HF101."""
         raise DefinitionError("HF101", f"dim '{cls.__name__}' is used as a class and has no instances")
 
 
@@ -63,8 +65,9 @@ class Answer(Enum):
     UNKNOWN = "unknown"
 
 
-def _order(atom: Atom) -> tuple[str, str]:
-    return atom.__name__, getattr(atom, "__module__", "") or ""
+def _order(atom: Atom) -> tuple[str, str, int]:
+    # The id tells apart what has the same name: dims of two functions, or of one function that ran twice.
+    return atom.__name__, getattr(atom, "__module__", "") or "", id(atom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +170,12 @@ def size(expression: object) -> Size:
     """
     if isinstance(expression, Size):
         return expression
-    if isinstance(expression, (DimType, TypeVar)) and expression is not Dim:
+    if isinstance(expression, TypeVar) or (_is_dim(expression) and expression is not Dim):
         return atom_size(expression)
     origin, arguments = get_origin(expression), get_args(expression)
     if origin in _OPERATIONS and len(arguments) == 2:
-        return _OPERATIONS[origin](size(arguments[0]), size(arguments[1]))
+        left, right = arguments
+        return _OPERATIONS[origin](size(left), size(right))
     if origin is Literal and len(arguments) == 1 and type(arguments[0]) is int and arguments[0] >= 1:
         return constant(arguments[0])
     hint = f"; write Literal[{expression}]" if isinstance(expression, int) else ""
@@ -181,7 +185,11 @@ def size(expression: object) -> Size:
     )
 
 
-_OPERATIONS: dict[Any, Any] = {Add: Size.__add__, Mul: Size.__mul__, Div: Size.__truediv__}
+def _is_dim(value: object) -> TypeGuard[type[Dim]]:
+    return isinstance(value, type) and issubclass(value, Dim)
+
+
+_OPERATIONS: dict[Any, Callable[[Size, Size], Size]] = {Add: Size.__add__, Mul: Size.__mul__, Div: Size.__truediv__}
 
 
 def solve(formal: Size, actual: Size, bound: Mapping[Any, Size]) -> dict[Any, Size] | None:

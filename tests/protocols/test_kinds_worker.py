@@ -11,7 +11,10 @@ from hfdsl.protocols.worker import RESERVED_ENV
 
 def test_per_rank_reads_like_a_list() -> None:
     values = PerRank([1, 2, 3])
-    assert values == [1, 2, 3] and values == PerRank([1, 2, 3]) and values != [1, 2] and values != PerStage([1, 2, 3])
+    assert values == [1, 2, 3]
+    assert values == PerRank([1, 2, 3])
+    assert values != [1, 2]
+    assert values != PerStage([1, 2, 3])
     assert (values[0], values[-1], values[1:], len(values), 2 in values) == (1, 3, [2, 3], 3, True)
     assert repr(values) == "PerRank([1, 2, 3])"
     assert pickle.loads(pickle.dumps(values)) == values
@@ -30,7 +33,8 @@ def test_a_worker_alone_is_rank_zero_of_one(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(name, raising=False)
     role = Role(3)
     assert (role.rank, role.world_size, role.local_rank, role.local_world_size) == (0, 1, 0, 1)
-    assert role.mesh == Mesh() and role.coordinates == Coordinates(0, 0, 0)
+    assert role.mesh == Mesh()
+    assert role.coordinates == Coordinates(0, 0, 0)
 
 
 def test_a_worker_reads_its_rank_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +45,7 @@ def test_a_worker_reads_its_rank_from_the_environment(monkeypatch: pytest.Monkey
     assert (role.rank, role.world_size, role.local_rank, role.local_world_size) == (5, 8, 1, 4)
     assert role.get_master_addr_port() == ("10.0.0.1", "1234")
     monkeypatch.setenv("RANK", "first")
-    with pytest.raises(ResourceError, match="HF513"):
+    with pytest.raises(ResourceError, match=r"HF513"):
         Role(0)
 
 
@@ -51,4 +55,5 @@ def test_a_worker_is_bound_before_its_own_init_runs() -> None:
         role = Role(7)
     finally:
         current_rank.reset(token)
-    assert role.seen == (3, 7) and role.coordinates == Coordinates(pp=0, dp=1, tp=1)
+    assert role.seen == (3, 7)
+    assert role.coordinates == Coordinates(pp=0, dp=1, tp=1)

@@ -54,7 +54,8 @@ def test_a_training_shard_lies_inside_the_generation_shard_of_its_rank(mesh: Mes
             (share(at.tp, mesh.tp), share(mesh.gen_tp_rank(at), mesh.gen_tp_size)),
             (share(at.pp, mesh.pp), share(mesh.gen_pp_rank(at), mesh.gen_pp_size)),
         ):
-            assert generation[0] <= training[0] and training[1] <= generation[1]
+            assert generation[0] <= training[0]
+            assert training[1] <= generation[1]
 
 
 def test_sizes_of_generation_default_to_training() -> None:
@@ -69,12 +70,12 @@ def test_a_generation_size_that_does_not_divide_names_the_divisors() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 1.0, True, "2"])
 def test_a_size_that_is_no_count_is_refused(size: object) -> None:
-    with pytest.raises(ResourceError, match="HF501: mesh axis 'dp'"):
+    with pytest.raises(ResourceError, match=r"HF501: mesh axis 'dp'"):
         Mesh(dp=size)  # type: ignore[arg-type]
 
 
 def test_an_order_that_is_no_permutation_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="HF409"):
+    with pytest.raises(ProtocolError, match=r"HF409"):
         Mesh(order=("pp", "dp"))
 
 

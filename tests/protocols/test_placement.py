@@ -134,5 +134,5 @@ def test_a_collect_at_the_wrong_stage_is_found() -> None:
     assert faults(first_stage, Mesh(pp=1, dp=2)) == {}
     copies = Protocol("COPIES", split=("dp",), collect={"dp": "join", "tp": "join", "pp": "last"})
     assert faults(copies, Mesh(dp=2, tp=2)) == {"tp": "HF405"}
-    with pytest.raises(ProtocolError, match="HF409"):
+    with pytest.raises(ProtocolError, match=r"HF409"):
         faults(copies, Mesh(), {"cp": R})

@@ -68,7 +68,7 @@ def test_the_names_of_the_field(name: str, member: Dispatch) -> None:
 def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(ProtocolError, match=r"HF412: no protocol is called '3D_PROTOO'; did you mean '3D_PROTO'\?"):
         Dispatch("3D_PROTOO")
-    with pytest.raises(ProtocolError, match="HF412"):
+    with pytest.raises(ProtocolError, match=r"HF412"):
         register(7)  # type: ignore[call-overload]
 
 
@@ -78,14 +78,15 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 def test_a_registered_mode_is_a_member_everywhere() -> None:
     mode = register_dispatch_mode("rank_tagged", give_rank, collect_all_to_all)
     assert mode is Dispatch.RANK_TAGGED is Dispatch("RANK_TAGGED")  # type: ignore[attr-defined]
-    assert mode in Dispatch and mode in list(Dispatch)
+    assert mode in Dispatch
+    assert mode in list(Dispatch)
     assert get_predefined_dispatch_fn(mode)["dispatch_fn"](group(2), "x") == (([(0, "x"), (1, "x")],), {})
     assert pickle.loads(pickle.dumps(mode)) is mode
-    with pytest.raises(DefinitionError, match="HF111"):
+    with pytest.raises(DefinitionError, match=r"HF111"):
         register_dispatch_mode("RANK_TAGGED", give_rank, collect_all_to_all)
-    with pytest.raises(DefinitionError, match="HF111"):
+    with pytest.raises(DefinitionError, match=r"HF111"):
         register_dispatch_mode("ONE_TO_ALL", give_rank, collect_all_to_all)
-    with pytest.raises(DefinitionError, match="HF112"):
+    with pytest.raises(DefinitionError, match=r"HF112"):
         register_dispatch_mode("NO_COLLECT", give_rank, None)  # type: ignore[arg-type]
 
 
@@ -123,7 +124,7 @@ def test_predefined_functions_read_only_the_group() -> None:
     assert fns["dispatch_fn"](grid, [1, 2], b=[3, 4]) == (([[1], [1], [2], [2]],), {"b": [[3], [3], [4], [4]]})
     assert fns["collect_fn"](grid, [[1], None, [2], None]) == [1, 2]
     assert fns["dispatch_fn"](group(2), [1, 2]) == (([[1], [2]],), {})  # no mesh: pure data parallelism
-    with pytest.raises(ResourceError, match="HF501"):
+    with pytest.raises(ResourceError, match=r"HF501"):
         fns["dispatch_fn"](group(3, Mesh(dp=2)), [1, 2])
     assert get_predefined_dispatch_fn(Dispatch.ONE_TO_ALL)["dispatch_fn"](group(2), 5) == (([5, 5],), {})
     assert get_predefined_dispatch_fn(Dispatch.ALL_TO_ALL)["collect_fn"](group(2), [1, 2]) == [1, 2]
@@ -175,10 +176,12 @@ def test_every_way_to_name_a_mode() -> None:
     assert methods["by_name"].dispatch_mode is Dispatch.THREE_D_PROTO
     assert (methods["by_declaration"].protocol, methods["by_declaration"].group) == (mine, 4)
     assert methods["by_functions"].meaning == Functions(give_rank, collect_all_to_all)
-    assert methods["by_functions"].protocol is None and methods["by_functions"].gives == "whole"
+    assert methods["by_functions"].protocol is None
+    assert methods["by_functions"].gives == "whole"
     assert methods["by_default"].dispatch_mode is Dispatch.ALL_TO_ALL
     assert methods["on_zero"].gives == "whole"
-    assert "by_name" not in registered_methods(Child) and "on_zero" in registered_methods(Child)
+    assert "by_name" not in registered_methods(Child)
+    assert "on_zero" in registered_methods(Child)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ def test_a_registration_without_meaning_is_refused_at_decoration(options: dict[s
 
 def test_register_goes_on_functions() -> None:
     for thing in (3, staticmethod(give_rank), property(give_rank), type):
-        with pytest.raises(DefinitionError, match="HF118"):
+        with pytest.raises(DefinitionError, match=r"HF118"):
             register()(thing)  # type: ignore[arg-type]
 
 
@@ -217,7 +220,7 @@ def test_requires() -> None:
     assert requirements_of(update) == ("B % mini == 0", " P <= 4", "B >= 2")
     refused: tuple[tuple[Any, ...], ...] = (("B %",), (), (3,), ("B = 2",))
     for bad in refused:
-        with pytest.raises(DefinitionError, match="HF114"):
+        with pytest.raises(DefinitionError, match=r"HF114"):
             requires(*bad)  # pyright: ignore[reportArgumentType]  # wrong on purpose
 
 

@@ -150,9 +150,9 @@ def test_keywords_are_split_like_positions() -> None:
 )
 def test_a_value_without_rows_is_named(value: object, kind: str) -> None:
     site = Site("Actor.update", ("rollout",))
-    with pytest.raises(ProtocolError, match=f"HF413: argument 'rollout' of Actor.update is {kind}"):
+    with pytest.raises(ProtocolError, match=rf"HF413: argument 'rollout' of Actor.update is {kind}"):
         dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=2), (value,), {}, site=site)
-    with pytest.raises(ProtocolError, match=f"HF413: argument 'clip' of Actor.update is {kind}"):
+    with pytest.raises(ProtocolError, match=rf"HF413: argument 'clip' of Actor.update is {kind}"):
         dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=2), ([1, 2],), {"clip": value}, site=site)
 
 
@@ -179,7 +179,7 @@ def test_per_rank_arguments_are_lists_of_the_world_size() -> None:
     placed, _, _ = dispatch(PREDEFINED["ALL_TO_ALL"], Mesh(dp=2), ([[1, 2], (3,)], PerRank([5, 6])), {})
     assert placed == ([[1, 2], (3,)], [5, 6])
     for value, got in (([1, 2, 3], "a list of 3"), ((1, 2), "tuple"), (1, "int"), (torch.zeros(2), "Tensor")):
-        with pytest.raises(ProtocolError, match=f"HF411: argument 'x' of f is {got}.*each of the 2 ranks"):
+        with pytest.raises(ProtocolError, match=rf"HF411: argument 'x' of f is {got}.*each of the 2 ranks"):
             dispatch(PREDEFINED["ALL_TO_ALL"], Mesh(dp=2), (), {"x": value}, site=Site("f"))
 
 
@@ -187,7 +187,7 @@ def test_outputs_that_cannot_be_joined() -> None:
     assert join([None, None]) is None
     mixed = ([[1], torch.zeros(1)], "list, Tensor")
     for pieces, kinds in (mixed, ([{"a": 1}, {"a": 1}], "dict"), ([[1], None], "list, None")):
-        with pytest.raises(ProtocolError, match=f"HF413.*gave {kinds}"):
+        with pytest.raises(ProtocolError, match=rf"HF413.*gave {kinds}"):
             join(pieces)
 
 
@@ -197,7 +197,7 @@ def test_a_list_protocol_gives_one_output_a_stage() -> None:
 
 
 def test_a_missing_output_is_an_error() -> None:
-    with pytest.raises(ProtocolError, match="HF407"):
+    with pytest.raises(ProtocolError, match=r"HF407"):
         collect(PREDEFINED["ONE_TO_ALL"], Mesh(dp=2), [1])
 
 

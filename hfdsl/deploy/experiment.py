@@ -1,0 +1,69 @@
+"""Experiments: a dataflow with its deployment and sizes, which is what the command line takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.deploy.deployment import Deployment
+from hfdsl.errors import DefinitionError, ResourceError
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.types.dims import Dim
+
+if TYPE_CHECKING:
+    from hfdsl.check.findings import Report
+    from hfdsl.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A dataflow, where its roles run, and how large its dims are.
+
+    ``batches`` is called without arguments when the experiment is run and gives the input of every step: one record, or a tuple
+    of records in the order of the dataflow's parameters. ``seed`` is the root of every random stream of a run.
+
+    Raises:
+        DefinitionError: HF118 where ``dataflow`` is not made by ``@hf.dataflow``.
+        ResourceError: HF507 where ``deployment`` is not an ``hf.Deployment``.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> class Echo(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def answer(self, questions: Questions) -> Questions:
+    ...         return questions
+    >>> @hf.dataflow
+    ... def parrot(questions: Questions, echo: Echo) -> Questions:
+    ...     return echo.answer(questions)
+    >>> pool = hf.ResourcePool([2], use_gpu=False)
+    >>> experiment = hf.Experiment(parrot, hf.Deployment(echo=hf.place(Echo, pool=pool)), dims={B: 7})
+    >>> experiment.check().codes
+    ('HF310',)
+    """
+
+    dataflow: Dataflow[..., Any]
+    deployment: Deployment
+    dims: Mapping[type[Dim], int] = field(default_factory=dict)
+    batches: Callable[[], Iterable[Any]] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.dataflow, Dataflow):
+            raise DefinitionError("HF118", f"an experiment takes a function under @hf.dataflow, got {self.dataflow!r}")
+        if not isinstance(self.deployment, Deployment):
+            raise ResourceError("HF507", f"an experiment takes an hf.Deployment, got {self.deployment!r}")
+
+    def check(self) -> Report:
+        """Everything that can be known to be wrong without a cluster; see ``Dataflow.check``."""
+        return self.dataflow.check(self.deployment, self.dims)
+
+    def compile(self) -> Plan:
+        """The plan; see ``Dataflow.compile``.
+
+        Raises:
+            CheckError: with the report, where ``check`` finds errors.
+        """
+        return self.dataflow.compile(self.deployment, self.dims)

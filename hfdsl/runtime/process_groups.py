@@ -1,0 +1,76 @@
+"""Collectives over torch.distributed: the ranks of a role that are processes of their own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from hfdsl.protocols.collectives import AxisGroup
+
+T = TypeVar("T")
+
+
+class ProcessCollectives:
+    """Joins the processes of a worker group when a body first asks for an axis of several ranks.
+
+    ``deadline`` (seconds) bounds every wait for a peer.
+    """
+
+    def __init__(self, rank: int, world_size: int, address: str, port: int, deadline: float) -> None:
+        self._rank, self._world_size, self._address, self._port = rank, world_size, address, port
+        self._deadline = timedelta(seconds=deadline)
+        self._groups: dict[tuple[int, ...], _TorchGroup] = {}
+
+    def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
+        """The group of these ranks."""
+        if ranks not in self._groups:
+            self._groups[ranks] = _TorchGroup(self._join(ranks), ranks.index(rank), len(ranks))
+        return self._groups[ranks]
+
+    def _join(self, ranks: tuple[int, ...]) -> Any:
+        import torch
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            host = f"[{self._address}]" if ":" in self._address else self._address
+            dist.init_process_group(
+                backend="cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+                init_method=f"tcp://{host}:{self._port}",
+                rank=self._rank,
+                world_size=self._world_size,
+                timeout=self._deadline,
+            )
+        if ranks == tuple(range(self._world_size)):
+            return dist.group.WORLD
+        # Only the members meet: groups of different axes may be asked for in a different order on different ranks.
+        return dist.new_group(sorted(ranks), timeout=self._deadline, use_local_synchronization=True)
+
+
+class _TorchGroup(AxisGroup):
+    def __init__(self, group: Any, rank: int, size: int) -> None:
+        self._group, self.rank, self.size = group, rank, size
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's value, in coordinate order."""
+        import torch
+        import torch.distributed as dist
+
+        if isinstance(value, torch.Tensor):
+            parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(self.size)]
+            dist.all_gather(parts, value.contiguous(), group=self._group)
+            return parts  # type: ignore[return-value]  # T is a tensor here
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def all_reduce(self, value: T, op: str = "sum") -> T:
+        """On a GPU NCCL's own reduction; on a CPU in coordinate order, so that the local backend gives the same bits."""
+        import torch
+        import torch.distributed as dist
+
+        kinds = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+        if isinstance(value, torch.Tensor) and value.is_cuda and op in kinds:
+            total = value.clone()
+            dist.all_reduce(total, kinds[op], group=self._group)
+            return total
+        return super().all_reduce(value, op)

@@ -1,0 +1,101 @@
+"""The command line: ``hfdsl check | plan | draw | run TARGET``, ``hfdsl explain CODE``, ``hfdsl doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import hfdsl
+from hfdsl.check.findings import CheckError
+from hfdsl.errors import HfError
+from hfdsl.tools import commands, output
+from hfdsl.tools.target import UsageError
+
+DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learning post-training."
+
+EPILOG = """\
+TARGET is path/to/file.py:attribute or package.module:attribute. The attribute is an hf.Experiment, a function under
+@hf.dataflow, or a function without parameters that returns one; it may be left out where the module has only one.
+
+exit codes: 0 clean, 1 findings or a failed run, 2 usage, 3 a bug in hfdsl, 130 interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code.
+
+    >>> main(["explain", "HF999"])
+    2
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+        sys.stdout.flush()
+    except UsageError as error:
+        output.say(f"hfdsl {arguments.name}: {error}", file=sys.stderr)
+        return output.USAGE
+    except CheckError as error:
+        output.show_report(error.report, arguments)
+        return output.FINDINGS
+    except HfError as error:
+        output.show_error(error, arguments)
+        return output.FINDINGS
+    except KeyboardInterrupt:
+        output.say("interrupted", file=sys.stderr)
+        return output.INTERRUPTED
+    except BrokenPipeError:  # the reader, such as head, has gone; there is nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return output.FINDINGS
+    except Exception:  # noqa: BLE001  # every mistake of a user has been told above
+        traceback.print_exc()
+        output.say(f"\nthis is a bug in hfdsl {hfdsl.__version__}; please report it with the program", file=sys.stderr)
+        return output.BUG
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hfdsl", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"hfdsl {hfdsl.__version__}")
+    subparsers = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+
+    form = argparse.ArgumentParser(add_help=False)
+    form.add_argument("--format", choices=["human", "json"], default="human", help="for people (default) or for machines")
+    target = argparse.ArgumentParser(add_help=False, parents=[form])
+    target.add_argument("target", metavar="TARGET", help="file.py:attribute or package.module:attribute")
+    target.add_argument("--set", action="append", default=[], metavar="DIM=SIZE", help="the size of a dim, as B=64; repeatable")
+
+    def command(name: str, summary: str, parent: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        added = subparsers.add_parser(name, help=summary, description=summary.capitalize() + ".", parents=[parent])
+        added.set_defaults(command=getattr(commands, name))
+        return added
+
+    command("check", "report every mistake that can be known without a cluster", target)
+    command("plan", "print where everything runs and what moves", target)
+
+    draw = command("draw", "draw the plan", target)
+    draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd (Mermaid); Mermaid to stdout without it")
+
+    run = command("run", "run the experiment, one line a step", target)
+    run.add_argument("--backend", choices=["local", "ray"], default="local", help="where (default: local)")
+    run.add_argument("--steps", type=_count, metavar="N", help="how many steps (default: as many as there are batches)")
+    run.add_argument("--seed", type=int, metavar="S", help="the root of every random stream (default: the experiment's)")
+
+    explain = command("explain", "tell the rule behind a code, or list all codes", form)
+    explain.add_argument("code", nargs="?", metavar="CODE", help="as HF310")
+
+    doctor = command("doctor", "look at this machine: versions, type checkers, GPUs, Ray", form)
+    doctor.add_argument("--no-canary", action="store_true", help="do not run the type checkers on a file of seeded faults")
+    doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number

@@ -1,0 +1,148 @@
+"""The commands, each from its arguments to its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from typing import Any
+
+from hfdsl.check.codes import CODES
+from hfdsl.check.codes import explain as page_of
+from hfdsl.check.findings import CheckError
+from hfdsl.plan.plan import Edge, Plan, Step
+from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_report
+from hfdsl.tools.target import UsageError, load
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """``hfdsl check``."""
+    report = load(arguments.target, arguments.set).check()
+    show_report(report, arguments)
+    return OK if report.ok else FINDINGS
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """``hfdsl plan``: the report and the plan; for machines one object with both."""
+    try:
+        compiled = load(arguments.target, arguments.set).deployed("plan").compile()
+    except CheckError as error:
+        if not machine(arguments):
+            raise
+        show_json({"findings": [finding.as_dict() for finding in error.report], "plan": None})
+        return FINDINGS
+    if machine(arguments):
+        show_json({"findings": [f.as_dict() for f in compiled.report], "plan": plan_as_dict(compiled)})
+    else:
+        show_report(compiled.report, arguments)
+        say(f"\n{compiled}")
+    return OK
+
+
+def draw(arguments: argparse.Namespace) -> int:
+    """``hfdsl draw``: a file, or Mermaid on stdout; findings go to stderr."""
+    from hfdsl.tools.draw import check_path, mermaid
+    from hfdsl.tools.draw import draw as draw_plan
+
+    try:
+        if arguments.output:
+            check_path(arguments.output)
+    except (ValueError, ImportError) as error:
+        raise UsageError(str(error)) from None
+    try:
+        compiled = load(arguments.target, arguments.set).deployed("draw").compile()
+    except CheckError as error:
+        show_report(error.report, arguments, sys.stderr)
+        return FINDINGS
+    if compiled.report.findings:
+        show_report(compiled.report, arguments, sys.stderr)
+    if not arguments.output:
+        say(mermaid(compiled).rstrip())
+        return OK
+    try:
+        draw_plan(compiled, arguments.output)
+    except OSError as error:
+        raise UsageError(f"cannot write '{arguments.output}': {error.strerror}") from None
+    return OK
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """``hfdsl run``."""
+    from hfdsl.tools.stepping import run_steps
+
+    return run_steps(load(arguments.target, arguments.set), arguments)
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """``hfdsl explain``: a page, or the table of codes."""
+    if arguments.code is None:
+        if machine(arguments):
+            show_json({code: {"title": entry.title, "severity": entry.severity} for code, entry in sorted(CODES.items())})
+        else:
+            for code, entry in sorted(CODES.items()):
+                say(f"{code}  {entry.title}{'' if entry.severity == 'error' else f' ({entry.severity})'}")
+        return OK
+    code = arguments.code.upper()
+    code = code if code.startswith("HF") else f"HF{code}"
+    if code not in CODES:
+        near = difflib.get_close_matches(code, sorted(CODES), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "'hfdsl explain' lists all"
+        raise UsageError(f"there is no code '{arguments.code}'; {hint}")
+    entry = CODES[code]
+    page = page_of(code) or f"# {code}: {entry.title}\n"
+    if machine(arguments):
+        show_json({"code": code, "title": entry.title, "severity": entry.severity, "page": page})
+    else:
+        say(page.rstrip())
+    return OK
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """``hfdsl doctor``."""
+    from hfdsl.tools.doctor import examine
+
+    return examine(arguments)
+
+
+def plan_as_dict(compiled: Plan) -> dict[str, Any]:
+    """A plan for machines."""
+
+    def step(one: Step) -> dict[str, Any]:
+        registration = one.signature.registration
+        return {
+            "node": one.node,
+            "label": one.label,
+            "stage": one.stage,
+            "group": one.group,
+            "ranks": list(one.ranks),
+            "protocol": registration.name if registration else None,
+            "chunks": one.chunks,
+        }
+
+    def edge(one: Edge) -> dict[str, Any]:
+        return {
+            "source": one.source,
+            "target": one.target,
+            "columns": [column for column in one.columns if column],
+            "bytes": one.bytes,
+            "moved": one.moved,
+            "transport": one.transport,
+        }
+
+    return {
+        "name": compiled.name,
+        "dims": {dim.__name__: size for dim, size in compiled.dims.items()},
+        "processes": [
+            {
+                "group": group.name,
+                "pool": group.pool.name,
+                "nodes": list(group.pool.processes),
+                "gpu": group.pool.use_gpu,
+                "roles": {name: str(compiled.mesh(name)) for name in group.roles},
+            }
+            for group in compiled.groups
+        ],
+        "inputs": {node.label: node.id for node in compiled.graph.inputs},
+        "steps": [step(one) for one in compiled.steps],
+        "edges": [edge(one) for one in compiled.edges],
+    }

@@ -1,0 +1,57 @@
+"""What commands write, for people and for machines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, TextIO
+
+from hfdsl.check.codes import CODES
+from hfdsl.check.findings import Finding, Label, Report
+from hfdsl.check.render import render
+from hfdsl.errors import HfError
+from hfdsl.graph.spans import traceback_span
+
+OK, FINDINGS, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes; 130 is what a shell gives a command that Ctrl-C ended."""
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether a stream is a terminal whose user has not switched colour off."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def say(*parts: object, file: TextIO | None = None) -> None:
+    """Print and flush, so that a reader at the other end of a pipe sees a step when it is done."""
+    print(*parts, file=file or sys.stdout, flush=True)
+
+
+def machine(arguments: argparse.Namespace) -> bool:
+    """Whether JSON was asked for."""
+    return bool(arguments.format == "json")
+
+
+def show_json(value: Any) -> None:
+    """One object on one line; what JSON has no form for is shown as Python shows it."""
+    say(json.dumps(value, default=repr))
+
+
+def show_report(report: Report, arguments: argparse.Namespace, file: TextIO | None = None) -> None:
+    """A report: one finding a line for machines, the whole of it for people."""
+    stream = file or sys.stdout
+    if not machine(arguments):
+        say(render(report, colour=coloured(stream)), file=stream)
+    elif report.findings:
+        say(report.json(), file=stream)
+
+
+def show_error(error: HfError, arguments: argparse.Namespace) -> None:
+    """An error that a program raised outside of a check, in the form of a finding where it has a code."""
+    if error.code in CODES:
+        finding = Finding(error.code, error.message, Label(traceback_span(error)))
+        report = Report(getattr(arguments, "target", "hfdsl"), (finding,))
+        show_report(report, arguments, None if machine(arguments) else sys.stderr)
+    else:
+        say(f"error[{error.code}]: {error.message}", file=sys.stderr)

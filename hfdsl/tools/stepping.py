@@ -1,0 +1,116 @@
+"""``hfdsl run``: an experiment's steps, one line each."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+
+from hfdsl.deploy.experiment import Experiment
+from hfdsl.errors import HfError
+from hfdsl.runtime.running import Running
+from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
+from hfdsl.tools.target import Source, Target, UsageError, own_traceback
+
+
+class _BatchesFailed(Exception):
+    """The user's own iterable raised."""
+
+
+def run_steps(target: Target, arguments: argparse.Namespace) -> int:
+    """Compile, launch and step; gives the exit code.
+
+    Raises:
+        UsageError: where the experiment has nothing to step on.
+        CheckError: where the check finds errors.
+    """
+    experiment = target.deployed("run")
+    plan = experiment.compile()
+    if plan.report.findings and not machine(arguments):
+        show_report(plan.report, arguments, sys.stderr)
+    seed = experiment.seed if arguments.seed is None else arguments.seed
+    done = 0
+    try:
+        batches = _batches(experiment, any(plan.graph.inputs), arguments.steps)
+        _install(arguments.backend, target.source)
+        with plan.launch(arguments.backend, seed=seed, worker_env=_worker_env(target.source)) as running:
+            for number, batch in enumerate(batches):
+                _step(running, number, batch, arguments)
+                done += 1
+    except KeyboardInterrupt:
+        say(f"interrupted after {_steps(done)}", file=sys.stderr)
+        return INTERRUPTED
+    except _BatchesFailed as failure:
+        say(f"the batches of '{target.text}' fail at step {done}\n\n{failure}", file=sys.stderr)
+        return FINDINGS
+    except HfError as error:
+        _show_failure(error, done, arguments)
+        return FINDINGS
+    if arguments.steps and done < arguments.steps:
+        say(f"the batches of '{target.text}' end after {_steps(done)}", file=sys.stderr)
+    return OK
+
+
+def _steps(count: int) -> str:
+    return f"{count} step{'' if count == 1 else 's'}"
+
+
+def _batches(experiment: Experiment, needed: bool, steps: int | None) -> Iterator[tuple[Any, ...]]:
+    """The input of every step, at most ``steps`` of them."""
+    if experiment.batches is None and needed:
+        raise UsageError("the experiment has no batches to run on; give it hf.Experiment(..., batches=...)")
+    if experiment.batches is None:
+        return itertools.repeat((), steps or 1)
+    return itertools.islice(_own_batches(experiment.batches), steps)
+
+
+def _own_batches(batches: Any) -> Iterator[tuple[Any, ...]]:
+    try:
+        source: Iterable[Any] = batches()
+        for batch in source:
+            yield batch if isinstance(batch, tuple) else (batch,)
+    except HfError:
+        raise
+    except Exception as error:
+        raise _BatchesFailed(own_traceback(error)) from None
+
+
+def _install(backend: str, source: Source) -> None:
+    """Let Ray's workers have the program, as they would if Python had run its file: by value."""
+    if backend == "ray" and source.script:
+        try:
+            from ray import cloudpickle
+        except ImportError:
+            raise UsageError("--backend ray needs Ray: pip install 'hfdsl[ray]'") from None
+        cloudpickle.register_pickle_by_value(source.module)
+
+
+def _worker_env(source: Source) -> dict[str, str]:
+    """What the program imports beside itself is found where the program was found."""
+    paths = [str(source.root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _step(running: Running, number: int, batch: tuple[Any, ...], arguments: argparse.Namespace) -> None:
+    start = perf_counter()
+    result = running.step(*batch)
+    seconds = perf_counter() - start
+    if machine(arguments):
+        show_json({"step": number, "seconds": seconds, "result": repr(result), "nodes": running.timings})
+    else:
+        say(f"step {number}  {seconds:.3f} s  {result!r}  ({_timings(running.timings)})")
+
+
+def _timings(timings: Mapping[str, float]) -> str:
+    return ", ".join(f"{label} {seconds * 1000:.1f} ms" for label, seconds in timings.items())
+
+
+def _show_failure(error: HfError, step: int, arguments: argparse.Namespace) -> None:
+    if machine(arguments):
+        show_json({"step": step, "error": {"code": error.code, "message": error.message}})
+    else:
+        say(f"error[{error.code}] at step {step}: {error.message}", file=sys.stderr)

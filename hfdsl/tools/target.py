@@ -1,0 +1,304 @@
+"""Targets: ``examples/grpo.py:experiment`` or ``package.module:attribute``, found and imported."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hfdsl.check.findings import Report
+from hfdsl.deploy.experiment import Experiment
+from hfdsl.errors import HfError
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.program import Graph
+from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.graph.trace import trace
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import FieldSpec
+from hfdsl.types.dims import Dim
+
+
+class UsageError(Exception):
+    """The command line names something that is not there: exit code 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An imported module, and the folder that its own imports are found in. A ``script`` is a file outside of packages."""
+
+    module: ModuleType
+    root: Path
+    script: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a command works on. Without an experiment there is a dataflow whose types alone can be checked."""
+
+    text: str
+    source: Source
+    dataflow: Dataflow[..., Any]
+    experiment: Experiment | None
+    dims: Mapping[type[Dim], int]
+
+    def check(self) -> Report:
+        """The report, with the deployment where there is one."""
+        return self.dataflow.check(self.experiment.deployment if self.experiment else None, self.dims)
+
+    def deployed(self, command: str) -> Experiment:
+        """The experiment with its sizes.
+
+        Raises:
+            UsageError: where the target is a dataflow alone.
+        """
+        if self.experiment is None:
+            raise UsageError(
+                f"'{self.text}' is a dataflow without a deployment, which 'hfdsl check' takes; 'hfdsl {command}' needs an "
+                "hf.Experiment(dataflow, deployment, dims=...)"
+            )
+        return replace(self.experiment, dims=self.dims)
+
+
+def load(text: str, sizes: Sequence[str] = ()) -> Target:
+    """Find a target; ``sizes`` are texts like ``B=64`` that go over the experiment's own dims.
+
+    Raises:
+        UsageError: where there is no such file, module, attribute or dim, and where importing it fails.
+        HfError: what the program's own declarations raise.
+    """
+    place, attribute = _parts(text)
+    source = _source(place)
+    name, value = _attribute(source.module, attribute, place) if attribute else _only(source.module, place)
+    if inspect.isroutine(value):
+        value = _call(value, f"{place}:{name}")
+    experiment = value if isinstance(value, Experiment) else None
+    dataflow = experiment.dataflow if experiment else value
+    if not isinstance(dataflow, Dataflow):
+        raise UsageError(
+            f"'{place}:{name}' is {_kind(value)}; a target is an hf.Experiment, a function under @hf.dataflow, or a function "
+            "without parameters that returns one"
+        )
+    dims = dict(experiment.dims) if experiment else {}
+    return Target(text, source, dataflow, experiment, dims | _sizes(dataflow, dims, sizes))
+
+
+# -- the module
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The file or module, and the attribute or ''.
+
+    >>> _parts("examples/grpo.py:experiment"), _parts("package.module")
+    (('examples/grpo.py', 'experiment'), ('package.module', ''))
+    """
+    place, colon, attribute = text.rpartition(":")
+    if not colon or attribute.endswith(".py") or "/" in attribute or "\\" in attribute:  # C:\\x.py has a colon too
+        return text, ""
+    if not place or not all(part.isidentifier() for part in attribute.split(".")):
+        raise UsageError(f"'{text}' is no target; write path/to/file.py:attribute or package.module:attribute")
+    return place, attribute
+
+
+def _source(place: str) -> Source:
+    path = Path(place)
+    if path.suffix == ".py" or path.is_file():
+        if not path.is_file():
+            raise UsageError(f"there is no file '{place}'{_hint(path.name, _python_files(path.parent))}")
+        return _from_file(path.resolve())
+    if "/" in place or "\\" in place or not all(part.isidentifier() for part in place.split(".")):
+        raise UsageError(f"'{place}' is neither a Python file nor the dotted name of a module")
+    _on_path(Path.cwd())
+    for parent in _parents(place):
+        if not _exists(parent):
+            raise UsageError(f"there is no module '{parent}' in the current directory or among the installed ones")
+    return Source(_import(lambda: importlib.import_module(place), place), Path.cwd(), script=False)
+
+
+def _parents(dotted: str) -> Iterator[str]:
+    parts = dotted.split(".")
+    yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+
+
+def _exists(name: str) -> bool:
+    """Whether a module is there; asked parent first, since asking imports the parent."""
+    try:
+        return name in sys.modules or importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the parent is no package
+        return False
+    except Exception:  # noqa: BLE001  # the parent's own code raised: importing it tells where
+        return True
+
+
+def _python_files(folder: Path) -> list[str]:
+    return [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
+
+
+def _from_file(path: Path) -> Source:
+    """The module of a file: by its dotted name where it is in a package, else as ``python path`` would run it."""
+    root, parts = path.parent, [path.stem] if path.stem != "__init__" else []
+    while (root / "__init__.py").is_file():
+        parts.insert(0, root.name)
+        root = root.parent
+    _on_path(root)
+    if len(parts) > 1 or path.stem == "__init__":
+        return Source(_import(lambda: importlib.import_module(".".join(parts)), str(path)), root, script=False)
+    name = path.stem
+    while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
+        name += "_"  # a file that has the name of a module which is already there
+    module = sys.modules.get(name) or _import(lambda: _execute(name, path), str(path))
+    return Source(module, root, script=True)
+
+
+def _execute(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"'{path}' cannot be read as a Python module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and annotations look their module up while it is being executed
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
+    """Run an import. What the user's module raises is told from the module's own frame on."""
+    try:
+        return action()
+    except (HfError, UsageError):
+        raise
+    except Exception as error:
+        raise UsageError(f"importing '{place}' fails\n\n{own_traceback(error)}") from None
+
+
+def own_traceback(error: BaseException) -> str:
+    """The traceback from the first frame that is neither hfdsl's command line nor Python's import system."""
+    step, skip = error.__traceback__, (str(Path(__file__).parent), "<frozen importlib", importlib.__file__)
+    while step is not None and step.tb_frame.f_code.co_filename.startswith(skip):
+        step = step.tb_next
+    return "".join(traceback.format_exception(type(error), error, step)).rstrip()
+
+
+# -- the attribute
+
+
+def _attribute(module: ModuleType, attribute: str, place: str) -> tuple[str, Any]:
+    value: Any = module
+    for part in attribute.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            names = [name for name in vars(value) if not name.startswith("_")] if hasattr(value, "__dict__") else []
+            found = [name for name, _ in _candidates(module)] if value is module else []
+            hint = _hint(part, names) or (f"; targets there are: {', '.join(found)}" if found else "")
+            raise UsageError(f"'{place}' has no attribute '{attribute}'{hint}") from None
+    return attribute, value
+
+
+def _only(module: ModuleType, place: str) -> tuple[str, Any]:
+    """The one target of a module."""
+    found = list(_candidates(module))
+    kept = [pair for pair in found if isinstance(pair[1], Experiment)] or [p for p in found if inspect.isroutine(p[1])]
+    kept = kept or found
+    if len(kept) == 1:
+        return kept[0]
+    if not found:
+        raise UsageError(f"'{place}' has neither an hf.Experiment nor a function under @hf.dataflow")
+    listed = "".join(f"\n  {place}:{name}" for name, _ in kept)
+    raise UsageError(f"'{place}' has {len(kept)} targets; choose one:{listed}")
+
+
+def _candidates(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Experiments, functions that say they return one, and the dataflows that the module itself defines."""
+    seen: list[Any] = []
+    for name, value in vars(module).items():
+        own = getattr(value, "__module__", None) == module.__name__
+        makes = inspect.isfunction(value) and own and str(value.__annotations__.get("return")).endswith("Experiment")
+        if (isinstance(value, Experiment) or makes or (isinstance(value, Dataflow) and own)) and not any(
+            value is other for other in seen
+        ):
+            seen.append(value)
+            yield name, value
+
+
+def _call(function: Callable[[], Any], shown: str) -> Any:
+    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind < 2]
+    if needed:
+        raise UsageError(f"'{shown}' takes {', '.join(needed)}; a function that makes a target takes nothing")
+    try:
+        return function()
+    except HfError:
+        raise
+    except Exception as error:
+        raise UsageError(f"calling '{shown}' fails\n\n{own_traceback(error)}") from None
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"of type {type(value).__name__}"
+
+
+def _hint(name: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+# -- sizes
+
+
+def _sizes(dataflow: Dataflow[..., Any], given: Mapping[type[Dim], int], texts: Sequence[str]) -> dict[type[Dim], int]:
+    """``B=64`` and the like, by the names of the dims that the program has."""
+    if not texts:
+        return {}
+    known = {dim.__name__: dim for dim in (*program_dims(trace(dataflow.body)), *given)}
+    sizes = {}
+    for text in texts:
+        name, equals, number = text.partition("=")
+        try:
+            size = int(number)
+        except ValueError:
+            raise UsageError(f"--set takes DIM=SIZE such as B=64, got '{text}'") from None
+        if name not in known:
+            raise UsageError(
+                f"--set {text}: the program has no dim '{name}'{_hint(name, list(known)) or _there_are(known)}"
+            )
+        sizes[known[name]] = size
+    return sizes
+
+
+def _there_are(known: Mapping[str, object]) -> str:
+    return f"; there are: {', '.join(sorted(known)) or 'none'}"
+
+
+def program_dims(graph: Graph) -> Iterator[type[Dim]]:
+    """The dims in the records and columns of a program."""
+    for node in graph.nodes:
+        for spec in _specs(node.result):
+            for size in spec.dims:
+                yield from (atom for atom in size.atoms if isinstance(atom, type))
+
+
+def _specs(kind: PortType) -> Iterator[FieldSpec]:
+    match kind:
+        case RecordType(record):
+            yield from schema(record).fields.values()
+        case ListType(_, inner):
+            yield from _specs(inner)
+        case StaticType():
+            return
+        case _:
+            yield kind

@@ -1,0 +1,237 @@
+"""Worker classes of the tests. They need no torch, so that a process starts fast."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import ray
+
+from hfdsl.protocols import Protocol
+from hfdsl.single_controller import Dispatch, Execute, Worker, collect_all_to_all, register
+from hfdsl.types.rows import Grouped, Whole
+
+
+def two_to_all(group: Any, *args: Any, **kwargs: Any) -> Any:
+    """A list of two, repeated over the ranks; it grows the lists that it is given, as functions of the field do."""
+    for value in (*args, *kwargs.values()):
+        assert len(value) == 2
+        for index in range(group.world_size - 2):
+            value.append(value[index % 2])
+    return args, kwargs
+
+
+class Accumulator(Worker):
+    """Starts at its rank."""
+
+    def __init__(self, x: int = 0) -> None:
+        self.value = self.rank + x
+
+    def add(self, x: int) -> int:
+        self.value += x
+        return self.value
+
+    def env(self) -> dict[str, str]:
+        names = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "EXTRA")
+        return {name: os.environ[name] for name in names if name in os.environ}
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def imported(self, name: str) -> bool:
+        return name in sys.modules
+
+    def about(self) -> tuple[int, int, int, int, str]:
+        return self.rank, self.world_size, self.local_rank, self.local_world_size, str(self.coordinates)
+
+    def fail(self, on: int) -> int:
+        if self.rank == on:
+            raise ValueError(f"no good {on}")
+        time.sleep(1.5 if on == self.world_size - 1 else 0)
+        return self.rank
+
+    def die(self) -> None:
+        os._exit(1)
+
+    def give_lock(self) -> Any:
+        return threading.Lock()
+
+
+@ray.remote
+class Methods(Worker):
+    """Every kind of registered method, in a class that Ray has decorated."""
+
+    def __init__(self, x: int) -> None:
+        super().__init__()
+        self.x = x
+        self.seen: list[Any] = []
+
+    def foo(self, y: int) -> int:
+        return self.x + y
+
+    @register(Dispatch.ONE_TO_ALL)
+    def one_to_all(self, x: Any, y: Any = 0) -> Any:
+        self.seen.append(x)
+        return x + y + self.x
+
+    @register(Dispatch.ONE_TO_ALL)
+    def length(self, x: Any) -> int:
+        return len(x)
+
+    @register(Dispatch.ALL_TO_ALL)
+    def all_to_all(self, x: int, y: int) -> int:
+        return x + y + self.x
+
+    @register(dispatch_mode=Dispatch.ALL_TO_ALL, execute_mode=Execute.RANK_ZERO)
+    def rank_zero(self, x: int, y: int) -> int:
+        return self.x + y + x
+
+    @register(dispatch_mode={"dispatch_fn": two_to_all, "collect_fn": collect_all_to_all})
+    def custom(self, x: int, y: int) -> int:
+        return self.x + y + x
+
+    @register(Dispatch.ONE_TO_ALL, blocking=False)
+    def later(self, x: int) -> int:
+        return x + self.rank
+
+    @register(Dispatch.ALL_TO_ALL, Execute.RANK_ZERO, blocking=False)
+    def rank_zero_later(self, x: Any) -> Any:
+        return x
+
+    @register(Dispatch.DP_PROTO)
+    def double(self, rows: Any) -> Any:
+        self.seen.append(rows)
+        return [row * 2 for row in rows] if isinstance(rows, list) else rows * 2
+
+    @register(Dispatch.DP_PROTO, blocking=False, pad="repeat_last")
+    def double_later(self, rows: list[int]) -> list[int]:
+        return [row * 2 for row in rows]
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def padded(self, rows: Any, other: Any = None) -> Any:
+        return rows
+
+    @register(Dispatch.DP_PROTO)
+    def pair(self, a: list[int], b: list[int]) -> list[tuple[int, int]]:
+        return list(zip(a, b, strict=True))
+
+    @register(Dispatch.DP_PROTO, rows=Grouped(4))
+    def group_sums(self, rows: list[int]) -> list[int]:
+        return [sum(rows[start : start + 4]) for start in range(0, len(rows), 4) for _ in range(4)]
+
+    @register(Dispatch.DP_PROTO)
+    def no_result(self, rows: list[int]) -> None:
+        self.seen.append(rows)
+
+    @register(Dispatch.DP_PROTO)
+    def a_dict(self, rows: list[int]) -> Any:
+        return {"rows": rows}
+
+    @register(Dispatch.ONE_TO_ALL)
+    def last_seen(self) -> Any:
+        return self.seen[-1]
+
+    @register(Dispatch.DP_PROTO)
+    def fail_on(self, rows: list[int]) -> list[int]:
+        if 3 in rows:
+            raise KeyError("three")
+        return rows
+
+    @register(Dispatch.ONE_TO_ALL)
+    def make_child(self) -> int:
+        child: Any = ray.remote(Child).remote(self.rank)
+        number: int = ray.get(child.number.remote())
+        return number
+
+
+class Child:
+    def __init__(self, number: int) -> None:
+        self.kept = number
+
+    def number(self) -> int:
+        return self.kept * 10
+
+
+class Grid(Worker):
+    """3D methods; ranks that are not collected give what could not be joined."""
+
+    @register(Dispatch.THREE_D_PROTO)
+    def three_d(self, rows: list[int]) -> Any:
+        collected = self.coordinates.pp == self.mesh.pp - 1 and self.coordinates.tp == 0
+        return [(row, self.coordinates.dp) for row in rows] if collected else lambda: "never looked at"
+
+    @register("3D_ALL_MICRO_DP")
+    def micro(self, rows: list[int]) -> Any:
+        return [(row, self.coordinates.dp) for row in rows]
+
+    @register(Dispatch.THREE_D_PP_ONLY)
+    def stages(self, x: int) -> tuple[int, int]:
+        return x, self.coordinates.pp
+
+    @register(Dispatch.THREE_D_PROTO, blocking=False)
+    def fail_quietly(self, rows: list[int]) -> list[int]:
+        if self.coordinates.tp == 1:
+            raise ValueError("not collected, yet not overlooked")
+        return rows
+
+    @register(Protocol("SPREAD", split=("tp",), collect={"tp": "join", "pp": "first", "dp": "first"}))
+    def over_tp(self, rows: list[int]) -> list[int]:
+        return rows
+
+
+class NeedsAll(Worker):
+    @register(Dispatch.DP_PROTO, rows=Whole)
+    def whiten(self, rows: list[float]) -> list[float]:
+        return rows
+
+
+class Takes(Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def shutdown(self) -> None: ...
+
+
+class Picky(Worker):
+    def __init__(self, bad: int) -> None:
+        if self.rank == bad:
+            raise RuntimeError(f"cannot start {bad}")
+
+
+class Asynchronous(Worker):
+    def __init__(self) -> None:
+        self.open = 0
+
+    @register(Dispatch.ONE_TO_ALL)
+    async def together(self, x: int) -> int:
+        await asyncio.sleep(0.01)
+        return x + self.rank
+
+    @register(Dispatch.DP_PROTO)
+    def plain(self, rows: list[int]) -> list[int]:
+        return rows
+
+    @register(Dispatch.ONE_TO_ALL)
+    async def fail(self) -> None:
+        raise ValueError("in a coroutine")
+
+
+class Actor(Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def name(self) -> str:
+        return f"actor {self.rank} {os.getpid()}"
+
+    @register(Dispatch.DP_PROTO)
+    def add_one(self, rows: list[int]) -> list[int]:
+        return [row + 1 for row in rows]
+
+
+class ActorRollout(Worker):
+    def __init__(self, b: int) -> None:
+        self.b = b
+
+    @register(Dispatch.ONE_TO_ALL)
+    def name(self) -> str:
+        return f"rollout {self.b} {os.getpid()}"
