@@ -1,7 +1,8 @@
 """A small language model learns to spell words backward with GRPO, from a typed dataflow run on Ray worker groups.
 
-``python examples/grpo_reasoning.py`` checks the program, prints its plan, warms the policy up on imperfect demonstrations,
-trains it with verifier rewards, and leaves the curves as a picture and the metrics as JSON lines in ``runs/``.
+``python examples/grpo_reasoning.py`` checks the program, prints its plan, warms the policy up on imperfect
+demonstrations, trains it with verifier rewards, and leaves the curves as a picture and the metrics as JSON lines in
+``runs/``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class R(hf.Dim):
 
 
 T = Add[P, R]
-SIZES = {B: PROMPTS, P: 9, R: 9}
+SIZES: dict[type[hf.Dim], int] = {B: PROMPTS, P: 9, R: 9}
 
 
 # -- what flows along the edges
@@ -124,8 +125,9 @@ class Actor(hf.Worker):
     """The policy: generates and learns."""
 
     def __init__(self, config: PolicyConfig) -> None:
-        import small_policy
         import torch
+
+        import small_policy
 
         torch.set_num_threads(1)
         self.config, self.model = config, small_policy.build(config.checkpoint)
@@ -139,8 +141,9 @@ class Actor(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     @hf.requires("B % micro_batch == 0")
     def generate(self, prompts: Prompts, *, greedy: bool = False) -> Rollout:
-        import small_policy
         import torch
+
+        import small_policy
 
         ids, mask = prompts.ids.tensor, prompts.mask.tensor
         uniforms = None if greedy else hf.current_call().uniforms(small_policy.RESPONSE)
@@ -158,9 +161,9 @@ class Actor(hf.Worker):
 
     @register(Dispatch.THREE_D_PROTO)
     def update(self, experience: Experience) -> ActorMetrics:
-        import small_policy
         import torch
 
+        import small_policy
         from hfdsl.rl.losses import clipped_surrogate, kl_estimate
 
         peers, config = self.axis("dp"), self.config
@@ -194,16 +197,18 @@ class Reference(hf.Worker):
     """The policy as it was before training."""
 
     def __init__(self, config: PolicyConfig) -> None:
-        import small_policy
         import torch
+
+        import small_policy
 
         torch.set_num_threads(1)
         self.model = small_policy.build(config.checkpoint)
 
     @register(Dispatch.THREE_D_PROTO)
     def log_probs(self, sequences: Sequences) -> RefLogProbs:
-        import small_policy
         import torch
+
+        import small_policy
 
         ids, mask, length = sequences.ids.tensor, sequences.mask.tensor, sequences.response_mask.tensor.shape[1]
         with torch.no_grad():
@@ -219,12 +224,15 @@ class Reward(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        import spelling
         import torch
+
+        import spelling
 
         responses = sequences.ids.tensor[:, prompts.ids.tensor.shape[1] :].tolist()
         return Scores(
-            reward=torch.tensor([spelling.score(*pair) for pair in zip(responses, prompts.problem.objects, strict=True)])
+            reward=torch.tensor(
+                [spelling.score(*pair) for pair in zip(responses, prompts.problem.objects, strict=True)]
+            )
         )
 
 
@@ -254,9 +262,8 @@ def grpo(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -
     scores = reward.score(questions, rollout)
     ref = reference.log_probs(rollout)
     experience = hf.merge(Experience, rollout, ref, group_advantages(scores))
-    for part in hf.minibatches(experience, UPDATES):
-        metrics = actor.update(part)
-    return metrics, outcome(scores)
+    updates = [actor.update(part) for part in hf.minibatches(experience, UPDATES)]
+    return updates[-1], outcome(scores)
 
 
 @hf.dataflow
@@ -270,7 +277,10 @@ def evaluate(prompts: Prompts, actor: Actor, reward: Reward) -> Outcome:
 
 def deploy(checkpoint: str, steps: int = 60) -> hf.Deployment:
     """Actor and reference share two processes, the verifier has one of its own."""
-    policy, verifier = hf.ResourcePool([2], use_gpu=False, name="policy"), hf.ResourcePool([1], use_gpu=False, name="verifier")
+    policy, verifier = (
+        hf.ResourcePool([2], use_gpu=False, name="policy"),
+        hf.ResourcePool([1], use_gpu=False, name="verifier"),
+    )
     config = PolicyConfig(checkpoint, updates=steps * UPDATES)
     return hf.Deployment(
         actor=hf.place(Actor, config, pool=policy, mesh=hf.Mesh(dp=2)),
@@ -292,8 +302,9 @@ def batch(problems: list[dict[str, Any]]) -> Prompts:
 
 def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path) -> None:
     """Imitate demonstrations of which 60 % have a slip, and save the policy."""
-    import small_policy
     import torch
+
+    import small_policy
 
     torch.set_num_threads(2)
     model = small_policy.build(seed=seed)
@@ -362,19 +373,21 @@ def train(running: Any, evaluation: Any, problems: Iterator[dict[str, Any]], uns
 
 def line(record: dict[str, Any]) -> str:
     """One step for people: what it achieved, and where its time went."""
-    nodes = "  ".join(f"{name.split('.')[-1]} {seconds:.2f}" for name, seconds in record["node_seconds"].items() if seconds >= 0.005)
+    nodes = "  ".join(
+        f"{name.split('.')[-1]} {seconds:.2f}" for name, seconds in record["node_seconds"].items() if seconds >= 0.005
+    )
     held = f"  held-out {record['held_out']:.3f}" if "held_out" in record else ""
     return (
-        f"  step {record['step']:3d}  reward {record['reward']:.3f}  accuracy {record['accuracy']:.3f}  kl {record['kl']:.4f}"
-        f"  {record['seconds']:.2f} s ({nodes}){held}"
+        f"  step {record['step']:3d}  reward {record['reward']:.3f}  accuracy {record['accuracy']:.3f}"
+        f"  kl {record['kl']:.4f}  {record['seconds']:.2f} s ({nodes}){held}"
     )
 
 
 def draw(history: list[dict[str, Any]], before: float, path: Path) -> None:
     """Reward and accuracy, KL, and time by node."""
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("Agg")
+    mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     steps = [record["step"] for record in history]
@@ -395,4 +408,7 @@ def draw(history: list[dict[str, Any]], before: float, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:  # the context manager of the run has ended its processes by now
+        raise SystemExit("stopped") from None

@@ -60,7 +60,8 @@ def response_log_probs(model: Any, ids: torch.Tensor, mask: torch.Tensor, length
         logits_to_keep=length + 1,
     )
     log_probs_brv = output.logits[:, :-1].log_softmax(dim=-1)
-    return log_probs_brv.gather(-1, ids[:, -length:, None]).squeeze(-1)
+    chosen: torch.Tensor = log_probs_brv.gather(-1, ids[:, -length:, None]).squeeze(-1)
+    return chosen
 
 
 @torch.no_grad()  # not inference_mode: what is generated here is trained on
@@ -69,7 +70,7 @@ def generate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Responses to one micro-batch of prompts: ids i64[B, R], mask bool[B, R], log-probs f32[B, R].
 
-    Token r of a row is sampled with its ``uniforms`` f32[B, R] by inverting the cumulative distribution; greedy without.
+    Token r of a row is sampled with its ``uniforms`` f32[B, R]; without them the likeliest token is taken.
     """
     cache, step_ids, step_positions = None, ids, positions(mask)
     alive = torch.ones(len(ids), dtype=torch.bool)

@@ -1,8 +1,8 @@
-"""The task of the demo: spell a word backward. Problems and scorer are ``spell_backward`` of the reasoning-gym package.
+"""The task of the demo: spell a word backward. Problems and scorer are ``spell_backward`` of reasoning-gym.
 
-The package asks ``Spell this word backward (example: sun -> nus): Ammonia``; a character model of this size sees the same
-problem as ``ammonia>`` (lower case, since the package's scorer ignores case). The score is the package's own: 1.0 for the
-exact word, else the share of positions that agree.
+The package asks ``Spell this word backward (example: sun -> nus): Ammonia``; a character model of this size sees the
+same problem as ``ammonia>`` (lower case, since the package's scorer ignores case). The score is the package's own: 1.0
+for the exact word, else the share of positions that agree.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def prompts(problems: Sequence[Problem]) -> tuple[torch.Tensor, torch.Tensor]:
 def demonstrations(problems: Sequence[Problem], slips: float) -> tuple[torch.Tensor, torch.Tensor]:
     """ids i64[B, R] and mask bool[B, R] of answers to imitate, right-padded.
 
-    A share ``slips`` of the words keeps its first two letters in reading order: demonstrations of mixed quality, so that
-    imitation ends in a mediocre policy and reinforcement learning has something to find out.
+    A share ``slips`` of the words keeps its first two letters in reading order: imperfect demonstrators, whom the
+    verifier's rewards then take the policy beyond.
     """
     rows = []
     for problem in problems:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+from difflib import get_close_matches
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sizes import call_rows
+from hfdsl.check.sizes import call_rows, refuted
 from hfdsl.check.subject import Subject
 from hfdsl.errors import HfError
+from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import RoleCall
-from hfdsl.types.batches import closest
+from hfdsl.graph.spans import definition_span
+from hfdsl.protocols.mesh import Mesh, axis_size
+from hfdsl.protocols.placement import At, Sharded, default_leaves, faults
+from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
 
 
@@ -19,14 +26,21 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
     if subject.deployment is None:
         return
     placements, roles = subject.deployment.placements, subject.graph.roles
+    spare = [name for name in placements if name not in roles]
     for name, role in roles.items():
         if name not in placements:
+            near = get_close_matches(name, spare, n=1)
+            spare = [other for other in spare if other not in near]  # a misspelt role is one mistake
             yield Finding(
                 "HF507",
                 f"role '{name}' of '{subject.graph.name}' has no place in the deployment",
-                Label(subject.deployment.span),
+                Label(subject.deployment.span, f"places {', '.join(placements) or 'nothing'}"),
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
-                help=(f"add {name}=hf.place({role.__name__}, ..., pool=...) ({closest(name, list(placements))})",),
+                help=(
+                    f"rename '{near[0]}' to '{name}'"
+                    if near
+                    else f"add {name}=hf.place({role.__name__}, ..., pool=...)",
+                ),
             )
         elif not issubclass(placements[name].role, role):
             yield Finding(
@@ -34,15 +48,16 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
                 f"role '{name}' takes {role.__name__} but {placements[name].role.__name__} is placed there",
                 Label(placements[name].span),
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
+                help=(f"place {role.__name__} or a class derived from it",),
             )
-    for name, placement in placements.items():
-        if name not in roles:
-            yield Finding(
-                "HF508",
-                f"'{name}' is placed but '{subject.graph.name}' has no such role",
-                Label(placement.span),
-                help=(closest(name, list(roles)),),
-            )
+    for name in spare:
+        yield Finding(
+            "HF508",
+            f"'{name}' is placed but '{subject.graph.name}' has no such role",
+            Label(placements[name].span),
+            (Label(subject.graph.span, f"its roles: {', '.join(roles) or 'none'}"),),
+            help=("remove it, or take it as a parameter of the dataflow",),
+        )
 
 
 def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
@@ -52,16 +67,26 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
         if ranks != slots:
             rest = placement.mesh.pp * placement.mesh.tp
             fixes = []
-            if slots % rest == 0:
-                fixes.append(f"mesh=hf.Mesh(pp={placement.mesh.pp}, dp={slots // rest}, tp={placement.mesh.tp})")
+            if slots % rest == 0 and _works(subject, name, mesh := replace(placement.mesh, dp=slots // rest)):
+                fixes.append(f"set dp to {mesh.dp}: {mesh.pp} * {mesh.dp} * {mesh.tp} = {slots}")
             if ranks < slots:
                 fixes.append(f"split the pool: pool.split([{ranks}, {slots - ranks}])")
             yield Finding(
                 "HF501",
-                f"role '{name}': {placement.mesh} has {ranks} ranks, pool {placement.pool} has {slots} slots",
+                f"role '{name}': {placement.mesh} lays out {ranks} ranks, but pool '{placement.pool.name}' "
+                f"{list(placement.pool.processes)} has {slots} slots",
                 Label(placement.span),
                 help=tuple(fixes),
             )
+
+
+def _works(subject: Subject, role: str, mesh: Mesh) -> bool:
+    """Whether the rows work out on another mesh of one role as far as they do now."""
+    if subject.deployment is None:
+        return False
+    other = copy(subject.deployment)
+    other.placements = {**other.placements, role: replace(other[role], mesh=mesh)}
+    return len(refuted(replace(subject, deployment=other))) <= len(refuted(subject))
 
 
 def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
@@ -72,12 +97,24 @@ def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
         try:
             inspect.signature(placement.role.__init__).bind(None, *placement.args, **placement.kwargs)
         except TypeError as error:
-            shown = inspect.signature(placement.role)
+            shown = inspect.signature(placement.role).replace(return_annotation=inspect.Signature.empty)
             yield Finding(
                 "HF516",
                 f"role '{name}': {placement.role.__name__}{shown} cannot be built: {error}",
                 Label(placement.span),
+                (Label(definition_span(placement.role.__init__), "its constructor"),),
             )
+
+
+FAULTS = {
+    "HF403": "which takes one part of the rows and loses the others",
+    "HF404": "where the output is not: a pipeline leaves it on its last stage",
+    "HF405": "which joins equal copies, so that every row comes several times",
+}
+
+
+def _legal(leaves: object) -> str:
+    return "join" if isinstance(leaves, Sharded) else "last" if isinstance(leaves, At) else "first"
 
 
 def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
@@ -93,6 +130,17 @@ def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
         except HfError as error:
             yield Finding(error.code, f"'{node.label}': {error.message}", Label(node.span), where)
             continue
+        value = subject.inference.values[node.id]
+        if isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None):
+            for axis, code in faults(protocol, placement.mesh).items():
+                pick = dict(protocol.picks)[axis]
+                yield Finding(
+                    code,
+                    f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {FAULTS[code]}",
+                    Label(node.span, f"{axis_size(placement.mesh, axis)} coordinates along {axis}"),
+                    (*where, Label(node.op.signature.span, f"registered with {protocol.name}")),
+                    help=(f"collect {axis}={_legal(default_leaves(protocol)[axis])!r}",),
+                )
         split = protocol.splits and chunks > 1 and call_rows(subject, node) is not None
         if split and isinstance(node.op.signature.rows, WholeRows):
             yield Finding(

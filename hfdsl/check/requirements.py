@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,8 +50,8 @@ class Known:
         if name in self.sizes:
             return self.sizes[name].value
         fields = config_fields(self.placement) if self.placement else {}
-        if name in fields and isinstance(fields[name], (int, float)):
-            return Fraction(fields[name])
+        if isinstance(value := fields.get(name), (int, float)) and math.isfinite(value):
+            return Fraction(value)
         if self.placement is None:
             return None
         raise DefinitionError(
@@ -87,7 +88,7 @@ def holds(text: str, known: Known) -> tuple[Answer, str]:
     """
     used: dict[str, Fraction | None] = {}
     verdict = _evaluate(ast.parse(text.strip(), mode="eval").body, known, used)
-    shown = ", ".join(f"{name} = {value if value is not None else '?'}" for name, value in used.items())
+    shown = " and ".join(f"{name} = {value if value is not None else '?'}" for name, value in used.items())
     if verdict is None:
         return Answer.UNKNOWN, shown
     return (Answer.PROVED if verdict else Answer.REFUTED), shown
@@ -96,11 +97,14 @@ def holds(text: str, known: Known) -> tuple[Answer, str]:
 def _evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None]) -> Any:
     """The value of an expression; None where it hangs on an unknown size."""
     match node:
-        case ast.Constant(value) if isinstance(value, (int, float)):
+        case ast.Constant(value) if isinstance(value, (int, float)) and math.isfinite(value):
             return Fraction(value)
         case ast.Name(name):
             used[name] = known.lookup(name)
             return used[name]
+        case ast.UnaryOp(ast.USub(), operand):
+            value = _evaluate(operand, known, used)
+            return None if value is None else Fraction(-value)
         case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
             a, b = _evaluate(left, known, used), _evaluate(right, known, used)
             if a is None or b is None:
@@ -120,6 +124,11 @@ def _evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None]) ->
                 return decided
             return None if any(value is None for value in values) else not decided
     raise DefinitionError("HF114", f"'{ast.unparse(node)}' is no arithmetic over dims and config fields")
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The names in a requirement, each once."""
+    return tuple(dict.fromkeys(n.id for n in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(n, ast.Name)))
 
 
 def divisibility(text: str, known: Known) -> tuple[str, int] | None:

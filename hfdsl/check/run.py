@@ -12,7 +12,7 @@ from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
-from hfdsl.graph.spans import definition_span
+from hfdsl.graph.spans import caller_span, definition_span
 from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim
 
@@ -21,7 +21,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     wiring.mismatches,
     wiring.unused,
     sizes.row_arithmetic,
-    sizes.whole_rows,
+    sizes.whole_sizes,
     sizes.requirements,
     placements.roles_have_places,
     placements.meshes_fill_pools,
@@ -35,7 +35,7 @@ def check(body: Callable[..., Any], deployment: Deployment | None, dims: Mapping
     start = perf_counter()
     try:
         subject = examine(body, deployment, dims)
-    except DefinitionError as error:  # a declaration without meaning: there is no program to go on with
+    except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
     return judge(subject, start)
 
@@ -44,15 +44,26 @@ def examine(body: Callable[..., Any], deployment: Deployment | None, dims: Mappi
     """The traced program with its inferred sizes.
 
     Raises:
-        DefinitionError: where a declaration that the program names has no meaning.
+        DefinitionError: HF109 where an annotation of the dataflow cannot be evaluated.
     """
     graph = trace(body)
-    return Subject(graph, infer(graph), deployment, dims)
+    known = {dim: number for dim, number in dims.items() if _is_size(dim, number)}
+    odd = {dim: number for dim, number in dims.items() if dim not in known}
+    return Subject(graph, infer(graph), deployment, known, odd, caller_span())
+
+
+def _is_size(dim: object, number: object) -> bool:
+    whole = isinstance(number, int) and not isinstance(number, bool) and number >= 1
+    return whole and isinstance(dim, type) and issubclass(dim, Dim)
 
 
 def judge(subject: Subject, start: float) -> Report:
     """Ask every pass."""
-    findings = order([finding for one_pass in PASSES for finding in one_pass(subject)])
+    found: dict[tuple[object, ...], Finding] = {}
+    for finding in (finding for one_pass in PASSES for finding in one_pass(subject)):
+        # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
+        found.setdefault((finding.code, finding.primary.span, finding.message), finding)
+    findings = order(list(found.values()))
     milliseconds = (perf_counter() - start) * 1000
     facts = f" ({len(subject.graph.nodes)} nodes, {len(subject.graph.roles)} roles, {milliseconds:.1f} ms)"
     return Report(subject.graph.name, findings, facts)

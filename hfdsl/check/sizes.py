@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import gcd, lcm
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.requirements import Known, divisibility, holds
-from hfdsl.check.subject import Subject
+from hfdsl.check.repairs import Search
+from hfdsl.check.requirements import Known, divisibility, holds, names
+from hfdsl.check.subject import Subject, dims_of, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
-from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.register import requirements_of
 from hfdsl.types.columns import ColumnSpec, ObjSpec
-from hfdsl.types.dims import Answer, Dim, Size, atom_size, evaluate
+from hfdsl.types.dims import Answer, Dim, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
-
-SEARCH = 4096  # how far a fix is looked for on both sides of a size, where it is not simply a multiple
-
-VERBS = {"whole": "does not make", "requires": "breaks what the method"}
 
 
 @dataclass(frozen=True, slots=True)
 class Divides:
-    """``divisor`` must divide ``size``, because of what stands at ``node``."""
+    """``divisor`` must divide ``size`` (1: it must be whole), because of what stands at ``node``.
+
+    ``why`` says it in a label, ``complaint`` in a message, with ``{rows}`` for the size; ``others`` are the places that
+    impose it.
+    """
 
     size: Size
     divisor: int
     node: Node
     code: str
     why: str
+    complaint: str
+    others: tuple[Label, ...] = ()
+
+    @property
+    def need(self) -> str:
+        """The constraint as a formula; N | X is: N divides X."""
+        return f"{self.divisor} | {self.size}" if self.divisor > 1 else f"{self.size} whole"
 
 
 def call_rows(subject: Subject, node: Node) -> Size | None:
@@ -48,72 +55,105 @@ def call_rows(subject: Subject, node: Node) -> Size | None:
 
 def constraints(subject: Subject) -> Iterator[Divides]:
     """What every node demands of its rows."""
-    for node in subject.graph.nodes:
+    for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
         match node.op:
             case MiniBatch(0, count):
-                value = subject.inference.operand(node.arguments[0][1])
-                if isinstance(value, RecordValue) and value.rows is not None:
-                    yield Divides(value.rows, count, node, "HF310", f"{count} mini-batches")
+                rows = call_rows(subject, node)
+                if rows is not None:
+                    told = f"minibatches: {{rows}} rows do not make {count} equal mini-batches"
+                    yield Divides(rows, count, node, "HF310", f"{count} mini-batches", told)
+            case MiniBatch():
+                pass
             case RoleCall(_, signature):
                 yield from _split(subject, node, signature)
                 yield from _required(subject, node, signature)
             case FunctionCall(signature):
-                rows = call_rows(subject, node)
-                if isinstance(signature.rows, Grouped) and rows is not None:
-                    yield Divides(rows, signature.rows.n, node, "HF313", f"whole groups of {signature.rows.n}")
+                yield from _grouped(subject, node, signature)
+        if isinstance(value, RecordValue) and value.rows is not None and not isinstance(node.op, MiniBatch):
+            told = f"'{node.label}' would have {{rows}} rows, which is no whole number"
+            yield Divides(value.rows, 1, node, "HF303", f"a whole number of rows {value.rows}", told)
+
+
+def _grouped(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
+    rows = call_rows(subject, node)
+    if isinstance(signature.rows, Grouped) and rows is not None:
+        group = signature.rows.n
+        declared = Label(signature.span, f"declared rows=Grouped({group})")
+        told = f"'{node.label}': {{rows}} rows do not make whole groups of {group}"
+        yield Divides(rows, group, node, "HF313", f"whole groups of {group}", told, (declared,))
 
 
 def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
     placement, rows, protocol = subject.placement(node), call_rows(subject, node), signature.protocol
-    group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
-    if rows is None:
-        return
-    if group > 1:
-        yield Divides(rows, group, node, "HF313", f"whole groups of {group}")
-    if placement is None or protocol is None or not protocol.splits or signature.registration is None:
+    yield from _grouped(subject, node, signature)
+    if rows is None or placement is None or protocol is None or not protocol.splits:
         return
     try:
         chunks = protocol.chunk_count(placement.mesh)
     except ProtocolError:
         return  # told by the pass on placements
-    if signature.registration.pad is None and chunks > 1:
-        where = f"{protocol.name} over {chunks} chunks of {placement.mesh}"
-        if group > 1:
-            yield Divides(rows, chunks * group, node, "HF313", f"{where}, in whole groups of {group}")
-        else:
-            yield Divides(rows, chunks, node, "HF310", where)
+    if chunks == 1 or signature.registration is None or signature.registration.pad is not None:
+        return
+    over = f"over the {chunks} chunks of {protocol.name} on {placement.mesh}"
+    placed = Label(placement.span, f"placed on {placement.mesh}")
+    if isinstance(signature.rows, Grouped):
+        group = signature.rows.n
+        told = f"'{node.label}': {{rows}} rows, split {over}, do not give every chunk whole groups of {group}"
+        yield Divides(rows, chunks * group, node, "HF313", f"whole groups of {group} {over}", told, (placed,))
+    else:
+        told = f"'{node.label}': {{rows}} rows do not split evenly {over}"
+        yield Divides(rows, chunks, node, "HF310", f"an even split {over}", told, (placed,))
 
 
 def _required(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
-    """Requirements of the form ``rows % number == 0`` are constraints like any other split."""
-    bound = {atom.__name__: size for atom, size in subject.inference.bindings[node.id].items()}
+    """Requirements of the form ``size % number == 0`` are constraints like any split."""
     for text in requirements_of(signature.body):
         found = divisibility(text, known_names(subject, node))
-        if found is not None and found[0] in bound:
-            yield Divides(bound[found[0]], found[1], node, "HF322", f"requires {text}")
+        if found is not None:
+            size = _sizes(subject, node)[found[0]]
+            told = f"'{node.label}' requires {text}, but {{rows}}"
+            others = _imposed(subject, node, signature, text)
+            yield Divides(size, found[1], node, "HF322", f"the requirement {text}", told, others)
+
+
+def _imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tuple[Label, ...]:
+    """Where a requirement is declared, and where the config that it names is given."""
+    placement, dims = subject.placement(node), _sizes(subject, node)
+    declared = Label(signature.span, f"declared with requires({text!r})")
+    fields = [name for name in names(text) if name not in dims]
+    if placement is None or not fields:
+        return (declared,)
+    known = known_names(subject, node)
+    return declared, Label(placement.span, f"placed with {', '.join(f'{name} = {known.lookup(name)}' for name in fields)}")
+
+
+def _sizes(subject: Subject, node: Node) -> dict[str, Size]:
+    """The dims that a requirement may name: those that the call binds, and all others of its signature."""
+    bound = {atom.__name__: size for atom, size in subject.inference.bindings[node.id].items()}
+    signature = signature_of(node)
+    others = [*subject.dims, *(dims_of(signature) if signature else ())]
+    return {dim.__name__: atom_size(dim) for dim in others} | bound
 
 
 def known_names(subject: Subject, node: Node) -> Known:
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
-    bound = {atom.__name__: subject.known(size) for atom, size in subject.inference.bindings[node.id].items()}
-    rest = {dim.__name__: subject.known(atom_size(dim)) for dim in subject.dims}
-    return Known({**rest, **bound}, subject.placement(node))
+    sizes = {name: subject.known(size) for name, size in _sizes(subject, node).items()}
+    return Known(sizes, subject.placement(node))
 
 
 def row_arithmetic(subject: Subject) -> Iterator[Finding]:
     """One finding for all splits that the same sizes upset, with sizes that satisfy every constraint of the program."""
-    demands = list(constraints(subject))
-    refuted = [d for d in demands if subject.known(d.size).divisible_by(d.divisor) is Answer.REFUTED]
-    unknown = [d for d in demands if subject.known(d.size).divisible_by(d.divisor) is Answer.UNKNOWN]
-    for _, broken in _by_dims(refuted):
+    demands = list({(d.size, d.divisor, d.why, d.node.span): d for d in constraints(subject)}.values())
+    answers = [(d, subject.known(d.size).divisible_by(d.divisor)) for d in demands]
+    for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
         yield _uneven(subject, broken, demands)
-    for atoms, open_ in _by_dims(unknown):
-        needs = ", ".join(dict.fromkeys(f"{d.divisor} | {d.size}" for d in open_))
+    for atoms, open_ in _by_dims([d for d, answer in answers if answer is Answer.UNKNOWN]):
+        needs = ", ".join(dict.fromkeys(d.need for d in open_))
         yield Finding(
             "HF319",
-            f"cannot decide before launch whether the rows split evenly: {needs} (N | X: N divides X)",
-            Label(open_[0].node.span, open_[0].why),
-            tuple(Label(d.node.span, d.why) for d in open_[1:]),
+            f"cannot decide before launch whether the rows work out: {needs} (N | X: N divides X)",
+            Label(open_[0].node.span, f"for {open_[0].why}"),
+            tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
             help=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
         )
 
@@ -130,101 +170,85 @@ def _uneven(subject: Subject, broken: list[Divides], demands: list[Divides]) -> 
     rows = subject.known(first.size).value
     given = ", ".join(f"{d} = {n}" for d, n in subject.dims.items() if d in first.size.atoms)
     shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
-    rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None else ""
-    what = VERBS.get(first.why.split()[0], "does not split evenly:")
-    repairs = [fix for atom in first.size.atoms if (fix := _repair(subject, atom, demands))]
-    related = tuple(Label(d.node.span, f"{d.why}: needs {d.divisor} | {d.size}") for d in broken[1:])
+    rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
+    message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
+    related = [Label(d.node.span, f"for {d.why}: needs {d.need}") for d in broken[1:]]
     return Finding(
         first.code,
-        f"'{first.node.label}': {shown} {what} {first.why} ({rest})",
-        Label(first.node.span, f"needs {first.divisor} | {first.size}"),
-        related,
-        notes=(f"with {given}",) if given else (),
-        help=tuple(repairs),
+        f"{message}: {rest}" if rest and first.code != "HF322" else message,
+        Label(first.node.span, f"needs {first.need}"),
+        (*first.others, *related),
+        notes=(f"with {given}",) if given and shown != given else (),
+        help=tuple(fix for dim in first.size.atoms if (fix := _repair(subject, dim, demands, broken))),
     )
 
 
-def _repair(subject: Subject, atom: object, demands: list[Divides]) -> str | None:
+Key: TypeAlias = tuple[object, ...]
+
+
+def refuted(subject: Subject) -> set[Key]:
+    """Everything that the sizes of a program refute."""
+    keys: set[Key] = {
+        (d.node.id, d.why) for d in constraints(subject) if subject.known(d.size).divisible_by(d.divisor) is Answer.REFUTED
+    }
+    keys |= {(node.id, text) for node, _, text, answer, _ in _undivided(subject) if answer is Answer.REFUTED}
+    pairs = [(m, m.expected, m.found) for m in subject.inference.mismatches]
+    return keys | {
+        (m.node, m.port) for m, want, have in pairs if want and have and subject.known(want) != subject.known(have)
+    }
+
+
+def _repair(subject: Subject, dim: object, demands: list[Divides], broken: list[Divides]) -> str | None:
     """The nearest sizes of one dim for which every constraint of the program holds; other dims stay as they are."""
-    if not isinstance(atom, type) or not issubclass(atom, Dim) or atom not in subject.dims:
+    if not isinstance(dim, type) or not issubclass(dim, Dim) or dim not in subject.dims:
         return None
-    now, dims = subject.dims[atom], dict(subject.dims)
-    concerned = [d for d in demands if atom in d.size.atoms and all(a in dims for a in d.size.atoms)]
+    before, mine = refuted(subject), {(d.node.id, d.why) for d in broken}
+    rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
+    partly = [(d.size.substitute(rest), d.divisor) for d in demands if dim in d.size.atoms]
 
-    def works(number: int) -> bool:
-        dims[atom] = number
-        return all((evaluate(d.size, dims) / d.divisor).denominator == 1 for d in concerned)
+    def tried(number: int) -> bool:
+        after = refuted(replace(subject, dims={**subject.dims, dim: number}))
+        return after <= before and not after & mine
 
-    step = _step(atom, concerned)
-    if step is not None:
-        candidates = [now // step * step, (now // step + 1) * step]
-        found = [n for n in candidates if n >= 1 and works(n)]
-    else:
-        below = next((n for n in range(now - 1, max(0, now - SEARCH), -1) if works(n)), None)
-        above = next((n for n in range(now + 1, now + SEARCH) if works(n)), None)
-        found = [n for n in (below, above) if n is not None]
-    if not found:
-        return None
-    return f"set {atom.__name__} to {' or '.join(map(str, found))}: every split in this dataflow is then even"
+    decided = [(size, divisor) for size, divisor in partly if size.atoms == (dim,)]
+    found = Search(dim, subject.dims[dim], decided, tried).nearest()
+    return f"set {dim} to {' or '.join(map(str, found))}: every split and requirement then works out" if found else None
 
 
-def _step(atom: type[Dim], concerned: list[Divides]) -> int | None:
-    """The number that the dim must be a multiple of, where every size is a plain multiple or fraction of it."""
-    step = 1
-    for demand in concerned:
-        if len(demand.size.terms) != 1 or demand.size.terms[0][0] != ((atom, 1),):
-            return None
-        factor = demand.size.terms[0][1]
-        whole = demand.divisor * factor.denominator
-        step = lcm(step, whole // gcd(whole, factor.numerator))
-    return step
+def whole_sizes(subject: Subject) -> Iterator[Finding]:
+    """A size is a whole number of at least 1, given for a dim."""
+    for dim, number in subject.odd.items():
+        if isinstance(dim, type) and issubclass(dim, Dim):
+            message = f"size {dim} = {number!r} is not a whole number of at least 1"
+        else:
+            message = f"dims= takes dim classes with their sizes, got {dim!r}: {number!r}"
+        yield Finding("HF302", message, Label(subject.asked))
 
 
-def whole_rows(subject: Subject) -> Iterator[Finding]:
-    """No value may have a fraction of a row (``Div`` is exact), and no size may be below 1."""
-    for dim, number in subject.dims.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            yield Finding("HF302", f"size {dim} = {number!r} is not a whole number of at least 1", Label(NOWHERE))
-    seen: set[Size] = set()
-    for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
-        if (
-            not isinstance(value, RecordValue)
-            or value.rows is None
-            or value.rows in seen
-            or isinstance(node.op, MiniBatch)
-        ):
+def _undivided(subject: Subject) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:
+    """The requirements that are not solved together with all splits, each with the answer and the numbers behind it."""
+    for node in subject.graph.nodes:
+        if not isinstance(node.op, RoleCall):
             continue
-        seen.add(value.rows)
-        rows = subject.known(value.rows).value
-        if rows is not None and rows.denominator != 1:
-            yield Finding("HF303", f"'{node.label}' would have {value.rows} = {rows} rows", Label(node.span))
+        for text in requirements_of(node.op.signature.body):
+            known = known_names(subject, node)
+            if divisibility(text, known) is None:
+                try:
+                    yield node, node.op.signature, text, *holds(text, known)
+                except DefinitionError as error:
+                    yield node, node.op.signature, text, error, ""
 
 
 def requirements(subject: Subject) -> Iterator[Finding]:
     """``hf.requires`` of every role method, with the rows of the call and the fields of the role's config."""
-    for node in subject.graph.nodes:
-        if not isinstance(node.op, RoleCall):
-            continue
-        signature, placement = node.op.signature, subject.placement(node)
-        for text in requirements_of(signature.body):
-            known = known_names(subject, node)
-            if divisibility(text, known) is not None:
-                continue  # solved together with all other splits
-            try:
-                answer, shown = holds(text, known)
-            except DefinitionError as error:
-                yield Finding(
-                    error.code,
-                    f"'{node.label}' requires {text}: {error.message}",
-                    Label(node.span),
-                    (Label(signature.span),),
-                )
-                continue
-            if answer is not Answer.PROVED and (placement is not None or answer is Answer.REFUTED):
-                code, verdict = ("HF322", "it does not hold") if answer is Answer.REFUTED else ("HF319", "undecided")
-                yield Finding(
-                    code,
-                    f"'{node.label}' requires {text}: {verdict} ({shown})",
-                    Label(node.span, shown),
-                    (Label(signature.span, f"requires {text}"),),
-                )
+    for node, signature, text, answer, shown in _undivided(subject):
+        placement, where = subject.placement(node), f"'{node.label}' requires {text}"
+        if isinstance(answer, DefinitionError):
+            placed = (Label(placement.span, "placed here"),) if placement and answer.code == "HF323" else ()
+            yield Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
+        elif answer is Answer.REFUTED:
+            others = _imposed(subject, node, signature, text)
+            yield Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), others)
+        elif answer is Answer.UNKNOWN and placement is not None:
+            message = f"cannot decide before launch whether {text} holds for '{node.label}' ({shown})"
+            yield Finding("HF319", message, Label(node.span, "calls it"), (Label(signature.span, f"requires {text}"),))

@@ -18,7 +18,7 @@ def _tree(file: str) -> ast.Module | None:
         return None
 
 
-def _span(file: str, node: ast.expr | ast.arg) -> Span:
+def _span(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
     return Span(file, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
@@ -46,6 +46,22 @@ def _call_at(span: Span) -> ast.Call | None:
         ):
             return node
     return None
+
+
+def keyword_span(call: Span, name: str) -> Span:
+    """The argument ``name=...`` of the call at ``call`` (the call itself where it cannot be told)."""
+    found = _call_at(call)
+    return next((_span(call.file, k) for k in found.keywords if k.arg == name), call) if found else call
+
+
+def return_span(function: Span) -> Span:
+    """The only ``return`` of the ``def`` at ``function``; the ``def`` itself where there are several."""
+    tree = _tree(function.file) if function != NOWHERE else None
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno == function.line:
+            returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+            return _span(function.file, returned[0]) if len(returned) == 1 else function
+    return function
 
 
 def port_span(signature: Signature, port: str) -> Span:

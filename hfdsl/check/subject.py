@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.check.findings import Label
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import FunctionCall, Graph, Node, RoleCall
-from hfdsl.graph.signatures import Signature
+from hfdsl.graph.signatures import ListType, RecordType, Signature, StaticType
+from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.types.batches import schema
 from hfdsl.types.dims import Dim, Size, constant
 
 
@@ -22,6 +24,8 @@ class Subject:
     inference: Inference
     deployment: Deployment | None
     dims: Mapping[type[Dim], int]
+    odd: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
+    asked: Span = NOWHERE  # the call that asks for the check
 
     def placement(self, node: Node) -> Placement[Any] | None:
         """Where a role call runs."""
@@ -37,6 +41,18 @@ class Subject:
         """The label of the place where a value is made."""
         maker = self.graph.nodes[node]
         return Label(maker.span, f"'{maker.label}' makes {self.inference.values[node]}")
+
+
+def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
+    """The dims that a signature names, in its ports and its result."""
+    found: dict[type[Dim], None] = {}
+    for kind in (*(port.type for port in signature.ports), signature.returns):
+        while isinstance(kind, ListType):
+            kind = kind.inner
+        fields = schema(kind.record).fields.values() if isinstance(kind, RecordType) else (kind,)
+        sizes = [size for spec in fields if not isinstance(spec, (StaticType, ListType, RecordType)) for size in spec.dims]
+        found |= {atom: None for size in sizes for atom in size.atoms if isinstance(atom, type)}
+    return tuple(found)
 
 
 def signature_of(node: Node) -> Signature | None:

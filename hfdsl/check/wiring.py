@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from typing import TypeAlias
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sources import argument_span, port_span
+from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.signatures import ListType, RecordType
-from hfdsl.graph.spans import NOWHERE, definition_span
+from hfdsl.graph.spans import NOWHERE, Span, definition_span
+from hfdsl.graph.trace import SymbolicRole
 from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import ColumnSpec
 
@@ -21,30 +23,36 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.NO_COLUMN: ("HF201", "'{m.subject}' has no column '{m.name}'", "{near}"),
     MisuseKind.NO_METHOD: ("HF202", "role '{m.subject}' has no registered method '{m.name}'", "{near}"),
     MisuseKind.NO_PORT: ("HF202", "'{m.subject}' has no port '{m.name}'", "{near}"),
+    MisuseKind.TWICE: ("HF202", "'{m.subject}' is given its port '{m.name}' twice: by position and by name", ""),
     MisuseKind.MISSING_PORT: (
         "HF203",
-        "'{m.subject}' is called without {m.name}",
-        "wire it: {m.subject}(..., {m.name}=...)",
+        "'{m.subject}' is called without a value for {m.name}",
+        "wire it: {m.subject}(..., {wires})",
     ),
     MisuseKind.TOO_MANY: (
         "HF202",
-        "'{m.subject}' is called with {m.name} positional arguments",
+        "'{m.subject}' is called with {m.name} positional arguments, more than it has ports",
         "its ports are: {listed}",
     ),
     MisuseKind.CONTROL: (
         "HF207",
-        "{m.name} on '{m.subject}', which has no value before the program runs",
+        "'{m.name}' asks for the value of '{m.subject}', which is not there before the program runs",
         "decide inside a role or an hf.function; loops over hf.minibatches(x, n) and over plain Python values unroll",
     ),
     MisuseKind.COMPUTE: (
         "HF208",
-        "computation ({m.name}) on '{m.subject}': a dataflow passes values on and does not compute with them",
+        "'{operator}' on '{m.subject}': a dataflow passes values on and does not compute with them",
         "move it into a function decorated with @hf.function",
+    ),
+    MisuseKind.ASSIGN: (
+        "HF206",
+        "'{m.subject}.{m.name}' cannot be set: a record never changes",
+        "build a new one: hf.merge(Record, ...) or Record({m.name}=..., ...)",
     ),
     MisuseKind.FOREIGN: (
         "HF209",
-        "'{m.subject}' belongs to another dataflow that was traced before",
-        "pass it as a parameter",
+        "'{m.subject}' belongs to another trace: it was kept from an earlier check or another dataflow",
+        "take it as a parameter of this dataflow, and keep no values outside of it",
     ),
     MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
     MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{near}"),
@@ -53,10 +61,11 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "column '{m.name}' of '{m.subject}' comes from both {both}",
         "pass only one of them",
     ),
+    MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),
     MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
     MisuseKind.NOT_A_RESULT: (
         "HF603",
-        "the dataflow returns a {m.subject}",
+        "the dataflow returns {m.subject}, which is no value of the graph",
         "return records, metrics, or tuples of them",
     ),
     MisuseKind.CONTAINER: (
@@ -64,13 +73,27 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "a {m.subject} of values of the graph is wired to a call, whose ports take one value each",
         "give each of them a port of its own; columns of several records go into one with hf.merge",
     ),
-    MisuseKind.NOT_A_RECORD: ("HF206", "{m.subject} takes a record of rows, got '{m.name}'", ""),
+    MisuseKind.NOT_A_RECORD: (
+        "HF206",
+        "{m.subject} takes a record of rows, got '{m.name}'",
+        "give it the whole record, and read the column from what it makes",
+    ),
     MisuseKind.PARAMETER: (
         "HF119",
-        "parameter '{m.name}' of '{m.subject}' is {listed}: neither a record nor a role",
+        "parameter '{m.name}' of '{m.subject}' {listed}: neither a record nor a role",
         "annotate it with a class derived from hf.Batch or hf.Worker; a constant can be a variable of the module",
     ),
 }
+
+
+OPERATORS = {
+    **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@"},
+    **{"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "neg": "-", "pos": "+", "invert": "~"},
+    **{"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "contains": "in", "getitem": "[...]"},
+    **{"setitem": "[...] =", "abs": "abs()", "round": "round()", "divmod": "divmod()", "array": "a numpy function"},
+    **{"array_ufunc": "a numpy function", "torch_function": "a torch function"},
+}
+"""What a user writes for the operators that a trace meets."""
 
 
 def misuses(subject: Subject) -> Iterator[Finding]:
@@ -79,18 +102,28 @@ def misuses(subject: Subject) -> Iterator[Finding]:
         code, message, help_ = MISUSES[misuse.kind]
         fields = {
             "m": misuse,
+            "operator": OPERATORS.get(misuse.name, misuse.name),
             "near": closest(misuse.name, misuse.candidates),
+            "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
             "both": " and ".join(f"'{name}'" for name in misuse.candidates),
         }
         helped = help_.format(**fields)
         yield Finding(
-            code,
+            code.format(**fields),
             message.format(**fields),
-            Label(misuse.span),
+            Label(_misuse_span(misuse)),
             tuple(_misuse_related(subject, misuse)),
             help=(helped,) if helped else (),
         )
+
+
+def _misuse_span(misuse: Misuse) -> Span:
+    if misuse.kind is MisuseKind.NOT_A_RESULT:
+        return return_span(misuse.span)
+    if misuse.kind in (MisuseKind.NO_PORT, MisuseKind.TWICE):
+        return keyword_span(misuse.span, misuse.name)
+    return misuse.span
 
 
 def _misuse_related(subject: Subject, misuse: Misuse) -> Iterator[Label]:
@@ -126,15 +159,21 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
     primary = argument_span(node.span, signature, m.port)
     related = [subject.produced(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
+    maker = signature_of(subject.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
+    if maker is not None and maker.registration is not None:
+        related.append(Label(maker.span, f"registered with {maker.registration.name}"))
     if signature is not None and signature.span != NOWHERE:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
     return Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), help=help_)
 
 
 def _actual(m: Mismatch) -> str:
-    if isinstance(m.actual, Constant):
-        return f"the {type(m.actual.value).__name__} {m.actual.value!r}"
-    return str(m.actual)
+    if not isinstance(m.actual, Constant):
+        return str(m.actual)
+    value = m.actual.value
+    if isinstance(value, SymbolicRole):
+        return f"the role '{value._name}'"
+    return "None" if value is None else f"the {type(value).__name__} {reprlib.repr(value)}"
 
 
 def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
@@ -145,12 +184,12 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
         case Kind.RECORD:
             return "HF204", wired, _makers(subject, m)
         case Kind.VALUE:
-            return "HF206", wired, ()
+            return "HF206", wired, _makers(subject, m)
         case Kind.LIST:
             return "HF401", wired, _to_list(m)
         case Kind.DTYPE:
             named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
-            return "HF220", wired, (f"convert it where it is made: .to(torch.{named})",)
+            return "HF220", wired, (f"convert it where it is made, .to(torch.{named}), and declare it so there",)
         case Kind.RANK:
             return "HF210", f"{wired}: another number of dims", ()
         case Kind.DIM:
@@ -159,7 +198,7 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
             return "HF210", f"{wired}: {differs}{why}", ()
         case Kind.UNSOLVED:
             unsolved = f"'{facts['want']}' cannot be solved for from '{facts['have']}'"
-            return "HF213", f"{port} takes {m.formal}: {unsolved}", ()
+            return "HF213", f"{port} takes {m.formal}: {unsolved}", ("leave one name open in it, as x in Mul[x, Literal[2]]",)
         case Kind.ROWS | Kind.ROWS_UNKNOWN:
             return _rows(subject, m, port, facts)
 
@@ -178,14 +217,14 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
         return None  # the sizes that were given make them equal
     known = (str(want), str(have)) != (facts["want"], facts["have"])
     numbers = f" ({want} and {have} with the given sizes)" if known else ""
-    other = f"port '{facts['origin']}' of the same call has {facts['want']}"
+    other = f"'{facts['origin']}' beside it has {facts['want']}"
     needed = other if facts["origin"] else f"{facts['want']} are needed"
     factor = (have / want).value if len(want.terms) == 1 else None
     help_: tuple[str, ...] = ()
     if factor is not None and factor.denominator == 1 and factor > 1:
-        help_ = (f"repeat the other one: hf.repeat(..., {factor})",)
+        help_ = (f"repeat what is wired to '{facts['origin']}': hf.repeat(..., {factor})",)
     elif factor is not None and factor.numerator == 1:
-        help_ = (f"repeat this one: hf.repeat(..., {factor.denominator})",)
+        help_ = (f"repeat what is wired to '{m.port}': hf.repeat(..., {factor.denominator})",)
     return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", help_
 
 
@@ -200,7 +239,7 @@ def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
         if isinstance(value, RecordValue) and issubclass(value.type.record, wanted) and node.id < m.node
     ]
     if makers:
-        return (f"'{wanted.__name__}' is made by {', '.join(dict.fromkeys(makers))}",)
+        return (f"a {wanted.__name__} is what {', '.join(dict.fromkeys(makers))} makes",)
     if not isinstance(m.actual, RecordValue):
         return ()
     lacking = [name for name in schema(wanted).fields if name not in schema(m.actual.type.record).fields]

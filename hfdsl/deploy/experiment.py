@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Experiment:
     """A dataflow, where its roles run, and how large its dims are.
 
-    ``batches`` is called without arguments when the experiment is run and gives the input of every step: one record, or a tuple
-    of records in the order of the dataflow's parameters. ``seed`` is the root of every random stream of a run.
+    ``batches`` is called without arguments when the experiment is run and gives the input of every step: one record, or
+    a tuple of records in the order of the dataflow's parameters. ``seed`` is the root of every random stream of a run.
 
     Raises:
         DefinitionError: HF118 where ``dataflow`` is not made by ``@hf.dataflow``.

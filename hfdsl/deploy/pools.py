@@ -80,7 +80,7 @@ class ResourcePool:
         if sum(sizes) != self.world_size or any(size < 1 for size in sizes):
             raise ResourceError(
                 "HF514",
-                f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: the sizes must add up to it",
+                f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: they must add up to it",
             )
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return tuple(

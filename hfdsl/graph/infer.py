@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from hfdsl.graph.program import Broken, Constant, Graph, Input, MiniBatch, Node, Operand, Pack, Ref, Repeat
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.protocols.kinds import PerRank
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Size, atom_size, constant, solve
@@ -20,7 +21,7 @@ from hfdsl.types.dims import Answer, Size, atom_size, constant, solve
 
 @dataclass(frozen=True, slots=True)
 class RecordValue:
-    """A record with this many rows (None for a record of metrics)."""
+    """A record with this many rows (None for a record of metrics, and where a mistake hides how many)."""
 
     type: RecordType
     rows: Size | None
@@ -87,6 +88,8 @@ def operand_value(values: Any, operand: Operand) -> Value:
     if operand.column is None or not isinstance(value, RecordValue):
         return value if operand.column is None else None
     spec = schema(value.type.record).fields[operand.column]
+    if value.rows is None and not isinstance(spec, MetricSpec):
+        return None  # how many rows there are was lost to a mistake
     if isinstance(spec, ColumnSpec) and value.rows is not None:
         return ColumnSpec(spec.dtype, (value.rows, *spec.dims[1:]))
     return ObjSpec(spec.type, value.rows) if isinstance(spec, ObjSpec) and value.rows is not None else spec
@@ -100,10 +103,16 @@ class _Call:
     mismatches: list[Mismatch]
     bound: dict[Any, Size] = field(default_factory=dict)
     bound_by: dict[Any, str] = field(default_factory=dict)
+    broken: bool = False  # a mistake has left dims unbound: they are unknown, not what the declaration says
+
+    def lost(self, dim: Size) -> bool:
+        """Whether a mistake hides what the call would have bound this dim to."""
+        return self.broken and any(atom not in self.bound for atom in dim.atoms)
 
     def report(
         self, kind: MismatchKind, port: str, formal: PortType, actual: Any, source: Any, **detail: object
     ) -> None:
+        self.broken = True
         facts = tuple((name, str(value)) for name, value in detail.items())
         want, have = detail.get("want"), detail.get("have")
         sizes = (want, have) if isinstance(want, Size) and isinstance(have, Size) else (None, None)
@@ -134,7 +143,7 @@ class _Call:
 
     def entries(self, port: str, formal: ListType, actual: Any, source: Any) -> None:
         """A list of ranks' values goes where one of its kind is taken, if an entry does."""
-        if isinstance(actual, Constant) and isinstance(actual.value, (list, tuple)):
+        if isinstance(actual, Constant) and isinstance(actual.value, (list, tuple, PerRank)):
             inner = formal.inner
             if not isinstance(inner, StaticType) or any(
                 not _fits_static(Constant(v), inner.annotation) for v in actual.value
@@ -222,9 +231,12 @@ def _value(node: Node, call: _Call, values: list[Value]) -> Value:
             _match_columns(record, node, call, values)
             return RecordValue(RecordType(record), _result_rows(record, call))
         case op:
+            given = {name for name, _ in node.arguments}
+            call.broken = any(port.required and port.name not in given for port in op.signature.ports)
             for name, operand in node.arguments:
                 port = op.signature.port(name)
                 actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
+                call.broken |= actual is None
                 if port is not None and actual is not None and not isinstance(operand, Broken):
                     call.match(name, op.signature.takes(port), actual, operand if isinstance(operand, Ref) else None)
             return _result(node.result, call)
@@ -233,14 +245,18 @@ def _value(node: Node, call: _Call, values: list[Value]) -> Value:
 def _match_columns(record: type[Batch], node: Node, call: _Call, values: list[Value]) -> None:
     fields = schema(record).fields
     for name, operand in node.arguments:
-        actual = operand_value(values, operand)
-        if actual is not None:
+        actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
+        call.broken |= actual is None
+        number = isinstance(operand, Constant) and isinstance(operand.value, (int, float))
+        if actual is not None and not (number and isinstance(fields[name], MetricSpec)):
             call.match(name, fields[name], actual, operand if isinstance(operand, Ref) else None)
 
 
 def _result(declared: PortType, call: _Call) -> Value:
     if isinstance(declared, RecordType):
         return RecordValue(declared, _result_rows(declared.record, call))
+    if isinstance(declared, (ColumnSpec, ObjSpec)) and call.lost(declared.dims[0]):
+        return None
     if isinstance(declared, ColumnSpec):
         return ColumnSpec(declared.dtype, tuple(dim.substitute(call.bound) for dim in declared.dims))
     return ObjSpec(declared.type, declared.row.substitute(call.bound)) if isinstance(declared, ObjSpec) else declared
@@ -248,7 +264,7 @@ def _result(declared: PortType, call: _Call) -> Value:
 
 def _result_rows(record: type[Batch], call: _Call) -> Size | None:
     row = schema(record).row
-    return None if row is None else row.substitute(call.bound)
+    return None if row is None or call.lost(row) else row.substitute(call.bound)
 
 
 def _scaled(value: Value, factor: Size) -> Value:

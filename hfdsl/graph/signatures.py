@@ -192,7 +192,7 @@ def port_type(annotation: Any, where: str) -> PortType:
         schema(annotation)
         return RecordType(annotation)
     origin = get_origin(annotation)
-    if origin in (Column, Obj, Metric):
+    if isinstance(origin, type) and issubclass(origin, (Column, Obj, Metric)):
         return field_spec(annotation, where)
     if origin in (PerRank, PerStage):
         return ListType(origin.__name__, port_type(get_args(annotation)[0], where))

@@ -195,7 +195,8 @@ class Tracer:
     def definition(self, error: DefinitionError, span: Span | None = None) -> Any:
         """Note a declaration that has no meaning, where it stands (else at ``span``)."""
         place = error.span if isinstance(error.span, Span) else span or caller_span()
-        self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
+        if not any(m.kind is MisuseKind.DEFINITION and m.subject == error.message for m in self.misuses):
+            self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
         return Symbolic(self, Broken(), None, "<broken>")
 
     def misuse(
@@ -292,15 +293,16 @@ class Tracer:
     def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
         """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""
         columns: dict[str, Any] = {}
+        owners: dict[str, Any] = {}
         for part in parts:
             if not isinstance(part, Symbolic) or not isinstance(part._type, RecordType):
                 return self._not_rows(part, "merge")
             for name in schema(part._type.record).fields:
                 if name in columns and name in schema(record).fields:
                     self.misuse(
-                        MisuseKind.MERGE_TWICE, record.__name__, name, (columns[name]._shown, part._shown), part
+                        MisuseKind.MERGE_TWICE, record.__name__, name, (owners[name]._shown, part._shown), part
                     )
-                columns[name] = getattr(part, name)
+                columns[name], owners[name] = getattr(part, name), part
         for name in schema(record).fields:
             if name not in columns:
                 self.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
@@ -348,11 +350,11 @@ def trace(body: Callable[..., Any]) -> Graph:
             try:
                 schema(kind)
             except DefinitionError as error:
-                arguments[name] = tracer.definition(error, span)
+                arguments[name] = tracer.definition(error, definition_span(kind))
             else:
                 arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
         else:
-            shown = f"is a '{getattr(kind, '__name__', kind)}'" if name in hints else "has no annotation"
+            shown = f"is annotated '{getattr(kind, '__name__', kind)}'" if name in hints else "has no annotation"
             tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, (shown,)))
             arguments[name] = Symbolic(tracer, Broken(), None, name)
     nodes = [n if not isinstance(n.op, Input) else Node(n.id, n.op, (), n.result, span) for n in tracer.nodes]
@@ -385,5 +387,6 @@ def _output(tracer: Tracer, value: Any, span: Span) -> Output:
     if isinstance(value, dict):
         return Output({str(key): _output(tracer, inner, span) for key, inner in value.items()})
     if not isinstance(value, (int, float, str, bool, type(None))):
-        tracer.misuses.append(Misuse(MisuseKind.NOT_A_RESULT, span, type(value).__name__))
+        shown = f"the role '{value._name}'" if isinstance(value, SymbolicRole) else f"a '{type(value).__name__}'"
+        tracer.misuses.append(Misuse(MisuseKind.NOT_A_RESULT, span, shown))
     return Output(Constant(value))

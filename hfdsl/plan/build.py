@@ -13,14 +13,14 @@ from hfdsl.check.sizes import call_rows
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
-from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
-from hfdsl.graph.signatures import ListType, RecordType, Signature
+from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
+from hfdsl.plan.rows import rows_in
 from hfdsl.plan.traffic import columns_read, edges, row_bytes
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
-from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Dim, Size
 from hfdsl.types.rows import Grouped, WholeRows
 
@@ -108,17 +108,17 @@ def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op:
 def _may_split(subject: Subject, signature: Signature, rows: Size | None, home: Layout) -> bool:
     if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
         return False
-    if any(isinstance(port.type, ListType) for port in signature.ports) or not isinstance(
-        signature.returns, (RecordType, ColumnSpec)
-    ):
+    if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
         return False
     group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
-    made = (
-        schema(signature.returns.record).row if isinstance(signature.returns, RecordType) else signature.returns.dims[0]
-    )
-    if made is None:
-        return False  # metrics of a part are not the metrics of the whole
     return subject.known(rows).divisible_by(home.chunks * group) is Answer.PROVED
+
+
+def _has_rows_only(kind: PortType) -> bool:
+    """Whether parts of it make a whole: metrics of the parts are not the metrics of all rows."""
+    if isinstance(kind, RecordType):
+        return not any(isinstance(spec, MetricSpec) for spec in schema(kind.record).fields.values())
+    return isinstance(kind, (ColumnSpec, ObjSpec))
 
 
 def _home(subject: Subject, layouts: dict[int, Layout], node: Node) -> Layout:
@@ -132,10 +132,8 @@ def _home(subject: Subject, layouts: dict[int, Layout], node: Node) -> Layout:
 
 def _rows_from(subject: Subject, node: Node) -> int | None:
     for _, operand in node.arguments:
-        if isinstance(operand, Ref):
-            value = subject.inference.values[operand.node]
-            if isinstance(value, RecordValue) and value.rows is not None:
-                return operand.node
+        if isinstance(operand, Ref) and rows_in(subject.inference.values[operand.node]) is not None:
+            return operand.node
     return None
 
 
@@ -145,13 +143,10 @@ def _lifetimes(subject: Subject, steps: list[Step]) -> list[Step]:
     for step in steps:
         for node, _ in columns_read(subject.graph, step.node):
             last[node, step.group] = step.node
-    return [
-        replace(
-            step,
-            last_reads=tuple(n for (n, group), reader in last.items() if (group, reader) == (step.group, step.node)),
-        )
-        for step in steps
-    ]
+    dead: dict[int, list[int]] = {}
+    for (node, _), reader in last.items():
+        dead.setdefault(reader, []).append(node)
+    return [replace(step, last_reads=tuple(dead.get(step.node, ()))) for step in steps]
 
 
 # -- schedule

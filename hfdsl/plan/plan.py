@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hfdsl.check.findings import Report
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
-from hfdsl.graph.program import Constant, Graph, Node, Operand
+from hfdsl.graph.program import Graph, Node, Operand
 from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.dispatch import Functions
 from hfdsl.protocols.mesh import Mesh
@@ -18,6 +18,8 @@ from hfdsl.types.dims import Dim
 
 if TYPE_CHECKING:
     from hfdsl.runtime.running import Running
+
+Transport: TypeAlias = Literal["in process", "object store", "from caller", "through driver"]
 
 DRIVER = "driver"
 """The group of one rank that is the driver itself: it holds what the caller hands in."""
@@ -41,8 +43,8 @@ class Layout:
 class Step:
     """One call of a role method or function: on which ranks of which group, and which rows each of them gets.
 
-    ``chunk_of[i]`` is the chunk of ``ranks[i]``; with ``chunks == 1`` every rank gets the whole value, with ``per_rank``
-    the entry of a list that has its number.
+    ``chunk_of[i]`` is the chunk of ``ranks[i]``; with ``chunks == 1`` every rank gets the whole value, and with
+    ``per_rank`` the entry of a list that has its number.
     """
 
     node: int
@@ -63,11 +65,6 @@ class Step:
     last_reads: tuple[int, ...] = ()  # values that nobody in this group reads after this step
     stage: int = 0
 
-    @property
-    def constants(self) -> dict[str, Any]:
-        """The plain Python values among the arguments."""
-        return {name: operand.value for name, operand in self.arguments if isinstance(operand, Constant)}
-
 
 @dataclass(frozen=True, slots=True)
 class Edge:
@@ -78,7 +75,7 @@ class Edge:
     columns: tuple[str, ...]
     bytes: int | None
     moved: int | None
-    transport: Literal["in process", "object store", "from caller", "through driver"]
+    transport: Transport
 
 
 @dataclass(frozen=True)
@@ -128,8 +125,8 @@ class Plan:
         """Start the plan's processes; use it as a context manager, which also ends them.
 
         ``backend="local"`` simulates all ranks in this process, ``"ray"`` makes worker groups on the Ray cluster that
-        is connected (or starts one). ``seed`` is the root of every random stream; ``timeout`` (seconds) bounds placing and starting,
-        ``deadline`` one step. ``worker_env`` adds environment variables to Ray workers.
+        is connected (or starts one). ``seed`` is the root of every random stream; ``timeout`` (seconds) bounds placing
+        and starting, ``deadline`` one step. ``worker_env`` adds environment variables to Ray workers.
 
         Raises:
             ResourceError: HF502, HF505 where the cluster cannot hold the pools.

@@ -1,13 +1,14 @@
 """Reading: which chunks hold some rows of a value, and those rows put together.
 
-``repeat``, mini-batches and records made of columns are never carried out as steps: a reader resolves them to rows of what
-roles and functions made.
+``repeat``, mini-batches and records made of columns are never carried out as steps: a reader resolves them to rows of
+what roles and functions made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hfdsl.graph.program import Constant, MiniBatch, Node, Operand, Pack, Ref, Repeat
@@ -15,7 +16,7 @@ from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType
 from hfdsl.plan.plan import Layout
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.split import Pad
-from hfdsl.types.batches import Batch, join_column, rebuild, schema
+from hfdsl.types.batches import Batch, join_column, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
 
 VALUE = ""
@@ -62,7 +63,7 @@ class Reader:
     def _overlap(self, node: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """(chunk, first row within it, end row within it) for every chunk with some of the rows."""
         bounds = self.table.bounds[node]
-        for chunk, (low, high) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for chunk, (low, high) in enumerate(pairwise(bounds)):
             first, last = max(low, start), min(high, stop)
             if first < last:
                 yield chunk, first - low, last - low
@@ -111,17 +112,17 @@ class Reader:
 
     def padded(self, operand: Operand, wanted: PortType, start: int, stop: int, rows: int, pad: Pad | None) -> Any:
         """Rows ``start`` to ``stop``, of which those from ``rows`` on are padding."""
-        if stop <= rows or pad is None or not isinstance(operand, Ref):
-            return self.value(operand, wanted, start, stop)
-        positions = [i if i < rows else rows - 1 if pad == "repeat_last" else i % rows for i in range(start, stop)]
-        parts = [self.value(operand, wanted, first, last) for first, last in _runs(positions)]
+        spans = padded_spans(start, stop, rows, pad)
+        parts = [self.value(operand, wanted, first, last) for first, last in spans]
+        if len(parts) == 1:
+            return parts[0]
         if isinstance(wanted, RecordType):
-            return wanted.record.__hf_concat__(parts)
-        return (
-            wrap(wanted, join_column(wanted, [p._value for p in parts]))
-            if isinstance(wanted, (ColumnSpec, ObjSpec))
-            else parts[0]
-        )
+            pieces = [part.__hf_columns__ for part in parts]
+            fields = schema(wanted.record).fields.items()
+            return rebuild(wanted.record, {n: _joined(spec, [piece[n] for piece in pieces]) for n, spec in fields})
+        if isinstance(wanted, (ColumnSpec, ObjSpec)):
+            return wrap(wanted, join_column(wanted, [part._value for part in parts]))
+        return parts[0]
 
 
 def _inner(node: Node) -> int:
@@ -129,13 +130,22 @@ def _inner(node: Node) -> int:
     return ref.node if isinstance(ref, Ref) else 0
 
 
-def _runs(positions: list[int]) -> Iterator[tuple[int, int]]:
-    """Consecutive positions as half-open ranges."""
-    first = 0
-    for i in range(1, len(positions) + 1):
-        if i == len(positions) or positions[i] != positions[i - 1] + 1:
-            yield positions[first], positions[i - 1] + 1
-            first = i
+def _joined(spec: FieldSpec, parts: list[Any]) -> Any:
+    """The rows of all parts; a metric is the same in each of them."""
+    return parts[0] if isinstance(spec, MetricSpec) else join_column(spec, parts)
+
+
+def padded_spans(start: int, stop: int, rows: int, pad: Pad | None) -> tuple[tuple[int, int], ...]:
+    """The rows that ``start`` to ``stop`` are, where those from ``rows`` on are padding; half-open, in order.
+
+    >>> padded_spans(2, 6, 3, "repeat_last"), padded_spans(2, 6, 3, "cycle")
+    (((2, 3), (2, 3), (2, 3), (2, 3)), ((2, 3), (0, 3)))
+    """
+    if stop <= rows or pad is None or not rows:
+        return ((start, stop),)
+    positions = [i if i < rows else rows - 1 if pad == "repeat_last" else i % rows for i in range(start, stop)]
+    ends = [i for i, (a, b) in enumerate(pairwise(positions), 1) if b != a + 1]
+    return tuple((positions[i], positions[j - 1] + 1) for i, j in pairwise([0, *ends, len(positions)]))
 
 
 def _rows(value: Any, first: int, last: int) -> Any:
@@ -156,11 +166,7 @@ def _spec(result: PortType, column: str) -> FieldSpec | None:
 
 def wrap(kind: PortType, raw: Any) -> Any:
     """A raw value as a body sees it."""
-    if isinstance(kind, ColumnSpec):
-        return Column(raw)
-    if isinstance(kind, ObjSpec):
-        return Obj(raw)
-    return Metric(raw) if isinstance(kind, MetricSpec) else raw
+    return wrap_field(kind, raw) if isinstance(kind, (ColumnSpec, ObjSpec, MetricSpec)) else raw
 
 
 def unpack(kind: PortType, piece: Piece) -> Any:

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfdsl.errors import SizeError
-from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.infer import RecordValue, Value
 from hfdsl.graph.program import Input
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.split import pad_size
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Size, constant, evaluate, solve
 from hfdsl.types.rows import Grouped
 
 
 @dataclass(frozen=True, slots=True)
 class RowTable:
-    """``rows[node]``: the rows of a value; ``bounds[node]``: the first row of each chunk, and the end; ``given[node]``: per
-    step, the bounds of the rows that its ranks are given, pad rows included.
+    """The rows of one step.
+
+    ``rows[node]``: the rows of a value; ``bounds[node]``: the first row of each of its chunks, and the end;
+    ``given[node]``: the same for what the ranks of a step are given, pad rows included.
     """
 
     rows: Mapping[int, int]
@@ -63,8 +65,7 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
     """
     rows: dict[int, int] = {}
     for node, value in zip(plan.graph.nodes, plan.inference.values, strict=True):
-        size = value.rows if isinstance(value, RecordValue) else getattr(value, "dims", (None,))[:1]
-        number = _number(size[0] if isinstance(size, tuple) and size else size, sizes)
+        number = _number(rows_in(value), sizes)
         if number is not None:
             rows[node.id] = number
     bounds: dict[int, tuple[int, ...]] = {
@@ -74,10 +75,9 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
     for step in plan.steps:
         total = rows.get(step.rows_from) if step.rows_from is not None else None
         if total is None:
-            bounds[step.node] = _even(rows.get(step.node, 0), 1, 0) if step.layout.chunks == 1 else ()
+            bounds[step.node] = (0, rows.get(step.node, 0)) if step.layout.chunks == 1 else ()
             continue
-        missing = _missing(step, total)
-        given[step.node] = _even(total + missing, step.chunks, 0)
+        given[step.node] = _even(total + _missing(step, total), step.chunks)
         made = rows.get(step.node)
         if made is not None and not step.layout.lists:
             # A chunk's result rows are its real rows, scaled: pad rows are cut off where they were made.
@@ -87,8 +87,15 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
     return RowTable(rows, bounds, given)
 
 
-def _number(size: Any, sizes: Mapping[Any, int]) -> int | None:
-    if not isinstance(size, Size) or any(atom not in sizes for atom in size.atoms):
+def rows_in(value: Value) -> Size | None:
+    """The rows of a record, column or list of objects; None for what has none."""
+    if isinstance(value, RecordValue):
+        return value.rows
+    return value.dims[0] if isinstance(value, (ColumnSpec, ObjSpec)) else None
+
+
+def _number(size: Size | None, sizes: Mapping[Any, int]) -> int | None:
+    if size is None or any(atom not in sizes for atom in size.atoms):
         return None
     number = evaluate(size, sizes)
     if number.denominator != 1:
@@ -101,5 +108,5 @@ def _missing(step: Step, total: int) -> int:
     return pad_size(total, step.chunks, pad=step.pad, group=group, what=f"the rows of '{step.label}'")
 
 
-def _even(rows: int, chunks: int, start: int) -> tuple[int, ...]:
-    return tuple(start + i * rows // chunks for i in range(chunks + 1))
+def _even(rows: int, chunks: int) -> tuple[int, ...]:
+    return tuple(i * rows // chunks for i in range(chunks + 1))

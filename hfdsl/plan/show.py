@@ -18,18 +18,19 @@ def show(plan: Plan) -> str:
         lines.append(f"  {group.pool}: {count} process{'es' if count > 1 else ''} with {roles}")
     lines += ["", "steps"]
     table = [row for step in plan.steps for row in _rows(plan, step)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)] if table else []
-    lines += [
-        "  " + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in table
-    ]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    lines += [f"  {'  '.join(map(str.ljust, row, widths))}".rstrip() for row in table]
     return "\n".join([*lines, "", *_sums(plan)])
 
 
-def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, ...]]:
+_NO_HEAD = ("", "", "", "")
+
+
+def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:
     head = (str(step.stage), step.label, _where(plan, step), _protocol(step))
     reads = [edge for edge in plan.edges if edge.target == step.node]
     for i, edge in enumerate(reads):
-        yield (*(head if i == 0 else ("", "", "", "")), _edge(plan, edge))
+        yield (*(head if i == 0 else _NO_HEAD), _edge(plan, edge))
     if not reads:
         yield (*head, "")
 
@@ -65,10 +66,10 @@ def _sums(plan: Plan) -> Iterator[str]:
     yield "overlap  " + ("; ".join(" with ".join(labels) for labels in together) if together else "none")
     known = [edge for edge in plan.edges if edge.bytes is not None]
     if known:
-        moved = sum(e.moved or 0 for e in known if not isinstance(plan.node(e.source).op, Input))
-        stay = sum((e.bytes or 0) - (e.moved or 0) for e in known)
         given = sum(e.bytes or 0 for e in known if isinstance(plan.node(e.source).op, Input))
-        yield f"bytes    {amount(given)} from the caller, {amount(moved)} between processes, {amount(stay)} read in place"
+        moved = sum(e.moved or 0 for e in known if not isinstance(plan.node(e.source).op, Input))
+        stay = amount(sum((e.bytes or 0) - (e.moved or 0) for e in known))
+        yield f"bytes    {amount(given)} from the caller, {amount(moved)} between processes, {stay} read in place"
 
 
 def amount(count: int) -> str:

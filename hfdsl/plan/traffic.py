@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import FunctionCall, Graph, Input, MiniBatch, Pack, Ref, Repeat, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType
-from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
-from hfdsl.plan.reading import VALUE, Reader
-from hfdsl.plan.rows import RowTable, row_table
+from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
+from hfdsl.plan.reading import VALUE, Reader, padded_spans
+from hfdsl.plan.rows import RowTable, row_table, rows_in
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import constant
@@ -29,8 +28,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """For one set of sizes: ``remote[node][i]`` the (node, chunk) pairs that the i-th rank of a step gets from other
-    processes, ``exports[node]`` the columns of a value that leave the process that made it.
+    """Who gets what from whom, for one set of sizes.
+
+    ``remote[node][i]``: the (node, chunk) pairs that the i-th rank of a step gets from other processes;
+    ``exports[node]``: the columns of a value that leave the process that made it.
     """
 
     table: RowTable
@@ -74,11 +75,13 @@ def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]
 
 
 def row_bytes(graph: Graph, node: int, column: str, dims: Mapping[Any, int]) -> int | None:
-    """Bytes of one row of a column; None for objects, numbers and unknown sizes."""
+    """Bytes of one row of a column: 0 for Python objects, None where a size is unknown."""
     result = graph.nodes[node].result
+    if isinstance(result, ListType):
+        return None  # every entry has rows of its own
     spec = schema(result.record).fields[column] if isinstance(result, RecordType) else result
     if not isinstance(spec, ColumnSpec):
-        return None
+        return 0
     size = constant(spec.dtype.itemsize)
     for dim in spec.dims[1:]:
         size = size * dim
@@ -102,12 +105,11 @@ def reads(plan: Plan, step: Step, index: int, table: RowTable) -> Iterator[Read]
             continue
         rows = table.rows.get(operand.node, 0)
         chunk = step.chunk_of[index]
-        start, stop = (given[chunk], given[chunk + 1]) if given else (0, rows)
-        if step.pad and stop > rows:
-            start, stop = 0, rows  # pad rows repeat others: the ranks that have some read all rows
+        spans = padded_spans(*((given[chunk], given[chunk + 1]) if given else (0, rows)), rows, step.pad)
         for column in columns_of(port.type, operand):
-            for node, stored, first, last in reader.resolve(operand.node, column, start, stop):
-                yield from (Read(node, stored, piece, n) for piece, n in reader.chunks(node, stored, first, last))
+            for start, stop in spans:
+                for node, stored, first, last in reader.resolve(operand.node, column, start, stop):
+                    yield from (Read(node, stored, piece, n) for piece, n in reader.chunks(node, stored, first, last))
 
 
 def traffic(plan: Plan, table: RowTable) -> Traffic:
@@ -138,8 +140,8 @@ def _here(plan: Plan, step: Step, rank: int, read: Read) -> bool:
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
     """What every step reads of every value, with bytes where all sizes are known."""
-    records = [v.rows for v in plan.inference.values if isinstance(v, RecordValue) and v.rows is not None]
-    known = all(atom in plan.dims for size in records for atom in size.atoms)
+    rows = [size for value in plan.inference.values if (size := rows_in(value)) is not None]
+    known = all(atom in plan.dims for size in rows for atom in size.atoms)
     table = row_table(plan, plan.dims) if known else None
     return tuple(edge for step in plan.steps for edge in _edges(plan, step, table))
 
@@ -150,23 +152,24 @@ def _edges(plan: Plan, step: Step, table: RowTable | None) -> Iterator[Edge]:
         columns.setdefault(node, {})[column] = None
     total, moved = dict.fromkeys(columns, 0), dict.fromkeys(columns, 0)
     away = dict.fromkeys(columns, False)
+    sizes = {(n, c): row_bytes(plan.graph, n, c, plan.dims) for n, names in columns.items() for c in names}
     for index, rank in enumerate(step.ranks):
         for read in reads(plan, step, index, table) if table else ():
-            amount = read.rows * (row_bytes(plan.graph, read.node, read.column, plan.dims) or 0)
+            amount = read.rows * (sizes[read.node, read.column] or 0)
             total[read.node] += amount
             if not _here(plan, step, rank, read):
                 moved[read.node] += amount
                 away[read.node] = True
     for source, names in columns.items():
-        layout = plan.layouts[source]
-        transport: Literal["in process", "object store", "from caller", "through driver"]
+        known = table is not None and all(sizes[source, name] is not None for name in names)
+        transport: Transport
         if step.custom:
             transport = "through driver"
         elif isinstance(plan.node(source).op, Input):
             transport = "from caller"
-        elif layout.group == DRIVER:
+        elif plan.layouts[source].group == DRIVER:
             transport = "through driver"
         else:
             transport = "in process" if table and not away[source] else "object store"
-        numbers = (total[source], moved[source]) if table else (None, None)
-        yield Edge(source, step.node, tuple(names), *numbers, transport)
+        counts = (total[source], moved[source]) if known else (None, None)
+        yield Edge(source, step.node, tuple(names), counts[0], counts[1], transport)

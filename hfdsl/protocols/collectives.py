@@ -25,7 +25,8 @@ class AxisGroup(ABC):
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """The ``sum``, ``mean``, ``max`` or ``min`` over ranks of a tensor or number; added in coordinate order, so that a run
         gives the same bits on every backend."""
-        return reduce_in_order(self.all_gather(value), op)
+        reduced: T = reduce_in_order(self.all_gather(value), op)
+        return reduced
 
     def broadcast(self, value: T, source: int = 0) -> T:
         """The value of the rank with coordinate ``source``."""
@@ -51,6 +52,7 @@ class Collectives(Structural):
 
     def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
         """The group of these ranks, seen from ``rank``."""
+        ...
 
 
 def reduce_in_order(values: Sequence[Any], op: str) -> Any:

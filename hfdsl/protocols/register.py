@@ -19,6 +19,11 @@ from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeR
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Me = TypeVar("Me")
+A1 = TypeVar("A1")
+A2 = TypeVar("A2")
+A3 = TypeVar("A3")
+A4 = TypeVar("A4")
 F = TypeVar("F", bound=Callable[..., Any])
 
 REGISTRATION = "__hf_registration__"
@@ -76,12 +81,34 @@ class _Gather(Structural):
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, PerRank[R]]: ...
 
 
+class _Scatter(Structural):
+    # The caller gives one value a rank for each parameter. A type checker can say that of positional parameters alone:
+    # of a method with keyword-only ones, or with more than four, it checks the names and not the lists.
+    @overload
+    def __call__(self, fn: Callable[[Me], R], /) -> Callable[[Me], PerRank[R]]: ...
+    @overload
+    def __call__(self, fn: Callable[[Me, A1], R], /) -> Callable[[Me, PerRank[A1]], PerRank[R]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[Me, A1, A2], R], /
+    ) -> Callable[[Me, PerRank[A1], PerRank[A2]], PerRank[R]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[Me, A1, A2, A3], R], /
+    ) -> Callable[[Me, PerRank[A1], PerRank[A2], PerRank[A3]], PerRank[R]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[Me, A1, A2, A3, A4], R], /
+    ) -> Callable[[Me, PerRank[A1], PerRank[A2], PerRank[A3], PerRank[A4]], PerRank[R]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, PerRank[R]]: ...
+
+
 class _Stages(Structural):
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, PerStage[R]]: ...
 
 
 _Joined: TypeAlias = Literal[Dispatch.DP_PROTO, Dispatch.THREE_D_PROTO, Dispatch.THREE_D_ALL_MICRO_DP]
-_Listed: TypeAlias = Literal[Dispatch.ONE_TO_ALL, Dispatch.ALL_TO_ALL]
 
 
 # The overloads tell a type checker the kinds: a joined output keeps its type, a list becomes PerRank or PerStage. The
@@ -115,7 +142,16 @@ def register(
 ) -> _Same: ...
 @overload
 def register(  # type: ignore[overload-overlap]
-    dispatch_mode: _Listed = ...,
+    dispatch_mode: Literal[Dispatch.ALL_TO_ALL] = ...,
+    execute_mode: Literal[Execute.ALL] = ...,
+    *,
+    blocking: bool = ...,
+    pad: None = ...,
+    rows: Rows = ...,
+) -> _Scatter: ...
+@overload
+def register(  # type: ignore[overload-overlap]
+    dispatch_mode: Literal[Dispatch.ONE_TO_ALL],
     execute_mode: Literal[Execute.ALL] = ...,
     *,
     blocking: bool = ...,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hfdsl.errors import HfError, RoleError, WiringError
+from hfdsl.errors import RoleError, WiringError
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.plan.plan import Plan, Step
@@ -17,7 +17,7 @@ from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import Collectives
 from hfdsl.protocols.worker import RankContext, current_rank
-from hfdsl.types.batches import schema
+from hfdsl.types.batches import own_rows, schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 
 
@@ -29,6 +29,17 @@ class Done:
     rank: int
     start: float
     stop: float
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What every rank of a step is told: the step, its rows, and which columns of the result leave the process."""
+
+    plan: str
+    node: int
+    number: int
+    table: RowTable
+    exports: tuple[str, ...]
 
 
 class Executor:
@@ -59,15 +70,14 @@ class Executor:
         try:
             with seeded(replace(start, node=-1 - sorted(self._deployment).index(name))):
                 return placement.role(*placement.args, **placement.kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             raise _role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
         finally:
             current_rank.reset(token)
 
     def run(
-        self, plan: str, node: int, number: int, table: RowTable, exports: tuple[str, ...], pieces: Mapping[tuple[int, int], Piece],
-        direct: Mapping[str, Any] | None = None,
-    ) -> tuple[Done, Piece | None]:  # fmt: skip  # the parts of one message
+        self, order: Order, pieces: Mapping[tuple[int, int], Piece], direct: Mapping[str, Any] | None = None
+    ) -> tuple[Done, Piece | None]:
         """This rank's part of a step: read its rows, run the body, keep the result, give what others read.
 
         ``direct`` are arguments that a custom dispatch function made for this rank.
@@ -76,54 +86,45 @@ class Executor:
             RoleError: HF806 where the body raises.
             WiringError: HF805 where it returns something else than it declares.
         """
-        if (plan, number) != self._current:
+        if (order.plan, order.number) != self._current:
             self._store.clear()  # a step owns its values: nothing of another step is ever read
-            self._current = (plan, number)
-        step, start = self._steps[plan, node], time.time()
+            self._current = (order.plan, order.number)
+        step, plan, start = self._steps[order.plan, order.node], self._plans[order.plan], time.time()
         index = step.ranks.index(self._rank)
-        reader = Reader(self._plans[plan].graph.nodes, self._plans[plan].layouts, table, lambda n, c: self._fetch(n, c, pieces))
+        reader = Reader(plan.graph.nodes, plan.layouts, order.table, lambda n, c: self._fetch(n, c, pieces))
         arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
-        columns = self._body(plan, step, index, number, table, arguments)
+        columns = self._body(order, step, index, arguments)
         holds = step.layout.group == step.group and self._rank in step.layout.holders
         if holds:
-            self._store[node] = (step.layout.holders.index(self._rank), columns)
+            self._store[order.node] = (step.layout.holders.index(self._rank), columns)
         for dead in step.last_reads:
             self._store.pop(dead, None)
         done = Done(step.label, self._rank, start, time.time())
         if step.custom is not None:
             return done, columns
-        return done, own_rows({name: columns[name] for name in exports}) if holds and exports else None
+        return done, own_rows({name: columns[name] for name in order.exports}) if holds and order.exports else None
 
     def _fetch(self, node: int, chunk: int, pieces: Mapping[tuple[int, int], Piece]) -> Piece:
         kept = self._store.get(node)
         return kept[1] if kept is not None and kept[0] == chunk else pieces[node, chunk]
 
-    def _body(
-        self, plan: str, step: Step, index: int, number: int, table: RowTable, arguments: dict[str, Any]) -> dict[str, Any]:
-        given = table.given.get(step.node)
+    def _body(self, order: Order, step: Step, index: int, arguments: dict[str, Any]) -> dict[str, Any]:
+        given = order.table.given.get(step.node)
         chunk = step.chunk_of[index]
         first, last = (given[chunk], given[chunk + 1]) if given else (0, None)
         rows = last - first if last is not None else None
-        call = Call(self._seed, number, step.call, self._rank, first, rows, plan)
+        call = Call(self._seed, order.number, step.call, self._rank, first, rows, order.plan)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
         with in_call(call), seeded(call):
             try:
                 result = body(**arguments)
-            except HfError:
+            except RoleError:
                 raise
-            except Exception as error:
-                raise _role_error(step.label, self._rank, number, error) from None
+            except Exception as error:  # noqa: BLE001  # the same for its methods
+                raise _role_error(step.label, self._rank, order.number, error) from None
         _check_result(step, result, self._rank)
         columns = pack(step.signature.returns, result)
-        return columns if step.custom else _real_rows(step, chunk, table, columns, self._rank)
-
-
-def own_rows(piece: Piece) -> Piece:
-    """A piece whose tensors own just their rows: a view would take the whole tensor that it looks at along."""
-    return {
-        name: value.clone() if hasattr(value, "untyped_storage") and value.untyped_storage().nbytes() > value.nbytes else value
-        for name, value in piece.items()
-    }
+        return columns if step.custom else _real_rows(step, chunk, order.table, columns, self._rank)
 
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:

@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 from hfdsl.errors import RoleError
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Piece
-from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.executor import Done, Executor
+from hfdsl.runtime.executor import Done, Executor, Order
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class Turns:
             try:
                 self._until(number, lambda: True)
                 results[number] = body()
-            except BaseException as error:  # carried to the caller's thread
+            except BaseException as error:  # noqa: BLE001  # carried to the caller's thread
                 errors[number] = error
             finally:
                 with self._condition:
@@ -60,7 +59,7 @@ class Turns:
             thread.start()
         for thread in threads:
             thread.join()
-        own = [error for error in errors.values() if not isinstance(error, _Stuck)]
+        own = [error for error in errors.values() if not isinstance(error, _StuckError)]
         if errors:
             raise own[0] if own else next(iter(errors.values()))
         return results
@@ -78,7 +77,7 @@ class Turns:
                 self._pass_on()
             self._condition.wait_for(lambda: self._stuck or (self._turn == number and ready()))
             if self._stuck and not ready():
-                raise _Stuck("HF424", f"rank {number} waits for its peers in a collective, but {self._stuck}")
+                raise _StuckError("HF424", f"rank {number} waits for its peers in a collective, but {self._stuck}")
             del self._waits[number]
 
     def _pass_on(self) -> None:
@@ -99,7 +98,7 @@ class Turns:
             self._condition.notify_all()
 
 
-class _Stuck(RoleError):
+class _StuckError(RoleError):
     """A rank waits for a peer that will not come."""
 
 
@@ -114,10 +113,14 @@ class _LocalGroup(AxisGroup):
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
         slot = self._board.setdefault((self._ranks, self._calls), {})
-        slot[self._me] = value.clone() if hasattr(value, "clone") else value
+        slot[self._me] = _copied(value)
         self._calls += 1
         self._turns.wait(self._me, lambda: len(slot) == len(self._ranks))
         return [slot[rank] for rank in self._ranks]
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if hasattr(value, "clone") else value
 
 
 class _LocalCollectives:
@@ -163,15 +166,18 @@ class LocalBackend:
         return piece
 
     def run(
-        self, plan: str, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
-        sources: Sequence[Mapping[tuple[int, int], Any]], direct: Sequence[Mapping[str, Any]] | None,
-    ) -> list[tuple[Done, Any]]:  # fmt: skip  # the parts of one message
+        self,
+        step: Step,
+        order: Order,
+        sources: Sequence[Mapping[tuple[int, int], Any]],
+        direct: Sequence[Mapping[str, Any]] | None,
+    ) -> list[tuple[Done, Any]]:
         """One (done, piece) a rank."""
         executors = self._executors[step.group]
 
         def body(index: int) -> Callable[[], tuple[Done, Any]]:
             executor, given = executors[step.ranks[index]], direct[index] if direct is not None else None
-            return lambda: executor.run(plan, step.node, number, table, exports, sources[index], given)
+            return lambda: executor.run(order, sources[index], given)
 
         bodies = [body(i) for i in range(len(step.ranks))]
         if step.group == DRIVER or len(bodies) < len(executors):

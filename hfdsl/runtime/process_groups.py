@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from hfdsl.protocols.collectives import AxisGroup
 
@@ -64,13 +64,18 @@ class _TorchGroup(AxisGroup):
         return values
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
-        """On a GPU NCCL's own reduction; on a CPU in coordinate order, so that the local backend gives the same bits."""
+        """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""
         import torch
         import torch.distributed as dist
 
-        kinds = {"sum": dist.ReduceOp.SUM, "mean": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+        kinds = {
+            "sum": dist.ReduceOp.SUM,
+            "mean": dist.ReduceOp.AVG,
+            "max": dist.ReduceOp.MAX,
+            "min": dist.ReduceOp.MIN,
+        }
         if isinstance(value, torch.Tensor) and value.is_cuda and op in kinds:
             total = value.clone()
             dist.all_reduce(total, kinds[op], group=self._group)
-            return total
+            return cast(T, total)
         return super().all_reduce(value, op)

@@ -1,7 +1,8 @@
-"""The Ray backend: the processes of a plan are worker groups; pieces travel from worker to worker as object references."""
+"""The Ray backend: processes are worker groups; pieces travel from worker to worker as object references."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +14,13 @@ from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError, RoleError
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Piece
-from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext, Worker
-from hfdsl.runtime.executor import Done, Executor, own_rows
+from hfdsl.runtime.executor import Done, Executor, Order
 from hfdsl.runtime.process_groups import ProcessCollectives
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
+from hfdsl.types.batches import own_rows
 
 
 class RankProcess(Worker):
@@ -37,11 +38,10 @@ class RankProcess(Worker):
         self._executor.add(plan)
 
     def run(
-        self, plan: str, node: int, number: int, table: RowTable, exports: tuple[str, ...], keys: Sequence[tuple[int, int]],
-        direct: Mapping[str, Any] | None, *pieces: Piece,
-    ) -> tuple[Done, Piece | None]:  # fmt: skip  # the parts of one message
+        self, order: Order, keys: Sequence[tuple[int, int]], direct: Mapping[str, Any] | None, *pieces: Piece
+    ) -> tuple[Done, Piece | None]:
         """This rank's part of a step; Ray has brought the pieces when this starts."""
-        return self._executor.run(plan, node, number, table, exports, dict(zip(keys, pieces, strict=True)), direct)
+        return self._executor.run(order, dict(zip(keys, pieces, strict=True)), direct)
 
 
 class RayBackend:
@@ -60,7 +60,7 @@ class RayBackend:
         self._driver = Executor(plan, (), RankContext(), seed, None)
         try:
             if self._owns_cluster:
-                ray.init(include_dashboard=False, log_to_driver=True)
+                ray.init(include_dashboard=False, logging_level=logging.WARNING)
             for group in plan.groups:
                 self._groups[group.name] = RayWorkerGroup(
                     self._pool(group.pool, timeout),
@@ -96,20 +96,23 @@ class RayBackend:
         return ray.put(own_rows(piece))
 
     def run(
-        self, plan: str, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
-        sources: Sequence[Mapping[tuple[int, int], Any]], direct: Sequence[Mapping[str, Any]] | None,
-    ) -> list[tuple[Any, Any]]:  # fmt: skip  # the parts of one message
-        """Submit a step to its ranks: (acknowledgement, piece) references. Ray starts each rank when its pieces exist."""
+        self,
+        step: Step,
+        order: Order,
+        sources: Sequence[Mapping[tuple[int, int], Any]],
+        direct: Sequence[Mapping[str, Any]] | None,
+    ) -> list[tuple[Any, Any]]:
+        """Submit a step: (acknowledgement, piece) references, a pair a rank; a rank starts when its pieces exist."""
         if step.group == DRIVER:
             pieces = dict(zip(sources[0], self.get(list(sources[0].values())), strict=True))
-            done, piece = self._driver.run(plan, step.node, number, table, exports, pieces)
+            done, piece = self._driver.run(order, pieces)
             return [(done, ray.put(piece) if piece is not None else None)]
         workers = self._groups[step.group].workers
         return [
             tuple(
-                workers[rank].run.options(num_returns=2).remote(
-                    plan, step.node, number, table, exports, tuple(source), direct[i] if direct is not None else None, *source.values()
-                )
+                workers[rank]
+                .run.options(num_returns=2)
+                .remote(order, tuple(source), direct[i] if direct is not None else None, *source.values())
             )
             for i, (rank, source) in enumerate(zip(step.ranks, sources, strict=True))
         ]
@@ -128,11 +131,15 @@ class RayBackend:
             if not ready:
                 raise HfError(
                     "HF807",
-                    f"{len(pending)} of {len(acknowledged)} parts of the step were not done after {self._deadline:g} s; "
-                    "a body may wait for a peer, or the step needs longer: launch(..., deadline=...)",
+                    f"{len(pending)} of {len(acknowledged)} parts of the step were not done after "
+                    f"{self._deadline:g} s; a body may wait for a peer, or the step needs longer: "
+                    "launch(..., deadline=...)",
                 )
             _fetch(ready)
-        return [ack if isinstance(ack, Done) else done for ack, done in zip(acknowledged, self._times(acknowledged), strict=True)]
+        return [
+            ack if isinstance(ack, Done) else done
+            for ack, done in zip(acknowledged, self._times(acknowledged), strict=True)
+        ]
 
     def _times(self, acknowledged: Sequence[Any]) -> list[Any]:
         refs = [ack for ack in acknowledged if isinstance(ack, ray.ObjectRef)]
@@ -172,4 +179,6 @@ def _fetch(refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
     except RayActorError as error:
         raise RoleError("HF806", f"a worker process died: {error}") from None
     except GetTimeoutError:
-        raise HfError("HF807", f"a value did not arrive within {timeout:g} s; launch(..., deadline=...) sets this") from None
+        raise HfError(
+            "HF807", f"a value did not arrive within {timeout:g} s; launch(..., deadline=...) sets this"
+        ) from None

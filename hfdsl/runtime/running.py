@@ -12,25 +12,42 @@ from hfdsl.graph.program import Constant, Input, Output, Ref
 from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Piece, Reader, pack, unpack
-from hfdsl.plan.rows import RowTable, bind_sizes, row_table
+from hfdsl.plan.rows import bind_sizes, row_table
 from hfdsl.plan.traffic import Traffic, traffic
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.executor import Done
+from hfdsl.runtime.executor import Done, Order
 from hfdsl.types.batches import Batch, closest, upcast
 
 
 class Backend(Protocol):
     """What runs the ranks. A handle stands for a piece, wherever it is."""
 
-    def add(self, plan: Plan) -> None: ...
-    def put(self, piece: Piece) -> Any: ...
+    def add(self, plan: Plan) -> None:
+        """Teach every process another plan of the same deployment."""
+
+    def put(self, piece: Piece) -> Any:
+        """A piece of the driver's."""
+
     def run(
-        self, plan: str, step: Step, number: int, table: RowTable, exports: tuple[str, ...],
-        sources: Sequence[Mapping[tuple[int, int], Any]], direct: Sequence[Mapping[str, Any]] | None,
-    ) -> list[tuple[Any, Any]]: ...  # fmt: skip  # the parts of one message
-    def done(self, acknowledged: Sequence[Any]) -> list[Done]: ...
-    def get(self, handles: Sequence[Any]) -> list[Piece]: ...
-    def close(self) -> None: ...
+        self,
+        step: Step,
+        order: Order,
+        sources: Sequence[Mapping[tuple[int, int], Any]],
+        direct: Sequence[Mapping[str, Any]] | None,
+    ) -> list[tuple[Any, Any]]:
+        """Have every rank do its part: (acknowledgement, handle of its piece), a pair a rank."""
+        ...
+
+    def done(self, acknowledged: Sequence[Any]) -> list[Done]:
+        """Wait until all these parts are done."""
+        ...
+
+    def get(self, handles: Sequence[Any]) -> list[Piece]:
+        """The pieces, here."""
+        ...
+
+    def close(self) -> None:
+        """End the processes."""
 
 
 class _GroupView:
@@ -84,7 +101,7 @@ class Running:
         What it steps sees the weights as they are then. Its processes are this run's, and end with it.
 
         Raises:
-            ResourceError: HF519 where the plan was compiled for another ``Deployment`` or has the name of one that runs.
+            ResourceError: HF519 where the plan is for another ``Deployment`` or has the name of one that runs.
         """
         if plan.deployment is not self.plan.deployment:
             raise ResourceError("HF519", f"'{plan.name}' was compiled for another deployment than '{self.plan.name}'")
@@ -200,7 +217,7 @@ class _Step:
             else:
                 sources = [{pair: self._handles[pair] for pair in rank} for rank in remote]
                 exports = self._traffic.exports.get(step.node, ())
-                outcomes = self._backend.run(self._plan.name, step, self._number, self._traffic.table, exports, sources, None)
+                outcomes = self._backend.run(step, self._order(step, exports), sources, None)
                 acknowledged += [done for done, _ in outcomes]
                 by_rank = dict(zip(step.ranks, outcomes, strict=True))
                 for chunk, holder in enumerate(step.layout.holders):
@@ -209,6 +226,9 @@ class _Step:
             self._drop(remote, kept)
         done = self._backend.done(acknowledged)
         return self._result(self._plan.graph.output), done
+
+    def _order(self, step: Step, exports: tuple[str, ...]) -> Order:
+        return Order(self._plan.name, step.node, self._number, self._traffic.table, exports)
 
     def _drop(self, remote: Sequence[Sequence[tuple[int, int]]], kept: set[int]) -> None:
         for pair in {pair for rank in remote for pair in rank}:
@@ -235,7 +255,7 @@ class _Step:
                 values[name] = reader.value(operand, port.type, 0, rows)
         group = _GroupView(self._plan.mesh(step.role or ""))
         direct = _dispatched(step, group, values)
-        outcomes = self._backend.run(self._plan.name, step, self._number, self._traffic.table, (), [{} for _ in step.ranks], direct)
+        outcomes = self._backend.run(step, self._order(step, ()), [{} for _ in step.ranks], direct)
         pieces = self._backend.get([piece for _, piece in outcomes])
         outputs = [unpack(step.signature.returns, piece) for piece in pieces]
         collected = step.custom.collect_fn(group, outputs) if step.custom else None
@@ -268,7 +288,8 @@ def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[d
             got = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else type(entries).__name__
             raise WiringError(
                 "HF407",
-                f"the dispatch function of '{step.label}' made {got} for argument '{name}'; the mesh has {group.world_size} ranks",
+                f"the dispatch function of '{step.label}' made {got} for argument '{name}'; "
+                f"the mesh has {group.world_size} ranks",
             )
     return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
 

@@ -99,13 +99,20 @@ def spread_by_hand(
     return [each(value) for value in args], {key: each(value) for key, value in kwargs.items()}
 
 
-def checked_lists(args: Any, kwargs: Any, world_size: int, site: Site) -> tuple[list[list[Any]], dict[str, list[Any]]]:
-    """What a dispatch function of the user gave, one entry a rank; HF407 when it is anything else."""
-    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, Mapping):
-        raise ProtocolError(
-            "HF407", f"the dispatch_fn of {site.method} gives (args, kwargs), got {kind_of(args)}, {kind_of(kwargs)}"
-        )
-    for key, value in [*enumerate(args), *kwargs.items()]:
+def checked_pair(returned: Any, site: Site) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What a dispatch function of the user gave, as ``(args, kwargs)``; HF407 when it is anything else."""
+    match returned:
+        case (tuple() | list() as args, dict() as kwargs):
+            return args, kwargs
+    raise ProtocolError("HF407", f"the dispatch_fn of {site.method} gives (args, kwargs), got {kind_of(returned)}")
+
+
+def checked_lists(
+    args: Sequence[Any], kwargs: Mapping[str, Any], world_size: int, site: Site
+) -> tuple[list[list[Any]], dict[str, list[Any]]]:
+    """The arguments that a dispatch function gave, each a list with one entry a rank; HF407 when one is not."""
+    items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, value in items:
         if not isinstance(value, (list, tuple, PerRank)) or len(value) != world_size:
             got = f"{len(value)} entries" if isinstance(value, (list, tuple, PerRank)) else kind_of(value)
             raise ProtocolError(
@@ -166,7 +173,7 @@ def _is_bulky(value: Any) -> bool:
 def send(method: Any, order: Order, values: Sequence[Any], what: str, *before: Any) -> ObjectRef[Any]:
     """Submit one rank's message; ``WiringError`` (HF802) for a value that cannot be sent to another process."""
     try:
-        ref: ObjectRef[Any] = method.remote(*before, order, *values)
+        ref: ObjectRef[Any] = method.remote(*before, order.packed(), *values)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise WiringError(
             "HF802", f"an argument of {what} cannot be sent to a worker; give plain data instead: {error}"

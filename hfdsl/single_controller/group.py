@@ -17,7 +17,16 @@ from hfdsl.protocols.mesh import Mesh, mesh_or_flat
 from hfdsl.protocols.register import Registration, registration_of
 from hfdsl.protocols.split import Site
 from hfdsl.protocols.worker import RankContext
-from hfdsl.single_controller.calls import Future, as_future, checked_lists, fetch, messages, send, spread_by_hand
+from hfdsl.single_controller.calls import (
+    Future,
+    as_future,
+    checked_lists,
+    checked_pair,
+    fetch,
+    messages,
+    send,
+    spread_by_hand,
+)
 from hfdsl.single_controller.host import Order
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.roles import RayClassWithInitArgs, Target, check_arguments, targets
@@ -113,6 +122,9 @@ class RayWorkerGroup:
             raise ResourceError("HF515", f"no worker of this name runs in this namespace: {error}") from None
         if not workers:
             raise ResourceError("HF515", "from_detached needs the worker_names of a running group, got none")
+        odd = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
+        if odd is not None:
+            raise ResourceError("HF515", f"{odd!r} is no worker of a group; give the workers that a group lists")
         contexts: list[RankContext] = fetch([worker.hf_context.remote() for worker in workers])
         ranks = [context.rank for context in contexts]
         size = contexts[0].world_size
@@ -150,6 +162,7 @@ class RayWorkerGroup:
         Raises ``ProtocolError`` (HF411) for a list of another length or beside a single value.
         """
         target, site = self._target(method_name), self._site(method_name)
+        check_arguments(target.bare, site.method, args, kwargs)
         placed, named = spread_by_hand(args, kwargs, self.world_size, site)
         return self._submit(target, placed, named, range(self.world_size))
 
@@ -160,6 +173,7 @@ class RayWorkerGroup:
     def execute_rank_zero_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> ObjectRef[Any]:
         """Call any method on rank 0 alone, with the arguments as they are."""
         target = self._target(method_name)
+        check_arguments(target.bare, self._site(method_name).method, args, kwargs)
         return self._submit(target, [[v] for v in args], {key: [v] for key, v in kwargs.items()}, range(1))[0]
 
     def execute_rank_zero_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -188,7 +202,6 @@ class RayWorkerGroup:
             return self._call(name, args, kwargs)
 
         call.__name__ = name
-        self.__dict__[name] = call
         return call
 
     def __dir__(self) -> list[str]:
@@ -200,10 +213,10 @@ class RayWorkerGroup:
         on_zero = registration.execute_mode is Execute.RANK_ZERO
         if isinstance(meaning, Functions):
             return self._call_functions(target, registration, meaning, args, kwargs)
-        check_arguments(target.bare, site.method, args, kwargs)
         if on_zero:
             ref = self.execute_rank_zero_async(name, *args, **kwargs)
             return fetch([ref])[0] if registration.blocking else ref
+        check_arguments(target.bare, site.method, args, kwargs)
         if meaning.splits:
             args, kwargs = tuple(map(as_future, args)), {key: as_future(value) for key, value in kwargs.items()}
         placed, named, padding = transfer.dispatch(
@@ -229,12 +242,15 @@ class RayWorkerGroup:
         kwargs: Mapping[str, Any],
     ) -> Any:
         # Functions of the field grow their lists in place; the caller's own stay as they are.
-        given, named = functions.dispatch_fn(self, *map(_loose, args), **{key: _loose(v) for key, v in kwargs.items()})
+        returned = functions.dispatch_fn(self, *map(_loose, args), **{key: _loose(v) for key, v in kwargs.items()})
+        site = self._site(target.name)
+        given, named = checked_pair(returned, site)
+        check_arguments(target.bare, site.method, given, named)
         if registration.execute_mode is Execute.RANK_ZERO:
             refs = self._submit(target, [[v] for v in given], {key: [v] for key, v in named.items()}, range(1))
             output: Any = fetch(refs)[0] if registration.blocking else refs[0]
         else:
-            placed, placed_named = checked_lists(given, named, self.world_size, self._site(target.name))
+            placed, placed_named = checked_lists(given, named, self.world_size, site)
             refs = self._submit(target, placed, placed_named, range(self.world_size))
             output = fetch(refs) if registration.blocking else refs
         return functions.collect_fn(self, output)
@@ -253,7 +269,6 @@ class RayWorkerGroup:
     ) -> list[ObjectRef[Any]]:
         self._check_open()
         what = f"{target.owner}.{target.method}"
-        check_arguments(target.bare, what, args, kwargs)
         order = Order(target.role, target.method, rows=rows)
         return [
             send(

@@ -37,8 +37,10 @@ class RayClassWithInitArgs:
         # The options of ``@ray.remote(...)`` count, but for those that the group decides.
         self.options: dict[str, Any] = dict(getattr(cls, "_default_options", {})) if isinstance(cls, ActorClass) else {}
         owner = plain_class(cls)
-        # Of __init__ and not of the class: Worker's __new__ takes anything.
-        check_arguments(bare_signature(owner.__init__, skip_self=True), owner.__name__, args, kwargs)  # type: ignore[misc]
+        # Of __init__ and not of the class: Worker's __new__ takes anything, and object's __init__ says that it does.
+        init: Any = owner.__init__  # type: ignore[misc]  # read, not called
+        signature = inspect.Signature() if init is object.__init__ else bare_signature(init, skip_self=True)
+        check_arguments(signature, owner.__name__, args, kwargs)
 
     @property
     def roles(self) -> Mapping[str, RayClassWithInitArgs]:

@@ -64,10 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
 
     form = argparse.ArgumentParser(add_help=False)
-    form.add_argument("--format", choices=["human", "json"], default="human", help="for people (default) or for machines")
+    form.add_argument("--format", choices=["human", "json"], default="human", help="for people or machines")
     target = argparse.ArgumentParser(add_help=False, parents=[form])
     target.add_argument("target", metavar="TARGET", help="file.py:attribute or package.module:attribute")
-    target.add_argument("--set", action="append", default=[], metavar="DIM=SIZE", help="the size of a dim, as B=64; repeatable")
+    target.add_argument("--set", action="append", default=[], metavar="DIM=SIZE", help="the size of a dim; repeatable")
 
     def command(name: str, summary: str, parent: argparse.ArgumentParser) -> argparse.ArgumentParser:
         added = subparsers.add_parser(name, help=summary, description=summary.capitalize() + ".", parents=[parent])
@@ -78,18 +78,18 @@ def _parser() -> argparse.ArgumentParser:
     command("plan", "print where everything runs and what moves", target)
 
     draw = command("draw", "draw the plan", target)
-    draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd (Mermaid); Mermaid to stdout without it")
+    draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")
 
     run = command("run", "run the experiment, one line a step", target)
     run.add_argument("--backend", choices=["local", "ray"], default="local", help="where (default: local)")
     run.add_argument("--steps", type=_count, metavar="N", help="how many steps (default: as many as there are batches)")
-    run.add_argument("--seed", type=int, metavar="S", help="the root of every random stream (default: the experiment's)")
+    run.add_argument("--seed", type=int, metavar="S", help="the root of all random streams (default: the experiment's)")
 
     explain = command("explain", "tell the rule behind a code, or list all codes", form)
     explain.add_argument("code", nargs="?", metavar="CODE", help="as HF310")
 
     doctor = command("doctor", "look at this machine: versions, type checkers, GPUs, Ray", form)
-    doctor.add_argument("--no-canary", action="store_true", help="do not run the type checkers on a file of seeded faults")
+    doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
     doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
     return parser
 

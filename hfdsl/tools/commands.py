@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from hfdsl.check.codes import CODES
@@ -77,7 +78,9 @@ def explain(arguments: argparse.Namespace) -> int:
     """``hfdsl explain``: a page, or the table of codes."""
     if arguments.code is None:
         if machine(arguments):
-            show_json({code: {"title": entry.title, "severity": entry.severity} for code, entry in sorted(CODES.items())})
+            show_json(
+                {code: {"title": entry.title, "severity": entry.severity} for code, entry in sorted(CODES.items())}
+            )
         else:
             for code, entry in sorted(CODES.items()):
                 say(f"{code}  {entry.title}{'' if entry.severity == 'error' else f' ({entry.severity})'}")
@@ -85,13 +88,13 @@ def explain(arguments: argparse.Namespace) -> int:
     code = arguments.code.upper()
     code = code if code.startswith("HF") else f"HF{code}"
     if code not in CODES:
-        near = difflib.get_close_matches(code, sorted(CODES), n=3)
+        near = difflib.get_close_matches(code, sorted(CODES), n=3, cutoff=0.75)
         hint = f"did you mean {', '.join(near)}?" if near else "'hfdsl explain' lists all"
         raise UsageError(f"there is no code '{arguments.code}'; {hint}")
     entry = CODES[code]
     page = page_of(code) or f"# {code}: {entry.title}\n"
     if machine(arguments):
-        show_json({"code": code, "title": entry.title, "severity": entry.severity, "page": page})
+        show_json({"code": code, **asdict(entry), "page": page})
     else:
         say(page.rstrip())
     return OK

@@ -17,7 +17,7 @@ from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_jso
 from hfdsl.tools.target import Source, Target, UsageError, own_traceback
 
 
-class _BatchesFailed(Exception):
+class _BatchesError(Exception):
     """The user's own iterable raised."""
 
 
@@ -44,7 +44,7 @@ def run_steps(target: Target, arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say(f"interrupted after {_steps(done)}", file=sys.stderr)
         return INTERRUPTED
-    except _BatchesFailed as failure:
+    except _BatchesError as failure:
         say(f"the batches of '{target.text}' fail at step {done}\n\n{failure}", file=sys.stderr)
         return FINDINGS
     except HfError as error:
@@ -75,18 +75,18 @@ def _own_batches(batches: Any) -> Iterator[tuple[Any, ...]]:
             yield batch if isinstance(batch, tuple) else (batch,)
     except HfError:
         raise
-    except Exception as error:
-        raise _BatchesFailed(own_traceback(error)) from None
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        raise _BatchesError(own_traceback(error)) from None
 
 
 def _install(backend: str, source: Source) -> None:
     """Let Ray's workers have the program, as they would if Python had run its file: by value."""
     if backend == "ray" and source.script:
         try:
-            from ray import cloudpickle
+            from ray.cloudpickle import register_pickle_by_value
         except ImportError:
             raise UsageError("--backend ray needs Ray: pip install 'hfdsl[ray]'") from None
-        cloudpickle.register_pickle_by_value(source.module)
+        register_pickle_by_value(source.module)  # type: ignore[no-untyped-call]  # cloudpickle has no types
 
 
 def _worker_env(source: Source) -> dict[str, str]:

@@ -32,7 +32,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An imported module, and the folder that its own imports are found in. A ``script`` is a file outside of packages."""
+    """An imported module, and the folder that its own imports are found in; a ``script`` is a file outside of packages."""
 
     module: ModuleType
     root: Path
@@ -61,8 +61,8 @@ class Target:
         """
         if self.experiment is None:
             raise UsageError(
-                f"'{self.text}' is a dataflow without a deployment, which 'hfdsl check' takes; 'hfdsl {command}' needs an "
-                "hf.Experiment(dataflow, deployment, dims=...)"
+                f"'{self.text}' is a dataflow without a deployment, which 'hfdsl check' takes; 'hfdsl {command}' needs "
+                "an hf.Experiment(dataflow, deployment, dims=...)"
             )
         return replace(self.experiment, dims=self.dims)
 
@@ -83,8 +83,8 @@ def load(text: str, sizes: Sequence[str] = ()) -> Target:
     dataflow = experiment.dataflow if experiment else value
     if not isinstance(dataflow, Dataflow):
         raise UsageError(
-            f"'{place}:{name}' is {_kind(value)}; a target is an hf.Experiment, a function under @hf.dataflow, or a function "
-            "without parameters that returns one"
+            f"'{place}:{name}' is {_kind(value)}; a target is an hf.Experiment, a function under @hf.dataflow, "
+            "or a function without parameters that returns one"
         )
     dims = dict(experiment.dims) if experiment else {}
     return Target(text, source, dataflow, experiment, dims | _sizes(dataflow, dims, sizes))
@@ -182,7 +182,7 @@ def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
         return action()
     except (HfError, UsageError):
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         raise UsageError(f"importing '{place}' fails\n\n{own_traceback(error)}") from None
 
 
@@ -244,7 +244,7 @@ def _call(function: Callable[[], Any], shown: str) -> Any:
         return function()
     except HfError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         raise UsageError(f"calling '{shown}' fails\n\n{own_traceback(error)}") from None
 
 
@@ -267,7 +267,7 @@ def _sizes(dataflow: Dataflow[..., Any], given: Mapping[type[Dim], int], texts: 
     known = {dim.__name__: dim for dim in (*program_dims(trace(dataflow.body)), *given)}
     sizes = {}
     for text in texts:
-        name, equals, number = text.partition("=")
+        name, _, number = text.partition("=")
         try:
             size = int(number)
         except ValueError:

@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
-from hfdsl.types.columns import REDUCTIONS, Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
+from hfdsl.types.columns import (
+    COLUMNS,
+    REDUCTIONS,
+    Column,
+    ColumnSpec,
+    FieldSpec,
+    Metric,
+    MetricSpec,
+    Obj,
+    ObjSpec,
+    field_spec,
+)
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.dtypes import BY_TORCH_NAME
 
 BatchT = TypeVar("BatchT", bound="Batch")
-
-_WRAPPERS: dict[type, Any] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +56,7 @@ class _Field:
     def __get__(self, record: Batch | None, owner: type[Batch]) -> Any:
         if record is None:
             return schema(owner).fields[self.name]
-        return _WRAPPERS[type(schema(owner).fields[self.name])](record.__hf_columns__[self.name])
+        return wrap_field(schema(owner).fields[self.name], record.__hf_columns__[self.name])
 
     def __set__(self, record: Batch, value: object) -> None:
         raise WiringError(
@@ -114,7 +123,7 @@ class Batch:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return rebuild, (type(self), self.__hf_columns__)
+        return rebuild, (type(self), own_rows(self.__hf_columns__))
 
     def __len__(self) -> int:
         return self.__hf_rows__()
@@ -152,6 +161,13 @@ class Batch:
         return rebuild(
             cls, {n: join_column(s, [p.__hf_columns__[n] for p in parts]) for n, s in schema(cls).fields.items()}
         )
+
+
+def wrap_field(spec: FieldSpec, raw: Any) -> Any:
+    """A raw value as a body sees it: tensor, list or number in the class that its type says."""
+    if isinstance(spec, ColumnSpec):
+        return COLUMNS[spec.dtype](raw)
+    return Obj(raw) if isinstance(spec, ObjSpec) else Metric(raw)
 
 
 def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
@@ -211,6 +227,15 @@ def rebuild(record: type[BatchT], columns: dict[str, Any]) -> BatchT:
     batch = object.__new__(record)
     object.__setattr__(batch, "__hf_columns__", columns)
     return batch
+
+
+def own_rows(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns whose tensors own just their rows: pickling a view would take all rows that it looks at along."""
+    return {name: value.clone() if _is_view(value) else value for name, value in columns.items()}
+
+
+def _is_view(value: Any) -> bool:
+    return hasattr(value, "untyped_storage") and value.untyped_storage().nbytes() > value.nbytes
 
 
 def upcast(batch: Batch, record: type[BatchT]) -> BatchT:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     ForwardRef,
     Generic,
     Literal,
+    Self,
     TypeAlias,
     TypeVar,
     TypeVarTuple,
-    Unpack,
     get_args,
     get_origin,
 )
@@ -54,6 +55,7 @@ class Column(Generic[D, *Sh]):
     """
 
     __slots__ = ("__orig_class__", "_value")
+    dtype: ClassVar[type[DType]]
 
     def __init__(self, value: torch.Tensor) -> None:
         self._value = value
@@ -64,24 +66,88 @@ class Column(Generic[D, *Sh]):
         return self._value
 
     def __repr__(self) -> str:
-        return f"Column({self._value!r})"
+        return f"{type(self).__name__}({self._value!r})"
 
     if TYPE_CHECKING:  # a column in a record: read as a column, given as a tensor or as a column of the same type
 
-        def __get__(self, record: object, owner: Any = None) -> Column[D, *Sh]: ...
+        def __get__(self, record: object, owner: Any = None) -> Self: ...
         def __set__(self, record: object, value: torch.Tensor | Column[D, *Sh]) -> None: ...
 
 
-f64: TypeAlias = Column[Float64, *Sh]
-f32: TypeAlias = Column[Float32, *Sh]
-bf16: TypeAlias = Column[BFloat16, *Sh]
-f16: TypeAlias = Column[Float16, *Sh]
-i64: TypeAlias = Column[Int64, *Sh]
-i32: TypeAlias = Column[Int32, *Sh]
-i16: TypeAlias = Column[Int16, *Sh]
-i8: TypeAlias = Column[Int8, *Sh]
-u8: TypeAlias = Column[UInt8, *Sh]
-bool_: TypeAlias = Column[Bool, *Sh]
+class f64(Column[Float64, *Sh]):
+    """64-bit floating point."""
+
+    __slots__ = ()
+    dtype = Float64
+
+
+class f32(Column[Float32, *Sh]):
+    """32-bit floating point."""
+
+    __slots__ = ()
+    dtype = Float32
+
+
+class bf16(Column[BFloat16, *Sh]):
+    """16-bit brain floating point."""
+
+    __slots__ = ()
+    dtype = BFloat16
+
+
+class f16(Column[Float16, *Sh]):
+    """16-bit floating point."""
+
+    __slots__ = ()
+    dtype = Float16
+
+
+class i64(Column[Int64, *Sh]):
+    """64-bit signed integers."""
+
+    __slots__ = ()
+    dtype = Int64
+
+
+class i32(Column[Int32, *Sh]):
+    """32-bit signed integers."""
+
+    __slots__ = ()
+    dtype = Int32
+
+
+class i16(Column[Int16, *Sh]):
+    """16-bit signed integers."""
+
+    __slots__ = ()
+    dtype = Int16
+
+
+class i8(Column[Int8, *Sh]):
+    """8-bit signed integers."""
+
+    __slots__ = ()
+    dtype = Int8
+
+
+class u8(Column[UInt8, *Sh]):
+    """8-bit unsigned integers."""
+
+    __slots__ = ()
+    dtype = UInt8
+
+
+class bool_(Column[Bool, *Sh]):
+    """Truth values, one byte each."""
+
+    __slots__ = ()
+    dtype = Bool
+
+
+COLUMNS: dict[type[DType], type[Column[Any, *tuple[Any, ...]]]] = {
+    column.dtype: column for column in (f64, f32, bf16, f16, i64, i32, i16, i8, u8, bool_)
+}
+"""The column class of a dtype."""
 
 
 class Obj(Generic[T, Row]):
@@ -200,12 +266,10 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
     origin, arguments = get_origin(annotation), get_args(annotation)
     try:
         if origin is Column:
-            dtype, *dims = arguments
-            if not (isinstance(dtype, type) and issubclass(dtype, DType)):
-                raise DefinitionError("HF102", f"{dtype!r} is not a dtype")
-            if any(get_origin(dim) is Unpack for dim in dims):
-                raise DefinitionError("HF104", "the column has a dtype but no dims; write them as in f32[B, R]")
-            return ColumnSpec(dtype, tuple(size(dim) for dim in dims))
+            known = ", ".join(column.__name__ for column in COLUMNS.values())
+            raise DefinitionError("HF102", f"a column is one of {known}; write it as in f32[B, R]")
+        if isinstance(origin, type) and issubclass(origin, Column):
+            return ColumnSpec(origin.dtype, tuple(size(dim) for dim in arguments))
         if origin is Obj:
             return ObjSpec(arguments[0], size(arguments[1]))
         if origin is Metric:

@@ -35,7 +35,8 @@ class Role:
 role = Role()
 assert_type(role.joined(1), int)
 assert_type(role.listed(1), PerRank[int])
-assert_type(role.default(x=1), PerRank[int])
+assert_type(role.default(PerRank([1])), PerRank[int])
+role.default(1)  # WRONG
 assert_type(role.staged(1), PerStage[int])
 assert_type(role.on_zero(1), int)
 assert_type(role.custom(1), int)

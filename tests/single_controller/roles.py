@@ -25,14 +25,31 @@ def two_to_all(group: Any, *args: Any, **kwargs: Any) -> Any:
     return args, kwargs
 
 
+class Record:
+    """A batch by its interface alone."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+
+    def __hf_rows__(self) -> int:
+        return len(self.rows)
+
+    def __hf_slice__(self, start: int, stop: int) -> Record:
+        return Record(self.rows[start:stop])
+
+    @classmethod
+    def __hf_concat__(cls, parts: list[Record]) -> Record:
+        return cls([row for part in parts for row in part.rows])
+
+
 class Accumulator(Worker):
     """Starts at its rank."""
 
     def __init__(self, x: int = 0) -> None:
         self.value = self.rank + x
 
-    def add(self, x: int) -> int:
-        self.value += x
+    def add(self, x: int, more: int = 0) -> int:
+        self.value += x + more
         return self.value
 
     def env(self) -> dict[str, str]:
@@ -93,6 +110,14 @@ class Methods(Worker):
     @register(dispatch_mode={"dispatch_fn": two_to_all, "collect_fn": collect_all_to_all})
     def custom(self, x: int, y: int) -> int:
         return self.x + y + x
+
+    @register(dispatch_mode={"dispatch_fn": lambda group, x: x, "collect_fn": collect_all_to_all})
+    def no_pair(self, x: int) -> int:
+        return x
+
+    @register(dispatch_mode={"dispatch_fn": lambda group, x: ((x,), {}), "collect_fn": collect_all_to_all})
+    def short(self, x: int) -> int:
+        return x
 
     @register(Dispatch.ONE_TO_ALL, blocking=False)
     def later(self, x: int) -> int:

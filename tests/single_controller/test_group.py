@@ -41,14 +41,14 @@ def test_a_worker_knows_its_rank(accumulators: RayWorkerGroup) -> None:
 def test_lists_are_never_guessed(accumulators: RayWorkerGroup) -> None:
     with pytest.raises(ProtocolError, match=r"HF411: argument 'x' of Accumulator.add is a list of 3, .* 4 ranks"):
         accumulators.execute_all_sync("add", x=[1, 1, 1])
-    with pytest.raises(ProtocolError, match=r"HF411: argument 'x' of Accumulator.fail is a list and argument 'on'"):
-        accumulators.execute_all_sync("fail", x=[1, 1, 1, 1], on=2)
+    with pytest.raises(ProtocolError, match=r"HF411: argument 'x' of Accumulator.add is a list and argument 'more'"):
+        accumulators.execute_all_sync("add", x=[1, 1, 1, 1], more=2)
 
 
 def test_mistakes_in_a_call_by_name(accumulators: RayWorkerGroup) -> None:
     with pytest.raises(WiringError, match=r"HF202: group Accumulator has no method 'ad'; did you mean 'add'"):
         accumulators.execute_all_sync("ad", 1)
-    with pytest.raises(WiringError, match=r"HF203: Accumulator.add\(x: 'int'\).*missing a required argument: 'x'"):
+    with pytest.raises(WiringError, match=r"HF203: Accumulator.add\(x: 'int', more.*missing a required argument: 'x'"):
         accumulators.execute_all_sync("add")
     with pytest.raises(WiringError, match=r"HF802: an argument of Accumulator.add cannot be sent"):
         accumulators.execute_all_sync("add", (row for row in [1]))
@@ -82,6 +82,12 @@ def test_functions_of_the_user(methods: RayWorkerGroup) -> None:
     assert methods.custom(x=x, y=y) == [8, 10, 8, 10]
     assert methods.custom(x, y) == [8, 10, 8, 10]
     assert (x, y) == ([1, 2], [5, 6])  # the function grows its lists; the caller's own stay
+    with pytest.raises(
+        ProtocolError, match=r"HF407: the dispatch_fn of Methods.no_pair gives \(args, kwargs\), got int"
+    ):
+        methods.no_pair(3)
+    with pytest.raises(ProtocolError, match=r"HF407: the dispatch_fn of Methods.short gave 2 entries for argument 'x'"):
+        methods.short([1, 2])
 
 
 def test_rows_are_split_and_joined(methods: RayWorkerGroup) -> None:
@@ -106,6 +112,8 @@ def test_padding(methods: RayWorkerGroup) -> None:
     assert len(rows) == 5
     assert methods.padded([9], other=np.array([1])) == [9]
     assert methods.double_later(rows).get() == [2, 4, 6, 8, 10]
+    record = roles.Record([1, 2, 3])
+    assert methods.padded(record).rows == record.rows == [1, 2, 3]
 
 
 def test_futures_are_arguments(methods: RayWorkerGroup, ray_cluster: Any) -> None:
@@ -230,6 +238,8 @@ def test_what_is_decidable_is_refused_before_anything_starts() -> None:
         RayWorkerGroup([4], make(roles.Accumulator))  # type: ignore[arg-type]
     with pytest.raises(WiringError, match=r"HF203: Picky\(bad: 'int'\).*missing a required argument: 'bad'"):
         make(roles.Picky)
+    with pytest.raises(WiringError, match=r"HF203: Grid\(\) cannot be called so: too many positional arguments"):
+        make(roles.Grid, 3)
     with pytest.raises(DefinitionError, match=r"HF118"):
         make(3)  # type: ignore[arg-type]
     assert unplaced.slots[0].node.group is None

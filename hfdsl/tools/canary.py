@@ -1,0 +1,121 @@
+"""The typing canary: seeded faults that a type checker must see, so that a silent loss of types is noticed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("canary.py_")  # not .py: it is no module of the package
+FILE = "hfdsl_canary.py"
+TIMEOUT = 300.0  # seconds; the first run of mypy reads all of torch's types
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one checker saw: how many of the seeded faults, which not, and which lines it refused without a fault."""
+
+    seeded: int
+    missed: tuple[str, ...]
+    stray: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether it saw all faults and nothing else."""
+        return not self.missed and not self.stray
+
+    def __str__(self) -> str:
+        parts = [f"sees {self.seeded - len(self.missed)} of {self.seeded} seeded faults"]
+        parts += [f"misses {fault}" for fault in self.missed]
+        parts += [f"refuses a good line: {line}" for line in self.stray]
+        return "; ".join(parts)
+
+
+def faults(source: str, *, torch: bool) -> dict[int, str]:
+    r"""The seeded faults by line; those that take torch's types only where they are there.
+
+    >>> faults("x = 1\ny  # fault: no y\nz  # fault with torch: no z", torch=False)
+    {2: 'no y'}
+    """
+    found = {}
+    for number, line in enumerate(source.splitlines(), 1):
+        mark = re.search(r"# fault( with torch)?: (.+)$", line)
+        if mark and (torch or not mark[1]):
+            found[number] = mark[2]
+    return found
+
+
+def sighting(source: str, seen: Mapping[int, str], *, torch: bool) -> Sighting:
+    """Compare what a checker said, by line, with what is seeded."""
+    seeded, marked = faults(source, torch=torch), faults(source, torch=True)
+    missed = tuple(f"line {line} ({what})" for line, what in seeded.items() if line not in seen)
+    stray = tuple(f"line {line} ({what})" for line, what in seen.items() if line not in marked)
+    return Sighting(len(seeded), missed, stray)
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """How a type checker is asked, and how its answer is read."""
+
+    name: str
+    options: tuple[str, ...]
+    read: Callable[[str], dict[int, str]]
+
+    def command(self) -> list[str] | None:
+        """How to start it; None where it is not installed."""
+        if importlib.util.find_spec(self.name) is not None:
+            return [sys.executable, "-m", self.name, *self.options, FILE]
+        program = shutil.which(self.name)
+        return [program, *self.options, FILE] if program else None
+
+    def look(self) -> Sighting:
+        """Let it read the seeded faults.
+
+        Raises:
+            RuntimeError: where it does not answer.
+        """
+        source = SOURCE.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory(prefix="hfdsl-canary-") as folder:
+            (Path(folder) / FILE).write_text(source, encoding="utf-8")
+            try:
+                done = subprocess.run(
+                    self.command() or [], cwd=folder, capture_output=True, text=True, timeout=TIMEOUT, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise RuntimeError(f"no answer within {TIMEOUT:g} s") from None
+        try:
+            seen = self.read(done.stdout)
+        except ValueError:
+            seen = {}
+        if not seen and done.returncode not in (0, 1):
+            said = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+            raise RuntimeError(f"exit code {done.returncode}: {said[-1]}")
+        return sighting(source, seen, torch=importlib.util.find_spec("torch") is not None)
+
+
+def _read_mypy(output: str) -> dict[int, str]:
+    """``file:line: error: text``."""
+    return {int(m[1]): m[2] for m in re.finditer(rf"^{re.escape(FILE)}:(\d+): error: (.+)$", output, re.MULTILINE)}
+
+
+def _read_pyright(output: str) -> dict[int, str]:
+    return {
+        entry["range"]["start"]["line"] + 1: entry["message"].splitlines()[0]
+        for entry in json.loads(output)["generalDiagnostics"]
+        if entry["severity"] == "error"
+    }
+
+
+_STRICT = ("--strict", "--no-error-summary", "--config-file=", f"--python-executable={sys.executable}")
+
+CHECKERS = (
+    Checker("mypy", _STRICT, _read_mypy),
+    Checker("pyright", ("--outputjson", f"--pythonpath={sys.executable}"), _read_pyright),
+)

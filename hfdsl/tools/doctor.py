@@ -1,0 +1,182 @@
+"""``hfdsl doctor``: what this machine has, and what of it works."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Literal
+
+import hfdsl
+from hfdsl.tools.canary import CHECKERS
+from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json
+
+PACKAGES = {
+    "torch": "run",
+    "ray": "run on a cluster",
+    "numpy": "run on a cluster",
+    "transformers": "run the examples",
+    "matplotlib": "draw SVG and PNG",
+    "networkx": "run; torch brings it",
+}
+"""The optional packages, and what they are needed for."""
+
+GPUS = """
+import json, torch
+found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+devices = [f"{gpu.name} {gpu.total_memory / 2**30:.0f} GiB" for gpu in found]
+print(json.dumps({"cuda": torch.version.cuda, "devices": devices}))
+"""
+
+RAY = """
+import ray
+ray.init(address="local", num_cpus=1, num_gpus=0, include_dashboard=False, log_to_driver=False)
+assert ray.get(ray.remote(lambda: 41 + 1).remote(), timeout=60) == 42
+ray.shutdown()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that was looked at: ``absent`` may be missing, ``broken`` is there and does not work."""
+
+    name: str
+    status: Literal["ok", "absent", "broken"]
+    detail: str
+
+
+def examine(arguments: argparse.Namespace) -> int:
+    """Look at everything; gives the exit code."""
+    rows = []
+    for row in _rows(arguments):
+        rows.append(row)
+        if not machine(arguments):
+            say(f"{row.status:<7} {row.name:<14} {row.detail}")
+    broken = sum(row.status == "broken" for row in rows)
+    if machine(arguments):
+        show_json([asdict(row) for row in rows])
+    else:
+        say(f"\n{broken} broken" if broken else "\nnothing is broken")
+    return FINDINGS if broken else OK
+
+
+def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    yield Row("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield Row("hfdsl", "ok", hfdsl.__version__)
+    floors = oldest(metadata.requires("hfdsl") or [] if _version("hfdsl") else [])
+    for name, purpose in PACKAGES.items():
+        yield package(name, purpose, floors.get(name))
+    for checker in CHECKERS:
+        if checker.command() is None:
+            yield Row(checker.name, "absent", "not installed; it sees wiring mistakes while you write")
+            continue
+        yield Row(checker.name, "ok", _version(checker.name) or "installed")
+        if not arguments.no_canary:
+            try:
+                seen = checker.look()
+                yield Row(f"{checker.name} canary", "ok" if seen.ok else "broken", str(seen))
+            except (OSError, RuntimeError) as error:
+                yield Row(f"{checker.name} canary", "broken", str(error))
+    yield from _gpus()
+    yield from _ray(start=arguments.ray)
+
+
+def _version(name: str) -> str | None:
+    """The version of an installed package, without importing it."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def oldest(requirements: list[str]) -> dict[str, str]:
+    """The oldest accepted version of every package, from requirements in their standard form.
+
+    >>> oldest(["ray>=2.54; extra == 'ray'", "pyright[nodejs]>=1.1.400; extra == 'typing'", "hfdsl[ray]"])
+    {'ray': '2.54', 'pyright': '1.1.400'}
+    """
+    found = (re.match(r"([\w.-]+)(?:\[[^\]]*\])?\s*>=\s*([\d.]+)", requirement) for requirement in requirements)
+    return {match[1]: match[2] for match in found if match}
+
+
+def package(name: str, purpose: str, floor: str | None) -> Row:
+    """A package: its version, and whether that is new enough."""
+    version = _version(name)
+    if version is None:
+        return Row(name, "absent", f"not installed; needed to {purpose}")
+    if floor and _numbers(version) < _numbers(floor):
+        return Row(name, "broken", f"{version}, older than the {floor} that hfdsl needs to {purpose}")
+    return Row(name, "ok", version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release part of a version.
+
+    >>> _numbers("2.13.0+cpu") >= _numbers("2.6")
+    True
+    """
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def _ask(command: list[str], timeout: float) -> tuple[bool, str]:
+    """Whether a program ends well within its time, and the last line that it says."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return False, f"no answer within {timeout:g} s"
+    except OSError as error:
+        return False, str(error)
+    said = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip()
+    return done.returncode == 0, said.splitlines()[-1] if said and done.returncode else said
+
+
+def _gpus() -> Iterator[Row]:
+    driver = _driver()
+    yield driver
+    if importlib.util.find_spec("torch") is None:
+        return
+    works, said = _ask([sys.executable, "-c", GPUS], 120)
+    if not works:
+        yield Row("torch GPUs", "broken", said)
+        return
+    found = json.loads(said.splitlines()[-1])
+    devices = found["devices"]
+    if devices:
+        names = [f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices)]
+        yield Row("torch GPUs", "ok", f"{', '.join(names)}, CUDA {found['cuda']}")
+    elif driver.status == "ok" and os.environ.get("CUDA_VISIBLE_DEVICES") is None:
+        build = f"built for CUDA {found['cuda']}" if found["cuda"] else "built without CUDA"
+        yield Row("torch GPUs", "broken", f"the driver has GPUs, and torch, {build}, sees none")
+    else:
+        yield Row("torch GPUs", "absent", "none; roles run on CPU pools (use_gpu=False)")
+
+
+def _driver() -> Row:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Row("NVIDIA driver", "absent", "no nvidia-smi")
+    works, said = _ask([program, "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
+    if not works:
+        return Row("NVIDIA driver", "broken", said)
+    lines = said.splitlines()
+    if not lines:
+        return Row("NVIDIA driver", "absent", "nvidia-smi lists no GPU")
+    return Row("NVIDIA driver", "ok", f"{len(lines)} GPU{'s' if len(lines) > 1 else ''}: {lines[0]}")
+
+
+def _ray(*, start: bool) -> Iterator[Row]:
+    if importlib.util.find_spec("ray") is None:
+        return
+    works, said = _ask([sys.executable, "-c", RAY if start else "import ray"], 180)
+    done = "a local cluster starts, runs a task and stops" if start else "can be imported; --ray starts a local cluster"
+    yield Row("ray start" if start else "ray import", "ok" if works else "broken", done if works else said)

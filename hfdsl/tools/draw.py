@@ -1,0 +1,58 @@
+"""Drawings of plans: SVG and PNG for people, Mermaid for pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from hfdsl.plan.plan import Plan
+from hfdsl.tools.mermaid import flowchart
+from hfdsl.tools.scene import scene
+
+TEXT = (".mmd", ".mermaid")
+PICTURES = (".svg", ".png")
+
+
+def mermaid(plan: Plan) -> str:
+    """The plan as a Mermaid flowchart: pools as subgraphs, calls as nodes, columns and bytes on the edges."""
+    return flowchart(scene(plan))
+
+
+def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Draw the plan into a file: pools as lanes, stages from left to right, columns and bytes on the lines.
+
+    The suffix picks the format: ``.svg`` and ``.png`` need matplotlib (the ``draw`` extra), ``.mmd`` (Mermaid) nothing.
+
+    Raises:
+        ValueError: for another suffix.
+        ImportError: where matplotlib is needed and missing.
+    """
+    file = check_path(path)
+    if file.suffix.lower() in TEXT:
+        file.write_text(mermaid(plan), encoding="utf-8")
+        return
+    from hfdsl.tools.picture import save
+
+    save(scene(plan), file)
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path, if it can be drawn to.
+
+    Raises:
+        ValueError: for a suffix that is no format.
+        ImportError: where the format's library is missing.
+
+    >>> check_path("plan.pdf")
+    Traceback (most recent call last):
+    ...
+    ValueError: cannot draw to 'plan.pdf': the name must end in .svg, .png, .mmd or .mermaid
+    """
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix not in PICTURES + TEXT:
+        raise ValueError(f"cannot draw to '{file}': the name must end in .svg, .png, .mmd or .mermaid")
+    if suffix in PICTURES and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError(f"drawing {suffix} needs matplotlib: pip install 'hfdsl[draw]'; .mmd needs nothing")
+    return file

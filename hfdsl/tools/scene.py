@@ -1,0 +1,170 @@
+"""What a drawing of a plan shows: pools as lanes, calls as boxes in stages, values as links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from hfdsl.deploy.deployment import Deployment
+from hfdsl.deploy.pools import ResourcePool
+from hfdsl.graph.program import Constant, Output, Ref
+from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
+from hfdsl.plan.reading import VALUE
+from hfdsl.plan.show import amount
+from hfdsl.plan.traffic import columns_of, origins
+from hfdsl.protocols.mesh import Mesh
+
+Kind: TypeAlias = Literal["input", "call", "function", "result"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A pool, or the driver: its title, and lines about it."""
+
+    key: str
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """An input, a call or a result, in the lane of its pool; boxes of one stage may run at the same time."""
+
+    key: str
+    kind: Kind
+    lane: str
+    role: str
+    stage: int
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A value on its way: which columns of it, and how many bytes by which transport ('' where that is not known)."""
+
+    source: str
+    target: str
+    columns: tuple[str, ...]
+    amount: str
+    transport: str
+
+    @property
+    def note(self) -> str:
+        """Bytes and transport."""
+        return " · ".join(filter(None, (self.amount, self.transport)))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All of it; stage 0 has the inputs, the last one the results."""
+
+    title: str
+    subtitle: str
+    lanes: tuple[Lane, ...]
+    boxes: tuple[Box, ...]
+    links: tuple[Link, ...]
+    stages: int
+
+
+def scene(plan: Plan) -> Scene:
+    """The scene of a plan."""
+    last = 1 + max((step.stage for step in plan.steps), default=0)
+    inputs = [Box(f"n{n.id}", "input", DRIVER, n.label, 0, n.label, _declared(plan, n.id)) for n in plan.graph.inputs]
+    calls = [_call(plan, step) for step in plan.steps]
+    links = [_link(plan, edge) for edge in plan.edges]
+    results: list[Box] = []
+    for name, value in _leaves(plan.graph.output, ""):
+        key = f"out{len(results)}"
+        if isinstance(value, Ref):
+            kind = () if value.column else _declared(plan, value.node)
+            results.append(Box(key, "result", DRIVER, key, last, name or "result", kind))
+            links += _returned(plan, value, key)
+    sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
+    boxes = (*inputs, *calls, *results)
+    return Scene(plan.name, sizes, _lanes(plan, boxes), boxes, tuple(links), last + 1)
+
+
+def mesh_text(mesh: Mesh) -> str:
+    """The axes of a mesh that are longer than 1.
+
+    >>> mesh_text(Mesh(dp=4, tp=2)), mesh_text(Mesh())
+    ('dp=4 tp=2', '1 rank')
+    """
+    axes = {"pp": mesh.pp, "dp": mesh.dp, "tp": mesh.tp, "gen_pp": mesh.gen_pp, "gen_tp": mesh.gen_tp}
+    return " ".join(f"{n}={size}" for n, size in axes.items() if size and (size > 1 or n.startswith("gen"))) or "1 rank"
+
+
+def _lanes(plan: Plan, boxes: tuple[Box, ...]) -> tuple[Lane, ...]:
+    pools = [_pool_lane(plan.deployment, pool) for pool in plan.deployment.pools]
+    used = {box.lane for box in boxes}
+    driver = Lane(DRIVER, "driver", ("input and results",))
+    return tuple(lane for lane in (driver, *pools) if lane.key in used)
+
+
+def _pool_lane(deployment: Deployment, pool: ResourcePool) -> Lane:
+    nodes, unit = len(pool.processes), "GPU" if pool.use_gpu else "CPU process"
+    plural = "" if pool.world_size == 1 else "es" if unit.endswith("s") else "s"
+    size = f"{pool.world_size} {unit}{plural}{f' on {nodes} nodes' if nodes > 1 else ''}"
+    roles = [
+        f"{name}: {placement.role.__name__}, {mesh_text(placement.mesh)}"
+        for name, placement in deployment.placements.items()
+        if placement.pool == pool
+    ]
+    return Lane(f"pool:{pool.name}", pool.name, (size, *roles))
+
+
+def _call(plan: Plan, step: Step) -> Box:
+    group = next((group for group in plan.groups if group.name == step.group), None)
+    lane = f"pool:{group.pool.name}" if group else DRIVER
+    key = f"n{step.node}"
+    if step.role is None:
+        parts = f"{step.chunks} part{'' if step.chunks == 1 else 's'}"
+        return Box(key, "function", lane, step.label, step.stage, step.label, (f"function · {parts}",))
+    name = step.signature.registration.name if step.signature.registration else ""
+    mesh = mesh_text(plan.mesh(step.role)) if len(step.ranks) > 1 else f"rank {step.ranks[0]}"
+    return Box(key, "call", lane, step.role, step.stage, step.label, (f"{name} · {mesh}",))
+
+
+def _declared(plan: Plan, node: int) -> tuple[str, ...]:
+    kind = str(plan.node(node).result)
+    rows = getattr(plan.inference.values[node], "rows", None)
+    return (f"{kind} · {rows} rows" if rows is not None else kind,)
+
+
+def _link(plan: Plan, edge: Edge) -> Link:
+    return Link(f"n{edge.source}", f"n{edge.target}", _named(edge.columns), _amount(edge.bytes), edge.transport)
+
+
+def _named(columns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(column for column in columns if column != VALUE)
+
+
+def _amount(count: int | None) -> str:
+    """No bytes are those of Python objects and numbers, which have no declared size."""
+    return "? bytes" if count is None else amount(count) if count else ""
+
+
+def _leaves(output: Output, name: str) -> Iterator[tuple[str, object]]:
+    match output.value:
+        case tuple() as entries:
+            for i, inner in enumerate(entries):
+                yield from _leaves(inner, f"{name}[{i}]" if name else f"result {i + 1}")
+        case dict() as entries:
+            for key, inner in entries.items():
+                yield from _leaves(inner, f"{name}.{key}" if name else key)
+        case Constant():
+            return
+        case value:
+            yield name, value
+
+
+def _returned(plan: Plan, value: Ref, key: str) -> Iterator[Link]:
+    """What the caller gets, by the nodes that made it."""
+    columns: dict[int, list[str]] = {}
+    for column in columns_of(plan.node(value.node).result, value):
+        for node, stored in origins(plan.graph, value.node, column):
+            columns.setdefault(node, []).append(stored)
+    for node, names in columns.items():
+        yield Link(f"n{node}", key, _named(tuple(names)), "", "to caller")

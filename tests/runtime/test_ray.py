@@ -1,0 +1,277 @@
+"""The Ray backend: the same bits as the local one wherever the roles are put, and failures told once, at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.errors import HfError, ResourceError, RoleError
+from tests.runtime import ray_programs as p
+
+MESH = hf.Mesh(dp=2)
+
+
+def pool(*sizes: int) -> hf.ResourcePool:
+    return hf.ResourcePool(list(sizes), use_gpu=False)
+
+
+def shared(mesh: hf.Mesh = MESH) -> hf.Deployment:
+    one = pool(mesh.world_size)
+    return hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=one, mesh=mesh), reward=hf.place(p.Reward, pool=one))
+
+
+def own_processes() -> hf.Deployment:
+    one = pool(2)
+    return hf.Deployment(
+        actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Reward, pool=one, colocate=False)
+    )
+
+
+def two_pools() -> hf.Deployment:
+    return hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=pool(2)), reward=hf.place(p.Reward, pool=pool(2)))
+
+
+def merged() -> hf.Deployment:
+    left, right = pool(1), pool(1)
+    return hf.Deployment(
+        actor=hf.place(p.Actor, p.Config(), pool=left.merge(right)), reward=hf.place(p.Reward, pool=pool(2))
+    )
+
+
+def split() -> hf.Deployment:
+    left, right = pool(4).split([2, 2])
+    return hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=left), reward=hf.place(p.Reward, pool=right))
+
+
+def run(deployment: hf.Deployment, backend: Any, steps: int = 2) -> list[Any]:
+    plan = p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
+    with plan.launch(backend, seed=3) as running:
+        return [running.step(p.batch(4)) for _ in range(steps)]
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    (a, x), (b, y) = left, right
+    columns = zip(a.__hf_columns__.values(), b.__hf_columns__.values(), strict=True)
+    return all(torch.equal(i, j) for i, j in columns) and x.__hf_columns__ == y.__hf_columns__
+
+
+@pytest.mark.parametrize("deploy", [shared, own_processes, two_pools, merged, split])
+def test_the_same_bits_wherever_roles_are_put(ray_cluster: Any, deploy: Any) -> None:
+    local, ray = run(shared(), "local"), run(deploy(), "ray")
+    assert all(map(same_bits, local, ray))
+
+
+def test_another_mesh_changes_no_row_and_sums_only_in_their_order(ray_cluster: Any) -> None:
+    [(rollout, metrics)] = run(shared(), "local", 1)
+    [(other, others)] = run(shared(hf.Mesh(dp=1, tp=2)), "ray", 1)
+    assert torch.equal(rollout.ids.tensor, other.ids.tensor)
+    assert torch.equal(rollout.log_probs.tensor, other.log_probs.tensor)
+    # float64 sums of a few numbers in another order: a few units in the last place
+    assert others.loss.value == pytest.approx(metrics.loss.value, rel=1e-14)
+    assert others.weight.value == pytest.approx(metrics.weight.value, rel=1e-14)
+
+
+def test_random_streams_are_those_of_the_local_backend(ray_cluster: Any) -> None:
+    plan = p.noises.compile(shared(), {p.B: 4, p.P: 2, p.R: 3})
+    results = []
+    for backend in ("local", "ray"):
+        with plan.launch(backend, seed=5) as running:  # type: ignore[arg-type]  # a literal either way
+            results.append([running.step(p.batch(4)) for _ in range(2)])
+    assert results[0] == results[1]
+    first, second = results[0]
+    assert first != second
+    assert first[0] != first[1]  # ranks differ
+
+
+@pytest.mark.parametrize(("deploy", "count"), [(shared, 2), (own_processes, 4), (two_pools, 4)])
+def test_colocated_roles_share_a_process_a_rank(ray_cluster: Any, deploy: Any, count: int) -> None:
+    with p.processes.compile(deploy()).launch("ray") as running:
+        actors, rewards = running.step()
+    assert len({*actors, *rewards}) == count
+
+
+def test_custom_functions_get_whole_values_in_the_driver(ray_cluster: Any) -> None:
+    one = pool(2)
+    deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Custom, pool=one))
+    plan = p.custom.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
+    rewards = []
+    for backend in ("local", "ray"):
+        with plan.launch(backend) as running:  # type: ignore[arg-type]  # a literal either way
+            rewards.append(running.step(p.batch(4)).reward.tensor)
+    assert torch.equal(*rewards)
+
+
+def test_a_second_plan_sees_the_weights_of_the_first(ray_cluster: Any) -> None:
+    deployment = shared()
+    plan = p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
+    with plan.launch("ray") as running:
+        pids = running.also(p.processes.compile(deployment))
+        before = pids.step()
+        running.step(p.batch(4))
+        assert pids.step() == before
+        with pytest.raises(ResourceError, match="HF519"):
+            running.also(p.train.compile(shared(), {p.B: 4, p.P: 2, p.R: 3}))
+
+
+def test_unequal_nodes_have_the_right_ranks(ray_cluster: Any) -> None:
+    deployment = hf.Deployment(
+        actor=hf.place(p.Actor, p.Config(), pool=pool(2, 1)), reward=hf.place(p.Reward, pool=pool(1))
+    )
+    with p.processes.compile(deployment).launch("ray") as running:
+        actors, _ = running.step()
+    assert len(set(actors)) == 3
+
+
+# -- what goes wrong
+
+
+def faulty(fault: str, rank: int = 1) -> hf.Deployment:
+    one = pool(2)
+    return hf.Deployment(
+        actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Faulty, fault, rank, pool=one)
+    )
+
+
+def launch_fault(fault: str, **options: Any) -> None:
+    plan = p.fails.compile(faulty(fault), {p.B: 4, p.P: 2, p.R: 3})
+    with plan.launch("ray", **options) as running:
+        try:
+            running.step(p.batch(4))
+        finally:
+            with pytest.raises(HfError, match="HF808"):
+                running.step(p.batch(4))
+
+
+def test_an_exception_in_a_body_is_told_once_while_its_peers_wait(ray_cluster: Any) -> None:
+    with pytest.raises(RoleError) as told:
+        launch_fault("raise")
+    text = str(told.value)
+    assert text.startswith("HF806: 'reward.score' raised on rank 1 in step 0: ValueError: bad rollout")
+    assert 'raise ValueError("bad rollout")' in text  # the worker's own traceback
+    assert text.count("Traceback") == 1
+
+
+def test_a_dead_process_is_told(ray_cluster: Any) -> None:
+    with pytest.raises(RoleError, match="died"):
+        launch_fault("die")
+
+
+@pytest.mark.parametrize(("fault", "told"), [("rows", "1 rows"), ("record", "declares Scores and returned Rollout")])
+def test_a_wrong_result_is_told(ray_cluster: Any, fault: str, told: str) -> None:
+    with pytest.raises(HfError, match="HF805") as error:
+        launch_fault(fault)
+    assert told in str(error.value)
+
+
+def test_a_constructor_that_raises_is_told_and_leaves_nothing(ray_cluster: Any) -> None:
+    plan = p.fails.compile(faulty("constructor"), {p.B: 4, p.P: 2, p.R: 3})
+    with pytest.raises(RoleError) as told:
+        plan.launch("ray")
+    assert str(told.value).startswith("HF806: 'reward.__init__ (Faulty)' raised on rank 1: ValueError: no weights here")
+    assert_released(ray_cluster)
+
+
+def test_a_step_has_a_deadline(ray_cluster: Any) -> None:
+    with pytest.raises(HfError, match="HF807"):
+        launch_fault("slow", deadline=2.0)
+
+
+def test_a_pool_that_does_not_fit_fails_at_once_and_names_the_numbers(ray_cluster: Any) -> None:
+    big = hf.ResourcePool([64], use_gpu=True)
+    deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=big), reward=hf.place(p.Reward, pool=big))
+    with pytest.raises(ResourceError) as told:
+        p.train.compile(deployment, {p.B: 64, p.P: 2, p.R: 3}).launch("ray", timeout=30)
+    assert told.value.code == "HF502"
+    assert "64" in str(told.value)
+    assert_released(ray_cluster)
+
+
+def test_leaving_the_context_releases_everything(ray_cluster: Any) -> None:
+    with p.processes.compile(two_pools()).launch("ray") as running:
+        running.step()
+    assert_released(ray_cluster)
+    running.close()  # a second time does nothing
+    with pytest.raises(HfError, match="HF808"):
+        running.step()
+
+
+def assert_released(ray: Any) -> None:
+    """No placement group stays, and no actor lives, a moment later."""
+    from ray.util.placement_group import placement_group_table
+
+    for _ in range(50):
+        held = [g for g in placement_group_table().values() if g["state"] != "REMOVED"]
+        free = ray.available_resources().get("CPU", 0) == ray.cluster_resources()["CPU"]
+        if not held and free:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"still held: {held}, free CPUs {ray.available_resources()}")
+
+
+SCRIPT = """
+    import os, sys, time
+    import hfdsl as hf
+    from hfdsl import Dispatch, register
+
+    class Sleeper(hf.Worker):  # defined in __main__: travels by value
+        @register(Dispatch.ONE_TO_ALL)
+        def doze(self, seconds: int) -> int:
+            print("pid", os.getpid(), flush=True)
+            time.sleep(seconds)
+            return 1
+
+    @hf.dataflow
+    def sleep(sleeper: Sleeper) -> hf.PerRank[int]:
+        return sleeper.doze(60)
+
+    plan = sleep.compile(hf.Deployment(sleeper=hf.place(Sleeper, pool=hf.ResourcePool([2], use_gpu=False))))
+    with plan.launch("ray") as running:
+        print("ready", flush=True)
+        running.step()
+"""
+
+
+def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
+    """A program with a cluster of its own, interrupted as a terminal does it: the signal goes to the whole group."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.getcwd()}
+    environment.pop("RAY_ADDRESS", None)
+    program = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
+    lines = []
+    assert program.stdout is not None
+    for line in program.stdout:
+        lines.append(line)
+        if sum("pid" in text for text in lines) == 2:
+            break
+    os.killpg(program.pid, signal.SIGINT)
+    rest, _ = program.communicate(timeout=60)
+    assert program.returncode != 0, "".join(lines) + rest
+    workers = [int(line.split("pid ")[-1].split()[0].rstrip(")")) for line in lines if "pid" in line and "INFO" not in line]
+    deadline = time.monotonic() + 20
+    while any(map(alive, workers)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert len(workers) == 2
+    assert not any(map(alive, workers))
+
+
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
