@@ -239,7 +239,7 @@ def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
         if isinstance(value, RecordValue) and issubclass(value.type.record, wanted) and node.id < m.node
     ]
     if makers:
-        return (f"a {wanted.__name__} is what {', '.join(dict.fromkeys(makers))} makes",)
+        return (f"values of type {wanted.__name__}: {', '.join(dict.fromkeys(makers))}",)
     if not isinstance(m.actual, RecordValue):
         return ()
     lacking = [name for name in schema(wanted).fields if name not in schema(m.actual.type.record).fields]

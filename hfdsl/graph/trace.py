@@ -80,7 +80,7 @@ class Symbolic:
         if isinstance(self._type, RecordType):
             fields = schema(self._type.record).fields
             if name in fields and isinstance(self._operand, Ref):
-                return SymbolicField(self._tracer, Ref(self._operand.node, name), fields[name], f"{self._shown}.{name}")
+                return Symbolic(self._tracer, Ref(self._operand.node, name), fields[name], f"{self._shown}.{name}")
             return self._tracer.misuse(MisuseKind.NO_COLUMN, self._type.record.__name__, name, tuple(fields), self)
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
 
@@ -89,6 +89,17 @@ class Symbolic:
         if isinstance(self._operand, Broken):
             return self  # a misspelt method, told where it was read
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
+
+    def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
+        """The symbolic record of class ``record`` with these columns, of which this value is one."""
+        fields = schema(record).fields
+        for name in columns:
+            if name not in fields:
+                self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields), self)
+        for name in fields:
+            if name not in columns:
+                self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
+        return self._tracer.emit(Pack(record), {n: v for n, v in columns.items() if n in fields}, RecordType(record))
 
     # What Python asks of a value that decides control flow. The answers only let the trace go on to find more.
 
@@ -133,23 +144,6 @@ for _name in (*_BINARY, *_OTHER):
     setattr(Symbolic, f"__{_name}__", _trap(_name))
 for _name in _BINARY:
     setattr(Symbolic, f"__r{_name}__", _trap(_name))
-
-
-class SymbolicField(Symbolic):
-    """A column of a symbolic record; building a record from it is a node of the graph."""
-
-    __slots__ = ()
-
-    def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
-        """The symbolic record of class ``record`` with these columns."""
-        fields = schema(record).fields
-        for name in columns:
-            if name not in fields:
-                self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields), self)
-        for name in fields:
-            if name not in columns:
-                self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
-        return self._tracer.emit(Pack(record), {n: v for n, v in columns.items() if n in fields}, RecordType(record))
 
 
 class SymbolicRole:

@@ -41,7 +41,28 @@ class RankProcess(Worker):
         self, order: Order, keys: Sequence[tuple[int, int]], direct: Mapping[str, Any] | None, *pieces: Piece
     ) -> tuple[Done, Piece | None]:
         """This rank's part of a step; Ray has brought the pieces when this starts."""
-        return self._executor.run(order, dict(zip(keys, pieces, strict=True)), direct)
+        done, piece = self._executor.run(order, dict(zip(keys, pieces, strict=True)), direct)
+        return done, piece and {name: _travelling(value) for name, value in piece.items()}
+
+
+class _FromGpu:
+    """A CUDA tensor on its way: it travels as a CPU tensor and is back on a GPU where the reader has one."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrive, (self._tensor.cpu(),)
+
+
+def _travelling(value: Any) -> Any:
+    return _FromGpu(value) if getattr(value, "is_cuda", False) else value
+
+
+def _arrive(tensor: Any) -> Any:
+    import torch
+
+    return tensor.cuda() if torch.cuda.is_available() else tensor
 
 
 class RayBackend:

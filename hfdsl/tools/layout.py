@@ -75,7 +75,7 @@ class Sheet:
 
 @dataclass(slots=True)
 class _Net:
-    """The lines that leave one box: their corridor, their level in it, and by gap the number of their vertical track."""
+    """The lines that leave one box: their corridor, their level there, and by gap the number of their track."""
 
     source: str
     links: list[Link]
@@ -165,7 +165,7 @@ class _Layout:
         return nets
 
     def _assign_corridors(self) -> None:
-        """A net that passes by columns goes straight on where its row is free, else by the corridor nearest its ends."""
+        """A net that passes by columns goes straight on where its row is free, else by corridor near its ends."""
         taken: dict[int, list[tuple[int, int, int]]] = {}
         for net in sorted((n for n in self.nets if n.last > n.first), key=lambda n: n.first - n.last):
             row = self.row_of[net.source]

@@ -123,7 +123,7 @@ def _call(plan: Plan, step: Step) -> Box:
         parts = f"{step.chunks} part{'' if step.chunks == 1 else 's'}"
         return Box(key, "function", lane, step.label, step.stage, step.label, (f"function · {parts}",))
     name = step.signature.registration.name if step.signature.registration else ""
-    mesh = mesh_text(plan.mesh(step.role)) if len(step.ranks) > 1 else f"rank {step.ranks[0]}"
+    mesh = mesh_text(plan.mesh(step.role)) if len(step.ranks) > 1 else "rank 0"
     return Box(key, "call", lane, step.role, step.stage, step.label, (f"{name} · {mesh}",))
 
 

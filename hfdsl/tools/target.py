@@ -32,7 +32,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An imported module, and the folder that its own imports are found in; a ``script`` is a file outside of packages."""
+    """An imported module, and the folder where its imports are found; a ``script`` is a file outside of packages."""
 
     module: ModuleType
     root: Path

@@ -277,6 +277,8 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
     except DefinitionError as error:
         raise DefinitionError(error.code, f"{where}: {error.message}") from None
     shown = getattr(annotation, "__name__", annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Column):
+        raise DefinitionError("HF104", f"{where}: {shown} says no dims; write them as in {shown}[B, R]")
     raise DefinitionError(
         "HF104",
         f"{where}: {shown} says neither dtype nor dims; write a column such as f32[B, R], Obj[str, B] or "

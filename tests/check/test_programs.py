@@ -1,0 +1,45 @@
+"""No false alarms: valid programs check clean, with all sizes given, with some, and with none."""
+
+from __future__ import annotations
+
+import importlib
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = sorted(p.stem for p in (Path(__file__).parent / "programs").glob("*.py") if p.stem != "vocabulary")
+
+
+def load(name: str) -> Any:
+    return importlib.import_module(f"tests.check.programs.{name}")
+
+
+def test_there_are_programs() -> None:
+    assert len(PROGRAMS) >= 10
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_valid_program_is_clean(name: str) -> None:
+    program = load(name)
+    report = program.program.check(program.deployment, program.dims)
+    assert report.findings == (), str(report)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_sizes_that_are_left_open_are_at_most_warnings(name: str) -> None:
+    program = load(name)
+    for count in range(len(program.dims)):
+        for given in combinations(program.dims, count):
+            for deployment in (program.deployment, None):
+                report = program.program.check(deployment, {dim: program.dims[dim] for dim in given})
+                assert set(report.codes) <= {"HF319"}, str(report)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_open_size_is_told_where_rows_are_split(name: str) -> None:
+    program = load(name)
+    report = program.program.check(program.deployment)
+    assert report.codes == ("HF319",) * len(report.codes) != ()
+    assert all("give the size" in text for finding in report for text in finding.help)
