@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,8 @@ CODES: dict[str, Code] = {
     "HF514": Code("a pool, or an environment for its processes, that cannot be made"),
     "HF515": Code("a role class of another type than the dataflow takes, or a name that is taken"),
     "HF516": Code("arguments that the role's constructor does not take"),
-    "HF519": Code("a second plan that does not go with the first"),
     "HF518": Code("an unknown backend"),
+    "HF519": Code("a second plan that does not go with the first"),
     # HF6xx the graph
     "HF602": Code("a result that nobody reads", "warning"),
     "HF603": Code("a dataflow that returns something else than values of the graph"),
@@ -95,10 +94,9 @@ CODES: dict[str, Code] = {
     "HF808": Code("a run that is closed or broken"),
 }
 
-_PAGES = Path(__file__).parent / "explain"
-
-
 def explain(code: str) -> str | None:
     """The explain page of a code, or None where there is no such code."""
-    page = _PAGES / f"{code.upper()}.md"
+    from pathlib import Path  # not at the top: `import hfdsl` is kept fast
+
+    page = Path(__file__).parent / "explain" / f"{code.upper()}.md"
     return page.read_text(encoding="utf-8") if code.upper() in CODES and page.exists() else None

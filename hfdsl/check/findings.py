@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -113,6 +112,8 @@ class Report:
 
     def json(self) -> str:
         """One object a line."""
+        import json  # not at the top: `import hfdsl` is kept fast
+
         return "\n".join(json.dumps(finding.as_dict()) for finding in self.findings)
 
 

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 _ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "runtime")
-_OWN = tuple(f"{Path(__file__).parents[1] / room}{os.sep}" for room in _ROOMS)
+_PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfdsl` is kept fast
+_OWN = tuple(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS)
 
 
 @dataclass(frozen=True, slots=True)

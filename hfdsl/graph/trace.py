@@ -34,24 +34,12 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 
 _BINARY = (
-    "add",
-    "sub",
-    "mul",
-    "truediv",
-    "floordiv",
-    "mod",
-    "divmod",
-    "pow",
-    "matmul",
-    "and",
-    "or",
-    "xor",
-    "lshift",
-    "rshift",
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
 )
 _OTHER = (
     *("neg", "pos", "abs", "invert", "round", "lt", "le", "gt", "ge", "eq", "ne", "getitem", "setitem", "contains"),
-    *("array", "array_ufunc", "torch_function"),
+    *("array", "array_ufunc"),
 )
 
 
@@ -127,6 +115,15 @@ class Symbolic:
         if not isinstance(self._operand, Broken):
             self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=self)
 
+    @classmethod
+    def __torch_function__(cls, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """What torch does with a value that its functions are given: ``torch.exp(x)``, ``torch.cat([x, y])``."""
+        flat = [
+            inner for a in (*args, *(kwargs or {}).values()) for inner in (a if isinstance(a, (list, tuple)) else [a])
+        ]
+        value = next(value for value in flat if isinstance(value, Symbolic))
+        return _trap(f"torch.{getattr(function, '__name__', function)}")(value)
+
     __index__ = __int__
     __hash__ = object.__hash__
 
@@ -199,7 +196,9 @@ class Tracer:
     ) -> Any:  # fmt: skip  # one line of optional facts
         """Note a mistake and go on with a value that fits everywhere."""
         source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
-        self.misuses.append(Misuse(kind, caller_span(), subject, name, candidates, source, signature))
+        misuse = Misuse(kind, caller_span(), subject, name, candidates, source, signature)
+        if not any(_is_again(misuse, told) for told in self.misuses):
+            self.misuses.append(misuse)
         return Symbolic(self, Broken(), None, "<broken>")
 
     def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
@@ -293,9 +292,7 @@ class Tracer:
                 return self._not_rows(part, "merge")
             for name in schema(part._type.record).fields:
                 if name in columns and name in schema(record).fields:
-                    self.misuse(
-                        MisuseKind.MERGE_TWICE, record.__name__, name, (owners[name]._shown, part._shown), part
-                    )
+                    self.misuse(MisuseKind.MERGE_TWICE, record.__name__, name, (owners[name]._shown, part._shown), part)
                 columns[name], owners[name] = getattr(part, name), part
         for name in schema(record).fields:
             if name not in columns:
@@ -309,6 +306,12 @@ class Tracer:
             return value
         shown = value._shown if isinstance(value, Symbolic) else type(value).__name__
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
+
+
+def _is_again(misuse: Misuse, told: Misuse) -> bool:
+    """Whether it was told: a loop comes by its line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
+    same = (misuse.kind, misuse.span) == (told.kind, told.span)
+    return same and (misuse.name == told.name or misuse.kind is MisuseKind.CONTROL)
 
 
 def _is_count(value: object) -> bool:

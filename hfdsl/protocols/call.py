@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +40,8 @@ class Call:
     def stream_seed(self, *parts: int) -> int:
         """A 63-bit seed derived from the run's seed, the dataflow, the step, the node and ``parts``."""
         text = ":".join(map(str, (self.seed, self.dataflow, self.step, self.node, *parts)))
+        import hashlib  # not at the top: `import hfdsl` is kept fast
+
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def generator(self, device: str = "cpu") -> torch.Generator:
@@ -86,6 +86,8 @@ def swap_streams(states: list[Any] | None) -> list[Any]:
 
 def _global_streams() -> list[tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]]:
     """(get state, set state, seed) of the global streams whose libraries are loaded."""
+    import random  # not at the top: `import hfdsl` is kept fast
+
     streams: list[Any] = [(random.getstate, random.setstate, random.seed)]
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:

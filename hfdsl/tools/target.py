@@ -228,12 +228,16 @@ def _candidates(module: ModuleType) -> Iterator[tuple[str, Any]]:
     seen: list[Any] = []
     for name, value in vars(module).items():
         own = getattr(value, "__module__", None) == module.__name__
-        makes = inspect.isfunction(value) and own and str(value.__annotations__.get("return")).endswith("Experiment")
+        makes = inspect.isfunction(value) and own and _is_experiment(value.__annotations__.get("return"))
         if (isinstance(value, Experiment) or makes or (isinstance(value, Dataflow) and own)) and not any(
             value is other for other in seen
         ):
             seen.append(value)
             yield name, value
+
+
+def _is_experiment(annotation: object) -> bool:
+    return annotation is Experiment or (isinstance(annotation, str) and annotation.endswith("Experiment"))
 
 
 def _call(function: Callable[[], Any], shown: str) -> Any:

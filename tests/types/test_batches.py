@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,13 +99,17 @@ def changed(**update: Any) -> Callable[[], Any]:
         (changed(answer=None, ids=None), "HF203: 'Rollout' is built without its column(s) ids, answer"),
         (
             changed(log_probs=torch.zeros(4, 3, dtype=torch.bfloat16)),
-            "HF220: column 'log_probs' of 'Rollout' is declared f32[B, R] and got bf16[4, 3]; "
-            "convert it with .to(torch.float32)",
+            (
+                "HF220: column 'log_probs' of 'Rollout' is declared f32[B, R] and got bf16[4, 3]; "
+                "convert it with .to(torch.float32)"
+            ),
         ),
         (
             changed(log_probs=torch.zeros(4, 3, dtype=torch.complex64)),
-            "HF220: column 'log_probs' of 'Rollout' is declared f32[B, R] and got torch.complex64[4, 3]; "
-            "convert it with .to(torch.float32)",
+            (
+                "HF220: column 'log_probs' of 'Rollout' is declared f32[B, R] and got torch.complex64[4, 3]; "
+                "convert it with .to(torch.float32)"
+            ),
         ),
         (
             changed(log_probs=torch.zeros(4)),
@@ -112,12 +117,17 @@ def changed(**update: Any) -> Callable[[], Any]:
         ),
         (
             changed(log_probs=torch.zeros(4, 7)),
-            "HF210: column 'ids' of 'Rollout' is declared i64[B, P+R] and got i64[4, 5]: dim 1 is 5 where P+R = 9 "
-            "(P=2 from 'prompt', R=7 from 'log_probs')",
+            (
+                "HF210: column 'ids' of 'Rollout' is declared i64[B, P+R] and got i64[4, 5]: dim 1 is 5 where P+R = 9 "
+                "(P=2 from 'prompt', R=7 from 'log_probs')"
+            ),
         ),
         (
             changed(answer=["one"]),
-            "HF210: column 'prompt' of 'Rollout' is declared i64[B, P] and got i64[4, 2]: dim 0 is 4 where B = 1",
+            (
+                "HF210: column 'answer' of 'Rollout' is declared Obj[str, B] and got 1 objects: dim 0 is 1 where B = 4 "
+                "(B=4 from 'ids')"
+            ),
         ),
         (
             changed(log_probs=[[0.0]]),
@@ -130,26 +140,23 @@ def changed(**update: Any) -> Callable[[], Any]:
 def test_what_a_record_does_not_take(build: Callable[[], Any], text: str) -> None:
     with pytest.raises(WiringError) as error:
         build()
-    if "where B = 1" in text:  # which of the columns is the odd one out is a matter of order
-        assert error.value.code == "HF210"
-        assert "where B = " in str(error.value)
-    else:
-        assert str(error.value) == text
+    assert str(error.value) == text
 
 
 def test_a_record_never_changes() -> None:
     batch = Rollout(**columns())
-    for change in (lambda: setattr(batch, "ids", batch.ids), lambda: setattr(batch, "other", 1)):
-        with pytest.raises(WiringError, match="HF206: 'Rollout.* cannot be set: a record never changes; build a new"):
-            change()
+    for name in ("ids", "other"):
+        with pytest.raises(WiringError) as error:
+            setattr(batch, name, batch.ids)
+        assert str(error.value) == f"HF206: 'Rollout.{name}' cannot be set: a record never changes; build a new one"
 
 
 # -- declarations
 
 
-def declare(annotation: str, **names: Any) -> None:
+def declare(annotation: str) -> None:
     body = {"__annotations__": {"x": "hf.f32[B]", "y": annotation}, "__module__": __name__}
-    type("Declared", (hf.Batch,), body | names)
+    schema(type("Declared", (hf.Batch,), body))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +173,6 @@ def declare(annotation: str, **names: Any) -> None:
 def test_declarations_without_meaning(annotation: str, text: str) -> None:
     with pytest.raises(DefinitionError) as error:
         declare(annotation)
-        schema(hf.Batch.__subclasses__()[-1])
     assert str(error.value).startswith(text)
 
 
@@ -215,7 +221,7 @@ def test_slices_are_those_of_a_list(rows: int, data: st.DataObject) -> None:
 def test_joining_the_parts_gives_the_whole(sizes: list[int]) -> None:
     whole = Rollout(**columns(sum(sizes)))
     ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    parts = [whole.__hf_slice__(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    parts = [whole.__hf_slice__(a, b) for a, b in pairwise(ends)]
     joined = Rollout.__hf_concat__(parts)
     assert joined.ids.tensor.equal(whole.ids.tensor)
     assert joined.answer.objects == whole.answer.objects

@@ -1,0 +1,41 @@
+"""Reading the explain pages: title, the failing program and the mended one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "hfdsl" / "check" / "explain"
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    rule: str
+    wrong: str
+    right: str
+    runs: bool  # whether the snippets show the mistake by themselves, without a cluster
+
+
+def read(code: str) -> Page:
+    text = (FOLDER / f"{code}.md").read_text(encoding="utf-8")
+    title, rule, told, wrong, how, right = re.fullmatch(
+        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```python\n(.*?)```\n\n(Right.*?):\n\n```python\n(.*?)```\n", text, re.DOTALL
+    ).groups()  # type: ignore[union-attr]  # a page of another form is a failing test
+    mended = right if how == "Right" else replaced(wrong, right)
+    return Page(title, rule, wrong, mended, told == "Wrong")
+
+
+def replaced(program: str, lines: str) -> str:
+    """``program`` with every line of ``lines`` in the place of the line that begins alike."""
+    for line in lines.splitlines():
+        [old] = [other for other in program.splitlines() if head(other) == head(line)]
+        program = program.replace(old, line)
+    return program
+
+
+def head(line: str) -> str:
+    """What a line begins with, up to its first sign that is no part of a name."""
+    found = re.match(r"\s*@?[\w. ]+", line)
+    return found.group().strip() if found else line

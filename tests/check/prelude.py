@@ -1,0 +1,62 @@
+# mypy: disable-error-code="empty-body"
+"""What the snippets of the explain pages build on."""
+
+from typing import Literal
+
+import hfdsl as hf
+from hfdsl import Add, Dispatch, Div, Mul, f32, i64, register
+from hfdsl.protocols.dispatch import get_predefined_dispatch_fn
+
+__all__ = ["Actor", "Add", "B", "Dispatch", "Div", "Literal", "Mul", "P", "Prompts", "R", "Rollout", "Scores"]
+__all__ += ["f32", "group", "hf", "i64", "pool", "register"]
+
+
+class B(hf.Dim): ...
+
+
+class P(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Prompts(hf.Batch):
+    ids: i64[B, P]
+
+
+class Rollout(hf.Batch):
+    ids: i64[B, Add[P, R]]
+    log_probs: f32[B, R]
+
+
+class Scores(hf.Batch):
+    reward: f32[B]
+
+
+class Actor(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    def generate(self, prompts: Prompts) -> Rollout: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def score(self, rollout: Rollout) -> Scores: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def update(self, rollout: Rollout, scores: Scores) -> None: ...
+
+
+pool = hf.ResourcePool([4])
+
+
+class Group:
+    """A worker group of two ranks, as far as protocols read one."""
+
+    world_size, mesh, workers = 2, None, ("a", "b")
+
+    def score(self, *args: object) -> object:
+        return get_predefined_dispatch_fn(Dispatch.DP_PROTO)["dispatch_fn"](self, *args)
+
+    def set_temperature(self, *args: object) -> object:
+        return get_predefined_dispatch_fn(Dispatch.ONE_TO_ALL)["dispatch_fn"](self, *args)
+
+
+group = Group()

@@ -1,0 +1,104 @@
+"""The table of codes, the source, the explain pages and the documentation agree."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.check.codes import CODES, explain
+from hfdsl.check.findings import Report
+from hfdsl.errors import HfError
+from hfdsl.graph.dataflow import Dataflow
+from tests.check import prelude
+from tests.check.pages import FOLDER, read
+
+ROOT = Path(__file__).parents[2]
+CODE = re.compile(r"HF\d{3}")
+
+
+@cache
+def used() -> frozenset[str]:
+    """The codes that stand as a string of their own in the package, outside of the table."""
+    found: set[str] = set()
+    for file in (ROOT / "hfdsl").rglob("*.py"):
+        if file.name == "codes.py":
+            continue
+        strings = (n.value for n in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(n, ast.Constant))
+        found |= {text for text in strings if isinstance(text, str) and CODE.fullmatch(text)}
+    return frozenset(found)
+
+
+def test_every_code_in_the_source_is_in_the_table() -> None:
+    assert sorted(used() - set(CODES)) == []
+
+
+def test_every_code_in_the_table_is_in_the_source() -> None:
+    assert sorted(set(CODES) - used()) == []
+
+
+def test_the_table_is_in_order() -> None:
+    assert list(CODES) == sorted(CODES)
+
+
+def test_every_code_has_a_page_and_every_page_a_code() -> None:
+    assert sorted(page.stem for page in FOLDER.glob("*.md")) == sorted(CODES)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_page_has_the_title_of_its_code(code: str) -> None:
+    text = explain(code.lower())
+    assert text is not None
+    assert text.splitlines()[0] == f"# {code}: {CODES[code].title}" == read(code).title
+    assert 10 <= len(text.splitlines()) <= 30
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_there_is_no_page_of_an_unknown_code() -> None:
+    assert explain("HF000") is None
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_the_wrong_snippet_shows_the_code_and_the_right_one_does_not(code: str) -> None:
+    page = read(code)
+    if page.runs:
+        assert outcome(page.wrong, code) == {code}, page.wrong
+        assert outcome(page.right, code) == set(), page.right
+    else:
+        ast.parse(page.wrong)
+        ast.parse(page.right)
+
+
+def outcome(snippet: str, code: str) -> set[str]:
+    """The codes that a snippet raises, or that a check of its dataflow finds with its ``deployment`` and ``dims``."""
+    file = f"<{code}.md, {hash(snippet)}>"
+    linecache.cache[file] = (len(snippet), None, snippet.splitlines(keepends=True), file)
+    names: dict[str, Any] = {name: getattr(prelude, name) for name in prelude.__all__} | {"__name__": prelude.__name__}
+    try:
+        exec(compile(snippet, file, "exec"), names)  # noqa: S102  # our own pages
+    except HfError as error:
+        return {error.code}
+    except AssertionError:
+        return {code}  # a page that shows its mistake by an assertion
+    reports = [flow.check(names.get("deployment"), names.get("dims", {})) for flow in flows(names)]
+    return {found for report in reports for found in report.codes}
+
+
+def flows(names: dict[str, Any]) -> list[Dataflow[Any, Any]]:
+    return [value for value in names.values() if isinstance(value, Dataflow)]
+
+
+def test_the_documentation_lists_all_codes() -> None:
+    text = (ROOT / "docs" / "diagnostics.md").read_text("utf-8")
+    rows = re.findall(r"^\| (HF\d{3}) \| (\w+) \| (.*?) \|$", text, re.MULTILINE)
+    assert rows == [(name, code.severity, code.title) for name, code in CODES.items()]
+
+
+def test_a_report_knows_the_severity_of_its_codes() -> None:
+    assert {code.severity for code in CODES.values()} == {"error", "warning"}
+    assert Report("empty").ok

@@ -1,0 +1,267 @@
+"""The commands: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfdsl
+from hfdsl.tools import commands, output
+from hfdsl.tools.cli import main
+from tests.test_import_budget import loaded_by
+
+Capture = pytest.CaptureFixture[str]
+
+
+def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+    code = main(argv)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def parsed(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# -- check
+
+
+def test_check_is_clean(program: str, capsys: Capture) -> None:
+    code, out, err = said(capsys, "check", "shouting.py:experiment")
+    assert (code, err) == (output.OK, "")
+    assert out.startswith("check of 'shout': no findings")
+
+
+def test_check_finds(program: str, capsys: Capture) -> None:
+    code, out, _ = said(capsys, "check", "shouting.py:experiment", "--set", "B=3")
+    assert code == output.FINDINGS
+    assert out.startswith("error[HF310]")
+    assert "\033" not in out
+
+
+def test_check_for_machines(program: str, capsys: Capture) -> None:
+    assert said(capsys, "check", "shouting.py:experiment", "--format", "json") == (output.OK, "", "")
+    code, out, _ = said(capsys, "check", "shouting.py:experiment", "--format", "json", "--set", "B=3")
+    assert code == output.FINDINGS
+    assert {finding["code"] for finding in parsed(out)} == {"HF310"}
+
+
+def test_a_wrong_declaration_is_a_finding(write: Callable[[str, str], str], capsys: Capture) -> None:
+    file = write("declared.py", "import hfdsl as hf\nclass Bad(hf.Batch):\n    x: int\n")
+    code, out, err = said(capsys, "check", file)
+    assert (code, out) == (output.FINDINGS, "")
+    assert err.startswith("error[HF1")
+    assert "declared.py:2" in err
+    code, out, _ = said(capsys, "check", file, "--format", "json")
+    assert code == output.FINDINGS
+    assert parsed(out)[0]["primary"]["line"] == 2
+
+
+@pytest.mark.parametrize("argv", [("check", "nothing.py"), ("plan", "shouting.py:shout"), ("explain", "HF999")])
+def test_usage(program: str, capsys: Capture, argv: tuple[str, ...]) -> None:
+    code, out, err = said(capsys, *argv)
+    assert (code, out) == (output.USAGE, "")
+    assert err.startswith(f"hfdsl {argv[0]}: ")
+
+
+def test_wrong_options_are_usage(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "x.py", "--steps", "0"])
+    assert caught.value.code == output.USAGE
+
+
+def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def broken(arguments: object) -> int:
+        raise RuntimeError("inside")
+
+    monkeypatch.setattr(commands, "explain", broken)
+    code, _, err = said(capsys, "explain")
+    assert code == output.BUG
+    assert "RuntimeError: inside" in err
+    assert "this is a bug in hfdsl" in err
+
+
+def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    terminal: Any = Terminal()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert output.coloured(terminal)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not output.coloured(terminal)
+
+
+# -- plan
+
+
+def test_plan(program: str, capsys: Capture) -> None:
+    code, out, _ = said(capsys, "plan", "shouting.py:pondering", "--set", "P=512")
+    assert code == output.OK
+    assert out.startswith("check of 'ponder': no findings")
+    assert "plan of 'ponder'  B=4 P=512" in out
+
+
+def test_plan_for_machines(program: str, capsys: Capture) -> None:
+    code, out, _ = said(capsys, "plan", "shouting.py:pondering", "--format", "json")
+    [result] = parsed(out)
+    assert (code, result["findings"]) == (output.OK, [])
+    plan = result["plan"]
+    assert plan["dims"] == {"B": 4, "P": 256}
+    assert [step["label"] for step in plan["steps"]] == ["actor.think", "judge.weigh"]
+    assert plan["processes"][0]["roles"] == {"actor": "Mesh(pp=1 dp=2 tp=2)"}
+    [weighed] = [edge for edge in plan["edges"] if edge["columns"] == ["text", "hidden"]]
+    assert weighed["bytes"] == 4 * 2 * 256 * 4
+
+
+def test_plan_with_findings(program: str, capsys: Capture) -> None:
+    code, out, _ = said(capsys, "plan", "shouting.py:experiment", "--set", "B=3")
+    assert code == output.FINDINGS
+    assert "plan of" not in out
+    code, out, _ = said(capsys, "plan", "shouting.py:experiment", "--set", "B=3", "--format", "json")
+    [result] = parsed(out)
+    assert (code, result["plan"]) == (output.FINDINGS, None)
+    assert result["findings"]
+
+
+# -- run
+
+
+def test_run_prints_a_line_a_step(program: str, capsys: Capture) -> None:
+    code, out, err = said(capsys, "run", "shouting.py:experiment", "--steps", "2")
+    assert (code, err) == (output.OK, "")
+    first, second = out.splitlines()
+    assert first.startswith("step 0  0.")
+    assert "(Questions(text: 4 objects), Lengths(length: 4 objects))" in first
+    assert "actor.answer" in first
+    assert second.startswith("step 1  ")
+
+
+def test_run_for_machines_until_the_batches_end(program: str, capsys: Capture) -> None:
+    code, out, err = said(capsys, "run", "shouting.py:experiment", "--steps", "9", "--format", "json")
+    steps = parsed(out)
+    assert code == output.OK
+    assert [step["step"] for step in steps] == [0, 1, 2]
+    assert set(steps[0]["nodes"]) == {"actor.answer", "judge.score"}
+    assert err == "the batches of 'shouting.py:experiment' end after 3 steps\n"
+
+
+def test_run_without_batches(program: str, capsys: Capture) -> None:
+    code, _, err = said(capsys, "run", "shouting.py:pondering")
+    assert code == output.USAGE
+    assert "the experiment has no batches to run on" in err
+
+
+def test_run_reports_a_failing_body(program: str, capsys: Capture) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\nfailing = hf.Experiment(ponder, deployment, dims={B: 4, P: 256}, batches=batches)\n")
+    code, out, err = said(capsys, "run", "shouting.py:failing")
+    assert (code, out) == (output.FINDINGS, "")
+    assert err.startswith("error[HF806] at step 0: ")
+    code, out, _ = said(capsys, "run", "shouting.py:failing", "--format", "json")
+    assert (code, parsed(out)[0]["error"]["code"]) == (output.FINDINGS, "HF806")
+
+
+def test_run_reports_failing_batches(program: str, capsys: Capture) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\ndef none():\n    yield next(batches())\n    raise OSError('disk')\n")
+        file.write("failing = hf.Experiment(shout, deployment, dims={B: 4}, batches=none)\n")
+    code, out, err = said(capsys, "run", "shouting.py:failing")
+    assert code == output.FINDINGS
+    assert out.startswith("step 0")
+    assert err.startswith("the batches of 'shouting.py:failing' fail at step 1")
+    assert err.endswith("OSError: disk\n")
+
+
+def test_run_on_ray_gives_the_same(ray_cluster: Any, program: str, capsys: Capture) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\nhere = hf.ResourcePool([2], use_gpu=False)\n")
+        file.write("small = hf.Deployment(actor=hf.place(Actor, pool=here), judge=hf.place(Judge, pool=here))\n")
+        file.write("on_ray = hf.Experiment(shout, small, dims={B: 4}, batches=batches)\n")
+    results = []
+    for backend in ("local", "ray"):
+        code, out, _ = said(
+            capsys, "run", "shouting.py:on_ray", "--steps", "1", "--backend", backend, "--format", "json"
+        )
+        assert code == output.OK
+        results.append(next(line for line in parsed(out) if "step" in line)["result"])
+    assert results[0] == results[1]
+
+
+def test_ctrl_c_ends_a_run(program: str) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\nimport itertools\nendless = hf.Experiment(shout, deployment, dims={B: 4},")
+        file.write(" batches=lambda: itertools.cycle(batches()))\n")
+    command = [sys.executable, "-m", "hfdsl", "run", "shouting.py:endless"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("step 0")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == output.INTERRUPTED
+    assert err.startswith("interrupted after ")
+    assert "Traceback" not in err
+
+
+# -- explain
+
+
+def test_explain_a_code(capsys: Capture) -> None:
+    code, out, _ = said(capsys, "explain", "hf310")
+    assert code == output.OK
+    assert "HF310" in out
+    assert said(capsys, "explain", "310")[1] == out
+    [page] = parsed(said(capsys, "explain", "HF310", "--format", "json")[1])
+    assert (page["code"], page["severity"]) == ("HF310", "error")
+
+
+def test_explain_without_a_code_lists_all(capsys: Capture) -> None:
+    _, out, _ = said(capsys, "explain")
+    assert "HF310  rows that do not split evenly\n" in out
+    [table] = parsed(said(capsys, "explain", "--format", "json")[1])
+    assert len(table) == len(out.splitlines())
+
+
+def test_explain_suggests(capsys: Capture) -> None:
+    assert "did you mean HF310" in said(capsys, "explain", "HF3100")[2]
+
+
+# -- the program itself
+
+
+def test_version() -> None:
+    done = subprocess.run([sys.executable, "-m", "hfdsl", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hfdsl {hfdsl.__version__}\n"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "hfdsl", "explain"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["check", "shouting.py:experiment"],
+        ["plan", "shouting.py:pondering"],
+        ["draw", "shouting.py:pondering"],
+        ["run", "shouting.py:experiment"],
+        ["explain", "HF310"],
+    ],
+)
+def test_light_commands_load_nothing_heavy(program: str, argv: list[str]) -> None:
+    assert loaded_by(f"from hfdsl.tools.cli import main\nassert main({argv!r}) == 0") == []

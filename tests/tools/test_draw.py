@@ -1,0 +1,136 @@
+"""Drawings: the scene of a plan, its Mermaid text, and files that are what their names say."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from hfdsl.plan.plan import Plan
+from hfdsl.tools.cli import main
+from hfdsl.tools.draw import draw, mermaid
+from hfdsl.tools.scene import scene
+from hfdsl.tools.target import load
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
+
+
+@pytest.fixture
+def plan(program: str) -> Plan:
+    return load("shouting.py:pondering").deployed("draw").compile()
+
+
+@pytest.fixture
+def two_results(program: str) -> Plan:
+    return load("shouting.py:experiment").deployed("draw").compile()
+
+
+def test_the_scene_has_pools_steps_and_ends(plan: Plan) -> None:
+    shown = scene(plan)
+    assert [lane.title for lane in shown.lanes] == ["driver", "train", "score"]
+    assert shown.lanes[1].lines == ("4 CPU processes on 2 nodes", "actor: Actor, dp=2 tp=2")
+    assert [(box.kind, box.title, box.stage) for box in shown.boxes] == [
+        ("input", "questions", 0),
+        ("call", "actor.think", 1),
+        ("call", "judge.weigh", 2),
+        ("result", "result", 3),
+    ]
+    assert [(link.columns, link.note) for link in shown.links] == [
+        (("text",), "from caller"),  # objects have no declared size
+        (("text", "hidden"), "8.0 KiB · object store"),
+        (("length",), "to caller"),
+    ]
+
+
+def test_every_result_has_a_box(two_results: Plan) -> None:
+    results = [box for box in scene(two_results).boxes if box.kind == "result"]
+    assert [(box.title, box.lines) for box in results] == [
+        ("result 1", ("Questions · B rows",)),
+        ("result 2", ("Lengths · B rows",)),
+    ]
+
+
+def test_sizes_that_are_not_known_are_shown_so(program: str, write: Callable[[str, str], str]) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\nunsized = hf.Experiment(ponder, deployment)\n")
+    links = scene(load("shouting.py:unsized").deployed("draw").compile()).links
+    assert links[1].amount == "? bytes"
+
+
+def test_mermaid_groups_steps_by_pool(plan: Plan) -> None:
+    lines = [line.strip() for line in mermaid(plan).splitlines()]
+    assert lines[:4] == ["---", 'title: "ponder  B=4  P=256"', "---", "flowchart LR"]
+    pool = lines.index('subgraph pool1["train: 4 CPU processes on 2 nodes"]')
+    assert lines[pool + 1 : pool + 3] == ['n2["actor.think<br/>3D_PROTO · dp=2 tp=2"]', "end"]
+    assert 'n0(["questions<br/>Questions · B rows"])' in lines
+    assert 'n2 -->|"text, hidden<br/>8.0 KiB · object store"| n3' in lines
+    assert "class n2,n3 callBox" in lines  # 'call' alone is a word of Mermaid's
+
+
+def test_mermaid_text_cannot_end_its_quotes(write: Callable[[str, str], str], program: str) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write('\nodd = hf.ResourcePool([2], name="a\\"<b>")\n')
+        file.write("oddly = hf.Deployment(actor=hf.place(Actor, pool=odd), judge=hf.place(Judge, pool=odd))\n")
+        file.write("quoted = hf.Experiment(shout, oddly, dims={B: 4})\n")
+    assert '["a#quot;#lt;b#gt;: 2 GPUs"]' in mermaid(load("shouting.py:quoted").deployed("draw").compile())
+
+
+@matplotlib
+def test_svg_is_xml_with_the_names_as_text(plan: Plan, tmp_path: Path) -> None:
+    draw(plan, tmp_path / "plan.svg")
+    root = ET.fromstring((tmp_path / "plan.svg").read_text(encoding="utf-8"))  # our own file
+    assert root.tag == f"{SVG}svg"
+    texts = {"".join(element.itertext()).strip() for element in root.iter(f"{SVG}text")}
+    assert {"ponder", "train", "score", "actor.think", "judge.weigh", "text, hidden"} <= texts
+    assert "8.0 KiB · object store" in texts
+
+
+@matplotlib
+def test_a_drawing_is_the_same_every_time(plan: Plan, tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        draw(plan, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+@matplotlib
+def test_png_is_a_picture(plan: Plan, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    draw(plan, tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    height, width, _ = imread(tmp_path / "plan.png").shape
+    assert width > height > 300
+
+
+def test_the_suffix_picks_the_format(program: str, plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", "shouting.py:pondering", "-o", "plan.mmd"]) == 0
+    assert main(["draw", "shouting.py:pondering"]) == 0
+    out, _ = capsys.readouterr()
+    assert out == Path("plan.mmd").read_text(encoding="utf-8") == mermaid(plan)
+    assert main(["draw", "shouting.py:pondering", "-o", "plan.gif"]) == 2
+    assert "must end in .svg, .png, .mmd" in capsys.readouterr().err
+
+
+def test_without_matplotlib_a_picture_is_refused(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["draw", "shouting.py:pondering", "-o", "plan.svg"]) == 2
+    assert "pip install 'hfdsl[draw]'" in capsys.readouterr().err
+
+
+def test_findings_keep_a_drawing_from_being_made(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", "shouting.py:experiment", "--set", "B=3"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error[HF310]")
+
+
+def test_a_place_that_cannot_be_written(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["draw", "shouting.py:pondering", "-o", "no/such/folder/plan.mmd"]) == 2
+    assert "cannot write" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""No text under a line, no line through a box, no two values on one line: on many scenes drawn by lot."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+import pytest
+
+from hfdsl.tools.layout import LABEL, LEADING, Sheet, lay_out
+from hfdsl.tools.scene import Box, Lane, Link, Scene
+
+
+class Area(NamedTuple):
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Area, slack: float = 0.01) -> bool:
+        return (
+            self.left < other.right - slack
+            and other.left < self.right - slack
+            and self.top < other.bottom - slack
+            and other.top < self.bottom - slack
+        )
+
+
+def measure(text: str, size: float, bold: bool) -> float:
+    return len(text) * size * 0.6
+
+
+def any_scene(seed: int) -> Scene:
+    lot = random.Random(seed)
+    pools = [Lane(f"pool{i}", f"pool{i}", ("4 GPUs", "actor: Actor, dp=4")) for i in range(lot.randint(1, 4))]
+    driver = Lane("driver", "driver", ("input and results",))
+    last = lot.randint(1, 6) + 1
+    boxes = [Box(f"in{i}", "input", "driver", f"in{i}", 0, f"input{i}", ("T",)) for i in range(lot.randint(1, 2))]
+    for stage in range(1, last):
+        for _ in range(lot.randint(1, 3)):
+            lane = lot.choice(pools) if lot.random() < 0.9 else driver
+            key, role = f"n{len(boxes)}", f"role{lot.randint(0, 3)}"
+            boxes.append(Box(key, "call", lane.key, role, stage, f"{role}.{key}", ("3D_PROTO · dp=2",)))
+    boxes.append(Box("out0", "result", "driver", "out0", last, "result", ("R",)))
+    links = []
+    for box in boxes:
+        earlier = [other for other in boxes if other.stage < box.stage]
+        for source in lot.sample(earlier, min(len(earlier), lot.randint(1, 4))):
+            columns = tuple(f"column{i}" for i in range(lot.randint(0, 6)))
+            links.append(Link(source.key, box.key, columns, "1 MiB", lot.choice(["in process", "object store"])))
+    used = {box.lane for box in boxes}
+    lanes = tuple(lane for lane in (driver, *pools) if lane.key in used)
+    return Scene("any", "", lanes, tuple(boxes), tuple(links), last + 1)
+
+
+def boxes_of(sheet: Sheet) -> list[Area]:
+    return [Area(a.x, a.y, a.x + a.width, a.y + a.height) for _, a in sheet.boxes]
+
+
+def labels_of(sheet: Sheet) -> list[Area]:
+    return [
+        Area(
+            wire.label_at.x,
+            wire.label_at.y - len(wire.label) * LABEL * LEADING,
+            wire.label_at.x + max(measure(line, LABEL, False) for line in wire.label),
+            wire.label_at.y,
+        )
+        for wire in sheet.wires
+    ]
+
+
+def lines_of(sheet: Sheet) -> Iterator[tuple[str, Area]]:
+    for wire in sheet.wires:
+        for a, b in pairwise(wire.corners):
+            assert a.x == b.x or a.y == b.y
+            yield wire.link.source, Area(min(a.x, b.x), min(a.y, b.y), max(a.x, b.x), max(a.y, b.y))
+
+
+def grown(area: Area, by: float) -> Area:
+    return Area(area.left - by, area.top - by, area.right + by, area.bottom + by)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nothing_covers_anything(seed: int) -> None:
+    sheet = lay_out(any_scene(seed), measure)
+    boxes, labels, lines = boxes_of(sheet), labels_of(sheet), list(lines_of(sheet))
+    paper = Area(0, 0, sheet.width, sheet.height)
+    for area in [*boxes, *labels, *(line for _, line in lines)]:
+        assert paper.left < area.left <= area.right < paper.right
+        assert paper.top < area.top <= area.bottom < paper.bottom
+    assert not any(a.meets(b) for a, b in combinations([*boxes, *labels], 2))
+    for _, line in lines:
+        assert not any(grown(line, 0.1).meets(label) for label in labels)
+        assert not any(grown(line, 0.1).meets(grown(box, -1)) for box in boxes)  # it ends at their edges
+    for (source, a), (other, b) in combinations(lines, 2):
+        if source != other:
+            upright = a.left == a.right == b.left == b.right and min(a.bottom, b.bottom) - max(a.top, b.top) > 1
+            level = a.top == a.bottom and b.top == b.bottom and abs(a.top - b.top) < 2
+            assert not upright
+            assert not (level and min(a.right, b.right) - max(a.left, b.left) > 1)
+
+
+def test_boxes_lie_in_their_lanes() -> None:
+    sheet = lay_out(any_scene(7), measure)
+    lanes = {lane.key: area for lane, area in sheet.lanes}
+    for box, area in sheet.boxes:
+        lane = lanes[box.lane]
+        assert lane.y < area.y
+        assert area.y + area.height < lane.y + lane.height

@@ -1,0 +1,155 @@
+"""Targets are found, or it is said why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.errors import DefinitionError
+from hfdsl.tools.target import UsageError, load
+
+Write = Callable[[str, str], str]
+
+LONE = """
+import hfdsl as hf
+
+class B(hf.Dim): ...
+class Questions(hf.Batch):
+    text: hf.Obj[str, B]
+
+@hf.dataflow
+def same(questions: Questions) -> Questions:
+    return questions
+"""
+
+
+def refused(target: str, sizes: tuple[str, ...] = ()) -> str:
+    with pytest.raises(UsageError) as caught:
+        load(target, sizes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["shouting.py:experiment", "./shouting.py:experiment", "shouting:experiment"])
+def test_an_experiment_by_path_or_module(program: str, target: str) -> None:
+    found = load(target)
+    assert found.experiment is not None
+    assert found.dataflow.body.__name__ == "shout"
+    assert {dim.__name__: size for dim, size in found.dims.items()} == {"B": 4}
+
+
+def test_a_file_in_a_package_is_that_module(write: Write) -> None:
+    write("lib/__init__.py", "")
+    write("lib/names.py", "NAME = 'same'")
+    write("lib/flows.py", "from lib.names import NAME\n" + LONE)
+    found = load("lib/flows.py:same")
+    assert found.source.module.__name__ == "lib.flows"
+    assert not found.source.script
+    assert load("lib.flows:same").dataflow is found.dataflow
+
+
+def test_a_file_with_the_name_of_a_loaded_module(write: Write) -> None:
+    import json
+
+    found = load(write("json.py", LONE) + ":same")
+    assert found.source.module is not json
+    assert load("json.py:same").dataflow is found.dataflow
+
+
+def test_siblings_of_a_file_can_be_imported(write: Write) -> None:
+    write("sub/settings.py", "SIZE = 4")
+    assert load(write("sub/flow.py", "from settings import SIZE\n" + LONE)).dataflow.body.__name__ == "same"
+
+
+def test_a_dataflow_has_no_deployment(program: str) -> None:
+    found = load("shouting.py:shout")
+    assert found.experiment is None
+    assert found.check().ok
+    with pytest.raises(UsageError, match=r"'hfdsl plan' needs an hf\.Experiment"):
+        found.deployed("plan")
+
+
+def test_a_function_that_makes_a_target(program: str) -> None:
+    assert load("shouting.py:make").experiment is load("shouting.py:experiment").experiment
+    assert (
+        refused("shouting.py:needs") == "'shouting.py:needs' takes size; a function that makes a target takes nothing"
+    )
+
+
+def test_the_only_target_needs_no_name(write: Write) -> None:
+    assert load(write("lone.py", LONE)).dataflow.body.__name__ == "same"
+    typed = "\ndef experiment() -> hf.Experiment:\n    return hf.Experiment(same, hf.Deployment())\n"
+    assert load(write("made.py", LONE + typed)).experiment is not None
+    assert (
+        refused(write("none.py", "x = 1")) == "'none.py' has neither an hf.Experiment nor a function under @hf.dataflow"
+    )
+
+
+def test_several_targets_are_listed(program: str) -> None:
+    assert refused(program) == (
+        "'shouting.py' has 2 targets; choose one:\n  shouting.py:experiment\n  shouting.py:pondering"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("shoutin.py:experiment", "there is no file 'shoutin.py'; did you mean 'shouting.py'?"),
+        ("shouting.py:experimnt", "'shouting.py' has no attribute 'experimnt'; did you mean 'experiment'?"),
+        (
+            "shouting.py:zzz",
+            "'shouting.py' has no attribute 'zzz'; targets there are: shout, ponder, experiment, pondering",
+        ),
+        ("nowhere.at_all:x", "there is no module 'nowhere' in the current directory or among the installed ones"),
+        ("shouting.part:x", "there is no module 'shouting.part' in the current directory or among the installed ones"),
+        ("shouting.py:", "'shouting.py:' is no target; write path/to/file.py:attribute or package.module:attribute"),
+        ("some/where", "'some/where' is neither a Python file nor the dotted name of a module"),
+        (
+            "shouting.py:Actor",
+            (
+                "'shouting.py:Actor' is the class Actor; a target is an hf.Experiment, a function under @hf.dataflow, "
+                "or a function without parameters that returns one"
+            ),
+        ),
+    ],
+)
+def test_what_is_not_there(program: str, target: str, text: str) -> None:
+    assert refused(target) == text
+
+
+def test_a_module_that_fails_shows_its_own_frames(write: Write) -> None:
+    text = refused(write("bad.py", "def f():\n    return 1 / 0\nf()\n"))
+    assert text.startswith("importing '")
+    assert text.endswith("ZeroDivisionError: division by zero")
+    assert "importlib" not in text
+    assert "tools" not in text
+    assert text.count('bad.py"') == 2
+    assert "SyntaxError" in refused(write("worse.py", "def f(:\n"))
+
+
+def test_a_wrong_declaration_is_no_usage_error(write: Write) -> None:
+    with pytest.raises(DefinitionError, match="HF"):
+        load(write("declared.py", "import hfdsl as hf\nclass Bad(hf.Batch):\n    x: int\n"))
+
+
+def test_sizes_go_over_the_experiment(program: str) -> None:
+    found = load("shouting.py:pondering", ["P=8", "B=16"])
+    assert {dim.__name__: size for dim, size in found.deployed("plan").dims.items()} == {"B": 16, "P": 8}
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        ("B", "--set takes DIM=SIZE such as B=64, got 'B'"),
+        ("B=many", "--set takes DIM=SIZE such as B=64, got 'B=many'"),
+        ("Q=3", "--set Q=3: the program has no dim 'Q'; there are: B, P"),
+    ],
+)
+def test_wrong_sizes(program: str, size: str, text: str) -> None:
+    assert refused("shouting.py:pondering", (size,)) == text
+
+
+def test_an_experiment_of_something_else() -> None:
+    with pytest.raises(DefinitionError, match=r"HF118: an experiment takes a function under @hf\.dataflow"):
+        hf.Experiment(print, hf.Deployment())  # type: ignore[arg-type]
