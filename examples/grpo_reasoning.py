@@ -289,15 +289,26 @@ def deploy(checkpoint: str, steps: int = 60) -> hf.Deployment:
     )
 
 
-experiment = hf.Experiment(grpo, deploy("runs/grpo_reasoning/warm_up.pt"), SIZES)
-
-
 def batch(problems: list[dict[str, Any]]) -> Prompts:
     """Problems as the input of a dataflow."""
     import spelling
 
     ids, mask = spelling.prompts(problems)
     return Prompts(ids=ids, mask=mask, problem=problems)
+
+
+def batches() -> Iterator[Prompts]:
+    """Training problems without end."""
+    import spelling
+
+    problems = spelling.training_problems(0, spelling.held_out(HELD_OUT))
+    while True:
+        yield batch(list(islice(problems, PROMPTS)))
+
+
+# for the command line: hfdsl check|plan|draw|run examples/grpo_reasoning.py:experiment (run starts where `make demo` left
+# its warm-up)
+experiment = hf.Experiment(grpo, deploy("runs/grpo_reasoning/warm_up.pt"), SIZES, batches=batches)
 
 
 def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path) -> None:

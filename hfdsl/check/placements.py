@@ -89,15 +89,19 @@ def _works(subject: Subject, role: str, mesh: Mesh) -> bool:
     return len(refuted(replace(subject, deployment=other))) <= len(refuted(subject))
 
 
+def _parameters(role: type) -> inspect.Signature:
+    """What a role's constructor takes; a role without one takes nothing, though ``object`` does not mind."""
+    return inspect.Signature() if role.__init__ is object.__init__ else inspect.signature(role)
+
+
 def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
     """The arguments given to ``hf.place`` fit the role's constructor."""
     for name, placement in subject.deployment.placements.items() if subject.deployment else ():
-        if placement.role.__init__ is object.__init__ and not (placement.args or placement.kwargs):
-            continue
+        taken = _parameters(placement.role)
         try:
-            inspect.signature(placement.role.__init__).bind(None, *placement.args, **placement.kwargs)
+            taken.bind(*placement.args, **placement.kwargs)
         except TypeError as error:
-            shown = inspect.signature(placement.role).replace(return_annotation=inspect.Signature.empty)
+            shown = taken.replace(return_annotation=inspect.Signature.empty)
             yield Finding(
                 "HF516",
                 f"role '{name}': {placement.role.__name__}{shown} cannot be built: {error}",

@@ -11,7 +11,7 @@ from hfdsl.check.repairs import Search
 from hfdsl.check.requirements import Known, divisibility, holds, names
 from hfdsl.check.subject import Subject, dims_of, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
-from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.register import requirements_of
@@ -46,10 +46,11 @@ def call_rows(subject: Subject, node: Node) -> Size | None:
     """The rows that a call is given: those of its first record with rows."""
     for _, operand in node.arguments:
         value = subject.inference.operand(operand)
-        if isinstance(value, RecordValue) and value.rows is not None:
-            return value.rows
+        rows = value.rows if isinstance(value, RecordValue) else None
         if isinstance(value, (ColumnSpec, ObjSpec)):
-            return value.dims[0]
+            rows = value.dims[0]
+        if rows is not None and LOST not in rows.atoms:
+            return rows
     return None
 
 
@@ -69,9 +70,10 @@ def constraints(subject: Subject) -> Iterator[Divides]:
                 yield from _required(subject, node, signature)
             case FunctionCall(signature):
                 yield from _grouped(subject, node, signature)
-        if isinstance(value, RecordValue) and value.rows is not None and not isinstance(node.op, MiniBatch):
+        made = value.rows if isinstance(value, RecordValue) and not isinstance(node.op, MiniBatch) else None
+        if made is not None and LOST not in made.atoms:
             told = f"'{node.label}' would have {{rows}} rows, which is no whole number"
-            yield Divides(value.rows, 1, node, "HF303", f"a whole number of rows {value.rows}", told)
+            yield Divides(made, 1, node, "HF303", "a whole number of rows", told)
 
 
 def _grouped(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:

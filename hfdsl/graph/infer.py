@@ -19,9 +19,13 @@ from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Size, atom_size, constant, solve
 
 
+LOST: Any = TypeVar("?")  # type: ignore[misc]  # never a user's own: its name is what messages show
+"""The row dim of a value whose rows are hidden by a mistake; it fits everywhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordValue:
-    """A record with this many rows (None for a record of metrics, and where a mistake hides how many)."""
+    """A record with this many rows (None for a record of metrics)."""
 
     type: RecordType
     rows: Size | None
@@ -88,8 +92,6 @@ def operand_value(values: Any, operand: Operand) -> Value:
     if operand.column is None or not isinstance(value, RecordValue):
         return value if operand.column is None else None
     spec = schema(value.type.record).fields[operand.column]
-    if value.rows is None and not isinstance(spec, MetricSpec):
-        return None  # how many rows there are was lost to a mistake
     if isinstance(spec, ColumnSpec) and value.rows is not None:
         return ColumnSpec(spec.dtype, (value.rows, *spec.dims[1:]))
     return ObjSpec(spec.type, value.rows) if isinstance(spec, ObjSpec) and value.rows is not None else spec
@@ -105,9 +107,11 @@ class _Call:
     bound_by: dict[Any, str] = field(default_factory=dict)
     broken: bool = False  # a mistake has left dims unbound: they are unknown, not what the declaration says
 
-    def lost(self, dim: Size) -> bool:
-        """Whether a mistake hides what the call would have bound this dim to."""
-        return self.broken and any(atom not in self.bound for atom in dim.atoms)
+    def row(self, declared: Size) -> Size:
+        """The row dim of the call's result; lost where a mistake hides what the call would have bound it to."""
+        if self.broken and any(atom not in self.bound for atom in declared.atoms):
+            return atom_size(LOST)
+        return declared.substitute(self.bound)
 
     def report(
         self, kind: MismatchKind, port: str, formal: PortType, actual: Any, source: Any, **detail: object
@@ -191,6 +195,9 @@ class _Call:
 
     def rows(self, port: str, formal: PortType, want: Size, have: Size, actual: Any, source: Any) -> None:
         """The row dim: bound by the first port that has it, equal at all others."""
+        if LOST in have.atoms:
+            self.broken = True
+            return
         found = solve(want, have, self.bound)
         if found is None:
             self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=0, want=want, have=have)
@@ -255,16 +262,14 @@ def _match_columns(record: type[Batch], node: Node, call: _Call, values: list[Va
 def _result(declared: PortType, call: _Call) -> Value:
     if isinstance(declared, RecordType):
         return RecordValue(declared, _result_rows(declared.record, call))
-    if isinstance(declared, (ColumnSpec, ObjSpec)) and call.lost(declared.dims[0]):
-        return None
     if isinstance(declared, ColumnSpec):
-        return ColumnSpec(declared.dtype, tuple(dim.substitute(call.bound) for dim in declared.dims))
-    return ObjSpec(declared.type, declared.row.substitute(call.bound)) if isinstance(declared, ObjSpec) else declared
+        return ColumnSpec(declared.dtype, (call.row(declared.dims[0]), *(d.substitute(call.bound) for d in declared.dims[1:])))
+    return ObjSpec(declared.type, call.row(declared.row)) if isinstance(declared, ObjSpec) else declared
 
 
 def _result_rows(record: type[Batch], call: _Call) -> Size | None:
     row = schema(record).row
-    return None if row is None or call.lost(row) else row.substitute(call.bound)
+    return None if row is None else call.row(row)
 
 
 def _scaled(value: Value, factor: Size) -> Value:

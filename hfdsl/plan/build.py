@@ -39,13 +39,24 @@ def compile_dataflow(body: Callable[..., Any], deployment: Deployment, dims: Map
         raise CheckError(report)
     groups = process_groups(deployment)
     layouts: dict[int, Layout] = {n.id: Layout(DRIVER, (0,)) for n in subject.graph.inputs}
-    steps = [_step(subject, groups, layouts, node) for node in subject.graph.calls]
+    steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
     steps = _stages(_lifetimes(subject, steps), subject, groups)
     plan = Plan(subject.graph, subject.inference, deployment, dict(dims), groups, tuple(steps), (), layouts, report)
     return replace(plan, edges=edges(plan))
 
 
 # -- steps
+
+
+def _numbered(steps: list[Step]) -> list[Step]:
+    """Calls of one method told apart: ``actor.update#1``, ``actor.update#2``."""
+    labels = [step.label for step in steps]
+    return [
+        replace(step, label=f"{step.label}#{labels[: i + 1].count(step.label)}")
+        if labels.count(step.label) > 1
+        else step
+        for i, step in enumerate(steps)
+    ]
 
 
 def _step(subject: Subject, groups: tuple[ProcessGroup, ...], layouts: dict[int, Layout], node: Node) -> Step:

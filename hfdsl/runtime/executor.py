@@ -10,12 +10,13 @@ from typing import Any
 
 from hfdsl.errors import RoleError, WiringError
 from hfdsl.graph.program import Constant, Ref
-from hfdsl.graph.signatures import ListType, RecordType
+from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import VALUE, Piece, Reader, pack
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import Collectives
+from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.types.batches import own_rows, schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
@@ -135,10 +136,9 @@ def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
         port = step.signature.port(name)
         if isinstance(operand, Constant) or port is None:
             value = operand.value if isinstance(operand, Constant) else None
-            arguments[name] = value[index] if step.per_rank and isinstance(value, (list, tuple)) else value
+            arguments[name] = value[index] if step.per_rank and isinstance(value, (list, tuple, PerRank)) else value
         elif step.per_rank and isinstance(operand, Ref):
-            kind = port.type.inner if isinstance(port.type, ListType) else port.type
-            arguments[name] = reader.entry(operand.node, index, kind)
+            arguments[name] = reader.entry(operand.node, index, port.type)
         elif isinstance(operand, Ref):
             rows = reader.table.rows.get(operand.node, 0)
             start, stop = (given[chunk], given[chunk + 1]) if given else (0, rows)

@@ -26,7 +26,6 @@ PACKAGES = {
     "numpy": "run on a cluster",
     "transformers": "run the examples",
     "matplotlib": "draw SVG and PNG",
-    "networkx": "run; torch brings it",
 }
 """The optional packages, and what they are needed for."""
 

@@ -46,11 +46,11 @@ def program(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward
     lengths = lengths_of(rollout.response_maks)  # HF201
     first = clipped(lengths.length)  # HF220
     scores = reward.score(rolout=rollout)  # HF202
-    if scores.reward:  # nothing: a broken value fits everywhere
+    if scores.reward:  # HF207
         scores = reward.scores(rollout)  # HF202
     ref = reference.log_probs(prompts)  # HF204
-    again = actor.update(rollout, ref, untyped(scores))  # nothing: the same
-    baseline = reward.score(actor.generate(prompts))
+    again = actor.update(rollout, ref, untyped(scores))  # nothing: a broken value fits everywhere
+    baseline = reward.score(actor.generate(prompts))  # HF310: 64 rows over 3 ranks
     advantages = advantages_of(baseline, rollout)  # HF212
     last = Advantages(advantages=advantages.advantages - 1.0)  # HF208
     for part in hf.minibatches(rollout, 0):  # HF304
@@ -61,10 +61,10 @@ def program(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward
 
 
 train = hf.ResourcePool([4, 4], name="train")
-deployment = hf.Deployment(
+deployment = hf.Deployment(  # HF507
     actor=hf.place(Actor, PolicyConfig(), pool=train, mesh=hf.Mesh(dp=2, tp=2)),  # HF501
-    refrence=hf.place(Reference, PolicyConfig(), pool=train),  # HF507 at the deployment
-    reward=hf.place(Reward, 0.5, pool=hf.ResourcePool([3])),  # HF516, and 3 ranks do not divide the rows: HF310
+    refrence=hf.place(Reference, PolicyConfig(), pool=train),
+    reward=hf.place(Reward, 0.5, pool=hf.ResourcePool([3])),  # HF516
 )
 
 

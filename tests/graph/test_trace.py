@@ -316,9 +316,9 @@ MISTAKES = [
     (lambda r, a: hf.merge(Judged, r), MisuseKind.MERGE_MISSING),
     (lambda r, a: hf.merge(Judged, r, r, a.score(r)), MisuseKind.MERGE_TWICE),
     (lambda r, a: hf.merge(Judged, r, a), MisuseKind.NOT_A_RECORD),
-    (lambda r, a: Judged(**{"tokens": r.tokens, "log_probs": r.log_probs}), MisuseKind.MERGE_MISSING),
-    (lambda r, a: Scores(**{"reward": r.log_probs, "other": r.log_probs}), MisuseKind.NO_COLUMN),
-    (lambda r, a: {}["x"], MisuseKind.RAISED),
+    (lambda r, a: Judged(tokens=r.tokens, log_probs=r.log_probs), MisuseKind.MERGE_MISSING),  # type: ignore[call-arg]  # on purpose
+    (lambda r, a: Scores(reward=r.log_probs, other=r.tokens), MisuseKind.NO_COLUMN),  # type: ignore[call-arg]  # on purpose
+    (lambda r, a: int("x"), MisuseKind.RAISED),
     (lambda r, a: setattr(r, "tokens", r.tokens), MisuseKind.ASSIGN),
 ]
 

@@ -1,0 +1,98 @@
+"""All findings in one run: one for each root cause, none for what only follows from another."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import hfdsl as hf
+from tests.check import joint_rows, many_mistakes, prelude
+from tests.check.prelude import Actor, B, Dispatch, P, Prompts, R, Rollout, Scores, pool, register
+
+
+def test_a_program_with_many_mistakes_reports_each_once() -> None:
+    lines = Path(many_mistakes.__file__).read_text("utf-8").splitlines()
+    marked = [(n, m.group(1)) for n, line in enumerate(lines, 1) if (m := re.search(r"  # (HF\d{3})", line))]
+    found = [(finding.primary.span.line, finding.code) for finding in many_mistakes.report()]
+    assert sorted(found) == marked
+    assert len(marked) >= 15
+
+
+def test_row_arithmetic_is_one_finding_with_every_place_and_a_common_fix() -> None:
+    [finding] = joint_rows.report()
+    places = {line.text.partition(":")[0] for line in (finding.primary, *finding.related)}
+    assert any("requirement B % micro_batch == 0" in text for text in places)
+    assert finding.help == ("set B to 48 or 72: every split and requirement then works out",)
+    for size in (48, 72):
+        assert joint_rows.program.check(joint_rows.deployment, dims={joint_rows.B: size}).findings == ()
+
+
+def test_rows_that_a_mistake_hides_are_not_compared() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, actor: Actor) -> None:
+        rollout = actor.generate(hf.repeat(prompts, 8))
+        lost = actor.score(rollout.log_prob)  # type: ignore[attr-defined]  # the mistake
+        actor.update(rollout, lost)  # B*8 rows, and nobody knows how many
+        actor.update(rollout, Scores(reward=lost.reward))
+
+    assert program.check().codes == ("HF201",)
+
+
+def test_a_call_that_fails_has_its_declared_result() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, actor: Actor) -> Rollout:
+        scores = actor.score(prompts)  # type: ignore[arg-type]  # the first mistake
+        return actor.generate(Prompts(ids=scores.rewards))  # type: ignore[attr-defined]  # the second
+
+    assert program.check().codes == ("HF204", "HF201")
+
+
+def test_a_mistake_in_a_loop_is_one_mistake() -> None:
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> None:
+        for _ in range(3):
+            for part in hf.minibatches(rollout, 4):
+                actor.update(part, part)  # type: ignore[arg-type]  # twelve times
+                actor.score(part).reward + 1  # type: ignore[operator]  # noqa: B018
+
+    assert sorted(program.check(dims={B: 8}).codes) == ["HF204", "HF208"]
+
+
+def test_a_bad_method_hides_no_other_mistake() -> None:
+    class Judge(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        def rank(self, rollout) -> Scores: ...  # type: ignore[no-untyped-def,empty-body]
+
+        @register(Dispatch.DP_PROTO)
+        def grade(self, *rollouts: Rollout) -> Scores: ...  # type: ignore[empty-body]
+
+    @hf.dataflow
+    def program(rollout: Rollout, judge: Judge, actor: Actor) -> Scores:
+        judge.grade(judge.rank(rollout))
+        return actor.score(rollout.id)  # type: ignore[attr-defined]
+
+    program.body.__annotations__["judge"] = Judge  # a class of this function, which its text cannot name
+    assert sorted(program.check().codes) == ["HF104", "HF105", "HF201"]
+
+
+def test_errors_stand_before_warnings_in_the_order_of_the_lines() -> None:
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> Scores:
+        actor.generate(hf.repeat(rollout, 0))
+        return actor.score(rollout.id)  # type: ignore[attr-defined]
+
+    report = program.check(hf.Deployment(actor=hf.place(Actor, pool=pool), more=hf.place(Actor, pool=pool)))
+    assert report.codes == ("HF304", "HF201", "HF508")
+
+
+def test_sizes_that_are_none_are_told_and_the_rest_is_checked() -> None:
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> Scores:
+        return actor.score(rollout)
+
+    deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
+    for wrong in (0, -4, 2.5, True, "64", None):
+        report = program.check(deployment, dims={B: 10, P: wrong})  # type: ignore[dict-item]
+        assert report.codes == ("HF310", "HF302"), str(report)
+    assert program.check(deployment, dims={"B": 8, R: 1}).codes == ("HF302", "HF319")  # type: ignore[dict-item]
+    assert prelude.pool.world_size == 4
