@@ -116,7 +116,7 @@ class PolicyConfig:
     checkpoint: str
     micro_batch: int = 64
     learning_rate: float = 3e-4
-    updates: int = 60 * UPDATES
+    updates: int = 100 * UPDATES
     clip: float = 0.2
     kl_coefficient: float = 0.001
 
@@ -275,7 +275,7 @@ def evaluate(prompts: Prompts, actor: Actor, reward: Reward) -> Outcome:
 # -- the experiment
 
 
-def deploy(checkpoint: str, steps: int = 60) -> hf.Deployment:
+def deploy(checkpoint: str, steps: int = 100) -> hf.Deployment:
     """Actor and reference share two processes, the verifier has one of its own."""
     policy, verifier = (
         hf.ResourcePool([2], use_gpu=False, name="policy"),
@@ -328,7 +328,7 @@ def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path) -> 
 def main() -> None:
     """Check, plan, warm up, train, evaluate, draw."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["ray", "local"], default="ray")
     parser.add_argument("--out", type=Path, default=Path("runs/grpo_reasoning"))

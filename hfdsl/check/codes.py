@@ -94,6 +94,7 @@ CODES: dict[str, Code] = {
     "HF808": Code("a run that is closed or broken"),
 }
 
+
 def explain(code: str) -> str | None:
     """The explain page of a code, or None where there is no such code."""
     from pathlib import Path  # not at the top: `import hfdsl` is kept fast

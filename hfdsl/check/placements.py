@@ -10,13 +10,17 @@ from difflib import get_close_matches
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sizes import call_rows, refuted
+from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject
 from hfdsl.errors import HfError
 from hfdsl.graph.infer import RecordValue
-from hfdsl.graph.program import RoleCall
+from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
+from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.graph.spans import definition_span
+from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.mesh import Mesh, axis_size
 from hfdsl.protocols.placement import At, Sharded, default_leaves, faults
+from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
 
@@ -156,3 +160,68 @@ def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
                     "make it an @hf.function(rows=hf.Whole), which runs where all rows are, or place it on one rank",
                 ),
             )
+
+
+def results_can_be_joined(subject: Subject) -> Iterator[Finding]:
+    """What a protocol joins has rows or is a metric, and where it splits rows there are rows to split."""
+    told = {mismatch.node for mismatch in subject.inference.mismatches}
+    for node in subject.graph.nodes:
+        placement = subject.placement(node)
+        if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
+            continue
+        if not (protocol.splits and protocol.joins) or (chunks := protocol.chunk_count(placement.mesh)) == 1:
+            continue
+        where = Label(node.span), (Label(placement.span, f"placed on {placement.mesh}"),)
+        made = node.op.signature.returns
+        if isinstance(made, StaticType) and made.annotation not in (None, type(None)):
+            yield Finding(
+                "HF413",
+                f"'{node.label}' gives a {made} from each of {chunks} chunks, which {protocol.name} cannot join",
+                *where,
+                help=("return a record with an hf.Metric, or collect a list: Dispatch.ONE_TO_ALL",),
+            )
+        given = dict(node.arguments)
+        whole = node.id not in told and all(p.name in given for p in node.op.signature.ports if p.required)
+        if _has_rows(made) and whole and all(isinstance(value, Constant) for value in given.values()):
+            yield Finding(
+                "HF413",
+                f"'{node.label}' makes {made} from no rows: {protocol.name} has nothing to split over {chunks} chunks",
+                *where,
+                help=("give it a record whose rows are to be split, or place it on one rank",),
+            )
+
+
+def _has_rows(kind: PortType) -> bool:
+    if isinstance(kind, RecordType):
+        return schema(kind.record).row is not None
+    return isinstance(kind, (ColumnSpec, ObjSpec))
+
+
+def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:
+    """A list has one value for each rank that takes one."""
+    for node in subject.graph.nodes:
+        placement = subject.placement(node)
+        if not isinstance(node.op, RoleCall) or placement is None or not node.op.signature.per_rank:
+            continue
+        for port, operand in node.arguments:
+            length = _length(subject, operand)
+            if length not in (None, placement.mesh.world_size):
+                yield Finding(
+                    "HF411",
+                    f"port '{port}' of '{node.label}' gets a list of {length}, one value for each of "
+                    f"{placement.mesh.world_size} ranks is needed",
+                    Label(argument_span(node.span, node.op.signature, port), f"a list of {length}"),
+                    (Label(placement.span, f"placed on {placement.mesh}"),),
+                )
+
+
+def _length(subject: Subject, operand: Operand) -> int | None:
+    """How many values a list has, as far as it is known."""
+    if isinstance(operand, Constant):
+        return len(operand.value) if isinstance(operand.value, (list, tuple, PerRank)) else None
+    maker = subject.graph.nodes[operand.node] if isinstance(operand, Ref) else None
+    placement = subject.placement(maker) if maker else None
+    if maker is None or placement is None or not isinstance(maker.op, RoleCall):
+        return None
+    protocol = maker.op.signature.protocol
+    return len(protocol.collected(placement.mesh)) if protocol is not None and not protocol.joins else None

@@ -35,7 +35,9 @@ class Search:
         step = self._step()
         if step is not None:
             first = (self.now - 1) // step * step
-            return iter(range(first, 0, -step)), iter(range((self.now // step + 1) * step, self.now + SEARCH * step, step))
+            return iter(range(first, 0, -step)), iter(
+                range((self.now // step + 1) * step, self.now + SEARCH * step, step)
+            )
         return self._divided(range(self.now - 1, max(0, self.now - SEARCH), -1)), self._divided(
             range(self.now + 1, self.now + SEARCH)
         )

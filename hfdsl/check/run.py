@@ -27,6 +27,8 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     placements.meshes_fill_pools,
     placements.constructors_take_arguments,
     placements.protocols_fit_meshes,
+    placements.results_can_be_joined,
+    placements.lists_fit_ranks,
 )
 
 

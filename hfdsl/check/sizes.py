@@ -126,7 +126,9 @@ def _imposed(subject: Subject, node: Node, signature: Signature, text: str) -> t
     if placement is None or not fields:
         return (declared,)
     known = known_names(subject, node)
-    return declared, Label(placement.span, f"placed with {', '.join(f'{name} = {known.lookup(name)}' for name in fields)}")
+    return declared, Label(
+        placement.span, f"placed with {', '.join(f'{name} = {known.lookup(name)}' for name in fields)}"
+    )
 
 
 def _sizes(subject: Subject, node: Node) -> dict[str, Size]:
@@ -191,7 +193,9 @@ Key: TypeAlias = tuple[object, ...]
 def refuted(subject: Subject) -> set[Key]:
     """Everything that the sizes of a program refute."""
     keys: set[Key] = {
-        (d.node.id, d.why) for d in constraints(subject) if subject.known(d.size).divisible_by(d.divisor) is Answer.REFUTED
+        (d.node.id, d.why)
+        for d in constraints(subject)
+        if subject.known(d.size).divisible_by(d.divisor) is Answer.REFUTED
     }
     keys |= {(node.id, text) for node, _, text, answer, _ in _undivided(subject) if answer is Answer.REFUTED}
     pairs = [(m, m.expected, m.found) for m in subject.inference.mismatches]

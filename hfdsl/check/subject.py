@@ -50,7 +50,9 @@ def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
         while isinstance(kind, ListType):
             kind = kind.inner
         fields = schema(kind.record).fields.values() if isinstance(kind, RecordType) else (kind,)
-        sizes = [size for spec in fields if not isinstance(spec, (StaticType, ListType, RecordType)) for size in spec.dims]
+        sizes = [
+            size for spec in fields if not isinstance(spec, (StaticType, ListType, RecordType)) for size in spec.dims
+        ]
         found |= {atom: None for size in sizes for atom in size.atoms if isinstance(atom, type)}
     return tuple(found)
 

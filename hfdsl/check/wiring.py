@@ -198,7 +198,11 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
             return "HF210", f"{wired}: {differs}{why}", ()
         case Kind.UNSOLVED:
             unsolved = f"'{facts['want']}' cannot be solved for from '{facts['have']}'"
-            return "HF213", f"{port} takes {m.formal}: {unsolved}", ("leave one name open in it, as x in Mul[x, Literal[2]]",)
+            return (
+                "HF213",
+                f"{port} takes {m.formal}: {unsolved}",
+                ("leave one name open in it, as x in Mul[x, Literal[2]]",),
+            )
         case Kind.ROWS | Kind.ROWS_UNKNOWN:
             return _rows(subject, m, port, facts)
 

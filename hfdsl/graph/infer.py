@@ -106,10 +106,11 @@ class _Call:
     bound: dict[Any, Size] = field(default_factory=dict)
     bound_by: dict[Any, str] = field(default_factory=dict)
     broken: bool = False  # a mistake has left dims unbound: they are unknown, not what the declaration says
+    uneven: bool = False  # two ports have different rows: nobody knows which are right
 
     def row(self, declared: Size) -> Size:
         """The row dim of the call's result; lost where a mistake hides what the call would have bound it to."""
-        if self.broken and any(atom not in self.bound for atom in declared.atoms):
+        if self.uneven or (self.broken and any(atom not in self.bound for atom in declared.atoms)):
             return atom_size(LOST)
         return declared.substitute(self.bound)
 
@@ -199,6 +200,8 @@ class _Call:
             self.broken = True
             return
         found = solve(want, have, self.bound)
+        if found is None and want.substitute(self.bound) == have:
+            found = {atom: atom_size(atom) for atom in want.atoms if atom not in self.bound}  # a product of dims as it is
         if found is None:
             self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=0, want=want, have=have)
             return
@@ -210,6 +213,7 @@ class _Call:
         answer = expected.equals(have)
         if answer is not Answer.PROVED:
             kind = MismatchKind.ROWS if answer is Answer.REFUTED else MismatchKind.ROWS_UNKNOWN
+            self.uneven = kind is MismatchKind.ROWS
             origin = self.bound_by[want.atoms[0]] if want.atoms else ""
             self.report(kind, port, formal, actual, source, want=expected, have=have, origin=origin)
 

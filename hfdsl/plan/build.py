@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from time import perf_counter
@@ -50,13 +51,13 @@ def compile_dataflow(body: Callable[..., Any], deployment: Deployment, dims: Map
 
 def _numbered(steps: list[Step]) -> list[Step]:
     """Calls of one method told apart: ``actor.update#1``, ``actor.update#2``."""
-    labels = [step.label for step in steps]
-    return [
-        replace(step, label=f"{step.label}#{labels[: i + 1].count(step.label)}")
-        if labels.count(step.label) > 1
-        else step
-        for i, step in enumerate(steps)
-    ]
+    total, seen = Counter(step.label for step in steps), Counter[str]()
+    numbered = []
+    for step in steps:
+        seen[step.label] += 1
+        label = f"{step.label}#{seen[step.label]}" if total[step.label] > 1 else step.label
+        numbered.append(replace(step, label=label))
+    return numbered
 
 
 def _step(subject: Subject, groups: tuple[ProcessGroup, ...], layouts: dict[int, Layout], node: Node) -> Step:

@@ -1,0 +1,69 @@
+"""Deployments: what a place holds, and which processes places make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.deploy.deployment import process_groups
+from hfdsl.errors import ResourceError
+
+
+class Actor(hf.Worker):
+    def __init__(self, size: int, *, name: str = "a") -> None: ...
+
+
+class Critic(hf.Worker): ...
+
+
+POOL = hf.ResourcePool([2, 2], name="train")
+
+
+def test_a_place_holds_class_arguments_pool_mesh_and_line() -> None:
+    place = hf.place(Actor, 3, name="b", pool=POOL, mesh=hf.Mesh(dp=2, tp=2))
+    assert (place.role, place.args, dict(place.kwargs)) == (Actor, (3,), {"name": "b"})
+    assert (place.pool, place.mesh, place.colocate) == (POOL, hf.Mesh(dp=2, tp=2), True)
+    assert place.span.file == __file__
+    assert hf.place(Critic, pool=POOL).mesh == hf.Mesh(dp=4)
+
+
+def test_a_deployment_has_places_by_name() -> None:
+    deployment = hf.Deployment(actor=hf.place(Actor, 3, pool=POOL), critic=hf.place(Critic, pool=POOL))
+    assert list(deployment) == ["actor", "critic"]
+    assert deployment["critic"].role is Critic
+    assert deployment.pools == (POOL,)
+    assert deployment.span.file == __file__
+    assert repr(deployment) == (
+        "Deployment(actor=Actor on train [2, 2] Mesh(pp=1 dp=4 tp=1), critic=Critic on train [2, 2] Mesh(pp=1 dp=4 tp=1))"
+    )
+
+
+def test_roles_of_one_pool_share_processes_unless_they_want_their_own() -> None:
+    other = hf.ResourcePool([1], name="other")
+    deployment = hf.Deployment(
+        actor=hf.place(Actor, 3, pool=POOL),
+        critic=hf.place(Critic, pool=other),
+        reference=hf.place(Critic, pool=POOL),
+        reward=hf.place(Critic, pool=POOL, colocate=False),
+    )
+    groups = process_groups(deployment)
+    assert [(group.name, group.pool.name, group.roles) for group in groups] == [
+        ("actor+reference", "train", ("actor", "reference")),
+        ("critic", "other", ("critic",)),
+        ("reward", "train", ("reward",)),
+    ]
+
+
+def test_places_that_cannot_be() -> None:
+    wrong: Any = [4]
+    mistakes = [
+        (lambda: hf.place(Critic, pool=wrong), "place(Critic): pool= takes an hf.ResourcePool, got [4]"),
+        (lambda: hf.place(wrong, pool=POOL), "place takes a role class derived from hf.Worker, got [4]"),
+        (lambda: hf.Deployment(actor=wrong), "role 'actor' takes hf.place(...), got [4]"),
+    ]
+    for make, text in mistakes:
+        with pytest.raises(ResourceError) as error:
+            make()
+        assert str(error.value) == f"HF507: {text}"

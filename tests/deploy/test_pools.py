@@ -1,0 +1,97 @@
+"""Pools: merging and splitting are renumberings of the same devices."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.deploy.pools import devices
+from hfdsl.errors import ResourceError
+
+nodes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+
+
+@given(nodes)
+def test_a_pool_owns_its_slots_node_by_node(processes: list[int]) -> None:
+    pool = hf.ResourcePool(processes, name="train")
+    assert pool.world_size == sum(processes)
+    assert devices(pool) == tuple(("train", slot) for slot in range(sum(processes)))
+
+
+@given(nodes, nodes)
+def test_a_merged_pool_has_the_slots_of_both_in_order(left: list[int], right: list[int]) -> None:
+    one, two = hf.ResourcePool(left), hf.ResourcePool(right)
+    both = one.merge(two)
+    assert devices(both) == devices(one) + devices(two)
+    assert both.processes == (*left, *right)
+    assert both.parts == (one, two)
+
+
+@given(nodes, st.data())
+def test_a_split_pool_has_the_slots_of_the_whole_in_order(processes: list[int], data: st.DataObject) -> None:
+    whole = hf.ResourcePool(processes)
+    ends = (
+        data.draw(st.lists(st.integers(1, max(1, whole.world_size - 1)), unique=True)) if whole.world_size > 1 else []
+    )
+    ends = [0, *sorted(ends), whole.world_size]
+    parts = whole.split([b - a for a, b in itertools.pairwise(ends)])
+    assert sum((devices(part) for part in parts), ()) == devices(whole)
+    for part in parts:
+        assert sum(part.processes) == part.world_size
+    # Each part lies on its nodes as the whole does.
+    node_of = [node for node, slots in enumerate(processes) for _ in range(slots)]
+    for part, start, stop in zip(parts, ends, ends[1:], strict=False):
+        there = node_of[start:stop]
+        assert part.processes == tuple(there.count(node) for node in sorted(set(there)))
+
+
+def test_merging_what_was_split_gives_the_same_devices() -> None:
+    whole = hf.ResourcePool([4, 4], name="train")
+    a, b = whole.split([6, 2])
+    assert str(a) == "train[0:6] [4, 2]"
+    assert devices(b.merge(a)) == (*devices(whole)[6:], *devices(whole)[:6])
+    half, quarter = a.split([3, 3])
+    assert devices(quarter) == devices(whole)[3:6]
+    assert half.use_gpu
+    assert str(hf.ResourcePool([2], use_gpu=False, name="cpu")) == "cpu [2] cpu"
+
+
+def test_pools_are_values_with_names() -> None:
+    one, two = hf.ResourcePool([2]), hf.ResourcePool([2])
+    assert one != two
+    assert hf.ResourcePool([2], name="a") == hf.ResourcePool((2,), name="a")
+    assert pickle.loads(pickle.dumps(one.merge(two))) == one.merge(two)
+
+
+def test_pools_that_cannot_be() -> None:
+    train, cpu = hf.ResourcePool([2], name="train"), hf.ResourcePool([2], use_gpu=False, name="cpu")
+    mistakes = [
+        (lambda: hf.ResourcePool([]), "a pool takes the number of processes on each node, each at least 1, got []"),
+        (
+            lambda: hf.ResourcePool([2, 0]),
+            "a pool takes the number of processes on each node, each at least 1, got [2,",
+        ),
+        (
+            lambda: hf.ResourcePool([True]),
+            "a pool takes the number of processes on each node, each at least 1, got [Tru",
+        ),
+        (lambda: train.merge(cpu), "cannot merge 'train' and 'cpu': one uses GPUs, the other does not"),
+        (lambda: train.merge(train), "cannot merge 'train' and 'train': they share devices already"),
+        (lambda: train.split([1, 1])[0].merge(train), "cannot merge 'train[0:1]' and 'train': they share devices alre"),
+        (lambda: train.split([1]), "cannot split 'train' of 2 slots into [1]: "),
+        (lambda: train.split([2, 0]), "cannot split 'train' of 2 slots into [2, 0]: "),
+    ]
+    for make, text in mistakes:
+        with pytest.raises(ResourceError) as error:
+            make()
+        assert str(error.value).startswith(f"HF514: {text}")
+
+
+def test_disjoint_parts_of_one_pool_merge() -> None:
+    left, right = hf.ResourcePool([4], name="train").split([2, 2])
+    assert devices(left.merge(right)) == tuple(("train", slot) for slot in range(4))
