@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from difflib import get_close_matches
+from typing import Any
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sizes import call_rows, refuted
+from hfdsl.check.sizes import refuted
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject
 from hfdsl.errors import HfError
@@ -93,7 +94,11 @@ def _works(subject: Subject, role: str, mesh: Mesh) -> bool:
     return len(refuted(replace(subject, deployment=other))) <= len(refuted(subject))
 
 
-def _parameters(role: type) -> inspect.Signature:
+def _constructor(role: Any) -> Label:
+    return Label(definition_span(role.__init__), "its constructor")
+
+
+def _parameters(role: Any) -> inspect.Signature:
     """What a role's constructor takes; a role without one takes nothing, though ``object`` does not mind."""
     return inspect.Signature() if role.__init__ is object.__init__ else inspect.signature(role)
 
@@ -110,7 +115,7 @@ def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
                 "HF516",
                 f"role '{name}': {placement.role.__name__}{shown} cannot be built: {error}",
                 Label(placement.span),
-                (Label(definition_span(placement.role.__init__), "its constructor"),),
+                () if placement.role.__init__ is object.__init__ else (_constructor(placement.role),),
             )
 
 
@@ -149,7 +154,7 @@ def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
                     (*where, Label(node.op.signature.span, f"registered with {protocol.name}")),
                     help=(f"collect {axis}={_legal(default_leaves(protocol)[axis])!r}",),
                 )
-        split = protocol.splits and chunks > 1 and call_rows(subject, node) is not None
+        split = protocol.splits and chunks > 1 and any(_has_rows(port.type) for port in node.op.signature.ports)
         if split and isinstance(node.op.signature.rows, WholeRows):
             yield Finding(
                 "HF421",

@@ -1,4 +1,4 @@
-"""Repairs: the nearest sizes for which a program's row arithmetic works out, each of them tried before it is offered."""
+"""Repairs: the nearest sizes for which a program's row arithmetic works out, each tried before it is offered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Demand: TypeAlias = tuple[Size, int]
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search for another size of ``dim``, which is ``now``; ``tried`` says whether the whole program takes a size."""
+    """The search for another size of ``dim``, which is ``now``; ``tried`` says whether the program takes a size."""
 
     dim: type[Dim]
     now: int

@@ -49,7 +49,7 @@ class Known:
         """
         if name in self.sizes:
             return self.sizes[name].value
-        fields = config_fields(self.placement) if self.placement else {}
+        fields = config_fields(self.placement) or {} if self.placement else {}
         if isinstance(value := fields.get(name), (int, float)) and math.isfinite(value):
             return Fraction(value)
         if self.placement is None:
@@ -60,12 +60,12 @@ class Known:
         )
 
 
-def config_fields(placement: Placement[Any]) -> dict[str, Any]:
-    """The constructor's arguments by name, and the fields of those that are objects."""
+def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
+    """The constructor's arguments by name, and the fields of those that are objects; None where it takes others."""
     try:
         arguments = inspect.signature(placement.role).bind(*placement.args, **placement.kwargs)
     except TypeError:
-        return {}
+        return None
     arguments.apply_defaults()
     fields: dict[str, Any] = {}
     for name, value in arguments.arguments.items():

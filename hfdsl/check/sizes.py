@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repairs import Search
-from hfdsl.check.requirements import Known, divisibility, holds, names
+from hfdsl.check.requirements import Known, config_fields, divisibility, holds, names
 from hfdsl.check.subject import Subject, dims_of, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import LOST, RecordValue
@@ -109,13 +109,20 @@ def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divid
 
 def _required(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
     """Requirements of the form ``size % number == 0`` are constraints like any split."""
-    for text in requirements_of(signature.body):
+    for text in _decidable(subject, node, signature):
         found = divisibility(text, known_names(subject, node))
         if found is not None:
             size = _sizes(subject, node)[found[0]]
             told = f"'{node.label}' requires {text}, but {{rows}}"
             others = _imposed(subject, node, signature, text)
             yield Divides(size, found[1], node, "HF322", f"the requirement {text}", told, others)
+
+
+def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[str]:
+    """The requirements of a method, less those that ask for the config of a role which cannot be built (HF516)."""
+    placement, dims = subject.placement(node), _sizes(subject, node)
+    built = placement is None or config_fields(placement) is not None
+    yield from (text for text in requirements_of(signature.body) if built or set(names(text)) <= set(dims))
 
 
 def _imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tuple[Label, ...]:
@@ -236,7 +243,7 @@ def _undivided(subject: Subject) -> Iterator[tuple[Node, Signature, str, Answer 
     for node in subject.graph.nodes:
         if not isinstance(node.op, RoleCall):
             continue
-        for text in requirements_of(node.op.signature.body):
+        for text in _decidable(subject, node, node.op.signature):
             known = known_names(subject, node)
             if divisibility(text, known) is None:
                 try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from hfdsl.check.findings import Label
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import FunctionCall, Graph, Node, RoleCall
-from hfdsl.graph.signatures import ListType, RecordType, Signature, StaticType
+from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.types.batches import schema
 from hfdsl.types.dims import Dim, Size, constant
@@ -43,17 +43,21 @@ class Subject:
         return Label(maker.span, f"'{maker.label}' makes {self.inference.values[node]}")
 
 
+def _sizes(kind: PortType) -> Iterator[Size]:
+    if isinstance(kind, RecordType):
+        for spec in schema(kind.record).fields.values():
+            yield from spec.dims
+    elif isinstance(kind, ListType):
+        yield from _sizes(kind.inner)
+    elif not isinstance(kind, StaticType):
+        yield from kind.dims
+
+
 def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
     """The dims that a signature names, in its ports and its result."""
     found: dict[type[Dim], None] = {}
     for kind in (*(port.type for port in signature.ports), signature.returns):
-        while isinstance(kind, ListType):
-            kind = kind.inner
-        fields = schema(kind.record).fields.values() if isinstance(kind, RecordType) else (kind,)
-        sizes = [
-            size for spec in fields if not isinstance(spec, (StaticType, ListType, RecordType)) for size in spec.dims
-        ]
-        found |= {atom: None for size in sizes for atom in size.atoms if isinstance(atom, type)}
+        found |= {atom: None for size in _sizes(kind) for atom in size.atoms if isinstance(atom, type)}
     return tuple(found)
 
 

@@ -87,11 +87,37 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
 
 
 OPERATORS = {
-    **{"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@"},
-    **{"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "neg": "-", "pos": "+", "invert": "~"},
-    **{"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "contains": "in", "getitem": "[...]"},
-    **{"setitem": "[...] =", "abs": "abs()", "round": "round()", "divmod": "divmod()", "array": "a numpy function"},
-    **{"array_ufunc": "a numpy function", "torch_function": "a torch function"},
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
+    "neg": "-",
+    "pos": "+",
+    "invert": "~",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+    "contains": "in",
+    "getitem": "[...]",
+    "setitem": "[...] =",
+    "abs": "abs()",
+    "round": "round()",
+    "divmod": "divmod()",
+    "array": "a numpy function",
+    "array_ufunc": "a numpy function",
+    "torch_function": "a torch function",
 }
 """What a user writes for the operators that a trace meets."""
 
@@ -220,7 +246,7 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
     if want == have:
         return None  # the sizes that were given make them equal
     known = (str(want), str(have)) != (facts["want"], facts["have"])
-    numbers = f" ({want} and {have} with the given sizes)" if known else ""
+    numbers = f" ({have} and {want} with the given sizes)" if known else ""
     other = f"'{facts['origin']}' beside it has {facts['want']}"
     needed = other if facts["origin"] else f"{facts['want']} are needed"
     factor = (have / want).value if len(want.terms) == 1 else None

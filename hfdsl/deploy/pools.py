@@ -60,13 +60,13 @@ class ResourcePool:
         """The pool of this one's slots and then the other's, on the same devices.
 
         Raises:
-            ResourceError: HF514 where one has GPUs and the other has none, or both are the same devices.
+            ResourceError: HF514 where one has GPUs and the other has none, or a device is in both.
         """
         if self.use_gpu != other.use_gpu:
             raise ResourceError(
                 "HF514", f"cannot merge '{self.name}' and '{other.name}': one uses GPUs, the other does not"
             )
-        if {pool.name for pool in _roots(self)} & {pool.name for pool in _roots(other)}:
+        if set(devices(self)) & set(devices(other)):
             raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': they share devices already")
         merged = name or f"{self.name}+{other.name}"
         return ResourcePool(self.processes + other.processes, self.use_gpu, merged, parts=(self, other))
@@ -104,13 +104,6 @@ def _per_node(processes: tuple[int, ...], start: int, size: int) -> list[int]:
         taken += [overlap] if overlap > 0 else []
         first += slots
     return taken
-
-
-def _roots(pool: ResourcePool) -> tuple[ResourcePool, ...]:
-    """The pools that own the devices."""
-    if pool.part_of:
-        return _roots(pool.part_of[0])
-    return tuple(root for part in pool.parts for root in _roots(part)) or (pool,)
 
 
 def devices(pool: ResourcePool) -> tuple[tuple[str, int], ...]:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+DimT = TypeVar(
+    "DimT", bound="type[Dim]"
+)  # a mapping is invariant in its keys: {B: 4} alone is no Mapping[type[Dim], int]
 
 
 class Dataflow(Generic[P, R]):
@@ -48,16 +51,16 @@ class Dataflow(Generic[P, R]):
         """The graph of this dataflow, mistakes included."""
         return trace(self.body)
 
-    def check(self, deployment: Deployment | None = None, dims: Mapping[type[Dim], int] | None = None) -> Report:
+    def check(self, deployment: Deployment | None = None, dims: Mapping[DimT, int] | None = None) -> Report:
         """Everything that can be known to be wrong without a cluster; never raises for a mistake in the program.
 
         ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic.
         """
         from hfdsl.check.run import check
 
-        return check(self.body, deployment, dims or {})
+        return check(self.body, deployment, dict[type[Dim], int](dims or {}))
 
-    def compile(self, deployment: Deployment, dims: Mapping[type[Dim], int] | None = None) -> Plan:
+    def compile(self, deployment: Deployment, dims: Mapping[DimT, int] | None = None) -> Plan:
         """The plan of this dataflow on ``deployment``.
 
         Raises:
@@ -65,7 +68,7 @@ class Dataflow(Generic[P, R]):
         """
         from hfdsl.plan.build import compile_dataflow
 
-        return compile_dataflow(self.body, deployment, dims or {})
+        return compile_dataflow(self.body, deployment, dict[type[Dim], int](dims or {}))
 
 
 def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:

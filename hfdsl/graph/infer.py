@@ -18,7 +18,6 @@ from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Size, atom_size, constant, solve
 
-
 LOST: Any = TypeVar("?")  # type: ignore[misc]  # never a user's own: its name is what messages show
 """The row dim of a value whose rows are hidden by a mistake; it fits everywhere."""
 
@@ -34,7 +33,18 @@ class RecordValue:
         return f"{self.type}" if self.rows is None else f"{self.type} of {self.rows} rows"
 
 
-Value: TypeAlias = "RecordValue | FieldSpec | ListType | StaticType | None"  # None: broken by a mistake told elsewhere
+@dataclass(frozen=True, slots=True)
+class ListValue:
+    """One value a rank, or one a stage: ``kind`` is ``PerRank`` or ``PerStage``, ``inner`` what each entry is."""
+
+    kind: str
+    inner: Value
+
+    def __str__(self) -> str:
+        return f"{self.kind}[{self.inner}]"
+
+
+Value: TypeAlias = "RecordValue | FieldSpec | ListValue | StaticType | None"  # None: broken by a mistake told elsewhere
 
 
 class MismatchKind(Enum):
@@ -128,7 +138,7 @@ class _Call:
         match formal:
             case ListType():
                 self.entries(port, formal, actual, source)
-            case _ if isinstance(actual, ListType):
+            case _ if isinstance(actual, ListValue):
                 self.report(MismatchKind.LIST, port, formal, actual, source)
             case RecordType(record) if isinstance(actual, RecordValue):
                 if not issubclass(actual.type.record, record):
@@ -154,11 +164,10 @@ class _Call:
                 not _fits_static(Constant(v), inner.annotation) for v in actual.value
             ):
                 self.report(MismatchKind.VALUE, port, formal, actual, source)
-        elif not isinstance(actual, ListType) or actual.kind != formal.kind:
+        elif not isinstance(actual, ListValue) or actual.kind != formal.kind:
             self.report(MismatchKind.LIST, port, formal, actual, source)
-        else:
-            inner = actual.inner  # its entries have rows of their own, which nobody compares
-            self.match(port, formal.inner, RecordValue(inner, None) if isinstance(inner, RecordType) else inner, source)
+        elif actual.inner is not None:
+            self.match(port, formal.inner, actual.inner, source)
 
     def column(self, port: str, formal: ColumnSpec, actual: ColumnSpec, source: Any) -> None:
         if actual.dtype is not formal.dtype:
@@ -201,7 +210,9 @@ class _Call:
             return
         found = solve(want, have, self.bound)
         if found is None and want.substitute(self.bound) == have:
-            found = {atom: atom_size(atom) for atom in want.atoms if atom not in self.bound}  # a product of dims as it is
+            found = {
+                atom: atom_size(atom) for atom in want.atoms if atom not in self.bound
+            }  # a product of dims as it is
         if found is None:
             self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=0, want=want, have=have)
             return
@@ -267,8 +278,12 @@ def _result(declared: PortType, call: _Call) -> Value:
     if isinstance(declared, RecordType):
         return RecordValue(declared, _result_rows(declared.record, call))
     if isinstance(declared, ColumnSpec):
-        return ColumnSpec(declared.dtype, (call.row(declared.dims[0]), *(d.substitute(call.bound) for d in declared.dims[1:])))
-    return ObjSpec(declared.type, call.row(declared.row)) if isinstance(declared, ObjSpec) else declared
+        return ColumnSpec(
+            declared.dtype, (call.row(declared.dims[0]), *(d.substitute(call.bound) for d in declared.dims[1:]))
+        )
+    if isinstance(declared, ObjSpec):
+        return ObjSpec(declared.type, call.row(declared.row))
+    return ListValue(declared.kind, _result(declared.inner, call)) if isinstance(declared, ListType) else declared
 
 
 def _result_rows(record: type[Batch], call: _Call) -> Size | None:

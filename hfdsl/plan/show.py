@@ -26,16 +26,14 @@ def show(plan: Plan) -> str:
     return "\n".join([*lines, "", *_sums(plan)])
 
 
-_NO_HEAD = ("", "", "", "")
-
-
 def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:
-    head = (str(step.stage), step.label, _where(plan, step), _protocol(step))
+    stage, label, where, protocol = str(step.stage), step.label, _where(plan, step), _protocol(step)
     reads = [edge for edge in plan.edges if edge.target == step.node]
     for i, edge in enumerate(reads):
-        yield (*(head if i == 0 else _NO_HEAD), _edge(plan, edge))
+        first = i == 0
+        yield (stage, label, where, protocol, _edge(plan, edge)) if first else ("", "", "", "", _edge(plan, edge))
     if not reads:
-        yield (*head, "")
+        yield stage, label, where, protocol, ""
 
 
 def _where(plan: Plan, step: Step) -> str:

@@ -74,6 +74,18 @@ def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]
             yield number, column
 
 
+def result_type(graph: Graph, ref: Ref) -> PortType:
+    """The type of a value that the dataflow returns."""
+    made = graph.nodes[ref.node].result
+    return schema(made.record).fields[ref.column] if isinstance(made, RecordType) and ref.column else made
+
+
+def result_origins(graph: Graph, ref: Ref) -> Iterator[tuple[int, str]]:
+    """The stored (node, column) pairs that a value which the dataflow returns is read from."""
+    for column in columns_of(result_type(graph, ref), ref):
+        yield from origins(graph, ref.node, column)
+
+
 def row_bytes(graph: Graph, node: int, column: str, dims: Mapping[Any, int]) -> int | None:
     """Bytes of one row of a column: 0 for Python objects, None where a size is unknown."""
     result = graph.nodes[node].result
@@ -107,9 +119,19 @@ def reads(plan: Plan, step: Step, index: int, table: RowTable) -> Iterator[Read]
         chunk = step.chunk_of[index]
         spans = padded_spans(*((given[chunk], given[chunk + 1]) if given else (0, rows)), rows, step.pad)
         for column in columns_of(port.type, operand):
-            for start, stop in spans:
+            for start, stop in _distinct(spans):
                 for node, stored, first, last in reader.resolve(operand.node, column, start, stop):
                     yield from (Read(node, stored, piece, n) for piece, n in reader.chunks(node, stored, first, last))
+
+
+def _distinct(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    """The rows of all spans, each once."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            start, stop = merged[-1][0], max(merged.pop()[1], stop)
+        merged.append((start, stop))
+    return merged
 
 
 def traffic(plan: Plan, table: RowTable) -> Traffic:
@@ -117,20 +139,25 @@ def traffic(plan: Plan, table: RowTable) -> Traffic:
     remote: dict[int, tuple[tuple[tuple[int, int], ...], ...]] = {}
     exports: dict[int, dict[str, None]] = {}
     for ref in plan.graph.output.refs():
-        for column in columns_of(plan.node(ref.node).result, ref):
-            for node, stored in origins(plan.graph, ref.node, column):
-                exports.setdefault(node, {})[stored] = None
+        for node, stored in result_origins(plan.graph, ref):
+            exports.setdefault(node, {})[stored] = None
     for step in plan.steps:
         ranks = []
         for index, rank in enumerate(step.ranks):
             pairs: dict[tuple[int, int], None] = {}
             for read in reads(plan, step, index, table):
-                if step.custom or not _here(plan, step, rank, read):
+                if step.custom or not _kept(plan, step, rank, read):
                     pairs[read.node, read.chunk] = None
                     exports.setdefault(read.node, {})[read.column] = None
             ranks.append(tuple(pairs))
         remote[step.node] = tuple(ranks)
     return Traffic(table, remote, {node: tuple(columns) for node, columns in exports.items()})
+
+
+def _kept(plan: Plan, step: Step, rank: int, read: Read) -> bool:
+    """Whether the rank made it: what the caller gave and what a collect function made are handed to every reader."""
+    made_here = plan.layouts[read.node].group != DRIVER or isinstance(plan.node(read.node).op, FunctionCall)
+    return made_here and _here(plan, step, rank, read)
 
 
 def _here(plan: Plan, step: Step, rank: int, read: Read) -> bool:

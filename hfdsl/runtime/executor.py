@@ -123,7 +123,8 @@ class Executor:
                 raise
             except Exception as error:  # noqa: BLE001  # the same for its methods
                 raise _role_error(step.label, self._rank, order.number, error) from None
-        _check_result(step, result, self._rank)
+        if step.custom is not None or self._rank in step.layout.holders or step.layout.group != step.group:
+            check_result(step, result, f"on rank {self._rank}")  # of other ranks nobody looks at the result
         columns = pack(step.signature.returns, result)
         return columns if step.custom else _real_rows(step, chunk, order.table, columns, self._rank)
 
@@ -149,27 +150,37 @@ def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
 _RESULTS: dict[type, type] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
 
 
-def _check_result(step: Step, result: Any, rank: int) -> None:
-    wanted = step.signature.returns
+def check_result(step: Step, result: Any, where: str) -> None:
+    """Hold a result against the declared type: the class of a record, the dtype and number of dims of a loose column.
+
+    Raises:
+        WiringError: HF805.
+    """
+    wanted, got, hint = step.signature.returns, type(result).__name__, ""
     kind = wanted.record if isinstance(wanted, RecordType) else _RESULTS.get(type(wanted))
-    collected = step.custom is not None or rank in step.layout.holders or step.layout.group != step.group
-    if kind is None or not collected or isinstance(result, kind):
-        return  # the result of a rank that is not collected is never looked at
-    hint = f"; wrap the tensor: hf.{wanted.dtype.name}(tensor)" if isinstance(wanted, ColumnSpec) else ""
-    raise WiringError(
-        "HF805", f"'{step.label}' declares {wanted} and returned {type(result).__name__} on rank {rank}{hint}"
-    )
+    right = kind is None or isinstance(result, kind)
+    if isinstance(wanted, ColumnSpec):
+        hint = f"; wrap the tensor: hf.{wanted.dtype.name}(tensor)"
+        if isinstance(result, Column):
+            got, hint = f"{result.tensor.dtype} of shape {tuple(result.tensor.shape)}", ""
+            right = str(result.tensor.dtype) == f"torch.{wanted.dtype.torch_name}" and result.tensor.dim() == len(
+                wanted.dims
+            )
+    if not right:
+        raise WiringError("HF805", f"'{step.label}' declares {wanted} and returned {got} {where}{hint}")
 
 
 def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any], rank: int) -> dict[str, Any]:
     """The result without the rows that came of padding, after its row count was held against its signature."""
-    bounds, given = table.bounds.get(step.node), table.given.get(step.node)
-    rows, total = table.rows.get(step.node), table.rows.get(step.rows_from) if step.rows_from is not None else None
-    if bounds is None or given is None or rows is None or not total or rank not in step.layout.holders:
-        return columns
-    part = step.layout.holders.index(rank) if not step.layout.lists else 0
-    wanted = bounds[part + 1] - bounds[part] if not step.layout.lists and len(bounds) > part + 1 else rows
-    expected = (given[chunk + 1] - given[chunk]) * rows // total
+    rows, bounds, given = table.rows.get(step.node), table.bounds.get(step.node), table.given.get(step.node)
+    if rows is None or not bounds or rank not in step.layout.holders:
+        return columns  # it has no rows, each entry of a list has rows of its own, or nobody looks at it
+    part = step.layout.holders.index(rank)
+    wanted = expected = bounds[part + 1] - bounds[part]
+    taken = given[chunk + 1] - given[chunk] if given else 0
+    if taken and step.rows_from is not None:
+        expected = taken * rows // table.rows[step.rows_from]
+    why = f"its {taken} input rows make {expected}" if taken else f"the program has {expected} there"
     kinds = (
         schema(step.signature.returns.record).fields
         if isinstance(step.signature.returns, RecordType)
@@ -183,8 +194,7 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
         if len(value) != expected:
             raise WiringError(
                 "HF805",
-                f"'{step.label}' returned {len(value)} rows of {step.signature.returns} on rank {rank}, where its "
-                f"{given[chunk + 1] - given[chunk]} input rows make {expected}",
+                f"'{step.label}' returned {len(value)} rows of {step.signature.returns} on rank {rank}, where {why}",
             )
         real[name] = value[:wanted] if wanted != expected else value
     return real

@@ -13,9 +13,9 @@ from hfdsl.graph.signatures import RecordType, Signature
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Piece, Reader, pack, unpack
 from hfdsl.plan.rows import bind_sizes, row_table
-from hfdsl.plan.traffic import Traffic, traffic
+from hfdsl.plan.traffic import Traffic, result_origins, result_type, traffic
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.executor import Done, Order
+from hfdsl.runtime.executor import Done, Order, check_result
 from hfdsl.types.batches import Batch, closest, upcast
 
 
@@ -209,7 +209,8 @@ class _Step:
         for node, batch in inputs.items():
             self._handles[node, 0] = self._backend.put(pack(RecordType(type(batch)), batch))
         acknowledged: list[Any] = []
-        kept = {node for ref in self._plan.graph.output.refs() for node in self._stored(ref.node)}
+        graph = self._plan.graph
+        kept = {node for ref in graph.output.refs() for node, _ in result_origins(graph, ref)}
         for step in self._plan.steps:
             remote = self._traffic.remote[step.node]
             if step.custom is not None:
@@ -236,10 +237,6 @@ class _Step:
             if not self._left[pair] and pair[0] not in kept:
                 del self._handles[pair]
 
-    def _stored(self, node: int) -> set[int]:
-        inner = [ref.node for ref in self._plan.node(node).refs] if node not in self._plan.layouts else []
-        return {node}.union(*(self._stored(n) for n in inner))
-
     def _reader(self, pairs: Sequence[tuple[int, int]]) -> Reader:
         pieces = dict(zip(pairs, self._backend.get([self._handles[pair] for pair in pairs]), strict=True))
         return Reader(self._plan.graph.nodes, self._plan.layouts, self._traffic.table, lambda n, c: pieces[n, c])
@@ -259,6 +256,7 @@ class _Step:
         pieces = self._backend.get([piece for _, piece in outcomes])
         outputs = [unpack(step.signature.returns, piece) for piece in pieces]
         collected = step.custom.collect_fn(group, outputs) if step.custom else None
+        check_result(step, collected, "from its collect function")
         self._handles[step.node, 0] = self._backend.put(pack(step.signature.returns, collected))
         return [done for done, _ in outcomes]
 
@@ -270,12 +268,10 @@ class _Step:
             return {name: self._result(inner) for name, inner in value.items()}
         if not isinstance(value, Ref):
             return value.value if isinstance(value, Constant) else None
-        node = self._plan.node(value.node)
-        stored = [n for n in self._stored(value.node) if n in self._plan.layouts]
-        reader = self._reader([(n, c) for n in stored for c in range(self._plan.layouts[n].chunks)])
-        kind = self._plan.inference.operand(value) if value.column else node.result
-        rows = reader.table.rows.get(value.node, 0)
-        return reader.value(value, node.result if kind is None or isinstance(kind, RecordType) else kind, 0, rows)  # type: ignore[arg-type]  # a column's value is its spec
+        graph, layouts = self._plan.graph, self._plan.layouts
+        stored = dict.fromkeys(node for node, _ in result_origins(graph, value))
+        reader = self._reader([(node, chunk) for node in stored for chunk in range(layouts[node].chunks)])
+        return reader.value(value, result_type(graph, value), 0, reader.table.rows.get(value.node, 0))
 
 
 def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -21,7 +21,9 @@ class Page:
 def read(code: str) -> Page:
     text = (FOLDER / f"{code}.md").read_text(encoding="utf-8")
     title, rule, told, wrong, how, right = re.fullmatch(
-        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```python\n(.*?)```\n\n(Right.*?):\n\n```python\n(.*?)```\n", text, re.DOTALL
+        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```python\n(.*?)```\n\n(Right.*?):\n\n```python\n(.*?)```\n",
+        text,
+        re.DOTALL,
     ).groups()  # type: ignore[union-attr]  # a page of another form is a failing test
     mended = right if how == "Right" else replaced(wrong, right)
     return Page(title, rule, wrong, mended, told == "Wrong")
@@ -29,7 +31,7 @@ def read(code: str) -> Page:
 
 def replaced(program: str, lines: str) -> str:
     """``program`` with every line of ``lines`` in the place of the line that begins alike."""
-    for line in lines.splitlines():
+    for line in filter(str.strip, lines.splitlines()):
         [old] = [other for other in program.splitlines() if head(other) == head(line)]
         program = program.replace(old, line)
     return program

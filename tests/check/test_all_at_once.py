@@ -53,7 +53,7 @@ def test_a_mistake_in_a_loop_is_one_mistake() -> None:
         for _ in range(3):
             for part in hf.minibatches(rollout, 4):
                 actor.update(part, part)  # type: ignore[arg-type]  # twelve times
-                actor.score(part).reward + 1  # type: ignore[operator]  # noqa: B018
+                actor.score(part).reward + 1  # type: ignore[operator]
 
     assert sorted(program.check(dims={B: 8}).codes) == ["HF204", "HF208"]
 
@@ -61,14 +61,14 @@ def test_a_mistake_in_a_loop_is_one_mistake() -> None:
 def test_a_bad_method_hides_no_other_mistake() -> None:
     class Judge(hf.Worker):
         @register(Dispatch.DP_PROTO)
-        def rank(self, rollout) -> Scores: ...  # type: ignore[no-untyped-def,empty-body]
+        def mark(self, rollout) -> Scores: ...  # type: ignore[no-untyped-def,empty-body]
 
         @register(Dispatch.DP_PROTO)
         def grade(self, *rollouts: Rollout) -> Scores: ...  # type: ignore[empty-body]
 
     @hf.dataflow
     def program(rollout: Rollout, judge: Judge, actor: Actor) -> Scores:
-        judge.grade(judge.rank(rollout))
+        judge.grade(judge.mark(rollout))  # type: ignore[arg-type]
         return actor.score(rollout.id)  # type: ignore[attr-defined]
 
     program.body.__annotations__["judge"] = Judge  # a class of this function, which its text cannot name
@@ -78,7 +78,7 @@ def test_a_bad_method_hides_no_other_mistake() -> None:
 def test_errors_stand_before_warnings_in_the_order_of_the_lines() -> None:
     @hf.dataflow
     def program(rollout: Rollout, actor: Actor) -> Scores:
-        actor.generate(hf.repeat(rollout, 0))
+        actor.generate(hf.repeat(rollout, 0))  # type: ignore[arg-type]
         return actor.score(rollout.id)  # type: ignore[attr-defined]
 
     report = program.check(hf.Deployment(actor=hf.place(Actor, pool=pool), more=hf.place(Actor, pool=pool)))

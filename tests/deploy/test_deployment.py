@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,9 +36,8 @@ def test_a_deployment_has_places_by_name() -> None:
     assert deployment["critic"].role is Critic
     assert deployment.pools == (POOL,)
     assert deployment.span.file == __file__
-    assert repr(deployment) == (
-        "Deployment(actor=Actor on train [2, 2] Mesh(pp=1 dp=4 tp=1), critic=Critic on train [2, 2] Mesh(pp=1 dp=4 tp=1))"
-    )
+    where = "on train [2, 2] Mesh(pp=1 dp=4 tp=1)"
+    assert repr(deployment) == f"Deployment(actor=Actor {where}, critic=Critic {where})"
 
 
 def test_roles_of_one_pool_share_processes_unless_they_want_their_own() -> None:
@@ -58,7 +58,7 @@ def test_roles_of_one_pool_share_processes_unless_they_want_their_own() -> None:
 
 def test_places_that_cannot_be() -> None:
     wrong: Any = [4]
-    mistakes = [
+    mistakes: list[tuple[Callable[[], object], str]] = [
         (lambda: hf.place(Critic, pool=wrong), "place(Critic): pool= takes an hf.ResourcePool, got [4]"),
         (lambda: hf.place(wrong, pool=POOL), "place takes a role class derived from hf.Worker, got [4]"),
         (lambda: hf.Deployment(actor=wrong), "role 'actor' takes hf.place(...), got [4]"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def test_pools_are_values_with_names() -> None:
 
 def test_pools_that_cannot_be() -> None:
     train, cpu = hf.ResourcePool([2], name="train"), hf.ResourcePool([2], use_gpu=False, name="cpu")
-    mistakes = [
+    mistakes: list[tuple[Callable[[], object], str]] = [
         (lambda: hf.ResourcePool([]), "a pool takes the number of processes on each node, each at least 1, got []"),
         (
             lambda: hf.ResourcePool([2, 0]),

@@ -8,14 +8,14 @@ from tests.check.programs.vocabulary import (
     Advantages,
     B,
     P,
+    PolicyConfig,
     Prompts,
     R,
     Reference,
+    RefLogProbs,
     Reward,
     Rollout,
     Scores,
-    PolicyConfig,
-    RefLogProbs,
 )
 
 
@@ -39,9 +39,7 @@ def above_baseline(rollout: Rollout, scores: Scores, baseline: Scores) -> Advant
 
 
 @hf.dataflow
-def program(
-    prompts: Prompts, actor: Actor, reference: Reference, reward: Reward
-) -> dict[str, ActorMetrics | Scores]:
+def program(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -> dict[str, ActorMetrics | Scores]:
     rollout = actor.generate(prompts, temperature=0.7)
     scores, baseline = reward.score(rollout), reward.score(actor.greedy(prompts))
     advantages = above_baseline(rollout, scores, baseline)

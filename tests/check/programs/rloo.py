@@ -22,7 +22,7 @@ K = 4
 
 class Judge(hf.Worker):
     @register(Dispatch.DP_PROTO, rows=hf.Grouped(K))
-    def rank(self, rollout: Rollout) -> Scores: ...
+    def grade(self, rollout: Rollout) -> Scores: ...
 
 
 @hf.function(rows=hf.Grouped(K))
@@ -34,7 +34,7 @@ def program(prompts: Prompts, actor: Actor, reference: Reference, judge: Judge) 
     rollout = actor.generate(hf.repeat(prompts, K))
     return actor.update(
         rollout=rollout,
-        advantages=leave_one_out(judge.rank(rollout), rollout),
+        advantages=leave_one_out(judge.grade(rollout), rollout),
         ref=reference.log_probs(rollout),
     )
 

@@ -1,14 +1,14 @@
-# mypy: disable-error-code="empty-body"
+# mypy: disable-error-code="empty-body, arg-type, valid-type"
 """Functions for any lengths: type variables stand for dims, and columns are wired one by one."""
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Mul, register
-from typing import Literal
 from tests.check.programs.vocabulary import B, P, Prompts, R, Reward, Rollout, Scores
 
-b, t = TypeVar("b"), TypeVar("t")
+b = TypeVar("b")
+t = TypeVar("t")
 
 
 class Weights(hf.Batch):

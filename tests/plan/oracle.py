@@ -1,0 +1,416 @@
+"""Random programs on random deployments, and what they mean in plain Python: rows as tuples, no tensors, no ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import Any, Literal
+
+import torch
+from hypothesis import strategies as st
+
+import hfdsl as hf
+
+WIDTH = 2
+GARBAGE = -999
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.i64[B, R]
+    name: hf.Obj[str, B]
+    y: hf.i32[B]
+
+
+class Total(hf.Batch):
+    total: hf.Metric[int, Literal["sum"]]
+    largest: hf.Metric[int, Literal["max"]]
+
+
+# -- bodies: whole numbers, row by row; a rank that must not be collected gives garbage
+
+
+def mapped(rows: Rows, factor: int, tag: str, collected: bool = True) -> Rows:
+    x, y, names = rows.x.tensor * factor + 1, rows.y.tensor + factor, [f"{name}{tag}" for name in rows.name.objects]
+    if not collected:
+        x, y, names = torch.full_like(x, GARBAGE), torch.full_like(y, GARBAGE), ["garbage" for _ in names]
+    return Rows(x=x, name=names, y=y.int())
+
+
+def flipped(rows: Rows) -> Rows:
+    pairs = rows.x.tensor.view(-1, 2, rows.x.tensor.shape[1]).flip(1).flatten(0, 1)
+    return Rows(x=pairs, name=rows.name, y=rows.y)
+
+
+def dealt(group: Any, *args: Any, **kwargs: Any) -> Any:
+    """Rows are dealt out in turn, as cards are."""
+
+    def deal(value: Any) -> list[Any]:
+        n = group.world_size
+        return [type(value).__hf_concat__([value[i : i + 1] for i in range(r, len(value), n)]) for r in range(n)]
+
+    return tuple(deal(a) for a in args), {name: deal(a) for name, a in kwargs.items()}
+
+
+def gathered(group: Any, outputs: Any) -> Any:
+    turns = [(output, i) for i in range(len(outputs[0])) for output in outputs]
+    return Rows.__hf_concat__([output[i : i + 1] for output, i in turns])
+
+
+GRID = hf.Protocol("GRID", split=("tp", "dp"), collect={"tp": "join", "dp": "join", "pp": "last"})
+
+
+class Role(hf.Worker):
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    @property
+    def last(self) -> bool:
+        return self.coordinates.pp == self.mesh.pp - 1
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def three_d(self, rows: Rows) -> Rows:
+        return mapped(rows, self.factor, "t", self.last and self.coordinates.tp == 0)
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO, pad="repeat_last")
+    def padded_last(self, rows: Rows) -> Rows:
+        return mapped(rows, self.factor, "l", self.last and self.coordinates.tp == 0)
+
+    @hf.register(hf.Dispatch.DP_PROTO, pad="cycle")
+    def padded_cycle(self, rows: Rows) -> Rows:
+        return mapped(rows, self.factor, "c")
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def flat(self, rows: Rows) -> Rows:
+        return mapped(rows, self.factor, "d")
+
+    @hf.register(hf.Dispatch.THREE_D_ALL_MICRO_DP)
+    def micro(self, rows: Rows) -> Rows:
+        at, mesh = self.coordinates, self.mesh
+        first, last = mesh.gen_tp_rank(at) == 0, mesh.gen_pp_rank(at) == mesh.gen_pp_size - 1
+        return mapped(rows, self.factor, "m", first and last)
+
+    @hf.register(GRID)
+    def grid(self, rows: Rows) -> Rows:
+        return mapped(rows, self.factor, "g", self.last)
+
+    @hf.register(dispatch_mode={"dispatch_fn": dealt, "collect_fn": gathered})
+    def custom(self, rows: Rows) -> Rows:
+        return mapped(rows, self.factor, "u")
+
+    @hf.register(hf.Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
+    def zero(self, rows: Rows) -> Rows:
+        return mapped(rows, self.factor, "z", self.rank == 0)
+
+    @hf.register(hf.Dispatch.DP_PROTO, rows=hf.Grouped(2))
+    def pairs(self, rows: Rows) -> Rows:
+        return flipped(rows)
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def both(self, left: Rows, right: Rows, times: int = 1) -> Rows:
+        return Rows(x=left.x.tensor + right.x.tensor * times, name=right.name, y=left.y)
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def column(self, x: hf.i64[B, R], name: hf.Obj[str, B]) -> Rows:
+        return Rows(x=x.tensor, name=[f"{n}{r}" for n, r in zip(name.objects, x.tensor[:, 0].tolist(), strict=True)],
+                    y=x.tensor[:, 0].int())  # fmt: skip  # one row, one name
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def total(self, rows: Rows) -> Total:
+        values = rows.x.tensor[:, 0].tolist()
+        garbage = not (self.last and self.coordinates.tp == 0)
+        return Total(total=GARBAGE if garbage else sum(values), largest=10**6 if garbage else max(values))
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def everywhere(self, rows: Rows) -> Rows:
+        return mapped(rows, self.rank, f"r{self.rank}")
+
+    @hf.register(hf.Dispatch.ALL_TO_ALL)
+    def given(self, rows: Rows, times: int) -> Rows:
+        return mapped(rows, times, f"a{self.rank}")
+
+    @hf.register(hf.Dispatch.THREE_D_PP_ONLY)
+    def stages(self, rows: Rows) -> Rows:
+        at = self.coordinates
+        return mapped(rows, at.pp, f"s{at.pp}", at.dp == 0 and at.tp == 0)
+
+
+@hf.function
+def plus(rows: Rows, add: int) -> Rows:
+    return Rows(x=rows.x.tensor + add, name=rows.name, y=rows.y)
+
+
+@hf.function(rows=hf.Grouped(2))
+def swap(rows: Rows) -> Rows:
+    return flipped(rows)
+
+
+@hf.function(rows=hf.Whole)
+def centre(rows: Rows) -> Rows:
+    return Rows(x=rows.x.tensor - rows.x.tensor.sum(0), name=rows.name, y=rows.y)
+
+
+@hf.function
+def double(x: hf.i64[B, R]) -> hf.i64[B, R]:
+    return hf.i64(x.tensor * 2)
+
+
+@hf.function
+def longest(name: hf.Obj[str, B]) -> hf.Obj[str, B]:
+    return hf.Obj([n + n for n in name.objects])
+
+
+@hf.function
+def entry(values: hf.PerRank[Rows], index: int) -> Rows:
+    return values[index]
+
+
+@hf.function
+def stage(values: hf.PerStage[Rows], index: int) -> Rows:
+    return values[index]
+
+
+# -- what they mean: a row is (x, name, y)
+
+Row = tuple[tuple[int, ...], str, int]
+
+
+def p_mapped(rows: list[Row], factor: int, tag: str) -> list[Row]:
+    return [(tuple(v * factor + 1 for v in x), name + tag, y + factor) for x, name, y in rows]
+
+
+def p_flipped(rows: list[Row]) -> list[Row]:
+    return [(rows[i ^ 1][0], name, y) for i, (_, name, y) in enumerate(rows)]
+
+
+SIMPLE = {
+    "three_d": "t", "padded_last": "l", "padded_cycle": "c", "flat": "d", "micro": "m", "grid": "g", "custom": "u",
+    "zero": "z",
+}  # fmt: skip  # a table
+
+
+# -- random programs
+
+
+@dataclass(frozen=True)
+class Place:
+    mesh: hf.Mesh
+    pool: hf.ResourcePool
+    colocate: bool
+
+    def chunks(self, method: str) -> int:
+        """How many parts a method's rows must make; padded ones, and whole ones, take any."""
+        mesh = self.mesh
+        return {
+            "three_d": mesh.dp, "both": mesh.dp, "column": mesh.dp, "total": mesh.dp, "flat": mesh.world_size,
+            "micro": mesh.dp * mesh.micro_dp_size, "grid": mesh.dp * mesh.tp, "custom": mesh.world_size,
+            "pairs": 2 * mesh.world_size,
+        }.get(method, 1)  # fmt: skip  # a table
+
+
+@dataclass
+class Program:
+    """Instructions: each makes one value of rows, from the numbers of earlier ones."""
+
+    places: tuple[Place, ...]
+    rows: int
+    everything: bool  # whether all values are returned, or two columns of the last one
+    steps: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def dataflow(self) -> hf.Dataflow[..., Any]:  # noqa: C901  # the same
+        def body(batch: Any, roles: tuple[Any, ...]) -> Any:  # noqa: C901  # one case an instruction
+            values, extra = [batch], []
+            for step in self.steps:
+                match step:
+                    case "repeat", v, times:
+                        values.append(hf.repeat(values[v], times))
+                    case "part", v, count, index:
+                        values.append(hf.minibatches(values[v], count)[index])
+                    case "pack", v, w:
+                        values.append(Rows(x=values[v].x, name=values[w].name, y=values[v].y))
+                    case "plus", v, add:
+                        values.append(plus(values[v], add))
+                    case "swap", v:
+                        values.append(swap(values[v]))
+                    case "centre", v:
+                        values.append(centre(values[v]))
+                    case "loose", v:
+                        doubled = double(double(values[v].x))
+                        values.append(Rows(x=doubled, name=longest(values[v].name), y=values[v].y))
+                    case "both", r, v, w:
+                        values.append(roles[r].both(values[v], right=values[w], times=3))
+                    case "column", r, v, w:
+                        values.append(roles[r].column(values[v].x, values[w].name))
+                    case "everywhere", r, v, index:
+                        values.append(entry(roles[r].everywhere(values[v]), index))
+                    case "given", r, v, index:
+                        ranks = self.places[r].mesh.world_size
+                        lists = roles[r].given(roles[r].everywhere(values[v]), hf.PerRank(range(ranks)))
+                        extra.append(lists)
+                        values.append(entry(lists, index))
+                    case "stages", r, v, index:
+                        values.append(stage(roles[r].stages(values[v]), index))
+                    case "total", r, v:
+                        extra.append(roles[r].total(values[v]))
+                    case method, r, v:
+                        values.append(getattr(roles[r], method)(values[v]))
+            return (*((values[1:], extra) if self.everything else ()), values[-1].x, values[-1].name)
+
+        # A dataflow names its roles one by one.
+        names = [f"role{i}" for i in range(len(self.places))]
+
+        def program(batch: Rows, **roles: Role) -> Any:
+            return body(batch, tuple(roles[name] for name in names))
+
+        return hf.dataflow(with_parameters(program, names))
+
+    def deployment(self) -> hf.Deployment:
+        return hf.Deployment(
+            **{
+                f"role{i}": hf.place(Role, i + 2, pool=p.pool, mesh=p.mesh, colocate=p.colocate)
+                for i, p in enumerate(self.places)
+            }
+        )
+
+    def meaning(self, batch: list[Row]) -> tuple[list[list[Row]], list[Any]]:  # noqa: C901  # one case an instruction
+        """All values, and the lists and metrics, by the rules of the language alone."""
+        values: list[list[Row]] = [batch]
+        extra: list[Any] = []
+        for step in self.steps:
+            match step:
+                case "repeat", v, times:
+                    values.append([row for row in values[v] for _ in range(times)])
+                case "part", v, count, index:
+                    size = len(values[v]) // count
+                    values.append(values[v][index * size : (index + 1) * size])
+                case "pack", v, w:
+                    values.append([(x, name, y) for (x, _, y), (_, name, _) in zip(values[v], values[w], strict=True)])
+                case "plus", v, add:
+                    values.append([(tuple(i + add for i in x), name, y) for x, name, y in values[v]])
+                case ("swap", v) | ("pairs", _, v):
+                    values.append(p_flipped(values[v]))
+                case "centre", v:
+                    sums = [sum(column) for column in zip(*(x for x, _, _ in values[v]), strict=True)]
+                    values.append([(tuple(i - s for i, s in zip(x, sums, strict=True)), n, y) for x, n, y in values[v]])
+                case "loose", v:
+                    values.append([(tuple(i * 4 for i in x), name * 2, y) for x, name, y in values[v]])
+                case "both", _, v, w:
+                    pairs = zip(values[v], values[w], strict=True)
+                    values.append([(tuple(i + 3 * j for i, j in zip(a, c, strict=True)), n, y)
+                                   for (a, _, y), (c, n, _) in pairs])  # fmt: skip  # one row
+                case "column", _, v, w:
+                    pairs = zip(values[v], values[w], strict=True)
+                    values.append([(x, f"{name}{x[0]}", x[0]) for (x, _, _), (_, name, _) in pairs])
+                case "everywhere", _, v, index:
+                    values.append(p_mapped(values[v], index, f"r{index}"))
+                case "given", r, v, index:
+                    ranks = range(self.places[r].mesh.world_size)
+                    lists = [p_mapped(p_mapped(values[v], i, f"r{i}"), i, f"a{i}") for i in ranks]
+                    extra.append(lists)
+                    values.append(lists[index])
+                case "stages", _, v, index:
+                    values.append(p_mapped(values[v], index, f"s{index}"))
+                case "total", _, v:
+                    firsts = [x[0] for x, _, _ in values[v]]
+                    extra.append({"total": sum(firsts), "largest": max(firsts)})
+                case method, r, v:
+                    values.append(p_mapped(values[v], r + 2, SIMPLE[method]))
+        return values, extra
+
+
+def with_parameters(function: Any, roles: list[str]) -> Any:
+    """``function`` as one that names its role parameters."""
+    source = f"def program(batch, {', '.join(roles)}): return function(batch, {', '.join(f'{n}={n}' for n in roles)})"
+    names: dict[str, Any] = {"function": function}
+    exec(source, names)  # noqa: S102  # a signature of a chosen length
+    made = names["program"]
+    made.__annotations__ = {"batch": Rows, **dict.fromkeys(roles, Role)}
+    return made
+
+
+# -- random deployments
+
+
+SHAPES = [(1, 1, 1), (1, 2, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2), (2, 2, 2), (1, 3, 1), (1, 1, 4), (2, 1, 1)]
+
+
+@st.composite
+def meshes(draw: st.DrawFn) -> hf.Mesh:
+    pp, dp, tp = draw(st.sampled_from(SHAPES))
+    gen_tp = draw(st.sampled_from([n for n in (1, 2, 4) if tp % n == 0]))
+    gen_pp = draw(st.sampled_from([n for n in (1, 2) if pp % n == 0]))
+    folds = draw(st.booleans())
+    order = draw(st.sampled_from(list(permutations(("pp", "dp", "tp")))))
+    mesh = hf.Mesh(pp=pp, dp=dp, tp=tp, order=order)
+    return replace(mesh, gen_pp=gen_pp, gen_tp=gen_tp) if folds else mesh
+
+
+@st.composite
+def places(draw: st.DrawFn) -> tuple[Place, ...]:
+    """One to three roles: on a pool of their own, on a shared one, on a part of a larger one, on two merged ones."""
+    chosen: list[Place] = []
+    for number in range(draw(st.integers(1, 3))):
+        mesh, name = draw(meshes()), f"pool{number}"
+        size = mesh.world_size
+        same = [place.pool for place in chosen if place.pool.world_size == size]
+        how = draw(st.sampled_from(["own", "nodes", "part", "merged", *(["shared"] * 3 if same else [])]))
+        if how == "shared":
+            pool = draw(st.sampled_from(same))
+        elif how == "part":
+            pool = hf.ResourcePool([size, 2], name=name).split([1, size, 1])[1]
+        elif how == "merged" and size > 1:
+            pool = hf.ResourcePool([1], name=name).merge(hf.ResourcePool([size - 1], name=f"{name}b"))
+        else:
+            pool = hf.ResourcePool([size - 1, 1] if how == "nodes" and size > 1 else [size], name=name)
+        chosen.append(Place(mesh, pool, draw(st.integers(0, 3)) > 0))
+    return tuple(chosen)
+
+
+@st.composite
+def programs(draw: st.DrawFn, length: int = 7) -> Program:
+    program = Program(draw(places()), draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])), draw(st.booleans()))
+    sizes = [program.rows]
+    for _ in range(draw(st.integers(1, length))):
+        v = draw(st.integers(0, len(sizes) - 1))
+        n = sizes[v]
+        alike = [w for w, size in enumerate(sizes) if size == n]
+        options: list[tuple[Any, ...]] = [("plus", v, draw(st.integers(-3, 3))), ("centre", v), ("loose", v)]
+        options.append(("pack", v, draw(st.sampled_from(alike))))
+        if n <= 12:
+            options.append(("repeat", v, draw(st.integers(1, 4))))
+        options += [("part", v, count, draw(st.integers(0, count - 1))) for count in (2, 3) if n % count == 0]
+        options += [("swap", v)] if n % 2 == 0 else []
+        for r, place in enumerate(program.places):
+            options += [(m, r, v) for m in (*SIMPLE, "pairs", "total") if n % place.chunks(m) == 0]
+            if n % place.chunks("both") == 0:
+                options += [(m, r, v, draw(st.sampled_from(alike))) for m in ("both", "column")]
+            rank = draw(st.integers(0, place.mesh.world_size - 1))
+            options += [(m, r, v, rank) for m in ("everywhere", "given")]
+            options.append(("stages", r, v, draw(st.integers(0, place.mesh.pp - 1))))
+        step = draw(st.sampled_from(options))
+        program.steps.append(step)
+        if step[0] != "total":
+            sizes.append(n * step[2] if step[0] == "repeat" else n // step[2] if step[0] == "part" else n)
+    return program
+
+
+def batch_of(rows: list[Row]) -> Rows:
+    return Rows(
+        x=torch.tensor([x for x, _, _ in rows]).view(-1, WIDTH),
+        name=[name for _, name, _ in rows],
+        y=torch.tensor([y for _, _, y in rows], dtype=torch.int32),
+    )
+
+
+def rows_of(batch: Rows) -> list[Row]:
+    columns = (batch.x.tensor.tolist(), batch.name.objects, batch.y.tensor.tolist())
+    return [(tuple(x), name, y) for x, name, y in zip(*columns, strict=True)]
+
+
+def some_rows(count: int, seed: int = 0) -> list[Row]:
+    return [((7 * i + seed, i - 3), f"n{i}", i * i + seed) for i in range(count)]

@@ -1,0 +1,303 @@
+"""The plan itself: what every edge carries, what overlaps, how it prints, and what is refused before launch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+
+import hfdsl as hf
+from hfdsl.check.findings import CheckError
+from hfdsl.graph.program import Input, MiniBatch, Pack, Ref, Repeat
+from hfdsl.graph.signatures import ListType, RecordType
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.show import amount
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec
+from tests.plan.oracle import B, Program, R, Role, Rows, Total, plus, programs
+
+Cell = tuple[int, str, int]  # node, column, row
+
+
+# -- bytes
+
+
+def count(plan: Plan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:  # noqa: C901  # one case an operation
+    """(source, target) -> (bytes read, bytes from another process), cell by cell."""
+    nodes, sizes = plan.graph.nodes, dict[Any, int]({B: rows, R: 2})
+    cells: dict[int, dict[str, list[Cell]]] = {}
+    home: dict[Cell, tuple[str, int]] = {}
+    steps = {step.node: step for step in plan.steps}
+    found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+
+    def columns_of(result: Any) -> tuple[str, ...]:
+        return tuple(schema(result.record).fields) if isinstance(result, RecordType) else ("",)
+
+    def operand(ref: Ref) -> dict[str, list[Cell]]:
+        return {ref.column: cells[ref.node][ref.column]} if ref.column else cells[ref.node]
+
+    def width(cell: Cell) -> int:
+        result = nodes[cell[0]].result
+        spec: Any = schema(result.record).fields[cell[1]] if isinstance(result, RecordType) else result
+        if not isinstance(spec, ColumnSpec):
+            return 0
+        numbers = [spec.dtype.itemsize, *(sizes.get(dim.atoms[0], 1) for dim in spec.dims[1:])]
+        return numbers[0] * (numbers[1] if len(numbers) > 1 else 1)
+
+    for node in nodes:
+        refs = {name: value for name, value in node.arguments if isinstance(value, Ref)}
+        match node.op:
+            case Input():
+                cells[node.id] = {c: [(node.id, c, i) for i in range(rows)] for c in columns_of(node.result)}
+                home |= {cell: (DRIVER, 0) for made_cells in cells[node.id].values() for cell in made_cells}
+                continue
+            case Repeat(times):
+                inner = operand(refs["batch"])
+                cells[node.id] = {c: [cell for cell in v for _ in range(times)] for c, v in inner.items()}
+                continue
+            case MiniBatch(index, parts):
+                inner = operand(refs["batch"])
+                size = len(inner["x"]) // parts
+                cells[node.id] = {c: v[index * size : (index + 1) * size] for c, v in inner.items()}
+                continue
+            case Pack():
+                cells[node.id] = {c: next(iter(operand(ref).values())) for c, ref in refs.items()}
+                continue
+        step = steps[node.id]
+        lists = any(isinstance(nodes[ref.node].result, ListType) for ref in refs.values())
+        if lists or (isinstance(node.result, ListType) and step.per_rank):
+            made = rows_of_list(nodes, node.id, cells)
+        else:
+            ports = {name: operand(ref) for name, ref in refs.items()}
+            made = len(next(iter(next(iter(ports.values())).values())))
+            padded = -(-made // step.chunks) * step.chunks
+            for index, rank in enumerate(step.ranks):
+                first = step.chunk_of[index] * padded // step.chunks
+                taken = range(first, first + padded // step.chunks)
+                for name, columns in ports.items():
+                    port = step.signature.port(name)
+                    assert port is not None
+                    for column in columns_of(port.type) if len(columns) > 1 else columns:
+                        last = {"repeat_last": made - 1}
+                        needed = {columns[column][i if i < made else last.get(step.pad or "", i % made)] for i in taken}
+                        for cell in needed:
+                            found[cell[0], node.id][0] += width(cell)
+                            found[cell[0], node.id][1] += width(cell) * (home[cell] != (step.group, rank))
+        cells[node.id] = {c: [(node.id, c, i) for i in range(made)] for c in columns_of(node.result)}
+        per_chunk = max(1, -(-made // step.layout.chunks))
+        for made_cells in cells[node.id].values():
+            for i, cell in enumerate(made_cells):
+                home[cell] = (step.layout.group, step.layout.holders[min(i // per_chunk, step.layout.chunks - 1)])
+    return {pair: (total, moved) for pair, (total, moved) in found.items()}
+
+
+def rows_of_list(nodes: Any, number: int, cells: dict[int, dict[str, list[Cell]]]) -> int:
+    """The rows of an entry of a list: all that a call makes from a list has as many as what the list was made from."""
+    ref = next(value for _, value in nodes[number].arguments if isinstance(value, Ref))
+    return len(next(iter(cells[ref.node].values())))
+
+
+@settings(max_examples=150)
+@given(programs())
+def test_edges_count_every_cell_that_a_rank_reads(program: Program) -> None:
+    plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})
+    counted = count(plan, program.rows)
+    for edge in plan.edges:
+        if isinstance(plan.node(edge.source).result, ListType):
+            assert (edge.bytes, edge.moved) == (None, None)
+            continue
+        target = plan.node(edge.target)
+        assert (edge.bytes, edge.moved) == counted.get((edge.source, edge.target), (0, 0)), target.label
+        assert edge.moved == 0 or edge.transport != "in process"
+    read = {(edge.source, edge.target) for edge in plan.edges}
+    assert {pair for pair, (total, _) in counted.items() if total} <= read
+
+
+def test_unknown_sizes_are_unknown_bytes() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, role: Role) -> Rows:
+        return role.flat(role.three_d(rows))
+
+    deployment = hf.Deployment(role=hf.place(Role, 2, pool=hf.ResourcePool([2])))
+    known = [flow.compile(deployment, dims=dims).edges for dims in ({B: 4, R: 2}, {B: 4}, {})]
+    assert [[edge.bytes for edge in edges] for edges in known] == [[4 * 20, 4 * 20], [None, None], [None, None]]
+
+
+# -- what travels
+
+
+class Judge(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def total(self, x: hf.i64[B, R]) -> Total:
+        return Total(total=int(x.tensor.sum()), largest=int(x.tensor.max()))
+
+
+def test_a_column_is_read_by_those_who_take_it_alone() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, role: Role, judge: Judge) -> Total:
+        return judge.total(role.flat(rows).x)
+
+    apart = hf.Deployment(
+        role=hf.place(Role, 2, pool=hf.ResourcePool([2], name="a")),
+        judge=hf.place(Judge, pool=hf.ResourcePool([2], name="b")),
+    )
+    plan = flow.compile(apart, dims={B: 4, R: 2})
+    assert [(edge.columns, edge.bytes, edge.moved, edge.transport) for edge in plan.edges] == [
+        (("x", "name", "y"), 80, 80, "from caller"),
+        (("x",), 64, 64, "object store"),
+    ]
+    pool = hf.ResourcePool([2], name="a")
+    together = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool))
+    plan = flow.compile(together, dims={B: 4, R: 2})
+    assert [(edge.moved, edge.transport) for edge in plan.edges][1:] == [(0, "in process")]
+    own = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool, colocate=False))
+    assert [edge.transport for edge in flow.compile(own, dims={B: 4, R: 2}).edges][1:] == ["object store"]
+
+
+def test_a_function_runs_where_its_rows_are() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, role: Role) -> tuple[Rows, Rows]:
+        return plus(role.flat(rows), 1), plus(rows, 1)
+
+    deployment = hf.Deployment(role=hf.place(Role, 2, pool=hf.ResourcePool([4], name="a")))
+    plan = flow.compile(deployment, dims={B: 8, R: 2})
+    after, before = plan.steps[1:]
+    assert (after.group, after.ranks, after.chunks) == ("role", (0, 1, 2, 3), 4)
+    assert (before.group, before.ranks) == (DRIVER, (0,))
+    assert flow.compile(deployment).steps[1].chunks == 1, "rows that may not divide are not split"
+
+
+# -- schedule
+
+
+def test_roles_on_disjoint_devices_overlap_and_others_do_not() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, a: Role, b: Role, c: Role) -> tuple[Rows, Rows, Rows]:
+        made = a.flat(rows)
+        return b.flat(made), c.flat(made), a.flat(made)
+
+    whole = hf.ResourcePool([4], name="all")
+    left, right = whole.split([2, 2])
+
+    def stages(a: hf.ResourcePool, b: hf.ResourcePool, c: hf.ResourcePool) -> list[int]:
+        places = {name: hf.place(Role, 2, pool=pool) for name, pool in (("a", a), ("b", b), ("c", c))}
+        return [step.stage for step in flow.compile(hf.Deployment(**places), dims={B: 8}).steps]
+
+    assert stages(left, left, right) == [1, 2, 2, 3]
+    assert stages(whole, whole, whole) == [1, 2, 3, 4]
+    assert stages(whole, left, right) == [1, 2, 2, 3], "parts of a pool are its devices"
+    assert stages(left, right, hf.ResourcePool([2], name="other")) == [1, 2, 2, 2]
+
+
+def test_a_value_is_dropped_after_its_last_reader_in_each_process() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, a: Role, b: Role) -> Rows:
+        first = a.flat(rows)
+        second = b.flat(first)
+        third = a.both(first, second)
+        return b.both(third, second)
+
+    pools = hf.ResourcePool([1], name="a"), hf.ResourcePool([1], name="b")
+    plan = flow.compile(hf.Deployment(a=hf.place(Role, 2, pool=pools[0]), b=hf.place(Role, 2, pool=pools[1])))
+    assert [set(step.last_reads) for step in plan.steps] == [{0}, {1}, {1, 2}, {3, 2}]
+
+
+# -- print
+
+
+def test_a_plan_prints_processes_steps_and_sums() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, role: Role, judge: Judge) -> Total:
+        return judge.total(plus(role.three_d(hf.repeat(rows, 2)), 1).x)
+
+    plan = flow.compile(
+        hf.Deployment(
+            role=hf.place(Role, 2, pool=hf.ResourcePool([4], name="train"), mesh=hf.Mesh(dp=2, tp=2)),
+            judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="judge")),
+        ),
+        dims={B: 4, R: 2},
+    )
+    text = str(plan)
+    for part in ("flow", "B=4", "train", "Role", "judge", "role.three_d", "plus", "judge.total", "overlap"):
+        assert part in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**30, "3.0 GiB"), (2**52, "4096.0 TiB")]
+)
+def test_amounts(size: int, text: str) -> None:
+    assert amount(size) == text
+
+
+# -- what is refused
+
+
+class Numbers(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def score(self, rows: Rows) -> float:
+        return 1.0
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def sample(self, count: int) -> Rows:
+        raise NotImplementedError
+
+    @hf.register(hf.Dispatch.ALL_TO_ALL)
+    def each(self, number: int) -> int:
+        return number
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def ranks(self) -> int:
+        return self.rank
+
+
+@hf.dataflow
+def joins_numbers(rows: Rows, a: Numbers, b: Numbers) -> float:
+    return a.score(rows)
+
+
+@hf.dataflow
+def splits_nothing(rows: Rows, a: Numbers, b: Numbers) -> Rows:
+    return a.sample(8)
+
+
+@hf.dataflow
+def too_short(rows: Rows, a: Numbers, b: Numbers) -> hf.PerRank[int]:
+    return a.each(hf.PerRank([1, 2, 3]))
+
+
+@hf.dataflow
+def other_ranks(rows: Rows, a: Numbers, b: Numbers) -> hf.PerRank[int]:
+    return a.each(b.ranks())
+
+
+@hf.dataflow
+def one_number(rows: Rows, a: Numbers, b: Numbers) -> hf.PerRank[int]:
+    return a.each(3)  # type: ignore[arg-type]  # a mistake on purpose
+
+
+@pytest.mark.parametrize(
+    ("flow", "code", "text"),
+    [
+        (joins_numbers, "HF413", "'a.score' gives a float from each of 2 chunks, which DP_PROTO cannot join"),
+        (splits_nothing, "HF413", "'a.sample' makes Rows from no rows: DP_PROTO has nothing to split over 2 chunks"),
+        (too_short, "HF411", "port 'number' of 'a.each' gets a list of 3, one value for each of 2 ranks is needed"),
+        (other_ranks, "HF411", "port 'number' of 'a.each' gets a list of 4, one value for each of 2 ranks is needed"),
+        (one_number, "HF401", "port 'number' of 'a.each' takes PerRank[int]"),
+    ],
+)
+def test_what_would_lose_values_is_refused(flow: hf.Dataflow[..., Any], code: Literal["HF413"], text: str) -> None:
+    deployment = hf.Deployment(
+        a=hf.place(Numbers, pool=hf.ResourcePool([2])), b=hf.place(Numbers, pool=hf.ResourcePool([4]))
+    )
+    with pytest.raises(CheckError) as error:
+        flow.compile(deployment, dims={B: 8})
+    [finding] = error.value.report.errors
+    assert finding.code == error.value.code == code
+    assert finding.message.startswith(text)
+    alone = hf.Deployment(
+        a=hf.place(Numbers, pool=hf.ResourcePool([1])), b=hf.place(Numbers, pool=hf.ResourcePool([1]))
+    )
+    assert flow.check(alone, dims={B: 8}).ok == (flow not in (too_short, one_number))

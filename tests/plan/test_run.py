@@ -1,0 +1,51 @@
+"""A plan run on any mesh and pools gives what the program means: every row once, in order, from the right rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hfdsl.runtime.running import Running
+from tests.plan.oracle import B, Program, R, Rows, Total, batch_of, programs, rows_of, some_rows
+
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, Rows):
+        return rows_of(value)
+    if isinstance(value, Total):
+        return {"total": value.total.value, "largest": value.largest.value}
+    return [plain(inner) for inner in value]
+
+
+def agrees(program: Program, running: Running, rows: int, seed: int) -> None:
+    batch = some_rows(rows, seed)
+    given_batch = batch_of(batch)
+    *whole, x, name = running.step(given_batch)
+    meant, meant_extra = program.meaning(batch)
+    assert plain(whole) == ([meant[1:], meant_extra] if program.everything else [])
+    assert x.tensor.tolist() == [list(row[0]) for row in meant[-1]]
+    assert name.objects == [row[1] for row in meant[-1]]
+    assert rows_of(given_batch) == batch, "the caller's own batch is never changed"
+
+
+@many
+@given(programs())
+def test_a_plan_means_what_the_program_means(program: Program) -> None:
+    plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})
+    with plan.launch() as running:
+        for seed in range(2):
+            agrees(program, running, program.rows, seed)
+
+
+@settings(many, max_examples=40)
+@given(programs(length=5), st.integers(1, 3))
+def test_sizes_may_come_with_the_batch(program: Program, times: int) -> None:
+    plan = program.dataflow().compile(program.deployment())
+    with plan.launch() as running:
+        agrees(program, running, program.rows, 0)
+        agrees(program, running, program.rows * times, 1)
+        agrees(program, running, program.rows, 2)
