@@ -144,9 +144,10 @@ class Actor(hf.Worker):
         import torch
 
         import small_policy
+        import spelling
 
         ids, mask = prompts.ids.tensor, prompts.mask.tensor
-        uniforms = None if greedy else hf.current_call().uniforms(small_policy.RESPONSE)
+        uniforms = None if greedy else hf.current_call().uniforms(spelling.RESPONSE)
         parts = [
             small_policy.generate(self.model, ids[i], mask[i], None if uniforms is None else uniforms[i])
             for i in small_policy.micro_batches(len(ids))
@@ -306,8 +307,8 @@ def batches() -> Iterator[Prompts]:
         yield batch(list(islice(problems, PROMPTS)))
 
 
-# for the command line: hfdsl check|plan|draw|run examples/grpo_reasoning.py:experiment (run starts where `make demo` left
-# its warm-up)
+# For the command line: hfdsl check|plan|draw|run examples/grpo_reasoning.py:experiment.
+# `run` starts from the warm-up that `make demo` has left.
 experiment = hf.Experiment(grpo, deploy("runs/grpo_reasoning/warm_up.pt"), SIZES, batches=batches)
 
 

@@ -19,7 +19,7 @@ class HfError(Exception):
         self.message = message
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process borders; the default protocol would replay ``args`` (one joined text) as two arguments.
+        # Exceptions cross process borders; the default would replay ``args``, one joined text, as two arguments.
         return (_restore, (type(self), self.__dict__.copy(), self.args))
 
 

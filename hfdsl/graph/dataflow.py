@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from hfdsl.graph.eager import eager_arguments, eager_run
 from hfdsl.graph.program import Graph
@@ -58,7 +58,7 @@ class Dataflow(Generic[P, R]):
         """
         from hfdsl.check.run import check
 
-        return check(self.body, deployment, dict[type[Dim], int](dims or {}))
+        return check(self.body, deployment, _sizes(dims))
 
     def compile(self, deployment: Deployment, dims: Mapping[DimT, int] | None = None) -> Plan:
         """The plan of this dataflow on ``deployment``.
@@ -68,7 +68,11 @@ class Dataflow(Generic[P, R]):
         """
         from hfdsl.plan.build import compile_dataflow
 
-        return compile_dataflow(self.body, deployment, dict[type[Dim], int](dims or {}))
+        return compile_dataflow(self.body, deployment, _sizes(dims))
+
+
+def _sizes(dims: Mapping[Any, int] | None) -> Mapping[type[Dim], int]:
+    return dims or {}
 
 
 def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:

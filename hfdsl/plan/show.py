@@ -30,8 +30,7 @@ def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:
     stage, label, where, protocol = str(step.stage), step.label, _where(plan, step), _protocol(step)
     reads = [edge for edge in plan.edges if edge.target == step.node]
     for i, edge in enumerate(reads):
-        first = i == 0
-        yield (stage, label, where, protocol, _edge(plan, edge)) if first else ("", "", "", "", _edge(plan, edge))
+        yield (stage, label, where, protocol, _edge(plan, edge)) if not i else ("", "", "", "", _edge(plan, edge))
     if not reads:
         yield stage, label, where, protocol, ""
 
@@ -40,8 +39,9 @@ def _where(plan: Plan, step: Step) -> str:
     if step.group == DRIVER:
         return "driver"
     pool = next(group.pool.name for group in plan.groups if group.name == step.group)
-    consecutive = len(step.ranks) > 2 and step.ranks == tuple(range(step.ranks[0], step.ranks[-1] + 1))
-    ranks = f"{step.ranks[0]}-{step.ranks[-1]}" if consecutive else ",".join(map(str, step.ranks))
+    first, last = min(step.ranks), max(step.ranks)
+    consecutive = len(step.ranks) > 2 and step.ranks == tuple(range(first, last + 1))
+    ranks = f"{first}-{last}" if consecutive else ",".join(map(str, step.ranks))
     return f"{pool} rank{'s' if len(step.ranks) > 1 else ''} {ranks}"
 
 

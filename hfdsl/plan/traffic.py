@@ -127,10 +127,11 @@ def reads(plan: Plan, step: Step, index: int, table: RowTable) -> Iterator[Read]
 def _distinct(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
     """The rows of all spans, each once."""
     merged: list[tuple[int, int]] = []
-    for start, stop in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            start, stop = merged[-1][0], max(merged.pop()[1], stop)
-        merged.append((start, stop))
+    for span in sorted(spans):
+        if merged and span[0] <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], span[1])
+        else:
+            merged.append(span)
     return merged
 
 

@@ -65,7 +65,7 @@ class Call:
 
 @contextmanager
 def seeded(call: Call) -> Iterator[None]:
-    """Within this, the global random streams (random, numpy, torch on the CPU) are derived from the call; then as before."""
+    """Within this, the global random streams (random, numpy, torch on the CPU) are derived from the call."""
     before = swap_streams(None)
     for _, _, start in _global_streams():
         start(call.stream_seed(2, call.rank))

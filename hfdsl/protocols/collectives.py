@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol as Structural, TypeVar
+from typing import Any, TypeVar
+from typing import Protocol as Structural
 
 from hfdsl.errors import ProtocolError
 from hfdsl.protocols.mesh import Mesh
@@ -13,7 +14,7 @@ T = TypeVar("T")
 
 
 class AxisGroup(ABC):
-    """The ranks along a mesh axis, in coordinate order. Every rank of the group must make the same calls in the same order."""
+    """The ranks along a mesh axis, in coordinate order; all of them must make the same calls in the same order."""
 
     size: int
     rank: int
@@ -23,8 +24,10 @@ class AxisGroup(ABC):
         """Every rank's value (a tensor of one shape, or any object that pickles), in coordinate order."""
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
-        """The ``sum``, ``mean``, ``max`` or ``min`` over ranks of a tensor or number; added in coordinate order, so that a run
-        gives the same bits on every backend."""
+        """The ``sum``, ``mean``, ``max`` or ``min`` over ranks of a tensor or number.
+
+        It is added in coordinate order, so that a run gives the same bits on every backend.
+        """
         reduced: T = reduce_in_order(self.all_gather(value), op)
         return reduced
 
@@ -83,7 +86,8 @@ def peers(mesh: Mesh, rank: int, axis: str) -> tuple[int, ...]:
     if axis == "world":
         return tuple(range(mesh.world_size))
     if axis not in mesh.order:
-        raise ProtocolError("HF409", f"the mesh {mesh} has no axis {axis!r}; there are {', '.join(mesh.order)} and world")
+        known = f"{', '.join(mesh.order)} and world"
+        raise ProtocolError("HF409", f"the mesh {mesh} has no axis {axis!r}; there are {known}")
     here = mesh.coordinates(rank)
     others = [
         r

@@ -89,9 +89,7 @@ class _Scatter(Structural):
     @overload
     def __call__(self, fn: Callable[[Me, A1], R], /) -> Callable[[Me, PerRank[A1]], PerRank[R]]: ...
     @overload
-    def __call__(
-        self, fn: Callable[[Me, A1, A2], R], /
-    ) -> Callable[[Me, PerRank[A1], PerRank[A2]], PerRank[R]]: ...
+    def __call__(self, fn: Callable[[Me, A1, A2], R], /) -> Callable[[Me, PerRank[A1], PerRank[A2]], PerRank[R]]: ...
     @overload
     def __call__(
         self, fn: Callable[[Me, A1, A2, A3], R], /

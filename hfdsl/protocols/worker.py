@@ -65,7 +65,7 @@ class Worker:
 
     _hf_rank: RankContext
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102  # nothing that a user calls
         # Bound here, not in __init__, so that a subclass's own __init__ may already read ``self.rank``.
         self = super().__new__(cls)
         self._hf_rank = current_rank.get() or RankContext.from_env()
@@ -102,10 +102,10 @@ class Worker:
         return self.mesh.coordinates(self.rank)
 
     def axis(self, name: str) -> AxisGroup:
-        """The ranks that differ from this one along one mesh axis only (``"dp"``, ``"tp"``, ``"pp"``), or all (``"world"``).
+        """The ranks that differ from this one along one mesh axis only, ``"dp"``, ``"tp"`` or ``"pp"``; or ``"world"``.
 
-        Raises ``ProtocolError`` (HF409) for an axis that the mesh does not have and ``ResourceError`` (HF513) where several
-        ranks are not run by a plan.
+        Raises ``ProtocolError`` (HF409) for an axis that the mesh does not have, and ``ResourceError`` (HF513) where no
+        plan runs these ranks.
 
         >>> Worker().axis("dp").all_reduce(2.5)
         2.5
@@ -114,7 +114,9 @@ class Worker:
         if len(ranks) == 1:
             return SoleRank()
         if self._hf_rank.collectives is None:
-            raise ResourceError("HF513", f"{type(self).__name__}.axis({name!r}) works where a plan runs the role; here there is none")
+            raise ResourceError(
+                "HF513", f"{type(self).__name__}.axis({name!r}) works where a plan runs the role; none does"
+            )
         return self._hf_rank.collectives.group(ranks, self.rank)
 
     def get_master_addr_port(self) -> tuple[str, str]:

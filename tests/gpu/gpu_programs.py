@@ -51,6 +51,7 @@ class Model(hf.Worker):
         self.weight.grad = None
         loss.backward()
         with torch.no_grad():
+            assert self.weight.grad is not None
             self.weight -= 0.1 * self.axis("dp").all_reduce(self.weight.grad, "mean")
         return Metrics(loss=float(loss.detach()), weight=float(self.weight.detach().sum()), device=int(y.is_cuda))
 

@@ -33,9 +33,7 @@ def inputs(rows: int = 8) -> p.Inputs:
 
 def deployment(ranks: int, *, use_gpu: bool, colocate: bool = True) -> hf.Deployment:
     pool = hf.ResourcePool([ranks], use_gpu=use_gpu)
-    return hf.Deployment(
-        model=hf.place(p.Model, 4, pool=pool), scale=hf.place(p.Scale, pool=pool, colocate=colocate)
-    )
+    return hf.Deployment(model=hf.place(p.Model, 4, pool=pool), scale=hf.place(p.Scale, pool=pool, colocate=colocate))
 
 
 @pytest.mark.parametrize("colocate", [True, False])
@@ -46,7 +44,9 @@ def test_a_plan_on_gpus_gives_what_it_gives_here(gpu_cluster: Any, ranks: int, c
     dims = {p.B: 8, p.R: 4}
     with p.train.compile(deployment(ranks, use_gpu=False), dims).launch("local") as running:
         expected = [running.step(inputs()) for _ in range(2)]
-    with p.train.compile(deployment(ranks, use_gpu=True, colocate=colocate), dims).launch("ray", timeout=120) as running:
+    with p.train.compile(deployment(ranks, use_gpu=True, colocate=colocate), dims).launch(
+        "ray", timeout=120
+    ) as running:
         found = [running.step(inputs()) for _ in range(2)]
     for (outputs, metrics), (want, wanted) in zip(found, expected, strict=True):
         torch.testing.assert_close(outputs.y.tensor.cpu(), want.y.tensor.cpu())
@@ -55,11 +55,10 @@ def test_a_plan_on_gpus_gives_what_it_gives_here(gpu_cluster: Any, ranks: int, c
 
 
 def test_the_imperative_layer_on_gpus(gpu_cluster: Any) -> None:
-    with RayResourcePool([GPUS]) as pool:
-        with RayWorkerGroup(pool, RayClassWithInitArgs(p.Accumulator, x=2)) as group:
-            assert group.execute_all_sync("add", x=[1] * GPUS) == [float(rank + 3) for rank in range(GPUS)]
-            assert len(set(group.uuid())) == GPUS
-            assert group.reduced() == [float(sum(rank + 3 for rank in range(GPUS)))] * GPUS
+    with RayResourcePool([GPUS]) as pool, RayWorkerGroup(pool, RayClassWithInitArgs(p.Accumulator, x=2)) as group:
+        assert group.execute_all_sync("add", x=[1] * GPUS) == [float(rank + 3) for rank in range(GPUS)]
+        assert len(set(group.uuid())) == GPUS
+        assert group.reduced() == [float(sum(rank + 3 for rank in range(GPUS)))] * GPUS
 
 
 def test_groups_on_halves_and_on_the_whole_share_devices(gpu_cluster: Any) -> None:
@@ -68,7 +67,11 @@ def test_groups_on_halves_and_on_the_whole_share_devices(gpu_cluster: Any) -> No
     halves = [RayResourcePool([1]), RayResourcePool([1])]
     both = merge_resource_pool(*halves)
     given = RayClassWithInitArgs(p.Accumulator, x=0)
-    with RayWorkerGroup(both, given) as whole, RayWorkerGroup(halves[0], given) as a, RayWorkerGroup(halves[1], given) as b:
+    with (
+        RayWorkerGroup(both, given) as whole,
+        RayWorkerGroup(halves[0], given) as a,
+        RayWorkerGroup(halves[1], given) as b,
+    ):
         assert [*a.uuid(), *b.uuid()] == list(whole.uuid())
     for pool in halves:
         pool.shutdown()

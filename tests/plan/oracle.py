@@ -189,9 +189,15 @@ def p_flipped(rows: list[Row]) -> list[Row]:
 
 
 SIMPLE = {
-    "three_d": "t", "padded_last": "l", "padded_cycle": "c", "flat": "d", "micro": "m", "grid": "g", "custom": "u",
+    "micro": "m",
+    "custom": "u",
+    "grid": "g",
     "zero": "z",
-}  # fmt: skip  # a table
+    "padded_cycle": "c",
+    "padded_last": "l",
+    "flat": "d",
+    "three_d": "t",
+}
 
 
 # -- random programs
@@ -336,7 +342,7 @@ def with_parameters(function: Any, roles: list[str]) -> Any:
 # -- random deployments
 
 
-SHAPES = [(1, 1, 1), (1, 2, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2), (2, 2, 2), (1, 3, 1), (1, 1, 4), (2, 1, 1)]
+SHAPES = [(1, 2, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2), (2, 2, 2), (1, 3, 1), (1, 4, 1), (1, 1, 4), (2, 1, 1), (1, 1, 1)]
 
 
 @st.composite
@@ -372,31 +378,41 @@ def places(draw: st.DrawFn) -> tuple[Place, ...]:
 
 
 @st.composite
-def programs(draw: st.DrawFn, length: int = 7) -> Program:
-    program = Program(draw(places()), draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12])), draw(st.booleans()))
+def programs(draw: st.DrawFn, length: int = 8) -> Program:
+    """A sequence of instructions that work out on their deployment; the latest values are read most."""
+    program = Program(draw(places()), draw(st.sampled_from([12, 8, 24, 4, 6, 3, 2, 1])), draw(st.booleans()))
     sizes = [program.rows]
-    for _ in range(draw(st.integers(1, length))):
-        v = draw(st.integers(0, len(sizes) - 1))
+    for _ in range(draw(st.integers(2, length))):
+        v = max(0, len(sizes) - 1 - draw(st.integers(0, 2)))
         n = sizes[v]
-        alike = [w for w, size in enumerate(sizes) if size == n]
-        options: list[tuple[Any, ...]] = [("plus", v, draw(st.integers(-3, 3))), ("centre", v), ("loose", v)]
-        options.append(("pack", v, draw(st.sampled_from(alike))))
-        if n <= 12:
-            options.append(("repeat", v, draw(st.integers(1, 4))))
-        options += [("part", v, count, draw(st.integers(0, count - 1))) for count in (2, 3) if n % count == 0]
-        options += [("swap", v)] if n % 2 == 0 else []
-        for r, place in enumerate(program.places):
-            options += [(m, r, v) for m in (*SIMPLE, "pairs", "total") if n % place.chunks(m) == 0]
-            if n % place.chunks("both") == 0:
-                options += [(m, r, v, draw(st.sampled_from(alike))) for m in ("both", "column")]
-            rank = draw(st.integers(0, place.mesh.world_size - 1))
-            options += [(m, r, v, rank) for m in ("everywhere", "given")]
-            options.append(("stages", r, v, draw(st.integers(0, place.mesh.pp - 1))))
-        step = draw(st.sampled_from(options))
+        kinds = options(draw, program, v, n, [w for w, size in enumerate(sizes) if size == n])
+        step = draw(st.sampled_from([group for group in kinds if group]).flatmap(st.sampled_from))
         program.steps.append(step)
         if step[0] != "total":
             sizes.append(n * step[2] if step[0] == "repeat" else n // step[2] if step[0] == "part" else n)
     return program
+
+
+def options(draw: st.DrawFn, program: Program, v: int, n: int, alike: list[int]) -> list[list[tuple[Any, ...]]]:
+    """The instructions that work out on value ``v`` of ``n`` rows, by kind; ``alike``: values of as many rows."""
+    functions = [
+        ("plus", v, draw(st.integers(-3, 3))),
+        ("centre", v),
+        ("loose", v),
+        *([("swap", v)] if n % 2 == 0 else []),
+    ]
+    repeats = [("repeat", v, times) for times in (2, 3) if n * times <= 36]
+    parts = [("part", v, count, index) for count in (2, 3) for index in range(count) if n % count == 0]
+    simple: list[tuple[Any, ...]] = []
+    two: list[tuple[Any, ...]] = [("pack", v, draw(st.sampled_from(alike)))]
+    lists: list[tuple[Any, ...]] = []
+    for r, place in enumerate(program.places):
+        simple += [(m, r, v) for m in (*SIMPLE, "pairs", "total") if n % place.chunks(m) == 0]
+        if n % place.chunks("both") == 0:
+            two += [(m, r, v, draw(st.sampled_from(alike))) for m in ("both", "column")]
+        rank, stage = draw(st.integers(0, place.mesh.world_size - 1)), draw(st.integers(0, place.mesh.pp - 1))
+        lists += [("everywhere", r, v, rank), ("given", r, v, rank), ("stages", r, v, stage)]
+    return [simple, functions, [*repeats, *parts, *parts], simple, two, lists]
 
 
 def batch_of(rows: list[Row]) -> Rows:

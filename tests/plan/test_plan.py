@@ -121,7 +121,8 @@ def test_unknown_sizes_are_unknown_bytes() -> None:
         return role.flat(role.three_d(rows))
 
     deployment = hf.Deployment(role=hf.place(Role, 2, pool=hf.ResourcePool([2])))
-    known = [flow.compile(deployment, dims=dims).edges for dims in ({B: 4, R: 2}, {B: 4}, {})]
+    sizes: list[dict[type[hf.Dim], int]] = [{B: 4, R: 2}, {B: 4}, {}]
+    known = [flow.compile(deployment, dims=dims).edges for dims in sizes]
     assert [[edge.bytes for edge in edges] for edges in known] == [[4 * 20, 4 * 20], [None, None], [None, None]]
 
 

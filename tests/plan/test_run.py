@@ -7,10 +7,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hfdsl as hf
 from hfdsl.runtime.running import Running
 from tests.plan.oracle import B, Program, R, Rows, Total, batch_of, programs, rows_of, some_rows
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def plain(value: Any) -> Any:
@@ -49,3 +50,18 @@ def test_sizes_may_come_with_the_batch(program: Program, times: int) -> None:
         agrees(program, running, program.rows, 0)
         agrees(program, running, program.rows * times, 1)
         agrees(program, running, program.rows, 2)
+
+
+class Same(hf.Worker):
+    @hf.register(hf.Protocol("EVERYWHERE"))
+    def count(self, rows: Rows) -> Total:
+        return Total(total=len(rows), largest=self.rank)
+
+
+def test_a_value_that_every_rank_has_is_taken_once() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, same: Same) -> Total:
+        return same.count(rows)
+
+    with flow.compile(hf.Deployment(same=hf.place(Same, pool=hf.ResourcePool([3])))).launch() as running:
+        assert plain(running.step(batch_of(some_rows(5)))) == {"total": 5, "largest": 0}

@@ -74,6 +74,7 @@ class Actor(hf.Worker):
         loss = ((x @ self.weight[:3] - weighted.reward.tensor.double()) ** 2).mean()
         self.weight.grad = None
         loss.backward()
+        assert self.weight.grad is not None
         gradient = self.axis("dp").all_reduce(self.weight.grad, "mean")
         with torch.no_grad():
             self.weight -= 0.1 * gradient

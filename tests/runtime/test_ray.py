@@ -85,7 +85,7 @@ def test_random_streams_are_those_of_the_local_backend(ray_cluster: Any) -> None
     plan = p.noises.compile(shared(), {p.B: 4, p.P: 2, p.R: 3})
     results = []
     for backend in ("local", "ray"):
-        with plan.launch(backend, seed=5) as running:  # type: ignore[arg-type]  # a literal either way
+        with plan.launch(backend, seed=5) as running:
             results.append([running.step(p.batch(4)) for _ in range(2)])
     assert results[0] == results[1]
     first, second = results[0]
@@ -106,7 +106,7 @@ def test_custom_functions_get_whole_values_in_the_driver(ray_cluster: Any) -> No
     plan = p.custom.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
     rewards = []
     for backend in ("local", "ray"):
-        with plan.launch(backend) as running:  # type: ignore[arg-type]  # a literal either way
+        with plan.launch(backend) as running:
             rewards.append(running.step(p.batch(4)).reward.tensor)
     assert torch.equal(*rewards)
 
@@ -209,6 +209,7 @@ def assert_released(ray: Any) -> None:
     """No placement group stays, and no actor lives, a moment later."""
     from ray.util.placement_group import placement_group_table
 
+    held: list[Any] = []
     for _ in range(50):
         held = [g for g in placement_group_table().values() if g["state"] != "REMOVED"]
         free = ray.available_resources().get("CPU", 0) == ray.cluster_resources()["CPU"]
@@ -245,7 +246,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     """A program with a cluster of its own, interrupted as a terminal does it: the signal goes to the whole group."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path.cwd())}
     environment.pop("RAY_ADDRESS", None)
     program = subprocess.Popen(
         [sys.executable, str(script)],
@@ -264,7 +265,8 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     os.killpg(program.pid, signal.SIGINT)
     rest, _ = program.communicate(timeout=60)
     assert program.returncode != 0, "".join(lines) + rest
-    workers = [int(line.split("pid ")[-1].split()[0].rstrip(")")) for line in lines if "pid" in line and "INFO" not in line]
+    told = [line for line in lines if "pid" in line and "INFO" not in line]
+    workers = [int(line.split("pid ")[-1].split()[0].rstrip(")")) for line in told]
     deadline = time.monotonic() + 20
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.2)

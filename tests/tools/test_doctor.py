@@ -17,9 +17,7 @@ from hfdsl.tools.doctor import Row, package
 def test_doctor_without_canary(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--no-canary", "--format", "json"])
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert {"python", "hfdsl", "torch", "ray", "transformers", "mypy", "pyright", "NVIDIA driver"} <= set(
-        rows
-    )
+    assert {"python", "hfdsl", "torch", "ray", "transformers", "mypy", "pyright", "NVIDIA driver"} <= set(rows)
     assert not any("canary" in name for name in rows)
     assert code == any(row["status"] == "broken" for row in rows.values())
 

@@ -248,6 +248,8 @@ def main(loader: Iterable[Prompts]) -> None:
     report = grpo.check(deployment, dims={B: 64, P: 512, R: 512})
     if not report.ok:
         print(report, report.codes, report.json())
+    rows = {B: 64}
+    print(grpo.check(deployment, dims=rows))
     plan = grpo.compile(deployment, dims={B: 64, P: 512, R: 512})
     with plan.launch(backend="local", seed=1) as running:
         for prompts in loader:
