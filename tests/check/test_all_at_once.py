@@ -94,5 +94,5 @@ def test_sizes_that_are_none_are_told_and_the_rest_is_checked() -> None:
     for wrong in (0, -4, 2.5, True, "64", None):
         report = program.check(deployment, dims={B: 10, P: wrong})  # type: ignore[dict-item]
         assert report.codes == ("HF310", "HF302"), str(report)
-    assert program.check(deployment, dims={"B": 8, R: 1}).codes == ("HF302", "HF319")  # type: ignore[dict-item]
+    assert program.check(deployment, dims={"B": 8, R: 1}).codes == ("HF302", "HF319")  # type: ignore[type-var]
     assert prelude.pool.world_size == 4
