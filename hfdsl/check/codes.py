@@ -86,6 +86,8 @@ CODES: dict[str, Code] = {
     "HF602": Code("a result that nobody reads", "warning"),
     "HF603": Code("a dataflow that returns something else than values of the graph"),
     "HF610": Code("the dataflow raised while it was traced"),
+    # HF7xx effects
+    "HF703": Code("a body that writes into what it was given"),
     # HF8xx running
     "HF802": Code("a value that cannot be sent to another process"),
     "HF805": Code("a body's result is not what its signature says"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import WiringError
+from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import LIST_KINDS, Signature, role_signatures
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions
@@ -42,12 +43,13 @@ def eager_run(dataflow: str, seed: int, step: int) -> Iterator[None]:
 
 
 @contextmanager
-def next_call(rows: int | None = None) -> Iterator[None]:
-    """The next call of the running dataflow; outside of one it changes nothing."""
+def next_call(arguments: tuple[Any, ...]) -> Iterator[None]:
+    """The next call of the running dataflow, on the rows of its first record; outside of one it changes nothing."""
     run = _run.get()
     if run is None:
         yield
         return
+    rows = next((len(a) for a in arguments if isinstance(a, Batch) and schema(type(a)).row is not None), None)
     call = Call(run.seed, run.step, run.calls, 0, 0, rows, run.dataflow)
     run.calls += 1
     with in_call(call), seeded(call):
@@ -80,8 +82,7 @@ class EagerRole:
 
     def _call(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         body = getattr(self._worker, signature.name)
-        rows = next((len(a) for a in (*args, *kwargs.values()) if isinstance(a, Batch) and _has_rows(a)), None)
-        with next_call(rows):
+        with next_call((*args, *kwargs.values())):
             mode = signature.registration.meaning if signature.registration else None
             if isinstance(mode, Functions) and signature.registration.execute_mode is Execute.ALL:  # type: ignore[union-attr]  # mode came from it
                 group = _SoleGroup((self._worker,))
@@ -89,12 +90,10 @@ class EagerRole:
                 return mode.collect_fn(group, [body(*[a[0] for a in split], **{n: a[0] for n, a in named.items()})])
             if signature.protocol and signature.protocol.takes == "per_rank":
                 args, kwargs = tuple(a[0] for a in args), {name: a[0] for name, a in kwargs.items()}
-            result = body(*args, **kwargs)  # one rank: every declared split is the whole
+            given = dict(zip((port.name for port in signature.ports), args, strict=False)) | kwargs
+            with inputs_unchanged(f"{self._name}.{signature.name}", given):
+                result = body(*args, **kwargs)  # one rank: every declared split is the whole
             return result if signature.gives == "whole" else LIST_KINDS[signature.gives]([result])
-
-
-def _has_rows(batch: Batch) -> bool:
-    return schema(type(batch)).row is not None
 
 
 def eager_arguments(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

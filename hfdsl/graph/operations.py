@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.graph.eager import next_call
+from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, function_signature
 from hfdsl.graph.trace import active_tracer
 from hfdsl.types.batches import Batch, schema
@@ -59,7 +60,8 @@ def function(body: Any = None, /, *, rows: Rows = Independent) -> Any:
         tracer = active_tracer((*args, *kwargs.values()))
         if tracer is not None:
             return tracer.call_function(signature, args, kwargs)
-        with next_call():
+        given = dict(zip((port.name for port in signature().ports), args, strict=False)) | kwargs
+        with next_call((*args, *kwargs.values())), inputs_unchanged(body.__name__, given):
             return body(*args, **kwargs)
 
     return call

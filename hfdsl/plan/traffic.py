@@ -119,12 +119,16 @@ def reads(plan: Plan, step: Step, index: int, table: RowTable) -> Iterator[Read]
         chunk = step.chunk_of[index]
         spans = padded_spans(*((given[chunk], given[chunk + 1]) if given else (0, rows)), rows, step.pad)
         for column in columns_of(port.type, operand):
-            for start, stop in _distinct(spans):
+            needed: dict[tuple[int, str], list[tuple[int, int]]] = {}
+            for start, stop in spans:
                 for node, stored, first, last in reader.resolve(operand.node, column, start, stop):
+                    needed.setdefault((node, stored), []).append((first, last))
+            for (node, stored), parts in needed.items():
+                for first, last in _distinct(parts):
                     yield from (Read(node, stored, piece, n) for piece, n in reader.chunks(node, stored, first, last))
 
 
-def _distinct(spans: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+def _distinct(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The rows of all spans, each once."""
     merged: list[tuple[int, int]] = []
     for span in sorted(spans):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hfdsl.errors import RoleError, WiringError
+from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan, Step
@@ -116,7 +117,7 @@ class Executor:
         rows = last - first if last is not None else None
         call = Call(self._seed, order.number, step.call, self._rank, first, rows, order.plan)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
-        with in_call(call), seeded(call):
+        with in_call(call), seeded(call), inputs_unchanged(step.label, arguments):
             try:
                 result = body(**arguments)
             except RoleError:

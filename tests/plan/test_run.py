@@ -11,7 +11,7 @@ import hfdsl as hf
 from hfdsl.runtime.running import Running
 from tests.plan.oracle import B, Program, R, Rows, Total, batch_of, programs, rows_of, some_rows
 
-many = settings(max_examples=2000, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def plain(value: Any) -> Any:

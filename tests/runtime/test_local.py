@@ -1,0 +1,414 @@
+"""The local backend: ranks take turns, collectives meet, and what goes wrong says who, where and when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.errors import HfError, ResourceError, RoleError, SizeError, WiringError
+from hfdsl.runtime.local import Turns
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.i64[B, R]
+
+
+class Named(Rows):
+    name: hf.Obj[str, B]
+
+
+class Sums(hf.Batch):
+    value: hf.i64[B]
+
+
+class Metrics(hf.Batch):
+    total: hf.Metric[int, Literal["sum"]]
+
+
+def rows(count: int, r: int = 1) -> Rows:
+    return Rows(x=torch.arange(count * r).view(count, r))
+
+
+def run(body: Callable[..., Any], role: type[hf.Worker], mesh: hf.Mesh, *args: Any, **options: Any) -> hf.dataflow:
+    deployment = hf.Deployment(role=hf.place(role, *args, pool=hf.ResourcePool([mesh.world_size]), mesh=mesh))
+    body.__annotations__ = {"batch": Rows, "role": role}
+    return hf.dataflow(body).compile(deployment).launch(**options)
+
+
+# -- turns
+
+
+def test_turns_run_in_rank_order_and_one_at_a_time() -> None:
+    seen: list[str] = []
+    turns = Turns()
+    here: set[int] = set()
+
+    def body(rank: int) -> Callable[[], int]:
+        def run() -> int:
+            seen.append(f"{rank} starts")
+            here.add(rank)
+            turns.wait(rank, lambda: len(here) == 3)
+            seen.append(f"{rank} ends")
+            return rank * rank
+
+        return run
+
+    assert turns.run([body(rank) for rank in range(3)]) == [0, 1, 4]
+    assert seen == ["0 starts", "1 starts", "2 starts", "2 ends", "0 ends", "1 ends"]
+    here.clear()
+    assert turns.run([body(rank) for rank in range(3)]) == [0, 1, 4], "turns can be taken again"
+
+
+def test_a_rank_that_waits_for_nobody_is_told() -> None:
+    turns = Turns()
+
+    def waits() -> None:
+        turns.wait(0, lambda: False)
+
+    with pytest.raises(RoleError, match=r"rank 0 waits for its peers in a collective, but every rank that is left"):
+        turns.run([waits, lambda: None])
+    assert turns.run([lambda: 1, lambda: 2]) == [1, 2]
+
+
+def test_the_error_of_a_rank_comes_before_those_who_wait_for_it() -> None:
+    turns = Turns()
+
+    def waits() -> None:
+        turns.wait(0, lambda: False)
+
+    def fails() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        turns.run([waits, fails])
+
+
+# -- collectives
+
+
+class Talks(hf.Worker):
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def gather(self, batch: Rows) -> str:
+        return f"{self.axis('tp').all_gather(self.rank)} {self.axis('dp').all_gather(self.rank)}"
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def reduce(self, batch: Rows) -> str:
+        world = self.axis("world")
+        world.barrier()
+        parts = [world.all_reduce(self.rank, op) for op in ("sum", "mean", "max", "min")]
+        return f"{parts} {world.broadcast(self.rank, source=2)} {world.size} {world.rank}"
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def total(self, batch: Rows) -> Sums:
+        whole = self.axis("dp").all_reduce(batch.x.tensor.sum())
+        gathered = self.axis("dp").all_gather(whole)
+        whole += 1  # the others' copies are their own
+        assert all(int(other) == int(gathered[0]) for other in gathered)
+        return Sums(value=batch.x.tensor[:, 0] + gathered[0])
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def alone(self, batch: Rows) -> None:
+        if self.rank == 1:
+            self.axis("world").barrier()
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def breaks(self, batch: Rows) -> None:
+        if self.rank == 1:
+            raise ValueError("no more memory")
+        self.axis("world").barrier()
+
+    @hf.register(hf.Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
+    def zero_waits(self, batch: Rows) -> None:
+        self.axis("world").barrier()
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def nowhere(self, batch: Rows) -> None:
+        self.axis("ep")
+
+
+def test_axes_are_those_of_the_mesh() -> None:
+    mesh = hf.Mesh(dp=2, tp=2, order=("tp", "dp", "pp"))
+    with run(lambda batch, role: role.gather(batch), Talks, mesh) as running:
+        assert running.step(rows(1)) == ["[0, 2] [0, 1]", "[1, 3] [0, 1]", "[0, 2] [2, 3]", "[1, 3] [2, 3]"]
+    with run(lambda batch, role: role.reduce(batch), Talks, hf.Mesh(dp=4)) as running:
+        assert running.step(rows(1)) == [f"[6, 1.5, 3, 0] 2 4 {rank}" for rank in range(4)]
+
+
+@pytest.mark.parametrize("mesh", [hf.Mesh(), hf.Mesh(dp=4), hf.Mesh(dp=2, tp=2), hf.Mesh(pp=2, dp=2)])
+def test_a_sum_over_ranks_is_the_sum_over_rows(mesh: hf.Mesh) -> None:
+    with run(lambda batch, role: role.total(batch), Talks, mesh) as running:
+        for _ in range(2):
+            assert running.step(rows(4)).value.tensor.tolist() == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "parts"),
+    [
+        ("alone", "HF806", ["'role.alone' raised on rank 1 in step 0", "rank 1 waits for its peers", "ended: 0"]),
+        ("breaks", "HF806", ["'role.breaks' raised on rank 1 in step 0: ValueError: no more memory"]),
+        ("zero_waits", "HF806", ["'role.zero_waits' raised on rank 0", "rank 0 waits for its peers"]),
+        ("nowhere", "HF806", ["raised on rank 0 in step 0", "has no axis 'ep'; there are pp, dp, tp and world"]),
+    ],
+)
+def test_what_goes_wrong_among_ranks(method: str, code: str, parts: list[str]) -> None:
+    with run(lambda batch, role: getattr(role, method)(batch), Talks, hf.Mesh(dp=2)) as running:
+        with pytest.raises(RoleError) as error:
+            running.step(rows(2))
+        assert error.value.code == code
+        for part in parts:
+            assert part in str(error.value)
+
+
+# -- errors of bodies
+
+
+class Fails(hf.Worker):
+    def __init__(self, at: str = "") -> None:
+        if at == "init":
+            raise OSError("no checkpoint")
+        self.count = 0
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def third(self, batch: Rows) -> Rows:
+        self.count += 1
+        if self.count == 3 and self.rank == 1:
+            raise ArithmeticError("loss is nan")
+        return batch
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def wrong(self, batch: Rows, how: str = "") -> Rows:
+        if how == "none":
+            return None  # type: ignore[return-value]  # a mistake on purpose
+        if how == "other":
+            return Sums(value=batch.x.tensor[:, 0])  # type: ignore[return-value]  # a mistake on purpose
+        return batch[1:]
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def column(self, batch: Rows, how: str = "") -> hf.i64[B, R]:
+        if how == "tensor":
+            return batch.x.tensor  # type: ignore[return-value]  # a mistake on purpose
+        return hf.i64(batch.x.tensor.float() if how == "dtype" else batch.x.tensor[:, 0])
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def one_rank(self, batch: Rows) -> Rows:
+        return batch if self.coordinates.tp == 0 else None  # type: ignore[return-value]  # nobody looks at it
+
+    @hf.register(dispatch_mode={"dispatch_fn": lambda g, a: (([a] * g.world_size,), {}), "collect_fn": lambda g, o: o})
+    def listed(self, batch: Rows) -> Rows:
+        return batch
+
+    @hf.register(dispatch_mode={"dispatch_fn": lambda g, a: (([a],), {}), "collect_fn": lambda g, o: o[0]})
+    def short(self, batch: Rows) -> Rows:
+        return batch
+
+
+def test_a_role_error_says_role_method_rank_step_and_the_workers_lines() -> None:
+    with run(lambda batch, role: role.third(batch), Fails, hf.Mesh(dp=2)) as running:
+        assert running.steps == 0
+        for step in range(2):
+            running.step(rows(4))
+            assert running.steps == step + 1
+        with pytest.raises(RoleError) as error:
+            running.step(rows(4))
+        text = str(error.value)
+        assert text.startswith("HF806: 'role.third' raised on rank 1 in step 2: ArithmeticError: loss is nan\n\n")
+        assert 'raise ArithmeticError("loss is nan")' in text
+        assert "in third" in text
+        assert running.steps == 2, "a step that failed never happened"
+        with pytest.raises(HfError, match=r"HF808: the run of '.*' is broken since step 2 of .* launch the plan again"):
+            running.step(rows(4))
+
+
+def test_a_constructor_that_raises_is_told_before_the_first_step() -> None:
+    with pytest.raises(RoleError, match=r"HF806: 'role.__init__ \(Fails\)' raised on rank 0: OSError: no checkpoint"):
+        run(lambda batch, role: role.third(batch), Fails, hf.Mesh(dp=2), "init")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda b, r: r.wrong(b, "none"), "'role.wrong' declares Rows and returned NoneType on rank 0"),
+        (lambda b, r: r.wrong(b, how="other"), "'role.wrong' declares Rows and returned Sums on rank 0"),
+        (lambda b, r: r.wrong(b), "'role.wrong' returned 1 rows of Rows on rank 0, where its 2 input rows make 2"),
+        (
+            lambda b, r: r.column(b, "tensor"),
+            "'role.column' declares i64[B, R] and returned Tensor on rank 0; wrap the tensor: hf.i64(tensor)",
+        ),
+        (
+            lambda b, r: r.column(b, "dtype"),
+            "'role.column' declares i64[B, R] and returned torch.float32 of shape (2, 1)",
+        ),
+        (lambda b, r: r.column(b), "'role.column' declares i64[B, R] and returned torch.int64 of shape (2,) on rank 0"),
+        (lambda b, r: r.listed(b), "'role.listed' declares Rows and returned list from its collect function"),
+    ],
+)
+def test_a_result_is_held_against_its_signature(call: Callable[[Any, Any], Any], text: str) -> None:
+    with run(lambda batch, role: call(batch, role), Fails, hf.Mesh(dp=2)) as running:
+        with pytest.raises(WiringError) as error:
+            running.step(rows(4))
+        assert str(error.value).startswith(f"HF805: {text}")
+
+
+def test_results_of_ranks_that_are_not_collected_are_never_looked_at() -> None:
+    with run(lambda batch, role: role.one_rank(batch), Fails, hf.Mesh(dp=2, tp=2)) as running:
+        assert running.step(rows(4)).x.tensor[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_a_dispatch_function_gives_one_value_a_rank() -> None:
+    with run(lambda batch, role: role.short(batch), Fails, hf.Mesh(dp=2)) as running:
+        with pytest.raises(WiringError, match=r"HF407: the dispatch function of 'role.short' made 1 entries for argum"):
+            running.step(rows(4))
+
+
+# -- inputs
+
+
+@hf.dataflow
+def pair(left: Rows, right: Rows, role: Fails) -> tuple[Rows, Rows]:
+    return role.third(left), right
+
+
+PAIR = hf.Deployment(role=hf.place(Fails, pool=hf.ResourcePool([2])))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "family", "text"),
+    [
+        ((rows(2),), {}, WiringError, "HF203: 'pair' is stepped without its input 'right' (it takes left: Rows, rig"),
+        ((rows(2),) * 3, {}, WiringError, "HF202: 'pair' takes 2 batches (left: Rows, right: Rows), got 3"),
+        ((rows(2),), {"rigth": rows(2)}, WiringError, "HF202: 'pair' has no input 'rigth'; did you mean 'right'?"),
+        ((rows(2), torch.zeros(2)), {}, WiringError, "HF206: input 'right' of 'pair' takes Rows, got Tensor"),
+        ((rows(3), rows(3)), {}, SizeError, "HF310: "),
+        (
+            (rows(2), rows(4)),
+            {},
+            SizeError,
+            "HF302: input 'right': column 'x' has 4 where B = 2 (input 'left' has B = 2)",
+        ),
+        ((rows(2), rows(2, 3)), {}, SizeError, "HF302: input 'right': column 'x' has 3 where R = 1"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused_and_break_nothing(
+    args: tuple[Any, ...], kwargs: dict[str, Any], family: type[HfError], text: str
+) -> None:
+    with pair.compile(PAIR).launch() as running:
+        with pytest.raises(family) as error:
+            running.step(*args, **kwargs)
+        assert str(error.value).startswith(text)
+        left, right = running.step(right=rows(2), left=Named(x=rows(2).x, name=["a", "b"]))
+        assert (type(left), type(right), running.steps) == (Rows, Rows, 1)
+
+
+def test_a_size_that_the_plan_was_compiled_for_is_kept() -> None:
+    with pair.compile(PAIR, dims={B: 4}).launch() as running:
+        with pytest.raises(SizeError, match=r"HF302: .* has 2 where B = 4 \(the plan was compiled for B = 4\)"):
+            running.step(rows(2), rows(2))
+        running.step(rows(4), rows(4))
+
+
+def test_a_closed_run_is_over() -> None:
+    with pair.compile(PAIR).launch() as running:
+        running.step(rows(2), rows(2))
+        assert set(running.timings) == {"role.third"}
+        assert [(done.label, done.rank) for done in running.timeline] == [("role.third", 0), ("role.third", 1)]
+    running.close()
+    with pytest.raises(HfError, match="HF808: the run of 'pair' is closed; launch the plan again"):
+        running.step(rows(2), rows(2))
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(ResourceError, match="HF518: no backend 'slurm'; there are 'local' and 'ray'"):
+        pair.compile(PAIR).launch(backend="slurm")  # type: ignore[arg-type]  # a mistake on purpose
+
+
+def test_an_evaluation_runs_beside_the_training_on_the_same_workers() -> None:
+    @hf.dataflow
+    def evaluate(batch: Rows, role: Fails) -> Rows:
+        return role.third(batch)
+
+    with pair.compile(PAIR).launch() as running:
+        beside = running.also(evaluate.compile(PAIR))
+        running.step(rows(2), rows(2))
+        beside.step(rows(2))
+        assert (running.steps, beside.steps) == (1, 1)
+        with pytest.raises(RoleError, match="'role.third' raised on rank 1 in step 1"):
+            running.step(rows(2), rows(2))  # the third call of that worker
+        with pytest.raises(HfError, match="HF808"):
+            beside.step(rows(2))
+        with pytest.raises(ResourceError, match="HF519"):
+            running.also(pair.compile(hf.Deployment(role=hf.place(Fails, pool=hf.ResourcePool([2])))))
+
+
+# -- random streams
+
+
+class Draws(hf.Worker):
+    def __init__(self) -> None:
+        self.weights = torch.rand(3)
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO, pad="repeat_last")
+    def by_row(self, batch: Rows) -> Sums:
+        return Sums(value=(hf.current_call().uniforms(2).sum(1) * 1e6).long())
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def from_globals(self, batch: Rows) -> Sums:
+        first = torch.rand(len(batch)) + random.random() + float(np.random.rand())  # noqa: NPY002  # the global stream
+        self.axis("dp").barrier()  # another rank draws meanwhile
+        second = torch.rand(len(batch))
+        return Sums(value=((first + 10 * second) * 1e6).long())
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def own(self, batch: Rows) -> str:
+        return f"{torch.rand(1, generator=hf.current_call().generator()).item():.6f} {self.weights.tolist()}"
+
+
+MESHES = [hf.Mesh(), hf.Mesh(dp=4), hf.Mesh(dp=2, tp=2), hf.Mesh(pp=2, dp=2, order=("dp", "tp", "pp")), hf.Mesh(dp=3)]
+
+
+def drawn(method: str, mesh: hf.Mesh, count: int = 4, **options: Any) -> list[list[int]]:
+    with run(lambda batch, role: getattr(role, method)(batch), Draws, mesh, **options) as running:
+        return [running.step(rows(count)).value.tensor.tolist() for _ in range(2)]
+
+
+@settings(max_examples=10)
+@given(st.sampled_from(MESHES), st.integers(1, 9), st.integers(0, 2))
+def test_the_numbers_of_a_row_are_the_same_on_any_mesh(mesh: hf.Mesh, count: int, seed: int) -> None:
+    on_one = drawn("by_row", hf.Mesh(), count, seed=seed)
+    assert drawn("by_row", mesh, count, seed=seed) == on_one
+    assert len({*on_one[0], *on_one[1]}) == 2 * count, "every row and step has numbers of its own"
+    assert drawn("by_row", mesh, count, seed=seed + 1) != on_one
+
+
+def test_global_streams_are_the_ranks_own_and_the_callers_go_on_as_before() -> None:
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002  # the global stream
+    torch.manual_seed(3)
+    expected = random.random(), float(np.random.rand()), torch.rand(2).tolist()  # noqa: NPY002
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    torch.manual_seed(3)
+    first = drawn("from_globals", hf.Mesh(dp=2))
+    assert (random.random(), float(np.random.rand()), torch.rand(2).tolist()) == expected  # noqa: NPY002
+    assert drawn("from_globals", hf.Mesh(dp=2)) == first
+    assert len({*first[0], *first[1]}) == 8
+
+
+def test_replicas_start_out_equal_and_draw_apart() -> None:
+    with run(lambda batch, role: role.own(batch), Draws, hf.Mesh(dp=3)) as running:
+        said = [text.split(" ", 1) for text in running.step(rows(1))]
+    assert len({number for number, _ in said}) == 3
+    assert len({weights for _, weights in said}) == 1
