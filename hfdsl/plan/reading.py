@@ -174,7 +174,7 @@ def unpack(kind: PortType, piece: Piece) -> Any:
     return rebuild(kind.record, dict(piece)) if isinstance(kind, RecordType) else wrap(kind, piece[VALUE])
 
 
-def pack(kind: PortType, value: Any) -> dict[str, Any]:
+def pack(value: Any) -> dict[str, Any]:
     """What a body returned as raw columns."""
     if isinstance(value, Batch):
         return value.__hf_columns__

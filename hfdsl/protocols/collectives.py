@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from typing import Protocol as Structural
 
@@ -46,8 +46,14 @@ class SoleRank(AxisGroup):
     size, rank = 1, 0
 
     def all_gather(self, value: T) -> list[T]:
-        """The value alone."""
-        return [value]
+        """The value alone; a tensor is a copy, as it would be from another process."""
+        return [copied(value)]
+
+
+def copied(value: T) -> T:
+    """A tensor that shares nothing with the value; of other objects the value itself."""
+    clone: Callable[[], T] | None = getattr(value, "clone", None)
+    return clone() if clone is not None else value
 
 
 class Collectives(Structural):

@@ -126,7 +126,7 @@ class Executor:
                 raise _role_error(step.label, self._rank, order.number, error) from None
         if step.custom is not None or self._rank in step.layout.holders or step.layout.group != step.group:
             check_result(step, result, f"on rank {self._rank}")  # of other ranks nobody looks at the result
-        columns = pack(step.signature.returns, result)
+        columns = pack(result)
         return columns if step.custom else _real_rows(step, chunk, order.table, columns, self._rank)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-from hfdsl.errors import RoleError
+from hfdsl.errors import HfError
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Piece
 from hfdsl.protocols.call import swap_streams
-from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.protocols.collectives import AxisGroup, copied
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.executor import Done, Executor, Order
 
@@ -33,7 +33,7 @@ class Turns:
         self._stuck: str | None = None
 
     def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
-        """Run all; the first error (by rank) is raised after every rank has ended."""
+        """Run all; the first error is raised after every rank has ended."""
         self._turn, self._count, self._stuck = 0, len(bodies), None
         self._waits.clear()
         self._over.clear()
@@ -59,9 +59,8 @@ class Turns:
             thread.start()
         for thread in threads:
             thread.join()
-        own = [error for error in errors.values() if not isinstance(error, _StuckError)]
         if errors:
-            raise own[0] if own else next(iter(errors.values()))
+            raise next(iter(errors.values()))  # those who wait for the one that failed fail after it
         return results
 
     def wait(self, number: int, ready: Callable[[], bool]) -> None:
@@ -77,7 +76,7 @@ class Turns:
                 self._pass_on()
             self._condition.wait_for(lambda: self._stuck or (self._turn == number and ready()))
             if self._stuck and not ready():
-                raise _StuckError("HF424", f"rank {number} waits for its peers in a collective, but {self._stuck}")
+                raise HfError("HF807", f"rank {number} waits for its peers in a collective, but {self._stuck}")
             del self._waits[number]
 
     def _pass_on(self) -> None:
@@ -98,10 +97,6 @@ class Turns:
             self._condition.notify_all()
 
 
-class _StuckError(RoleError):
-    """A rank waits for a peer that will not come."""
-
-
 class _LocalGroup(AxisGroup):
     def __init__(
         self, turns: Turns, board: dict[tuple[tuple[int, ...], int], dict[int, Any]], ranks: tuple[int, ...], rank: int
@@ -113,14 +108,10 @@ class _LocalGroup(AxisGroup):
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
         slot = self._board.setdefault((self._ranks, self._calls), {})
-        slot[self._me] = _copied(value)
+        slot[self._me] = copied(value)
         self._calls += 1
         self._turns.wait(self._me, lambda: len(slot) == len(self._ranks))
         return [slot[rank] for rank in self._ranks]
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if hasattr(value, "clone") else value
 
 
 class _LocalCollectives:

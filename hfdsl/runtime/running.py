@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.graph.program import Constant, Input, Output, Ref
-from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.graph.signatures import Signature
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Piece, Reader, pack, unpack
 from hfdsl.plan.rows import bind_sizes, row_table
@@ -207,7 +207,7 @@ class _Step:
     def run(self, inputs: Mapping[int, Batch]) -> tuple[Any, list[Done]]:
         """The dataflow's result, and who did what when."""
         for node, batch in inputs.items():
-            self._handles[node, 0] = self._backend.put(pack(RecordType(type(batch)), batch))
+            self._handles[node, 0] = self._backend.put(pack(batch))
         acknowledged: list[Any] = []
         graph = self._plan.graph
         kept = {node for ref in graph.output.refs() for node, _ in result_origins(graph, ref)}
@@ -257,7 +257,7 @@ class _Step:
         outputs = [unpack(step.signature.returns, piece) for piece in pieces]
         collected = step.custom.collect_fn(group, outputs) if step.custom else None
         check_result(step, collected, "from its collect function")
-        self._handles[step.node, 0] = self._backend.put(pack(step.signature.returns, collected))
+        self._handles[step.node, 0] = self._backend.put(pack(collected))
         return [done for done, _ in outcomes]
 
     def _result(self, output: Output) -> Any:
