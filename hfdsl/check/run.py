@@ -21,6 +21,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     wiring.mismatches,
     wiring.unused,
     sizes.row_arithmetic,
+    sizes.rows_split_alike,
     sizes.whole_sizes,
     sizes.requirements,
     placements.roles_have_places,

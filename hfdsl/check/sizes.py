@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TypeAlias
 
 from hfdsl.check.findings import Finding, Label
@@ -42,16 +43,72 @@ class Divides:
         return f"{self.divisor} | {self.size}" if self.divisor > 1 else f"{self.size} whole"
 
 
-def call_rows(subject: Subject, node: Node) -> Size | None:
-    """The rows that a call is given: those of its first record with rows."""
-    for _, operand in node.arguments:
+def argument_rows(subject: Subject, node: Node) -> dict[str, Size]:
+    """The rows of every argument that has rows, by port."""
+    found: dict[str, Size] = {}
+    for port, operand in node.arguments:
         value = subject.inference.operand(operand)
         rows = value.rows if isinstance(value, RecordValue) else None
         if isinstance(value, (ColumnSpec, ObjSpec)):
             rows = value.dims[0]
         if rows is not None and LOST not in rows.atoms:
-            return rows
-    return None
+            found[port] = rows
+    return found
+
+
+def call_rows(subject: Subject, node: Node) -> Size | None:
+    """The rows of a call: those of its first argument with rows."""
+    return next(iter(argument_rows(subject, node).values()), None)
+
+
+def row_ratio(rows: Size, first: Size) -> Fraction | None:
+    """How many rows there are for each row of ``first``; None where that is not the same number for all sizes.
+
+    >>> class B(Dim): ...
+    >>> row_ratio(atom_size(B) * constant(2), atom_size(B))
+    Fraction(2, 1)
+    """
+    if rows == first:
+        return Fraction(1)
+    return (rows / first).value if len(first.terms) == 1 else None
+
+
+def rows_split_alike(subject: Subject) -> Iterator[Finding]:
+    """Arguments of one call are cut alike: a row of one must go with the same rows of the others."""
+    for node in subject.graph.nodes:
+        chunks = _chunks(subject, node)
+        if chunks is None:
+            continue
+        (first, rows), *others = argument_rows(subject, node).items() or [("", constant(1))]
+        for port, size in others:
+            ratio = row_ratio(size, rows)
+            if ratio is None or (ratio != 1 and _pads(node)):
+                why = "padding keeps no such pairs" if ratio is not None else "which rows belong together is unknown"
+                yield Finding(
+                    "HF420",
+                    f"'{node.label}' splits its arguments over {chunks} chunks, but port '{port}' has {size} rows and "
+                    f"port '{first}' has {rows}: {why}",
+                    Label(node.span),
+                    help=("give both the same row dim, or place the role on one rank",),
+                )
+
+
+def _pads(node: Node) -> bool:
+    registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
+    return registration is not None and registration.pad is not None
+
+
+def _chunks(subject: Subject, node: Node) -> int | None:
+    """How many chunks a call splits its arguments into, where it does."""
+    placement = subject.placement(node)
+    protocol = node.op.signature.protocol if isinstance(node.op, RoleCall) else None
+    if placement is None or protocol is None or not protocol.splits:
+        return None
+    try:
+        chunks = protocol.chunk_count(placement.mesh)
+    except ProtocolError:
+        return None  # told by the pass on placements
+    return chunks if chunks > 1 else None
 
 
 def constraints(subject: Subject) -> Iterator[Divides]:
@@ -86,18 +143,18 @@ def _grouped(subject: Subject, node: Node, signature: Signature) -> Iterator[Div
 
 
 def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
-    placement, rows, protocol = subject.placement(node), call_rows(subject, node), signature.protocol
+    placement, protocol, chunks = subject.placement(node), signature.protocol, _chunks(subject, node)
     yield from _grouped(subject, node, signature)
-    if rows is None or placement is None or protocol is None or not protocol.splits:
+    if chunks is None or placement is None or protocol is None:
         return
-    try:
-        chunks = protocol.chunk_count(placement.mesh)
-    except ProtocolError:
-        return  # told by the pass on placements
-    if chunks == 1 or signature.registration is None or signature.registration.pad is not None:
+    if signature.registration is None or signature.registration.pad is not None:
         return
     over = f"over the {chunks} chunks of {protocol.name} on {placement.mesh}"
     placed = Label(placement.span, f"placed on {placement.mesh}")
+    rows, *others = [*dict.fromkeys(argument_rows(subject, node).values())] or [constant(0)]
+    for size in others:
+        told = f"'{node.label}': {{rows}} rows do not split evenly {over}"
+        yield Divides(size, chunks, node, "HF310", f"an even split {over}", told, (placed,))
     if isinstance(signature.rows, Grouped):
         group = signature.rows.n
         told = f"'{node.label}': {{rows}} rows, split {over}, do not give every chunk whole groups of {group}"

@@ -1,15 +1,16 @@
-"""Guards around a running body: what it was given is shared with other readers, and must stay as it is."""
+"""Guards around a running body: what it was given stays as it is, and what it gives is what it declares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from hfdsl.errors import WiringError
+from hfdsl.graph.signatures import PortType, RecordType
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.types.batches import Batch
-from hfdsl.types.columns import Column
+from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 
 
 @contextmanager
@@ -33,16 +34,42 @@ def inputs_unchanged(label: str, arguments: Mapping[str, Any]) -> Iterator[None]
             )
 
 
+def versions(columns: Mapping[str, Any]) -> dict[str, int]:
+    """How often each tensor among raw columns has been written; those made in inference mode do not count it."""
+    return {n: t._version for n, t in columns.items() if hasattr(t, "_version") and not t.is_inference()}
+
+
 def _tensors(arguments: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
     for name, value in arguments.items():
         for part in value if isinstance(value, (PerRank, PerStage)) else (value,):
-            for column, tensor in _columns(part):
-                # Tensors made in inference mode have no counter.
-                if hasattr(tensor, "_version") and not tensor.is_inference():
-                    yield (name, column), tensor
+            columns = _columns(part)
+            yield from (((name, column), columns[column]) for column in versions(columns))
 
 
-def _columns(value: Any) -> Iterable[tuple[str, Any]]:
+def _columns(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Batch):
-        return value.__hf_columns__.items()
-    return (("", value._value),) if isinstance(value, Column) else ()
+        return value.__hf_columns__
+    return {"": value._value} if isinstance(value, Column) else {}
+
+
+_RESULTS: dict[type, type] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
+
+
+def check_result(label: str, returns: PortType, result: Any, where: str) -> None:
+    """Hold a result against the declared type: the class of a record, the dtype and number of dims of a loose column.
+
+    Raises:
+        WiringError: HF805 naming the body, and ``where`` it ran.
+    """
+    got, hint = type(result).__name__, ""
+    kind = returns.record if isinstance(returns, RecordType) else _RESULTS.get(type(returns))
+    right = kind is None or isinstance(result, kind)
+    if isinstance(returns, ColumnSpec):
+        hint = f"; wrap the tensor: hf.{returns.dtype.name}(tensor)"
+        if isinstance(result, Column):
+            got, hint = f"{result.tensor.dtype} of shape {tuple(result.tensor.shape)}", ""
+            right = str(result.tensor.dtype) == f"torch.{returns.dtype.torch_name}" and result.tensor.dim() == len(
+                returns.dims
+            )
+    if not right:
+        raise WiringError("HF805", f"'{label}' declares {returns} and returned {got} {where}{hint}")

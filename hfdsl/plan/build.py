@@ -10,7 +10,7 @@ from typing import Any
 
 from hfdsl.check.findings import CheckError
 from hfdsl.check.run import examine, judge
-from hfdsl.check.sizes import call_rows
+from hfdsl.check.sizes import argument_rows, row_ratio
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
@@ -22,7 +22,7 @@ from hfdsl.plan.traffic import columns_read, edges, row_bytes
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
-from hfdsl.types.dims import Answer, Dim, Size
+from hfdsl.types.dims import Answer, Dim
 from hfdsl.types.rows import Grouped, WholeRows
 
 
@@ -108,8 +108,7 @@ def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signat
 def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op: FunctionCall) -> Step:
     """A function runs where most of its input lies, on as many of its holders as its rows may be split over."""
     home = _home(subject, layouts, node)
-    rows = call_rows(subject, node)
-    holders = home.holders if _may_split(subject, op.signature, rows, home) else home.holders[:1]
+    holders = home.holders if _may_split(subject, op.signature, node, home) else home.holders[:1]
     count = len(holders)
     return Step(
         node.id, node.label, home.group, None, op.signature, op.call, holders, count, tuple(range(count)), False,
@@ -117,13 +116,17 @@ def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op:
     )  # fmt: skip  # the order of the declaration
 
 
-def _may_split(subject: Subject, signature: Signature, rows: Size | None, home: Layout) -> bool:
+def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout) -> bool:
+    rows, *others = argument_rows(subject, node).values() or [None]
     if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
         return False
+    if any(row_ratio(size, rows) is None for size in others if size is not None):
+        return False  # nobody knows which of their rows belong together
     if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
         return False
     group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
-    return subject.known(rows).divisible_by(home.chunks * group) is Answer.PROVED
+    demands = [(rows, home.chunks * group), *((size, home.chunks) for size in others if size is not None)]
+    return all(subject.known(size).divisible_by(divisor) is Answer.PROVED for size, divisor in demands)
 
 
 def _has_rows_only(kind: PortType) -> bool:
@@ -158,7 +161,10 @@ def _lifetimes(subject: Subject, steps: list[Step]) -> list[Step]:
     dead: dict[int, list[int]] = {}
     for (node, _), reader in last.items():
         dead.setdefault(reader, []).append(node)
-    return [replace(step, last_reads=tuple(dead.get(step.node, ()))) for step in steps]
+    return [
+        replace(step, keeps=(step.node, step.layout.group) in last, last_reads=tuple(dead.get(step.node, ())))
+        for step in steps
+    ]
 
 
 # -- schedule

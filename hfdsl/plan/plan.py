@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Transport: TypeAlias = Literal["in process", "object store", "from caller", "through driver"]
 
-DRIVER = "driver"
+DRIVER = "<driver>"  # no role can have this name
 """The group of one rank that is the driver itself: it holds what the caller hands in."""
 
 
@@ -62,6 +62,7 @@ class Step:
     pad: Pad | None = None
     custom: Functions | None = None
     rows_from: int | None = None  # the node whose rows are split
+    keeps: bool = True  # whether another step of its group reads the result
     last_reads: tuple[int, ...] = ()  # values that nobody in this group reads after this step
     stage: int = 0
 

@@ -72,7 +72,10 @@ class Reader:
 
     def column(self, node: int, column: str, start: int, stop: int) -> Any:
         """Rows ``start`` to ``stop`` of a column (for a metric: its reduced value)."""
+        spec = _spec(self.nodes[node].result, column)
         match self.nodes[node].op:
+            case Repeat() | MiniBatch() if isinstance(spec, MetricSpec):
+                return self.column(_inner(self.nodes[node]), column, start, stop)  # a number has no rows to repeat
             case Repeat(times):
                 first = start // times
                 inner = self.column(_inner(self.nodes[node]), column, first, -(-stop // times))
@@ -85,7 +88,6 @@ class Reader:
                 if not isinstance(operand, Ref):
                     return operand.value if isinstance(operand, Constant) else None
                 return self.column(operand.node, operand.column or VALUE, start, stop)
-        spec = _spec(self.nodes[node].result, column)
         if spec is None:
             return self.fetch(node, 0)[column]
         if isinstance(spec, MetricSpec):

@@ -8,11 +8,11 @@ from typing import Any
 
 from hfdsl.errors import SizeError
 from hfdsl.graph.infer import RecordValue, Value
-from hfdsl.graph.program import Input
+from hfdsl.graph.program import Input, Ref
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.split import pad_size
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import ColumnSpec, ObjSpec
+from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Size, constant, evaluate, solve
 from hfdsl.types.rows import Grouped
 
@@ -41,7 +41,11 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     for number, batch in inputs.items():
         name = plan.node(number).label
         for column, spec in schema(type(batch)).fields.items():
+            if isinstance(spec, MetricSpec):
+                continue
             value = batch.__hf_columns__[column]
+            if not len(value):
+                raise SizeError("HF302", f"input '{name}' has no rows: every size is at least 1")
             lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]
             for dim, length in sorted(zip(spec.dims, lengths, strict=True), key=lambda pair: len(pair[0].atoms)):
                 bound = {atom: constant(n) for atom, n in known.items()}
@@ -78,6 +82,7 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
             bounds[step.node] = (0, rows.get(step.node, 0)) if step.layout.chunks == 1 else ()
             continue
         given[step.node] = _even(total + _missing(step, total), step.chunks)
+        _check_alike(step, total, rows)
         made = rows.get(step.node)
         if made is not None and not step.layout.lists:
             # A chunk's result rows are its real rows, scaled: pad rows are cut off where they were made.
@@ -85,6 +90,32 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
                 tuple(min(edge, total) * made // total for edge in given[step.node]) if total else (0, made)
             )
     return RowTable(rows, bounds, given)
+
+
+def share(table: RowTable, step: Step, operand: Ref, chunk: int) -> tuple[int, int]:
+    """The rows of an argument that a chunk of a step is given, pad rows included.
+
+    Arguments are cut alike: where one has twice the rows of another, so has its chunk.
+    """
+    rows, given = table.rows.get(operand.node, 0), table.given.get(step.node)
+    if given is None or step.rows_from is None:
+        return 0, rows
+    total = table.rows[step.rows_from]
+    if rows == total:
+        return given[chunk], given[chunk + 1]
+    return given[chunk] * rows // total, given[chunk + 1] * rows // total
+
+
+def _check_alike(step: Step, total: int, rows: Mapping[int, int]) -> None:
+    """The guard behind HF420: no argument is cut within what belongs to one row of another."""
+    for name, operand in step.arguments:
+        own = rows.get(operand.node) if isinstance(operand, Ref) else None
+        if own is not None and own != total and step.chunks > 1 and (step.pad is not None or own % step.chunks):
+            raise SizeError(
+                "HF420",
+                f"'{step.label}' splits its arguments over {step.chunks} chunks: "
+                f"'{name}' has {own} rows, another one {total}",
+            )
 
 
 def rows_in(value: Value) -> Size | None:
@@ -105,7 +136,7 @@ def _number(size: Size | None, sizes: Mapping[Any, int]) -> int | None:
 
 def _missing(step: Step, total: int) -> int:
     group = step.signature.rows.n if isinstance(step.signature.rows, Grouped) else 1
-    return pad_size(total, step.chunks, pad=step.pad, group=group, what=f"the rows of '{step.label}'")
+    return pad_size(total, step.chunks, pad=step.pad, group=group, what=f"the call of '{step.label}'")
 
 
 def _even(rows: int, chunks: int) -> tuple[int, ...]:

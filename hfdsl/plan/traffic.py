@@ -10,7 +10,7 @@ from hfdsl.graph.program import FunctionCall, Graph, Input, MiniBatch, Pack, Ref
 from hfdsl.graph.signatures import ListType, PortType, RecordType
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
 from hfdsl.plan.reading import VALUE, Reader, padded_spans
-from hfdsl.plan.rows import RowTable, row_table, rows_in
+from hfdsl.plan.rows import RowTable, row_table, rows_in, share
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import constant
@@ -107,7 +107,6 @@ def row_bytes(graph: Graph, node: int, column: str, dims: Mapping[Any, int]) -> 
 def reads(plan: Plan, step: Step, index: int, table: RowTable) -> Iterator[Read]:
     """What the ``index``-th rank of a step reads."""
     reader = Reader(plan.graph.nodes, plan.layouts, table, lambda node, chunk: {})
-    given = table.given.get(step.node)
     for name, operand in step.arguments:
         port = step.signature.port(name)
         if not isinstance(operand, Ref) or port is None:
@@ -116,8 +115,7 @@ def reads(plan: Plan, step: Step, index: int, table: RowTable) -> Iterator[Read]
             yield from (Read(operand.node, column, index, 0) for column in columns_of(port.type, operand))
             continue
         rows = table.rows.get(operand.node, 0)
-        chunk = step.chunk_of[index]
-        spans = padded_spans(*((given[chunk], given[chunk + 1]) if given else (0, rows)), rows, step.pad)
+        spans = padded_spans(*share(table, step, operand, step.chunk_of[index]), rows, step.pad)
         for column in columns_of(port.type, operand):
             needed: dict[tuple[int, str], list[tuple[int, int]]] = {}
             for start, stop in spans:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 from typing import Protocol as Structural
 
@@ -38,6 +39,21 @@ class AxisGroup(ABC):
     def barrier(self) -> None:
         """Wait until every rank is here."""
         self.all_gather(None)
+
+
+alone: ContextVar[str | None] = ContextVar("hfdsl_alone", default=None)
+"""Set to the label of a call that some ranks of its role do not take part in."""
+
+
+def refuse_alone() -> None:
+    """Raise where the running call has no peers.
+
+    Raises:
+        ProtocolError: HF410.
+    """
+    label = alone.get()
+    if label is not None:
+        raise ProtocolError("HF410", f"'{label}' runs on rank 0 alone (Execute.RANK_ZERO): its peers are not there")
 
 
 class SoleRank(AxisGroup):

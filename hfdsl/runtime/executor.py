@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hfdsl.errors import RoleError, WiringError
-from hfdsl.graph.guards import inputs_unchanged
+from hfdsl.graph.guards import inputs_unchanged, versions
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import VALUE, Piece, Reader, pack
-from hfdsl.plan.rows import RowTable
+from hfdsl.plan.rows import RowTable, share
 from hfdsl.protocols.call import Call, in_call, seeded
-from hfdsl.protocols.collectives import Collectives
+from hfdsl.protocols.collectives import Collectives, alone
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
-from hfdsl.types.batches import own_rows, schema
+from hfdsl.types.batches import Batch, own_rows, schema, upcast
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 
 
@@ -44,6 +44,34 @@ class Order:
     exports: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value that stays in the process that made it, with the versions that its tensors had then."""
+
+    maker: str
+    columns: Piece
+    versions: Mapping[str, int]
+
+    @classmethod
+    def of(cls, maker: str, columns: Piece) -> Kept:
+        """Keep a value as it is now."""
+        return cls(maker, columns, versions(columns))
+
+    def read(self) -> Piece:
+        """The value.
+
+        Raises:
+            WiringError: HF703 where its maker has changed it since: a reader elsewhere has the old value.
+        """
+        for name, version in versions(self.columns).items():
+            if version != self.versions[name]:
+                what = f"column '{name}' of its result" if name else "its result"
+                raise WiringError(
+                    "HF703", f"{what} was changed after '{self.maker}' had returned it; return a .clone()"
+                )
+        return self.columns
+
+
 class Executor:
     """One rank of a process group. ``run`` does this rank's part of a step."""
 
@@ -55,7 +83,7 @@ class Executor:
         self._plans: dict[str, Plan] = {}
         self._steps: dict[tuple[str, int], Step] = {}
         self.add(plan)
-        self._store: dict[int, tuple[int, Piece]] = {}
+        self._store: dict[int, tuple[int, Kept]] = {}
         self._current: tuple[str, int] | None = None
         self._workers = {name: self._build(name, context, collectives) for name in roles}
 
@@ -97,8 +125,8 @@ class Executor:
         arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
         columns = self._body(order, step, index, arguments)
         holds = step.layout.group == step.group and self._rank in step.layout.holders
-        if holds:
-            self._store[order.node] = (step.layout.holders.index(self._rank), columns)
+        if holds and step.keeps:
+            self._store[order.node] = (step.layout.holders.index(self._rank), Kept.of(step.label, columns))
         for dead in step.last_reads:
             self._store.pop(dead, None)
         done = Done(step.label, self._rank, start, time.time())
@@ -108,7 +136,7 @@ class Executor:
 
     def _fetch(self, node: int, chunk: int, pieces: Mapping[tuple[int, int], Piece]) -> Piece:
         kept = self._store.get(node)
-        return kept[1] if kept is not None and kept[0] == chunk else pieces[node, chunk]
+        return kept[1].read() if kept is not None and kept[0] == chunk else pieces[node, chunk]
 
     def _body(self, order: Order, step: Step, index: int, arguments: dict[str, Any]) -> dict[str, Any]:
         given = order.table.given.get(step.node)
@@ -117,6 +145,8 @@ class Executor:
         rows = last - first if last is not None else None
         call = Call(self._seed, order.number, step.call, self._rank, first, rows, order.plan)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
+        peers_away = step.role is not None and len(step.ranks) < self._plans[order.plan].mesh(step.role).world_size
+        token = alone.set(step.label if peers_away else None)
         with in_call(call), seeded(call), inputs_unchanged(step.label, arguments):
             try:
                 result = body(**arguments)
@@ -124,14 +154,25 @@ class Executor:
                 raise
             except Exception as error:  # noqa: BLE001  # the same for its methods
                 raise _role_error(step.label, self._rank, order.number, error) from None
+            finally:
+                alone.reset(token)
         if step.custom is not None or self._rank in step.layout.holders or step.layout.group != step.group:
             check_result(step, result, f"on rank {self._rank}")  # of other ranks nobody looks at the result
-        columns = pack(result)
+        columns = _own_result(step, result)
         return columns if step.custom else _real_rows(step, chunk, order.table, columns, self._rank)
 
 
+def _own_result(step: Step, result: Any) -> dict[str, Any]:
+    """A result as raw columns: those of the declared record alone, and without a history of gradients.
+
+    Gradients do not cross from role to role in separate processes, so they must not within one.
+    """
+    if isinstance(result, Batch) and isinstance(step.signature.returns, RecordType):
+        result = upcast(result, step.signature.returns.record)
+    return {n: v.detach() if getattr(v, "requires_grad", False) else v for n, v in pack(result).items()}
+
+
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
-    given = reader.table.given.get(step.node)
     chunk = step.chunk_of[index]
     arguments: dict[str, Any] = {}
     for name, operand in step.arguments:
@@ -142,8 +183,7 @@ def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
         elif step.per_rank and isinstance(operand, Ref):
             arguments[name] = reader.entry(operand.node, index, port.type)
         elif isinstance(operand, Ref):
-            rows = reader.table.rows.get(operand.node, 0)
-            start, stop = (given[chunk], given[chunk + 1]) if given else (0, rows)
+            rows, (start, stop) = reader.table.rows.get(operand.node, 0), share(reader.table, step, operand, chunk)
             arguments[name] = reader.padded(operand, port.type, start, stop, rows, step.pad)
     return arguments
 

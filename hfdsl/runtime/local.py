@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -11,9 +12,9 @@ from hfdsl.errors import HfError
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Piece
 from hfdsl.protocols.call import swap_streams
-from hfdsl.protocols.collectives import AxisGroup, copied
+from hfdsl.protocols.collectives import AxisGroup, copied, refuse_alone
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.executor import Done, Executor, Order
+from hfdsl.runtime.executor import Done, Executor, Kept, Order
 
 T = TypeVar("T")
 
@@ -97,55 +98,54 @@ class Turns:
             self._condition.notify_all()
 
 
+class _Board:
+    """Where the ranks of one role leave values for each other; it counts what every rank has asked of a group."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        self.slots: dict[tuple[tuple[int, ...], int], dict[int, Any]] = {}
+        self.calls: Counter[tuple[tuple[int, ...], int]] = Counter()
+
+    def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
+        """The group of these ranks, seen from ``rank``."""
+        return _LocalGroup(self, ranks, rank)
+
+    def forget(self) -> None:
+        """Drop what was left: between steps nobody waits."""
+        self.slots.clear()
+        self.calls.clear()
+
+
 class _LocalGroup(AxisGroup):
-    def __init__(
-        self, turns: Turns, board: dict[tuple[tuple[int, ...], int], dict[int, Any]], ranks: tuple[int, ...], rank: int
-    ) -> None:
-        self._turns, self._board, self._ranks, self._me = turns, board, ranks, rank
-        self._calls = 0
+    def __init__(self, board: _Board, ranks: tuple[int, ...], rank: int) -> None:
+        self._board, self._ranks, self._me = board, ranks, rank
         self.size, self.rank = len(ranks), ranks.index(rank)
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
-        slot = self._board.setdefault((self._ranks, self._calls), {})
+        refuse_alone()
+        number = self._board.calls[self._ranks, self._me]
+        self._board.calls[self._ranks, self._me] += 1
+        slot = self._board.slots.setdefault((self._ranks, number), {})
         slot[self._me] = copied(value)
-        self._calls += 1
-        self._turns.wait(self._me, lambda: len(slot) == len(self._ranks))
-        return [slot[rank] for rank in self._ranks]
-
-
-class _LocalCollectives:
-    """The groups of one role: one board on which its ranks leave values for each other."""
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._board: dict[tuple[tuple[int, ...], int], dict[int, Any]] = {}
-        self._groups: dict[tuple[tuple[int, ...], int], _LocalGroup] = {}
-
-    def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
-        """The group of these ranks, seen from ``rank``; always the same one, since it counts its calls."""
-        return self._groups.setdefault((ranks, rank), _LocalGroup(self._turns, self._board, ranks, rank))
-
-    def forget(self) -> None:
-        """Drop what was left on the board: between steps nobody waits."""
-        self._board.clear()
-        self._groups.clear()
+        self._board.turns.wait(self._me, lambda: len(slot) == len(self._ranks))
+        return [copied(slot[rank]) for rank in self._ranks]
 
 
 class LocalBackend:
-    """Simulates every process of a plan in this one. A handle is the piece itself."""
+    """Simulates every process of a plan in this one. A handle is a kept piece: the values that a process made."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self._turns = {group.name: Turns() for group in plan.groups}
-        self._collectives = {name: _LocalCollectives(turns) for name, turns in self._turns.items()}
+        self._boards = {name: _Board(turns) for name, turns in self._turns.items()}
         self._executors: dict[str, list[Executor]] = {DRIVER: [Executor(plan, (), RankContext(), seed, None)]}
         for group in plan.groups:
             nodes = [(slot, size) for size in group.pool.processes for slot in range(size)]
             contexts = [RankContext(rank, len(nodes), slot, size) for rank, (slot, size) in enumerate(nodes)]
             self._executors[group.name] = self._turns[group.name].run(
-                [lambda c=c, g=group: Executor(plan, g.roles, c, seed, self._collectives[g.name]) for c in contexts]  # type: ignore[misc]  # c and g are bound per rank by their defaults
+                [lambda c=c, g=group: Executor(plan, g.roles, c, seed, self._boards[g.name]) for c in contexts]  # type: ignore[misc]  # c and g are bound per rank by their defaults
             )
-            self._collectives[group.name].forget()
+            self._boards[group.name].forget()
 
     def add(self, plan: Plan) -> None:
         """Teach every executor another plan of the same deployment."""
@@ -154,7 +154,7 @@ class LocalBackend:
 
     def put(self, piece: Piece) -> Any:
         """A piece of the driver's."""
-        return piece
+        return Kept.of("the driver", piece)
 
     def run(
         self,
@@ -168,15 +168,17 @@ class LocalBackend:
 
         def body(index: int) -> Callable[[], tuple[Done, Any]]:
             executor, given = executors[step.ranks[index]], direct[index] if direct is not None else None
-            return lambda: executor.run(order, sources[index], given)
+            return lambda: executor.run(order, {pair: kept.read() for pair, kept in sources[index].items()}, given)
 
         bodies = [body(i) for i in range(len(step.ranks))]
         if step.role is None:
-            return [one() for one in bodies]  # a function has no peers to wait for
-        try:
-            return self._turns[step.group].run(bodies)
-        finally:
-            self._collectives[step.group].forget()
+            outcomes = [one() for one in bodies]  # a function has no peers to wait for
+        else:
+            try:
+                outcomes = self._turns[step.group].run(bodies)
+            finally:
+                self._boards[step.group].forget()
+        return [(done, piece and Kept.of(step.label, piece)) for done, piece in outcomes]
 
     def done(self, acknowledged: Sequence[Any]) -> list[Done]:
         """Nothing is under way: every step ended before the next began."""
@@ -184,7 +186,10 @@ class LocalBackend:
 
     def get(self, handles: Sequence[Any]) -> list[Piece]:
         """The pieces."""
-        return list(handles)
+        return [kept.read() for kept in handles]
+
+    def begin(self) -> None:
+        """Nothing to wait for, hence no deadline."""
 
     def close(self) -> None:
         """Drop the workers."""

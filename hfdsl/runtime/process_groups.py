@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.protocols.collectives import AxisGroup, refuse_alone
 
 T = TypeVar("T")
 
@@ -52,6 +52,7 @@ class _TorchGroup(AxisGroup):
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order."""
+        refuse_alone()
         import torch
         import torch.distributed as dist
 
@@ -65,6 +66,7 @@ class _TorchGroup(AxisGroup):
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""
+        refuse_alone()
         import torch
         import torch.distributed as dist
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError
 
 from hfdsl.deploy.pools import ResourcePool
-from hfdsl.errors import HfError, RoleError
+from hfdsl.errors import HfError
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Piece
 from hfdsl.protocols.worker import RankContext, Worker
 from hfdsl.runtime.executor import Done, Executor, Order
 from hfdsl.runtime.process_groups import ProcessCollectives
+from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
@@ -74,7 +76,7 @@ class RayBackend:
     """
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
-        self._deadline = deadline
+        self._deadline, self._until = deadline, 0.0
         self._owns_cluster = not ray.is_initialized()
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
@@ -104,13 +106,15 @@ class RayBackend:
             elif pool.parts:
                 self._pools[pool.name] = merge_resource_pool(*(self._pool(part, timeout) for part in pool.parts))
             else:
-                self._pools[pool.name] = RayResourcePool(pool.processes, pool.use_gpu, timeout=timeout)
+                self._pools[pool.name] = RayResourcePool(
+                    pool.processes, pool.use_gpu, f"{pool.name}-{secrets.token_hex(3)}", timeout=timeout
+                )
         return self._pools[pool.name]
 
     def add(self, plan: Plan) -> None:
         """Teach every process another plan of the same deployment."""
         self._driver.add(plan)
-        _fetch([worker.add.remote(plan) for group in self._groups.values() for worker in group.workers])
+        fetch([worker.add.remote(plan) for group in self._groups.values() for worker in group.workers])
 
     def put(self, piece: Piece) -> Any:
         """A piece of the driver's, in the object store."""
@@ -145,10 +149,9 @@ class RayBackend:
             RoleError: HF806 where a body raised or a process died.
             HfError: HF807 where the deadline passed.
         """
-        until = time.monotonic() + self._deadline
         pending = [ack for ack in acknowledged if isinstance(ack, ray.ObjectRef)]
         while pending:
-            ready, pending = ray.wait(pending, timeout=max(0.0, until - time.monotonic()))
+            ready, pending = ray.wait(pending, timeout=self._left())
             if not ready:
                 raise HfError(
                     "HF807",
@@ -156,16 +159,16 @@ class RayBackend:
                     f"{self._deadline:g} s; a body may wait for a peer, or the step needs longer: "
                     "launch(..., deadline=...)",
                 )
-            _fetch(ready)
-        return [
-            ack if isinstance(ack, Done) else done
-            for ack, done in zip(acknowledged, self._times(acknowledged), strict=True)
-        ]
-
-    def _times(self, acknowledged: Sequence[Any]) -> list[Any]:
-        refs = [ack for ack in acknowledged if isinstance(ack, ray.ObjectRef)]
-        fetched = iter(_fetch(refs))
+            fetch(ready)
+        fetched: Iterator[Any] = iter(self.get([ack for ack in acknowledged if isinstance(ack, ray.ObjectRef)]))
         return [next(fetched) if isinstance(ack, ray.ObjectRef) else ack for ack in acknowledged]
+
+    def begin(self) -> None:
+        """A step begins: its deadline runs from now."""
+        self._until = time.monotonic() + self._deadline
+
+    def _left(self) -> float:
+        return max(0.0, self._until - time.monotonic())
 
     def get(self, handles: Sequence[Any]) -> list[Piece]:
         """The pieces, here.
@@ -174,7 +177,11 @@ class RayBackend:
             RoleError: HF806 where the body that makes one raised.
             HfError: HF807 where the deadline passed.
         """
-        return _fetch(handles, self._deadline)
+        try:
+            return fetch(handles, self._left())
+        except GetTimeoutError:
+            message = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
+            raise HfError("HF807", message) from None
 
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""
@@ -186,20 +193,3 @@ class RayBackend:
         self._pools.clear()
         if self._owns_cluster and ray.is_initialized():
             ray.shutdown()
-
-
-def _fetch(refs: Sequence[Any], timeout: float | None = None) -> list[Any]:
-    """``ray.get`` with failures as the errors that they are."""
-    try:
-        return list(ray.get(list(refs), timeout=timeout))
-    except RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, HfError):
-            raise cause from None
-        raise RoleError("HF806", f"a worker failed: {cause!r}\n\n{error}") from None
-    except RayActorError as error:
-        raise RoleError("HF806", f"a worker process died: {error}") from None
-    except GetTimeoutError:
-        raise HfError(
-            "HF807", f"a value did not arrive within {timeout:g} s; launch(..., deadline=...) sets this"
-        ) from None

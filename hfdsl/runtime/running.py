@@ -46,6 +46,9 @@ class Backend(Protocol):
         """The pieces, here."""
         ...
 
+    def begin(self) -> None:
+        """A step begins: its deadline runs from now."""
+
     def close(self) -> None:
         """End the processes."""
 
@@ -171,6 +174,9 @@ class Running:
         takes = ", ".join(f"{n}: {node.op.record.__name__}" for n, node in nodes.items() if isinstance(node.op, Input))
         if len(batches) > len(nodes):
             raise WiringError("HF202", f"'{self.plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
+        for name in named:
+            if name in list(nodes)[: len(batches)]:
+                raise WiringError("HF202", f"'{self.plan.name}' is given its input '{name}' twice")
         for name in given:
             if name not in nodes:
                 raise WiringError("HF202", f"'{self.plan.name}' has no input '{name}'; {closest(name, list(nodes))}")
@@ -206,6 +212,7 @@ class _Step:
 
     def run(self, inputs: Mapping[int, Batch]) -> tuple[Any, list[Done]]:
         """The dataflow's result, and who did what when."""
+        self._backend.begin()
         for node, batch in inputs.items():
             self._handles[node, 0] = self._backend.put(pack(batch))
         acknowledged: list[Any] = []

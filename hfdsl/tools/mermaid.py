@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from hfdsl.plan.plan import DRIVER
 from hfdsl.tools.scene import Box, Link, Scene
 
 _SHAPES = {"input": ("([", "])"), "call": ("[", "]"), "function": ("(", ")"), "result": ("[/", "/]")}
@@ -29,7 +30,7 @@ def _lines(scene: Scene) -> Iterator[str]:
     yield "flowchart LR"
     for number, lane in enumerate(scene.lanes):
         boxes = [box for box in scene.boxes if box.lane == lane.key]
-        if lane.key == "driver":
+        if lane.key == DRIVER:
             yield from (f"  {_box(box)}" for box in boxes)
             continue
         yield f'  subgraph pool{number}["{_text(f"{lane.title}: {lane.lines[0]}")}"]'

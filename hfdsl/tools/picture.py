@@ -16,6 +16,7 @@ from matplotlib.patches import Circle, FancyBboxPatch, PathPatch, Polygon
 from matplotlib.path import Path
 from matplotlib.textpath import TextPath
 
+from hfdsl.plan.plan import DRIVER
 from hfdsl.tools.layout import (
     BODY,
     FOOT,
@@ -55,7 +56,7 @@ def save(scene: Scene, path: FilePath) -> None:
     axes.set_axis_off()
     _heading(axes, sheet)
     for number, (lane, area) in enumerate(sheet.lanes):
-        _lane(axes, lane, area, DRIVER_LANE if lane.key == "driver" else LANES[number % len(LANES)])
+        _lane(axes, lane, area, DRIVER_LANE if lane.key == DRIVER else LANES[number % len(LANES)])
     _wires(axes, sheet)
     for box, area in sheet.boxes:
         _box(axes, box, area)
