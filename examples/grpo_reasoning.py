@@ -312,7 +312,7 @@ def batches() -> Iterator[Prompts]:
 experiment = hf.Experiment(grpo, deploy("runs/grpo_reasoning/warm_up.pt"), SIZES, batches=batches)
 
 
-def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path) -> None:
+def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path, steps: int) -> None:
     """Imitate demonstrations of which 60 % have a slip, and save the policy."""
     import torch
 
@@ -320,7 +320,7 @@ def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path) -> 
 
     torch.set_num_threads(2)
     model = small_policy.build(seed=seed)
-    for step, loss in enumerate(small_policy.imitate(model, problems, steps=300, slips=0.6), start=1):
+    for step, loss in enumerate(small_policy.imitate(model, problems, steps=steps, slips=0.6), start=1):
         if step % 50 == 0:
             print(f"  imitation {step:3d}   loss {loss:.3f}", flush=True)
     torch.save(model.state_dict(), checkpoint)
@@ -329,7 +329,8 @@ def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path) -> 
 def main() -> None:
     """Check, plan, warm up, train, evaluate, draw."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--imitation", type=int, default=300, help="steps of the supervised warm-up")
+    parser.add_argument("--steps", type=int, default=100, help="steps of GRPO")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["ray", "local"], default="ray")
     parser.add_argument("--out", type=Path, default=Path("runs/grpo_reasoning"))
@@ -346,7 +347,7 @@ def main() -> None:
 
     unseen = spelling.held_out(HELD_OUT)
     problems = spelling.training_problems(options.seed * 100_000_000, unseen)  # neighbouring seeds share problems
-    warm_up(problems, options.seed, checkpoint)
+    warm_up(problems, options.seed, checkpoint, options.imitation)
     with plan.launch(options.backend, seed=options.seed, timeout=120) as running:
         evaluation = running.also(evaluate.compile(deployment, {**SIZES, B: HELD_OUT}))
         train(running, evaluation, problems, batch(unseen), options)
