@@ -226,14 +226,14 @@ SCRIPT = """
 
     class Sleeper(hf.Worker):  # defined in __main__: travels by value
         @register(Dispatch.ONE_TO_ALL)
-        def doze(self, seconds: int) -> int:
-            print("pid", os.getpid(), flush=True)
+        def doze(self, folder: str, seconds: int) -> int:
+            open(f"{folder}/{os.getpid()}.pid", "w").close()
             time.sleep(seconds)
             return 1
 
     @hf.dataflow
     def sleep(sleeper: Sleeper) -> hf.PerRank[int]:
-        return sleeper.doze(60)
+        return sleeper.doze(sys.argv[1], 60)
 
     plan = sleep.compile(hf.Deployment(sleeper=hf.place(Sleeper, pool=hf.ResourcePool([2], use_gpu=False))))
     with plan.launch("ray") as running:
@@ -249,28 +249,25 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path.cwd())}
     environment.pop("RAY_ADDRESS", None)
     program = subprocess.Popen(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
         env=environment,
     )
-    lines = []
-    assert program.stdout is not None
-    for line in program.stdout:
-        lines.append(line)
-        if sum("pid" in text for text in lines) == 2:
-            break
+    workers: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(workers) < 2 and program.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+        workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
     os.killpg(program.pid, signal.SIGINT)
-    rest, _ = program.communicate(timeout=60)
-    assert program.returncode != 0, "".join(lines) + rest
-    told = [line for line in lines if "pid" in line and "INFO" not in line]
-    workers = [int(line.split("pid ")[-1].split()[0].rstrip(")")) for line in told]
+    printed, _ = program.communicate(timeout=60)
+    assert len(workers) == 2, printed
+    assert program.returncode != 0, printed
     deadline = time.monotonic() + 20
     while any(map(alive, workers)) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert len(workers) == 2
     assert not any(map(alive, workers))
 
 

@@ -1,0 +1,76 @@
+"""The documentation's programs run, and print what the pages show.
+
+Of a page in ``PROGRAMS``, all ``python`` blocks in their order are one module. Blocks of other pages are excerpts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PROGRAMS = {"quickstart.md": "grpo.py", "language.md": "language.py"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    file = tmp_path / PROGRAMS[request.param]
+    file.write_text("\n\n".join(blocks(request.param, "python")))
+    return file
+
+
+def printed(file: Path) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(str(file), run_name="__main__")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("program", ["quickstart.md"], indirect=True)
+def test_the_quick_start_prints_what_it_shows(program: Path) -> None:
+    report, _, rest = printed(program).partition("\n")
+    assert report.startswith("check of 'grpo': no findings")
+    [shown] = [block for block in blocks("quickstart.md", "") if block.startswith("plan of")]
+    assert rest == shown
+
+
+@pytest.mark.parametrize("program", ["quickstart.md"], indirect=True)
+def test_the_quick_start_is_the_same_on_ray(program: Path, ray_cluster: Any) -> None:
+    text = program.read_text().replace(":.2f", "")  # all digits
+    assert text.count('backend="local"') == 1
+    rewards = []
+    for backend in ("local", "ray"):
+        program.write_text(text.replace('backend="local"', f'backend="{backend}"'))
+        rewards.append(re.findall(r"reward ([\d.]+)", printed(program)))
+    assert len(rewards[0]) == 3
+    assert rewards[0] == rewards[1]
+
+
+@pytest.mark.parametrize("program", ["quickstart.md"], indirect=True)
+def test_the_quick_start_shows_its_mistake_as_it_prints(program: Path) -> None:
+    command = [sys.executable, "-m", "hfdsl", "check", program.name, "--set", "B=15"]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    run = subprocess.run(
+        command, cwd=program.parent, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert run.returncode == 1, run.stderr
+    [shown] = [block for block in blocks("quickstart.md", "") if block.startswith("error")]
+    assert run.stdout.startswith(shown)
+
+
+@pytest.mark.parametrize("program", ["language.md"], indirect=True)
+def test_the_language_page_is_one_program(program: Path) -> None:
+    runpy.run_path(str(program), run_name="language")
