@@ -13,6 +13,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sizes import refuted
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject
+from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
@@ -83,6 +84,22 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
                 Label(placement.span),
                 help=tuple(fixes),
             )
+
+
+def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:
+    """A name stands for one pool: devices are told apart by it."""
+    first: dict[str, tuple[ResourcePool, str]] = {}
+    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+        for root in roots(placement.pool):
+            other, owner = first.setdefault(root.name, (root, name))
+            if other != root and subject.deployment is not None:
+                yield Finding(
+                    "HF514",
+                    f"pools '{other}' of role '{owner}' and '{root}' of role '{name}' have the same name",
+                    Label(placement.span),
+                    (Label(subject.deployment[owner].span, f"places '{owner}' on the other"),),
+                    help=("give each pool a name of its own, or none",),
+                )
 
 
 def _works(subject: Subject, role: str, mesh: Mesh) -> bool:

@@ -36,10 +36,14 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What names mean: sizes by dim name, then the constructor's arguments and the fields of its config objects."""
+    """What names mean: sizes by dim name, then the constructor's arguments and the fields of its config objects.
+
+    ``config`` is false for a function, which has none.
+    """
 
     sizes: Mapping[str, Size]
     placement: Placement[Any] | None
+    config: bool = True
 
     def lookup(self, name: str) -> Fraction | None:
         """The number behind a name, None where it is a dim without a known size.
@@ -52,12 +56,10 @@ class Known:
         fields = config_fields(self.placement) or {} if self.placement else {}
         if isinstance(value := fields.get(name), (int, float)) and math.isfinite(value):
             return Fraction(value)
-        if self.placement is None:
+        if self.placement is None and self.config:
             return None
-        raise DefinitionError(
-            "HF323",
-            f"'{name}' is neither a dim nor a number of the role's config; {closest(name, [*self.sizes, *fields])}",
-        )
+        kinds = "neither a dim nor a number of the role's config" if self.config else "no dim of the function"
+        raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, [*self.sizes, *fields])}")
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:

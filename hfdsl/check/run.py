@@ -8,7 +8,7 @@ from typing import Any
 
 from hfdsl.check import placements, sizes, wiring
 from hfdsl.check.findings import Finding, Label, Report, order
-from hfdsl.check.subject import Subject
+from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
@@ -20,12 +20,15 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     wiring.misuses,
     wiring.mismatches,
     wiring.unused,
+    wiring.results,
     sizes.row_arithmetic,
     sizes.rows_split_alike,
     sizes.whole_sizes,
+    sizes.dims_are_known,
     sizes.requirements,
     placements.roles_have_places,
     placements.meshes_fill_pools,
+    placements.pools_are_told_apart,
     placements.constructors_take_arguments,
     placements.protocols_fit_meshes,
     placements.results_can_be_joined,
@@ -50,8 +53,9 @@ def examine(body: Callable[..., Any], deployment: Deployment | None, dims: Mappi
         DefinitionError: HF109 where an annotation of the dataflow cannot be evaluated.
     """
     graph = trace(body)
-    known = {dim: number for dim, number in dims.items() if _is_size(dim, number)}
-    odd = {dim: number for dim, number in dims.items() if dim not in known}
+    given: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
+    known = {dim: number for dim, number in given.items() if _is_size(dim, number)}
+    odd = {dim: number for dim, number in given.items() if dim not in known}
     return Subject(graph, infer(graph), deployment, known, odd, caller_span())
 
 

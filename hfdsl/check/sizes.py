@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain
+from math import lcm
 from typing import TypeAlias
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repairs import Search
 from hfdsl.check.requirements import Known, config_fields, divisibility, holds, names
-from hfdsl.check.subject import Subject, dims_of, signature_of
+from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import FunctionCall, MiniBatch, Node, RoleCall
@@ -39,8 +41,9 @@ class Divides:
 
     @property
     def need(self) -> str:
-        """The constraint as a formula; N | X is: N divides X."""
-        return f"{self.divisor} | {self.size}" if self.divisor > 1 else f"{self.size} whole"
+        """The constraint in words."""
+        parts = lcm(*(factor.denominator for _, factor in self.size.terms))  # B/3 is whole where 3 divides B
+        return f"{self.divisor * parts} must divide {self.size * constant(parts)}"
 
 
 def argument_rows(subject: Subject, node: Node) -> dict[str, Size]:
@@ -104,6 +107,8 @@ def _chunks(subject: Subject, node: Node) -> int | None:
     protocol = node.op.signature.protocol if isinstance(node.op, RoleCall) else None
     if placement is None or protocol is None or not protocol.splits:
         return None
+    if placement.mesh.world_size != placement.pool.world_size:
+        return None  # told by the pass on placements: what mends it gives another mesh, with other chunks
     try:
         chunks = protocol.chunk_count(placement.mesh)
     except ProtocolError:
@@ -127,6 +132,7 @@ def constraints(subject: Subject) -> Iterator[Divides]:
                 yield from _required(subject, node, signature)
             case FunctionCall(signature):
                 yield from _grouped(subject, node, signature)
+                yield from _required(subject, node, signature)
         made = value.rows if isinstance(value, RecordValue) and not isinstance(node.op, MiniBatch) else None
         if made is not None and LOST not in made.atoms:
             told = f"'{node.label}' would have {{rows}} rows, which is no whole number"
@@ -206,7 +212,7 @@ def _sizes(subject: Subject, node: Node) -> dict[str, Size]:
 def known_names(subject: Subject, node: Node) -> Known:
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
     sizes = {name: subject.known(size) for name, size in _sizes(subject, node).items()}
-    return Known(sizes, subject.placement(node))
+    return Known(sizes, subject.placement(node), config=isinstance(node.op, RoleCall))
 
 
 def row_arithmetic(subject: Subject) -> Iterator[Finding]:
@@ -216,14 +222,22 @@ def row_arithmetic(subject: Subject) -> Iterator[Finding]:
     for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
         yield _uneven(subject, broken, demands)
     for atoms, open_ in _by_dims([d for d, answer in answers if answer is Answer.UNKNOWN]):
+        if _misgiven(subject, atoms):
+            continue
         needs = ", ".join(dict.fromkeys(d.need for d in open_))
         yield Finding(
             "HF319",
-            f"cannot decide before launch whether the rows work out: {needs} (N | X: N divides X)",
+            f"cannot decide before launch whether the rows work out: {needs}",
             Label(open_[0].node.span, f"for {open_[0].why}"),
             tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
             help=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
         )
+
+
+def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
+    """Whether the size of one of these dims was given and is none: that is told, and that it lacks is no news."""
+    odd = {getattr(dim, "__name__", str(dim)) for dim in subject.odd}
+    return EVERYTHING in odd or not odd.isdisjoint(names)
 
 
 def _by_dims(demands: list[Divides]) -> Iterator[tuple[tuple[str, ...], list[Divides]]]:
@@ -240,11 +254,11 @@ def _uneven(subject: Subject, broken: list[Divides], demands: list[Divides]) -> 
     shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
     rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
     message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
-    related = [Label(d.node.span, f"for {d.why}: needs {d.need}") for d in broken[1:]]
+    related = [Label(d.node.span, f"for {d.why}: {d.need}") for d in broken[1:]]
     return Finding(
         first.code,
         f"{message}: {rest}" if rest and first.code != "HF322" else message,
-        Label(first.node.span, f"needs {first.need}"),
+        Label(first.node.span, first.need),
         (*first.others, *related),
         notes=(f"with {given}",) if given and shown != given else (),
         help=tuple(fix for dim in first.size.atoms if (fix := _repair(subject, dim, demands, broken))),
@@ -288,29 +302,51 @@ def _repair(subject: Subject, dim: object, demands: list[Divides], broken: list[
 def whole_sizes(subject: Subject) -> Iterator[Finding]:
     """A size is a whole number of at least 1, given for a dim."""
     for dim, number in subject.odd.items():
-        if isinstance(dim, type) and issubclass(dim, Dim):
+        if dim == EVERYTHING:
+            message = f"dims= takes a dict of dim classes with their sizes, got {number!r}"
+        elif isinstance(dim, type) and issubclass(dim, Dim):
             message = f"size {dim} = {number!r} is not a whole number of at least 1"
         else:
             message = f"dims= takes dim classes with their sizes, got {dim!r}: {number!r}"
         yield Finding("HF302", message, Label(subject.asked))
 
 
+def dims_are_known(subject: Subject) -> Iterator[Finding]:
+    """A size is given for a dim that the program names: in a record, or in a signature or requirement of its roles."""
+    if not subject.dims or subject.graph.misuses:
+        return
+    signatures = list(program_signatures(subject))
+    there = dict.fromkeys(chain(input_dims(subject), *map(dims_of, signatures)))
+    required = {name for s in signatures for text in requirements_of(s.body) for name in names(text)}
+    required -= {dim.__name__ for dim in there}  # another class of the same name is the mistake that is looked for
+    for dim, number in subject.dims.items():
+        if dim not in there and dim.__name__ not in required:
+            same = any(other.__name__ == dim.__name__ for other in there)
+            listed = ", ".join(other.__name__ for other in there) or "none"
+            yield Finding(
+                "HF305",
+                f"size {dim} = {number} is given, but '{subject.graph.name}' does not have "
+                + (f"this dim: its '{dim}' is another class of that name" if same else "a dim of that name"),
+                Label(subject.asked),
+                help=(f"its dims: {listed}",),
+            )
+
+
 def _undivided(subject: Subject) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:
     """The requirements that are not solved together with all splits, each with the answer and the numbers behind it."""
     for node in subject.graph.nodes:
-        if not isinstance(node.op, RoleCall):
-            continue
-        for text in _decidable(subject, node, node.op.signature):
+        signature = signature_of(node)
+        for text in _decidable(subject, node, signature) if signature else ():
             known = known_names(subject, node)
-            if divisibility(text, known) is None:
+            if signature and divisibility(text, known) is None:
                 try:
-                    yield node, node.op.signature, text, *holds(text, known)
+                    yield node, signature, text, *holds(text, known)
                 except DefinitionError as error:
-                    yield node, node.op.signature, text, error, ""
+                    yield node, signature, text, error, ""
 
 
 def requirements(subject: Subject) -> Iterator[Finding]:
-    """``hf.requires`` of every role method, with the rows of the call and the fields of the role's config."""
+    """``hf.requires`` of role methods and functions, with the rows of the call and the fields of the role's config."""
     for node, signature, text, answer, shown in _undivided(subject):
         placement, where = subject.placement(node), f"'{node.label}' requires {text}"
         if isinstance(answer, DefinitionError):
@@ -319,6 +355,8 @@ def requirements(subject: Subject) -> Iterator[Finding]:
         elif answer is Answer.REFUTED:
             others = _imposed(subject, node, signature, text)
             yield Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), others)
-        elif answer is Answer.UNKNOWN and placement is not None:
+        elif _misgiven(subject, names(text)):
+            continue
+        elif answer is Answer.UNKNOWN and (placement or (subject.deployment and isinstance(node.op, FunctionCall))):
             message = f"cannot decide before launch whether {text} holds for '{node.label}' ({shown})"
             yield Finding("HF319", message, Label(node.span, "calls it"), (Label(signature.span, f"requires {text}"),))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.check.findings import Label
 from hfdsl.deploy.deployment import Deployment, Placement
+from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Inference
-from hfdsl.graph.program import FunctionCall, Graph, Node, RoleCall
-from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType
+from hfdsl.graph.program import FunctionCall, Graph, Input, Node, Pack, RoleCall
+from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType, role_signature
 from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.protocols.register import registered_methods
 from hfdsl.types.batches import schema
 from hfdsl.types.dims import Dim, Size, constant
+
+EVERYTHING = "<dims>"
+"""The key of what was given for ``dims`` where it is no mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,23 @@ def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
     for kind in (*(port.type for port in signature.ports), signature.returns):
         found |= {atom: None for size in _sizes(kind) for atom in size.atoms if isinstance(atom, type)}
     return tuple(found)
+
+
+def input_dims(subject: Subject) -> tuple[type[Dim], ...]:
+    """The dims of the records that the caller gives, or that the dataflow puts together."""
+    records = [node.op.record for node in subject.graph.nodes if isinstance(node.op, (Input, Pack))]
+    sizes = (size for record in records for size in _sizes(RecordType(record)))
+    return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if isinstance(atom, type)))
+
+
+def program_signatures(subject: Subject) -> Iterator[Signature]:
+    """What the program calls, and all other methods of its roles."""
+    yield from (signature for node in subject.graph.calls if (signature := signature_of(node)) is not None)
+    placed = subject.deployment.placements.values() if subject.deployment else ()
+    for role in dict.fromkeys([*subject.graph.roles.values(), *(placement.role for placement in placed)]):
+        for method in registered_methods(role):
+            with suppress(DefinitionError):  # of a method that nobody calls
+                yield role_signature(role, method)
 
 
 def signature_of(node: Node) -> Signature | None:

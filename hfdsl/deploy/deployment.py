@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
-from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.mesh import Mesh, check_mesh
 from hfdsl.protocols.worker import Worker
 
 W = TypeVar("W", bound=Worker, covariant=True)
@@ -37,7 +37,7 @@ def place(
     role processes of its own on the same devices.
 
     Raises:
-        ResourceError: HF507 where ``pool`` is not a pool or ``role`` is not a role class.
+        ResourceError: HF507 where ``pool`` is not a pool or ``role`` is not a role class, HF501 where ``mesh`` is none.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...
@@ -48,6 +48,7 @@ def place(
         raise ResourceError("HF507", f"place takes a role class derived from hf.Worker, got {role!r}")
     if not isinstance(pool, ResourcePool):
         raise ResourceError("HF507", f"place({role.__name__}): pool= takes an hf.ResourcePool, got {pool!r}")
+    check_mesh(mesh, f"place({role.__name__})")
     return Placement(role, args, kwargs, pool, mesh or Mesh(dp=pool.world_size), colocate, caller_span())
 
 

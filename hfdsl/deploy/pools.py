@@ -114,3 +114,10 @@ def devices(pool: ResourcePool) -> tuple[tuple[str, int], ...]:
     if pool.parts:
         return tuple(device for part in pool.parts for device in devices(part))
     return tuple((pool.name, slot) for slot in range(pool.world_size))
+
+
+def roots(pool: ResourcePool) -> tuple[ResourcePool, ...]:
+    """The pools that own a pool's devices: itself, or those that it was merged or cut from."""
+    if pool.part_of:
+        return roots(pool.part_of[0])
+    return tuple(root for part in pool.parts for root in roots(part)) if pool.parts else (pool,)

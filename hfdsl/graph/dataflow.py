@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from hfdsl.graph.eager import eager_arguments, eager_run
+from hfdsl.errors import ResourceError
+from hfdsl.graph.eager import active_run, eager_arguments, eager_run
 from hfdsl.graph.program import Graph
 from hfdsl.graph.trace import active_tracer, trace
 from hfdsl.types.dims import Dim
@@ -35,12 +36,19 @@ class Dataflow(Generic[P, R]):
         self._steps = 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run eagerly, each worker a world of one rank; within another dataflow, become a part of it."""
+        """Run eagerly, each worker a world of one rank; within another dataflow, become a part of it.
+
+        Raises:
+            WiringError: HF202, HF203, HF206 for arguments that are not those of the dataflow.
+        """
         if active_tracer((*args, *kwargs.values())) is not None:
             return self.body(*args, **kwargs)  # a dataflow within a dataflow: its nodes become the outer one's
+        bound = eager_arguments(self.body, args, kwargs)
+        body: Callable[..., R] = self.body  # the same parameters, workers as roles
+        if active_run() is not None:
+            return body(*bound.args, **bound.kwargs)  # its calls are the outer run's, as in a trace
         with eager_run(self.body.__name__, seed=0, step=self._steps):
-            body: Callable[..., R] = self.body  # the same parameters, by name
-            result = body(**eager_arguments(body, args, kwargs))
+            result = body(*bound.args, **bound.kwargs)
         self._steps += 1
         return result
 
@@ -58,6 +66,8 @@ class Dataflow(Generic[P, R]):
         """
         from hfdsl.check.run import check
 
+        if deployment is not None:
+            _placed(self, deployment)
         return check(self.body, deployment, _sizes(dims))
 
     def compile(self, deployment: Deployment, dims: Mapping[DimT, int] | None = None) -> Plan:
@@ -65,14 +75,22 @@ class Dataflow(Generic[P, R]):
 
         Raises:
             CheckError: with the report, where ``check`` finds errors.
+            ResourceError: HF507 where ``deployment`` is none.
         """
         from hfdsl.plan.build import compile_dataflow
 
+        _placed(self, deployment)
         return compile_dataflow(self.body, deployment, _sizes(dims))
 
 
 def _sizes(dims: Mapping[Any, int] | None) -> Mapping[type[Dim], int]:
-    return dims or {}
+    return {} if dims is None else dims
+
+
+def _placed(flow: Dataflow[..., Any], deployment: object) -> None:
+    # By its parts: the room of deployments comes after this one.
+    if not hasattr(deployment, "placements"):
+        raise ResourceError("HF507", f"'{flow.body.__name__}' is placed by an hf.Deployment, got {deployment!r}")
 
 
 def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:

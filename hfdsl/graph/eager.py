@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from hfdsl.errors import WiringError
-from hfdsl.graph.guards import inputs_unchanged
-from hfdsl.graph.signatures import LIST_KINDS, Signature, role_signatures
-from hfdsl.protocols.call import Call, in_call, seeded
+from hfdsl.errors import DefinitionError, WiringError
+from hfdsl.graph.guards import check_result, inputs_unchanged
+from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
+from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions
+from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
-from hfdsl.types.batches import Batch, closest, schema
+from hfdsl.types.batches import Batch, closest, schema, upcast
+from hfdsl.types.columns import Column, Obj
 
 
 @dataclass
 class EagerRun:
-    """One eager call of a dataflow: numbers its calls as a trace would, so that random streams are the same."""
+    """One eager call of a dataflow: numbers its calls as a trace would, so that random streams are the same.
+
+    ``outer`` is the call within whose body the dataflow itself was called, if any.
+    """
 
     dataflow: str
     seed: int
     step: int
+    outer: Call | None = None
     calls: int = 0
+
+    @contextmanager
+    def next_call(self, given: Mapping[str, Any]) -> Iterator[None]:
+        """The next call, on the rows of its first argument that has rows."""
+        rows = next((n for n in map(_rows, given.values()) if n is not None), None)
+        call = Call(self.seed, self.step, self.calls, 0, 0, rows, self.dataflow)
+        self.calls += 1
+        with in_call(call), seeded(call):
+            yield
 
 
 _run: ContextVar[EagerRun | None] = ContextVar("hfdsl_eager", default=None)
@@ -35,25 +50,81 @@ _run: ContextVar[EagerRun | None] = ContextVar("hfdsl_eager", default=None)
 @contextmanager
 def eager_run(dataflow: str, seed: int, step: int) -> Iterator[None]:
     """Within this, calls of roles and functions are numbered."""
-    token = _run.set(EagerRun(dataflow, seed, step))
+    token = _run.set(EagerRun(dataflow, seed, step, running_call()))
     try:
         yield
     finally:
         _run.reset(token)
 
 
-@contextmanager
-def next_call(arguments: tuple[Any, ...]) -> Iterator[None]:
-    """The next call of the running dataflow, on the rows of its first record; outside of one it changes nothing."""
+def active_run() -> EagerRun | None:
+    """The run whose dataflow is at work; None outside of one, and while one of its calls runs a body."""
     run = _run.get()
-    if run is None:
-        yield
-        return
-    rows = next((len(a) for a in arguments if isinstance(a, Batch) and schema(type(a)).row is not None), None)
-    call = Call(run.seed, run.step, run.calls, 0, 0, rows, run.dataflow)
-    run.calls += 1
-    with in_call(call), seeded(call):
-        yield
+    return run if run is not None and running_call() is run.outer else None
+
+
+def _rows(value: Any) -> int | None:
+    if isinstance(value, Batch):
+        return len(value) if schema(type(value)).row is not None else None
+    return len(value._value) if isinstance(value, (Column, Obj)) else None
+
+
+def call_body(label: str, signature: Signature, body: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Run a body as a plan of one rank does: as the next call of the run, its result held against its declaration."""
+    run = active_run()
+    with run.next_call(given) if run else nullcontext(), inputs_unchanged(label, given):
+        result = body(**given)
+    check_result(label, signature.returns, result, "on rank 0")
+    return narrowed(signature.returns, result)
+
+
+def call_arguments(label: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by port, each record with the columns that its port declares."""
+    parameters = [p for p in inspect.signature(signature.body).parameters.values() if signature.port(p.name)]
+    bound = bind(label, inspect.Signature(parameters), args, kwargs)
+    return {n: narrowed(p.type, v) for n, v in bound.arguments.items() if (p := signature.port(n)) is not None}
+
+
+def narrowed(kind: PortType, value: Any) -> Any:
+    """A record with no more columns than its declared class has, as a plan reads it; any other value as it is."""
+    if isinstance(value, (PerRank, PerStage)):
+        inner = kind.inner if isinstance(kind, ListType) else kind
+        return type(value)([narrowed(inner, entry) for entry in value])
+    if isinstance(kind, RecordType) and isinstance(value, kind.record):
+        return upcast(value, kind.record)
+    return value
+
+
+def bind(
+    label: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """Match arguments to parameters.
+
+    Raises:
+        WiringError: HF202 for an argument that there is no parameter for, HF203 for a parameter without an argument.
+    """
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        parameters = signature.parameters
+        for name in kwargs:
+            if name not in parameters:
+                hint = closest(name, list(parameters))
+                raise WiringError("HF202", f"'{label}' has no parameter '{name}'; {hint}") from None
+        positional = [n for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY]
+        if len(args) > len(positional):
+            taken = ", ".join(n if n in positional else f"{n}=..." for n in parameters) or "none"
+            text = f"'{label}' takes {len(positional)} positional arguments, got {len(args)}; its parameters: {taken}"
+            raise WiringError("HF202", text) from None
+        twice = [n for n in positional[: len(args)] if n in kwargs]
+        if twice:
+            raise WiringError("HF202", f"'{label}' is given '{twice[0]}' twice: by position and by name") from None
+        given = {*positional[: len(args)], *kwargs}
+        missing = [n for n, p in parameters.items() if p.default is p.empty and n not in given]
+        if not missing:
+            raise WiringError("HF202", f"'{label}': {error}") from None
+        text = f"'{label}' is called without its argument {', '.join(map(repr, missing))}"
+        raise WiringError("HF203", text) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +152,53 @@ class EagerRole:
         return lambda *args, **kwargs: self._call(signatures[method], args, kwargs)
 
     def _call(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        body = getattr(self._worker, signature.name)
-        with next_call((*args, *kwargs.values())):
-            mode = signature.registration.meaning if signature.registration else None
-            if isinstance(mode, Functions) and signature.registration.execute_mode is Execute.ALL:  # type: ignore[union-attr]  # mode came from it
-                group = _SoleGroup((self._worker,))
-                split, named = mode.dispatch_fn(group, *args, **kwargs)
-                return mode.collect_fn(group, [body(*[a[0] for a in split], **{n: a[0] for n, a in named.items()})])
-            if signature.protocol and signature.protocol.takes == "per_rank":
-                args, kwargs = tuple(a[0] for a in args), {name: a[0] for name, a in kwargs.items()}
-            given = dict(zip((port.name for port in signature.ports), args, strict=False)) | kwargs
-            with inputs_unchanged(f"{self._name}.{signature.name}", given):
-                result = body(*args, **kwargs)  # one rank: every declared split is the whole
-            return result if signature.gives == "whole" else LIST_KINDS[signature.gives]([result])
+        body, label = getattr(self._worker, signature.name), f"{self._name}.{signature.name}"
+        given = call_arguments(label, signature, args, kwargs)
+        registration = signature.registration
+        mode = registration.meaning if registration else None
+        if isinstance(mode, Functions) and registration and registration.execute_mode is Execute.ALL:
+            group = _SoleGroup((self._worker,))
+            named = {port.name for port in signature.ports if port.keyword_only}
+            loose = [name for name in given if name not in named]
+            split, rest = mode.dispatch_fn(
+                group, *(given[n] for n in loose), **{n: v for n, v in given.items() if n in named}
+            )
+            entries = dict(zip(loose, split, strict=False)) | rest
+            result = call_body(label, signature, body, {name: entry[0] for name, entry in entries.items()})
+            collected = mode.collect_fn(group, [result])
+            check_result(label, signature.returns, collected, "from its collect function")
+            return collected
+        if signature.per_rank:
+            given = {n: v[0] if isinstance(v, (list, tuple, PerRank)) else v for n, v in given.items()}
+        result = call_body(label, signature, body, given)  # one rank: every declared split is the whole
+        return result if signature.gives == "whole" else LIST_KINDS[signature.gives]([result])
 
 
-def eager_arguments(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The dataflow's arguments with workers wrapped as roles."""
-    bound = inspect.signature(body).bind(*args, **kwargs)
+def eager_arguments(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The dataflow's arguments with workers wrapped as roles.
+
+    Raises:
+        WiringError: HF202, HF203 for arguments that are not those of the dataflow, HF206 for values of other types.
+    """
+    bound = bind(body.__name__, inspect.signature(body), args, kwargs)
     bound.apply_defaults()
-    return {name: EagerRole(name, v) if isinstance(v, Worker) else v for name, v in bound.arguments.items()}
+    try:
+        hints = type_hints(body, f"'{body.__name__}'")
+    except DefinitionError:
+        hints = {}  # classes of an enclosing function: a plain call needs no types
+    for name, value in bound.arguments.items():
+        bound.arguments[name] = _argument(f"'{name}' of '{body.__name__}'", name, hints.get(name), value)
+    return bound
+
+
+def _argument(what: str, name: str, kind: Any, value: Any) -> Any:
+    worker = value._worker if isinstance(value, EagerRole) else value
+    if isinstance(kind, type) and issubclass(kind, Worker) and not isinstance(worker, kind):
+        got = f"the class {value.__name__}: call it" if isinstance(value, type) else type(worker).__name__
+        raise WiringError("HF206", f"role {what} takes an instance of {kind.__name__}, got {got}")
+    if isinstance(kind, type) and issubclass(kind, Batch):
+        if not isinstance(value, kind):
+            got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise WiringError("HF206", f"input {what} takes {kind.__name__}, got {got}")
+        return upcast(value, kind)
+    return EagerRole(name, value) if isinstance(value, Worker) else value

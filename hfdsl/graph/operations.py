@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
-from hfdsl.graph.eager import next_call
+from hfdsl.graph.eager import active_run, call_arguments, call_body
 from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, function_signature
 from hfdsl.graph.trace import active_tracer
+from hfdsl.protocols.register import requirements_of, requires
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import MetricSpec, ObjSpec
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows
@@ -53,6 +54,9 @@ def function(body: Any = None, /, *, rows: Rows = Independent) -> Any:
 
     @functools.cache
     def signature() -> Signature:  # read at first use: annotations may name classes that are defined further down
+        written = requirements_of(call)[: len(requirements_of(call)) - len(requirements_of(body))]
+        if written:  # @hf.requires above @hf.function
+            requires(*written)(body)
         return function_signature(body, rows)
 
     @functools.wraps(body)
@@ -60,8 +64,11 @@ def function(body: Any = None, /, *, rows: Rows = Independent) -> Any:
         tracer = active_tracer((*args, *kwargs.values()))
         if tracer is not None:
             return tracer.call_function(signature, args, kwargs)
+        if active_run() is not None:
+            read = signature()
+            return call_body(read.name, read, body, call_arguments(read.name, read, args, kwargs))
         given = dict(zip((port.name for port in signature().ports), args, strict=False)) | kwargs
-        with next_call((*args, *kwargs.values())), inputs_unchanged(body.__name__, given):
+        with inputs_unchanged(body.__name__, given):
             return body(*args, **kwargs)
 
     return call

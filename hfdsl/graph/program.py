@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -126,6 +127,7 @@ class MisuseKind(Enum):
     NO_PORT = "no port of that name"
     TWICE = "a port is wired twice"
     MISSING_PORT = "a port is not wired"
+    KEYWORD_ONLY = "a keyword-only port is given by position"
     TOO_MANY = "more positional arguments than ports"
     CONTROL = "a symbolic value decides control flow"
     COMPUTE = "arithmetic on a symbolic value"
@@ -157,9 +159,10 @@ class Misuse:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The shape of what a dataflow returns: a value, or a tuple or dict of outputs."""
+    """The shape of what a dataflow returns: a value, or outputs in a ``container`` (tuple, named tuple, list) or dict."""
 
-    value: Operand | tuple[Output, ...] | dict[str, Output]
+    value: Operand | tuple[Output, ...] | dict[Any, Output]
+    container: type = tuple
 
     def refs(self) -> Iterator[Ref]:
         """The values returned, depth first."""
@@ -172,7 +175,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A traced dataflow. ``roles`` are its role parameters with their classes, in order."""
+    """A traced dataflow. ``roles`` are its role parameters with their classes, in order.
+
+    ``returns`` is the annotation of its result (``inspect.Signature.empty`` where it has none).
+    """
 
     name: str
     nodes: tuple[Node, ...]
@@ -180,6 +186,7 @@ class Graph:
     output: Output
     misuses: tuple[Misuse, ...]
     span: Span
+    returns: Any = inspect.Signature.empty
 
     @property
     def inputs(self) -> Iterator[Node]:

@@ -245,7 +245,12 @@ class Tracer:
         positional = [port for port in signature.ports if not port.keyword_only]
         names = tuple(port.name for port in signature.ports)
         bound = {port.name: value for port, value in zip(positional, args, strict=False)}
-        if len(args) > len(positional):
+        spare = [port.name for port in signature.ports if port.keyword_only and port.name not in kwargs]
+        if len(positional) < len(args) <= len(positional) + len(spare):
+            for name, value in zip(spare, args[len(positional) :], strict=False):
+                self.misuse(MisuseKind.KEYWORD_ONLY, label, name, names, signature=signature)
+                bound[name] = value
+        elif len(args) > len(positional):
             self.misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
         stray = False
         for name, value in kwargs.items():
@@ -357,7 +362,9 @@ def trace(body: Callable[..., Any]) -> Graph:
     nodes = [n if not isinstance(n.op, Input) else Node(n.id, n.op, (), n.result, span) for n in tracer.nodes]
     tracer.nodes[:] = nodes
     result = _run(tracer, body, arguments)
-    return Graph(body.__name__, tuple(tracer.nodes), roles, _output(tracer, result, span), tuple(tracer.misuses), span)
+    output = _output(tracer, result, span)  # may note misuses
+    returns = hints.get("return", inspect.Signature.empty)
+    return Graph(body.__name__, tuple(tracer.nodes), roles, output, tuple(tracer.misuses), span, returns)
 
 
 def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -380,9 +387,9 @@ def _output(tracer: Tracer, value: Any, span: Span) -> Output:
     if isinstance(value, Symbolic):
         return Output(value._operand)
     if isinstance(value, (tuple, list)):
-        return Output(tuple(_output(tracer, inner, span) for inner in value))
+        return Output(tuple(_output(tracer, inner, span) for inner in value), type(value))
     if isinstance(value, dict):
-        return Output({str(key): _output(tracer, inner, span) for key, inner in value.items()})
+        return Output({key: _output(tracer, inner, span) for key, inner in value.items()})
     if not isinstance(value, (int, float, str, bool, type(None))):
         shown = f"the role '{value._name}'" if isinstance(value, SymbolicRole) else f"a '{type(value).__name__}'"
         tracer.misuses.append(Misuse(MisuseKind.NOT_A_RESULT, span, shown))

@@ -111,6 +111,11 @@ def in_call(call: Call) -> Iterator[None]:
         _current.reset(token)
 
 
+def running_call() -> Call | None:
+    """The call that the body is running in, if any."""
+    return _current.get()
+
+
 def current_call() -> Call:
     """The call that the body is running in.
 

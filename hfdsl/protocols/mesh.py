@@ -179,8 +179,17 @@ def check_world(mesh: Mesh, ranks: int, owner: str) -> None:
     )
 
 
+def check_mesh(mesh: object, owner: str) -> None:
+    """Raise ``ResourceError`` (HF501) for what is no mesh, such as a dict; None is a mesh that goes unsaid."""
+    if mesh is not None and not isinstance(mesh, Mesh):
+        sizes = mesh if isinstance(mesh, Mapping) else {"dp": 2, "tp": 2}
+        example = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        raise ResourceError("HF501", f"{owner}: mesh= takes an hf.Mesh, such as hf.Mesh({example}), got {mesh!r}")
+
+
 def mesh_or_flat(mesh: Mesh | None, ranks: int, owner: str) -> Mesh:
     """The mesh a group works on: its own, checked against its size, or pure data parallelism."""
+    check_mesh(mesh, owner)
     if mesh is None:
         return Mesh(dp=ranks)
     check_world(mesh, ranks, owner)

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from hfdsl.errors import ResourceError
+from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.protocols.collectives import AxisGroup, Collectives, SoleRank, peers
 from hfdsl.protocols.mesh import Coordinates, Mesh, mesh_or_flat
 
@@ -59,11 +59,26 @@ current_rank: ContextVar[RankContext | None] = ContextVar("hfdsl_current_rank", 
 class Worker:
     """One rank of a role. Subclasses need not call ``super().__init__()``.
 
+    Raises ``DefinitionError`` (HF111) for an attribute or method of a subclass that has a name of this class.
+
     >>> Worker().rank, Worker().world_size
     (0, 1)
     """
 
     _hf_rank: RankContext
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if name in OWN_NAMES:
+                raise DefinitionError("HF111", f"{cls.__name__}.{name} hides what hf.Worker.{name} tells; rename it")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in OWN_NAMES:
+            raise DefinitionError(
+                "HF111", f"{type(self).__name__} sets self.{name}, which hf.Worker tells; use another name"
+            )
+        super().__setattr__(name, value)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102  # nothing that a user calls
         # Bound here, not in __init__, so that a subclass's own __init__ may already read ``self.rank``.
@@ -122,3 +137,7 @@ class Worker:
     def get_master_addr_port(self) -> tuple[str, str]:
         """The address and port that rank 0 keeps for the group's process group, as environment variables spell them."""
         return self._hf_rank.master_addr, str(self._hf_rank.master_port)
+
+
+OWN_NAMES = frozenset(name for name in vars(Worker) if not name.startswith("_"))
+"""What ``Worker`` itself tells a body; a subclass has none of these names."""

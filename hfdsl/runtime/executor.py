@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hfdsl.errors import RoleError, WiringError
-from hfdsl.graph.guards import inputs_unchanged, versions
+from hfdsl.graph.guards import check_result, inputs_unchanged, versions
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan, Step
@@ -20,7 +20,7 @@ from hfdsl.protocols.collectives import Collectives, alone
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.types.batches import Batch, own_rows, schema, upcast
-from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.columns import MetricSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,9 @@ class Executor:
             finally:
                 alone.reset(token)
         if step.custom is not None or self._rank in step.layout.holders or step.layout.group != step.group:
-            check_result(step, result, f"on rank {self._rank}")  # of other ranks nobody looks at the result
+            check_result(
+                step.label, step.signature.returns, result, f"on rank {self._rank}"
+            )  # of other ranks nobody looks at the result
         columns = _own_result(step, result)
         return columns if step.custom else _real_rows(step, chunk, order.table, columns, self._rank)
 
@@ -186,29 +188,6 @@ def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
             rows, (start, stop) = reader.table.rows.get(operand.node, 0), share(reader.table, step, operand, chunk)
             arguments[name] = reader.padded(operand, port.type, start, stop, rows, step.pad)
     return arguments
-
-
-_RESULTS: dict[type, type] = {ColumnSpec: Column, ObjSpec: Obj, MetricSpec: Metric}
-
-
-def check_result(step: Step, result: Any, where: str) -> None:
-    """Hold a result against the declared type: the class of a record, the dtype and number of dims of a loose column.
-
-    Raises:
-        WiringError: HF805.
-    """
-    wanted, got, hint = step.signature.returns, type(result).__name__, ""
-    kind = wanted.record if isinstance(wanted, RecordType) else _RESULTS.get(type(wanted))
-    right = kind is None or isinstance(result, kind)
-    if isinstance(wanted, ColumnSpec):
-        hint = f"; wrap the tensor: hf.{wanted.dtype.name}(tensor)"
-        if isinstance(result, Column):
-            got, hint = f"{result.tensor.dtype} of shape {tuple(result.tensor.shape)}", ""
-            right = str(result.tensor.dtype) == f"torch.{wanted.dtype.torch_name}" and result.tensor.dim() == len(
-                wanted.dims
-            )
-    if not right:
-        raise WiringError("HF805", f"'{step.label}' declares {wanted} and returned {got} {where}{hint}")
 
 
 def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from hfdsl.errors import HfError, ResourceError, WiringError
+from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Constant, Input, Output, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.plan.plan import Plan, Step
@@ -15,7 +16,7 @@ from hfdsl.plan.reading import Piece, Reader, pack, unpack
 from hfdsl.plan.rows import bind_sizes, row_table
 from hfdsl.plan.traffic import Traffic, result_origins, result_type, traffic
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.runtime.executor import Done, Order, check_result
+from hfdsl.runtime.executor import Done, Order
 from hfdsl.types.batches import Batch, closest, upcast
 
 
@@ -263,16 +264,17 @@ class _Step:
         pieces = self._backend.get([piece for _, piece in outcomes])
         outputs = [unpack(step.signature.returns, piece) for piece in pieces]
         collected = step.custom.collect_fn(group, outputs) if step.custom else None
-        check_result(step, collected, "from its collect function")
+        check_result(step.label, step.signature.returns, collected, "from its collect function")
         self._handles[step.node, 0] = self._backend.put(pack(collected))
         return [done for done, _ in outcomes]
 
     def _result(self, output: Output) -> Any:
         value = output.value
         if isinstance(value, tuple):
-            return tuple(self._result(inner) for inner in value)
+            parts = [self._result(inner) for inner in value]
+            return output.container(*parts) if hasattr(output.container, "_fields") else output.container(parts)
         if isinstance(value, dict):
-            return {name: self._result(inner) for name, inner in value.items()}
+            return {key: self._result(inner) for key, inner in value.items()}
         if not isinstance(value, Ref):
             return value.value if isinstance(value, Constant) else None
         graph, layouts = self._plan.graph, self._plan.layouts

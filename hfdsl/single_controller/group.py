@@ -10,7 +10,7 @@ from typing import Any, Self
 import ray
 from ray import ObjectRef
 
-from hfdsl.errors import DefinitionError, HfError, ResourceError, SizeError, WiringError
+from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError, SizeError, WiringError
 from hfdsl.protocols import transfer
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.protocols.mesh import Mesh, mesh_or_flat
@@ -49,7 +49,7 @@ class RayWorkerGroup:
     seconds in which the processes must be up. Use it as a context manager, or ``shutdown()``, to end the processes.
 
     Raises, before any process starts, ``ResourceError`` (HF501 for a mesh of another size, HF502 and HF505 for a pool
-    that the cluster cannot hold, HF504 for one group too many on the pool, HF514 for a reserved variable, HF515 for a
+    that the cluster cannot hold, HF504 for one group too many on the pool, HF520 for a reserved variable, HF521 for a
     name that is taken), ``SizeError`` (HF313 for a split of a method that needs whole rows) and ``DefinitionError``
     (HF111 for a method with a name of the group's own); and ``RoleError`` (HF806) when a constructor raises.
     """
@@ -114,22 +114,22 @@ class RayWorkerGroup:
         *,
         worker_handles: Sequence[Any] | None = None,
     ) -> Self:
-        """The group of workers that run already, found by name; ``ResourceError`` (HF515) where they make no group."""
+        """The group of workers that run already, found by name; ``ResourceError`` (HF521) where they make no group."""
         names = list(worker_names or [])
         try:
             workers = list(worker_handles) if worker_handles is not None else [ray.get_actor(name) for name in names]
         except ValueError as error:
-            raise ResourceError("HF515", f"no worker of this name runs in this namespace: {error}") from None
+            raise ResourceError("HF521", f"no worker of this name runs in this namespace: {error}") from None
         if not workers:
-            raise ResourceError("HF515", "from_detached needs the worker_names of a running group, got none")
+            raise ResourceError("HF521", "from_detached needs the worker_names of a running group, got none")
         odd = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
         if odd is not None:
-            raise ResourceError("HF515", f"{odd!r} is no worker of a group; give the workers that a group lists")
+            raise ResourceError("HF521", f"{odd!r} is no worker of a group; give the workers that a group lists")
         contexts: list[RankContext] = fetch([worker.hf_context.remote() for worker in workers])
         ranks = [context.rank for context in contexts]
         size = contexts[0].world_size
         if sorted(ranks) != list(range(size)):
-            raise ResourceError("HF515", f"these workers are ranks {ranks} of {size}; give all workers of one group")
+            raise ResourceError("HF521", f"these workers are ranks {ranks} of {size}; give all workers of one group")
         group = cls.__new__(cls)
         ordered = sorted(range(size), key=lambda index: ranks[index])
         mesh = mesh_or_flat(contexts[0].mesh, size, "the group")
@@ -242,8 +242,17 @@ class RayWorkerGroup:
         kwargs: Mapping[str, Any],
     ) -> Any:
         # Functions of the field grow their lists in place; the caller's own stay as they are.
-        returned = functions.dispatch_fn(self, *map(_loose, args), **{key: _loose(v) for key, v in kwargs.items()})
         site = self._site(target.name)
+        loose = [_loose(value) for value in args], {key: _loose(value) for key, value in kwargs.items()}
+        try:
+            returned = functions.dispatch_fn(self, *loose[0], **loose[1])
+        except HfError:
+            raise
+        except Exception as error:  # the user's own code, on the arguments as they are
+            name = getattr(functions.dispatch_fn, "__qualname__", repr(functions.dispatch_fn))
+            raise ProtocolError(
+                "HF407", f"the dispatch_fn of {site.method}, {name}, raised {type(error).__name__}: {error}"
+            ) from error
         given, named = checked_pair(returned, site)
         check_arguments(target.bare, site.method, given, named)
         if registration.execute_mode is Execute.RANK_ZERO:
@@ -298,7 +307,7 @@ class RayWorkerGroup:
 
     def _check_open(self) -> None:
         if self._lease.over:
-            raise ResourceError("HF516", f"group {self._name} was shut down; create it again")
+            raise ResourceError("HF522", f"group {self._name} was shut down; create it again")
 
     def shutdown(self) -> None:
         """End the processes and free their share of the pool; groups spawned from this one end with it."""

@@ -12,6 +12,7 @@ from ray.actor import ActorClass
 from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.protocols.register import registered_methods
 from hfdsl.single_controller.host import method_name, methods_of
+from hfdsl.types.batches import closest
 
 
 def plain_class(cls: Any) -> type:
@@ -103,10 +104,15 @@ def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) 
 
 
 def check_arguments(signature: inspect.Signature, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise ``WiringError`` (HF203) unless what has this signature can be called so."""
+    """Raise ``WiringError`` (HF202 for an unknown name, else HF203) unless what has this signature can be called so."""
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
+        parameters = list(signature.parameters.values())
+        for stray in [key for key in kwargs if key not in signature.parameters]:
+            open_ = [p.name for p in parameters[len(args) :] if p.default is p.empty and p.name not in kwargs]
+            hint = f"did you mean {open_[0]!r}?" if len(open_) == 1 else closest(stray, list(signature.parameters))
+            raise WiringError("HF202", f"{name}{signature} has no argument {stray!r}; {hint}") from None
         raise WiringError("HF203", f"{name}{signature} cannot be called so: {error}") from None
 
 

@@ -34,13 +34,13 @@ class Lease:
 
 
 def checked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """What a user adds; ``ResourceError`` (HF514) for one of the group's own or a value that is no text."""
+    """What a user adds; ``ResourceError`` (HF520) for one of the group's own or a value that is no text."""
     reserved = sorted(set(env) & set(RESERVED_ENV))
     if reserved:
-        raise ResourceError("HF514", f"worker_env sets {', '.join(reserved)}, which the group sets; leave it out")
+        raise ResourceError("HF520", f"worker_env sets {', '.join(reserved)}, which the group sets; leave it out")
     odd = [name for name, value in env.items() if not isinstance(value, str)]
     if odd:
-        raise ResourceError("HF514", f"worker_env holds strings; {odd[0]} is {env[odd[0]]!r}")
+        raise ResourceError("HF520", f"worker_env holds strings; {odd[0]} is {env[odd[0]]!r}")
     return dict(env)
 
 
@@ -58,7 +58,7 @@ def check_room(pool: RayResourcePool, name: str) -> None:
 def create_actors(
     given: RayClassWithInitArgs, pool: RayResourcePool, names: Sequence[str], detached: bool, env: Mapping[str, str]
 ) -> list[Any]:
-    """One actor a slot; ``ResourceError`` (HF515) for a name that is taken, and those before it end again."""
+    """One actor a slot; ``ResourceError`` (HF521) for a name that is taken, and those before it end again."""
     options = {**given.options, **pool.process_share, "lifetime": "detached" if detached else None}
     if env:
         runtime = dict(options.get("runtime_env") or {})
@@ -73,7 +73,7 @@ def create_actors(
         end_actors(workers)
         if isinstance(error, ValueError) and "already taken" in str(error):
             taken = names[len(workers)]
-            raise ResourceError("HF515", f"worker {taken!r} runs already; use another name_prefix") from None
+            raise ResourceError("HF521", f"worker {taken!r} runs already; use another name_prefix") from None
         raise
     return workers
 

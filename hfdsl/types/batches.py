@@ -22,6 +22,7 @@ from hfdsl.types.columns import (
     Obj,
     ObjSpec,
     field_spec,
+    number,
 )
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.dtypes import BY_TORCH_NAME
@@ -266,7 +267,7 @@ def _plain(record: type[Batch], name: str, value: Any, spec: FieldSpec) -> Any:
         value = value._value
     where, got = f"column '{name}' of '{record.__name__}'", type(value).__name__
     if isinstance(spec, MetricSpec):
-        return value.item() if hasattr(value, "item") else value
+        return number(value, where)
     if isinstance(spec, ObjSpec):
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise WiringError("HF206", f"{where} takes a list, one object a row, got {got}")

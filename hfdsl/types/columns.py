@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -20,7 +22,7 @@ from typing import (
     get_origin,
 )
 
-from hfdsl.errors import DefinitionError
+from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.types.dims import Size, size
 from hfdsl.types.dtypes import (
     BFloat16,
@@ -172,6 +174,23 @@ class Obj(Generic[T, Row]):
         def __set__(self, record: object, value: Sequence[T] | Obj[T, Row]) -> None: ...
 
 
+def number(value: Any, where: str) -> Any:
+    """The plain number that a metric holds; of a tensor, its one element.
+
+    Raises:
+        WiringError: HF206 naming the metric, for what is no number or several.
+    """
+    if hasattr(value, "item"):
+        count = value.numel() if hasattr(value, "numel") else getattr(value, "size", 1)
+        if count != 1:
+            raise WiringError("HF206", f"{where} takes one number, got a {type(value).__name__} of {count}; reduce it")
+        value = value.item()
+    if not isinstance(value, Number):
+        got = "None" if value is None else f"the {type(value).__name__} {reprlib.repr(value)}"
+        raise WiringError("HF206", f"{where} takes a number, got {got}")
+    return value
+
+
 class Metric(Generic[T_co, Reduction]):
     """A number that ranks reduce when it is collected: ``Metric[float, Literal["mean"]]``.
 
@@ -184,7 +203,7 @@ class Metric(Generic[T_co, Reduction]):
     __slots__ = ("_value",)
 
     def __init__(self, value: T_co) -> None:
-        self._value = value
+        self._value: T_co = number(value, "hf.Metric")
 
     @property
     def value(self) -> T_co:

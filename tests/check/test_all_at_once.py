@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import hfdsl as hf
+from hfdsl.errors import ResourceError
 from tests.check import joint_rows, many_mistakes, prelude
 from tests.check.prelude import Actor, B, Dispatch, P, Prompts, R, Rollout, Scores, pool, register
 
@@ -94,5 +98,86 @@ def test_sizes_that_are_none_are_told_and_the_rest_is_checked() -> None:
     for wrong in (0, -4, 2.5, True, "64", None):
         report = program.check(deployment, dims={B: 10, P: wrong})  # type: ignore[dict-item]
         assert report.codes == ("HF310", "HF302"), str(report)
-    assert program.check(deployment, dims={"B": 8, R: 1}).codes == ("HF302", "HF319")  # type: ignore[type-var]
+    assert program.check(deployment, dims={"B": 8, R: 1}).codes == ("HF302",)  # type: ignore[type-var]
     assert prelude.pool.world_size == 4
+
+
+@hf.dataflow
+def scored(rollout: Rollout, actor: Actor) -> Scores:
+    return actor.score(rollout)
+
+
+def test_what_is_no_deployment_and_no_sizes_is_told() -> None:
+    nothing: Any = None
+    four: Any = 4
+    sizes: Any = [4]
+    deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
+    for ask in (lambda: scored.compile(nothing), lambda: scored.compile(four), lambda: scored.check(four)):
+        with pytest.raises(ResourceError, match=r"HF507: 'scored' is placed by an hf\.Deployment, got "):
+            ask()
+    [finding] = scored.check(deployment, dims=sizes).findings
+    assert (finding.code, finding.message) == ("HF302", "dims= takes a dict of dim classes with their sizes, got [4]")
+    for wrong in (sizes, {"B": 4}, {B: 0}):
+        with pytest.raises(hf.CheckError, match="HF302"):
+            scored.compile(deployment, dims=wrong)
+
+
+def test_a_mesh_that_does_not_fit_is_told_without_its_row_arithmetic() -> None:
+    deployment = hf.Deployment(actor=hf.place(Actor, pool=pool, mesh=hf.Mesh(dp=3)))
+    assert scored.check(deployment, dims={B: 64}).codes == ("HF501",)
+
+
+def test_a_keyword_only_port_by_position() -> None:
+    class Biased(hf.Worker):
+        @register(Dispatch.THREE_D_PROTO)
+        def score(self, rollout: Rollout, *, bias: float) -> Scores: ...  # type: ignore[empty-body]
+
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Biased) -> Scores:
+        return actor.score(rollout, 1.0)  # type: ignore[call-arg]
+
+    program.body.__annotations__["actor"] = Biased
+    [finding] = program.check().findings
+    assert (finding.code, finding.message) == (
+        "HF202",
+        "'bias' of 'actor.score' is keyword-only: write bias=...",
+    )
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_the_requirements_of_a_function(outside: bool) -> None:
+    def even(scores: Scores) -> Scores:
+        return scores
+
+    needs = hf.requires("B % 6 == 0", "B > 3")
+    halves = needs(hf.function(even)) if outside else hf.function(needs(even))
+
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> Scores:
+        return halves(actor.score(rollout))
+
+    deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
+    assert program.check(deployment, dims={B: 12}).codes == ()
+    [finding] = program.check(deployment, dims={B: 16}).findings
+    assert (finding.code, finding.message) == ("HF322", "'even' requires B % 6 == 0, but 16 % 6 = 4")
+    assert finding.help == ("set B to 12 or 24: every split and requirement then works out",)
+    assert "HF319" in program.check(deployment).codes
+
+
+def test_a_requirement_of_a_function_names_its_dims() -> None:
+    @hf.function
+    @hf.requires("B % micro == 0")
+    def even(scores: Scores) -> Scores:
+        return scores
+
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> Scores:
+        return even(actor.score(rollout))
+
+    [finding] = program.check(dims={B: 12}).findings
+    assert finding.code == "HF323"
+    assert "'micro' is no dim of the function" in finding.message
+
+
+def test_sizes_that_several_dataflows_share_are_no_mistake() -> None:
+    assert scored.check(dims={B: 64, P: 8, R: 8}).codes == ()

@@ -123,7 +123,7 @@ MUTATIONS = (
     swap("hf.repeat(prompts, 4)", "hf.repeat(prompts, 0)", "HF304", alone=True),
     swap("hf.repeat(prompts, 4)", "hf.repeat(prompts, 1.5)", "HF304", alone=True),
     swap("B: 64", "B: 63", "HF310", alone=True),
-    swap("B: 64", "B: 0", "HF302", "HF319", alone=True),
+    swap("B: 64", "B: 0", "HF302", alone=True),
     swap("B: 64, ", "", "HF319", alone=True),
     swap("Grouped(4)", "Grouped(7)", "HF313", alone=True),
     swap("micro=8", "micro=7", "HF322", alone=True),

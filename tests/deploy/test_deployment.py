@@ -67,3 +67,10 @@ def test_places_that_cannot_be() -> None:
         with pytest.raises(ResourceError) as error:
             make()
         assert str(error.value) == f"HF507: {text}"
+
+
+def test_a_mesh_that_is_none() -> None:
+    wrong: Any = {"dp": 2, "tp": 2}
+    text = r"HF501: place\(Critic\): mesh= takes an hf\.Mesh, such as hf\.Mesh\(dp=2, tp=2\), got \{'dp': 2"
+    with pytest.raises(ResourceError, match=text):
+        hf.place(Critic, pool=POOL, mesh=wrong)

@@ -262,3 +262,135 @@ def test_operations_refuse_what_has_no_meaning() -> None:
         with pytest.raises(family) as error:
             make()
         assert str(error.value).startswith(text)
+
+
+# -- the numbering, the columns and the results are those of a plan
+
+
+@hf.function
+def echo(values: Values) -> Values:
+    return values
+
+
+@hf.function
+def drawn(values: Values) -> Values:
+    assert type(values) is Values
+    return Values(value=(hf.current_call().uniforms(1)[:, 0] * 1000).long())
+
+
+@hf.function
+def drawn_loose(value: hf.i64[B]) -> hf.i64[B]:
+    return hf.i64((hf.current_call().uniforms(1)[:, 0] * 1000).long())
+
+
+class Caller(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def call(self, values: Values) -> Values:
+        assert type(values) is Values
+        return echo(Values(value=values.value.tensor + 1))
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def loose(self, value: hf.i64[B]) -> hf.i64[B]:
+        return hf.i64((hf.current_call().uniforms(1)[:, 0] * 1000).long())
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def more(self, values: Values) -> Values:
+        return Named(value=values.value.tensor, name=["x"] * len(values))
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def lies(self, values: Values) -> Values:
+        lie: Values = None  # type: ignore[assignment]  # a mistake on purpose
+        return lie
+
+
+@hf.function
+def lying(values: Values) -> Values:
+    lie: Values = values.value.tensor  # type: ignore[assignment]  # a mistake on purpose
+    return lie
+
+
+@hf.dataflow
+def inner(batch: Named, role: Caller) -> Values:
+    return drawn(role.call(batch))
+
+
+@hf.dataflow
+def outer(batch: Named, role: Caller) -> tuple[Values, Values, hf.i64[B], hf.i64[B]]:
+    return inner(batch, role), drawn(batch), role.loose(batch.value), drawn_loose(batch.value)
+
+
+def named(rows: int = 4) -> Named:
+    return Named(value=torch.arange(rows), name=[str(i) for i in range(rows)])
+
+
+def test_functions_in_bodies_inner_dataflows_and_loose_columns_are_numbered_as_in_a_plan() -> None:
+    deployment = hf.Deployment(role=hf.place(Caller, pool=hf.ResourcePool([1])))
+    with outer.compile(deployment, dims={B: 4}).launch() as running:
+        planned = running.step(named())
+    eager = outer(named(), Caller())
+    assert [planned[i].value.tensor.tolist() for i in (0, 1)] == [v.value.tensor.tolist() for v in eager[:2]]
+    assert [planned[i].tensor.tolist() for i in (2, 3)] == [eager[2].tensor.tolist(), eager[3].tensor.tolist()]
+
+
+def test_a_dataflow_within_the_body_of_a_call_is_a_run_of_its_own() -> None:
+    class Nesting(hf.Worker):
+        @hf.register(hf.Dispatch.DP_PROTO)
+        def run(self, batch: Named) -> Values:
+            before = hf.current_call()
+            made = inner(batch, Caller())
+            assert hf.current_call() is before
+            return made
+
+    @hf.dataflow
+    def flow(batch: Named, role: Nesting) -> Values:
+        return role.run(batch)
+
+    assert flow(named(), Nesting()).value.tensor.shape == (4,)
+
+
+def test_a_result_is_held_against_its_declaration() -> None:
+    @hf.dataflow
+    def more(batch: Values, role: Caller) -> Values:
+        return role.more(batch)
+
+    @hf.dataflow
+    def lies(batch: Values, role: Caller) -> Values:
+        return role.lies(batch)
+
+    @hf.dataflow
+    def false(batch: Values) -> Values:
+        return lying(batch)
+
+    assert type(more(named(), Caller())) is Values
+    with pytest.raises(WiringError, match=r"HF805: 'role\.lies' declares Values and returned NoneType on rank 0"):
+        lies(named(), Caller())
+    with pytest.raises(WiringError, match="HF805: 'lying' declares Values and returned Tensor on rank 0"):
+        false(named())
+
+
+def test_wrong_arguments_are_told_by_dataflow_and_parameter() -> None:
+    flow: Any = inner
+
+    @hf.dataflow
+    def calls(batch: Values, role: Caller) -> Values:
+        misspelt: Any = role.call
+        made: Values = misspelt(value=batch)
+        return made
+
+    mistakes: list[tuple[str, Any]] = [
+        ("HF203: 'inner' is called without its argument 'role'", lambda: flow(named())),
+        ("HF202: 'inner' has no parameter 'rol'; did you mean 'role'?", lambda: flow(named(), rol=Caller())),
+        ("HF202: 'inner' takes 2 positional arguments, got 3", lambda: flow(named(), Caller(), 1)),
+        ("HF202: 'inner' is given 'batch' twice: by position and by name", lambda: flow(named(), batch=named())),
+        (
+            "HF206: role 'role' of 'inner' takes an instance of Caller, got the class Caller: call it",
+            lambda: flow(named(), Caller),
+        ),
+        ("HF206: role 'role' of 'inner' takes an instance of Caller, got Role", lambda: flow(named(), Role())),
+        ("HF206: input 'batch' of 'inner' takes Named, got Prompts", lambda: flow(prompts(2), Caller())),
+        ("HF202: 'role.call' has no parameter 'value'; did you mean 'values'?", lambda: calls(named(), Caller())),
+    ]
+    for text, make in mistakes:
+        with pytest.raises(WiringError) as error:
+            make()
+        assert str(error.value).startswith(text)

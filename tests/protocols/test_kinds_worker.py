@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from hfdsl.errors import ResourceError
+from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.protocols import Coordinates, Mesh, PerRank, PerStage, RankContext, Worker, current_rank
 from hfdsl.protocols.worker import RESERVED_ENV
 
@@ -57,3 +57,11 @@ def test_a_worker_is_bound_before_its_own_init_runs() -> None:
         current_rank.reset(token)
     assert role.seen == (3, 7)
     assert role.coordinates == Coordinates(pp=0, dp=1, tp=1)
+
+
+@pytest.mark.parametrize("name", ["rank", "world_size", "mesh", "coordinates", "axis", "get_master_addr_port"])
+def test_a_role_has_no_name_of_the_worker_itself(name: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"HF111: Bad\.{name} hides what hf\.Worker\.{name} tells; rename it"):
+        type("Bad", (Worker,), {name: 3})
+    with pytest.raises(DefinitionError, match=rf"HF111: Role sets self\.{name}, which hf\.Worker tells"):
+        setattr(Role(3), name, 3)

@@ -2,13 +2,14 @@
 
 from fractions import Fraction
 from itertools import permutations, product
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import ProtocolError, ResourceError
-from hfdsl.protocols.mesh import AXES, Coordinates, Mesh, check_world
+from hfdsl.protocols.mesh import AXES, Coordinates, Mesh, check_world, mesh_or_flat
 
 ORDERS = list(permutations(AXES))
 
@@ -91,3 +92,9 @@ def test_a_mesh_that_does_not_fit_its_pool_says_what_would() -> None:
         check_world(Mesh(dp=4, tp=2, pp=2), 8, "pool 'train'")
     with pytest.raises(ResourceError, match=r"give it 6 ranks, or choose pp and tp whose product divides 7"):
         check_world(Mesh(tp=3), 7, "pool 'train'")
+
+
+def test_a_group_takes_a_mesh() -> None:
+    wrong: Any = {"dp": 2}
+    with pytest.raises(ResourceError, match=r"HF501: the group: .* takes an hf\.Mesh, such as hf\.Mesh\(dp=2\)"):
+        mesh_or_flat(wrong, 2, "the group")

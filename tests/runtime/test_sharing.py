@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -215,3 +215,20 @@ def test_a_step_needs_rows() -> None:
 def test_an_input_is_given_once() -> None:
     with launch(subclass).launch() as running, pytest.raises(WiringError, match="HF202: 'subclass' is given its input"):
         running.step(xs(), a=xs())
+
+
+class Pair(NamedTuple):
+    first: X
+    second: X
+
+
+@hf.dataflow
+def shapes(a: X, role: Role) -> tuple[list[X], Pair, dict[int, X]]:
+    x = role.wider(a)
+    return [x, a], Pair(x, x), {3: a}
+
+
+def test_a_result_comes_back_in_the_shape_that_the_dataflow_gave_it() -> None:
+    listed, pair, keyed = step(shapes, xs())
+    assert (type(listed), type(pair), list(keyed)) == (list, Pair, [3])
+    assert torch.equal(listed[1].x.tensor, pair.second.x.tensor)

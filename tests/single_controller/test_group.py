@@ -88,6 +88,12 @@ def test_functions_of_the_user(methods: RayWorkerGroup) -> None:
         methods.no_pair(3)
     with pytest.raises(ProtocolError, match=r"HF407: the dispatch_fn of Methods.short gave 2 entries for argument 'x'"):
         methods.short([1, 2])
+    raised = r"HF407: the dispatch_fn of Methods.custom, two_to_all, raised AssertionError"
+    with pytest.raises(ProtocolError, match=raised) as error:
+        methods.custom([1, 2, 3], [5, 6])
+    assert isinstance(error.value.__cause__, AssertionError)
+    with pytest.raises(WiringError, match=r"HF202: Methods.custom\(x: .* has no argument 'z'; did you mean 'x'\?"):
+        methods.execute_all_sync("custom", z=1, y=2)
 
 
 def test_rows_are_split_and_joined(methods: RayWorkerGroup) -> None:
@@ -152,7 +158,7 @@ def test_mistakes_in_a_call(methods: RayWorkerGroup) -> None:
         methods.all_to_all([1, 2, 3, 4], 5)
     with pytest.raises(ProtocolError, match=r"HF413: the output of Methods.a_dict cannot be joined"):
         methods.a_dict([1, 2, 3, 4])
-    with pytest.raises(WiringError, match=r"HF203: Methods.double.rows: 'Any'. .*missing a required argument: 'rows'"):
+    with pytest.raises(WiringError, match=r"HF202: Methods.double.* has no argument 'row'; did you mean 'rows'"):
         methods.double(row=[1])
     with pytest.raises(WiringError, match=r"HF202: .* has no registered method 'doubel'; did you mean 'double"):
         methods.doubel([1])
@@ -226,9 +232,9 @@ def test_what_is_decidable_is_refused_before_anything_starts() -> None:
         RayWorkerGroup(unplaced, make(roles.NeedsAll))
     with pytest.raises(DefinitionError, match=r"HF111: Takes.shutdown has a name that a worker group has itself"):
         RayWorkerGroup(unplaced, make(roles.Takes))
-    with pytest.raises(ResourceError, match=r"HF514: worker_env sets RANK, which the group sets"):
+    with pytest.raises(ResourceError, match=r"HF520: worker_env sets RANK, which the group sets"):
         RayWorkerGroup(unplaced, make(roles.Accumulator), worker_env={"RANK": "1", "X": "y"})
-    with pytest.raises(ResourceError, match=r"HF514: worker_env holds strings; X is 3"):
+    with pytest.raises(ResourceError, match=r"HF520: worker_env holds strings; X is 3"):
         RayWorkerGroup(unplaced, make(roles.Accumulator), worker_env={"X": 3})  # type: ignore[dict-item]
     with pytest.raises(ResourceError, match=r"HF507.*detached"):
         RayWorkerGroup(unplaced, make(roles.Accumulator), detached=True)
@@ -255,7 +261,7 @@ def test_a_failing_constructor_ends_the_group(pool: RayResourcePool, ray_cluster
 
 
 def test_a_name_that_is_taken(pool: RayResourcePool, accumulators: RayWorkerGroup) -> None:
-    with pytest.raises(ResourceError, match=r"HF515: worker 'accAccumulator_0:0' runs already"):
+    with pytest.raises(ResourceError, match=r"HF521: worker 'accAccumulator_0:0' runs already"):
         RayWorkerGroup(pool, make(roles.Accumulator), name_prefix="acc")
 
 
@@ -267,7 +273,7 @@ def test_extra_environment_and_shutdown(ray_cluster: Any) -> None:
             RayWorkerGroup(pool, make(roles.Accumulator))
         group.shutdown()
         group.shutdown()
-        with pytest.raises(ResourceError, match=r"HF516: group Accumulator was shut down"):
+        with pytest.raises(ResourceError, match=r"HF522: group Accumulator was shut down"):
             group.execute_all_sync("add", 1)
         with RayWorkerGroup(pool, make(roles.Asynchronous)) as group:
             assert group.together(3) == [3]

@@ -114,14 +114,14 @@ def test_a_group_is_found_again_by_name(methods: RayWorkerGroup, ray_cluster: An
     names = methods.worker_names
     found = ray_cluster.get(ray_cluster.remote(elsewhere).remote(list(reversed(names))))
     assert found == (names, [8, 10, 8, 10], 5, methods.master_port)
-    with pytest.raises(ResourceError, match=r"HF515: no worker of this name"):
+    with pytest.raises(ResourceError, match=r"HF521: no worker of this name"):
         RayWorkerGroup.from_detached(["nobody"], RayClassWithInitArgs(roles.Methods, x=2))
-    with pytest.raises(ResourceError, match=r"HF515: these workers are ranks \[0, 2\] of 4"):
+    with pytest.raises(ResourceError, match=r"HF521: these workers are ranks \[0, 2\] of 4"):
         RayWorkerGroup.from_detached([names[0], names[2]], RayClassWithInitArgs(roles.Methods, x=2))
     stranger = ray_cluster.remote(roles.Child).remote(1)
-    with pytest.raises(ResourceError, match=r"HF515: .* is no worker of a group"):
+    with pytest.raises(ResourceError, match=r"HF521: .* is no worker of a group"):
         RayWorkerGroup.from_detached(worker_handles=[stranger], ray_cls_with_init=RayClassWithInitArgs(roles.Actor))
-    with pytest.raises(ResourceError, match=r"HF515.*got none"):
+    with pytest.raises(ResourceError, match=r"HF521.*got none"):
         RayWorkerGroup.from_detached([], RayClassWithInitArgs(roles.Methods, x=2))
 
 

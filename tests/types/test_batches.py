@@ -326,3 +326,20 @@ def test_a_class_of_a_notebook_travels_to_another_process() -> None:
 def test_errors_travel_too(family: type[HfError]) -> None:
     again = pickle.loads(pickle.dumps(family("HF210", "rows differ")))
     assert (type(again), again.code, str(again)) == (family, "HF210", "HF210: rows differ")
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        (None, "takes a number, got None"),
+        ("0.5", "takes a number, got the str '0.5'"),
+        (torch.ones(3), "takes one number, got a Tensor of 3; reduce it"),
+        ([0.5], "takes a number, got the list"),
+    ],
+)
+def test_a_metric_is_one_number(value: Any, got: str) -> None:
+    with pytest.raises(WiringError, match=f"HF206: column 'loss' of 'Metrics' {got}"):
+        Metrics(loss=value, tokens=1)
+    with pytest.raises(WiringError, match=f"HF206: hf.Metric {got}"):
+        hf.Metric(value)
+    assert Metrics(loss=torch.ones(1), tokens=1).loss.value == 1.0  # type: ignore[arg-type]  # taken at run time
