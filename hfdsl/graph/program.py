@@ -159,7 +159,7 @@ class Misuse:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The shape of what a dataflow returns: a value, or outputs in a ``container`` (tuple, named tuple, list) or dict."""
+    """The shape of what a dataflow returns: a value, or outputs in a ``container`` (tuple, list, ...) or a dict."""
 
     value: Operand | tuple[Output, ...] | dict[Any, Output]
     container: type = tuple
