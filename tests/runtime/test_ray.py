@@ -246,7 +246,8 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     """A program with a cluster of its own, interrupted as a terminal does it: the signal goes to the whole group."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path.cwd())}
+    path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": path}
     environment.pop("RAY_ADDRESS", None)
     program = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path)],
@@ -261,6 +262,7 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     while len(workers) < 2 and program.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
         workers = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert program.poll() is None, program.communicate()[0]
     os.killpg(program.pid, signal.SIGINT)
     printed, _ = program.communicate(timeout=60)
     assert len(workers) == 2, printed
