@@ -7,6 +7,7 @@ Every forward pass takes ``MICRO_BATCH`` rows, so that a row's numbers do not de
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ def build(checkpoint: str | None = None, seed: int = 0) -> Any:
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).float()
     if checkpoint is not None:
+        if not Path(checkpoint).exists():
+            raise FileNotFoundError(f"no policy at {checkpoint}: `make demo` leaves its warm-up there")
         model.load_state_dict(torch.load(checkpoint, weights_only=True))
     return model
 
