@@ -57,7 +57,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "take it as a parameter of this dataflow, and keep no values outside of it",
     ),
     MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
-    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{near}"),
+    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{makers}"),
     MisuseKind.MERGE_TWICE: (
         "HF205",
         "column '{m.name}' of '{m.subject}' comes from both {both}",
@@ -132,6 +132,7 @@ def misuses(subject: Subject) -> Iterator[Finding]:
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
             "near": closest(misuse.name, misuse.candidates),
+            "makers": _column_makers(subject, misuse),
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
             "both": " and ".join(f"'{name}'" for name in misuse.candidates),
@@ -144,6 +145,16 @@ def misuses(subject: Subject) -> Iterator[Finding]:
             tuple(_misuse_related(subject, misuse)),
             help=(helped,) if helped else (),
         )
+
+
+def _column_makers(subject: Subject, misuse: Misuse) -> str:
+    """Where a missing column can be had; a column of a like name is what is meant only where nothing makes it."""
+    for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
+        if isinstance(node.op, Pack) or not isinstance(value, RecordValue):
+            continue  # a merge may be the very one that lacks it
+        if misuse.name in schema(value.type.record).fields:
+            return f"'{node.label}' gives a {value.type} with that column"
+    return closest(misuse.name, misuse.candidates)
 
 
 def _misuse_span(misuse: Misuse) -> Span:

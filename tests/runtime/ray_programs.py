@@ -81,6 +81,10 @@ class Actor(hf.Worker):
         return Metrics(loss=float(loss.detach()), weight=float(self.weight.detach().sum()))
 
     @register(Dispatch.ONE_TO_ALL)
+    def weights(self) -> list[float]:
+        return [float(weight) for weight in self.weight.detach()]
+
+    @register(Dispatch.ONE_TO_ALL)
     def noise(self) -> list[float]:
         """Global and per-rank random numbers, and the process that they come from."""
         own = torch.rand(2, generator=hf.current_call().generator())
@@ -108,11 +112,11 @@ def centre(scores: Scores) -> Scores:
 
 
 @hf.dataflow
-def train(prompts: Prompts, actor: Actor, reward: Reward) -> tuple[Rollout, Metrics]:
+def train(prompts: Prompts, actor: Actor, reward: Reward) -> tuple[Rollout, Metrics, hf.PerRank[list[float]]]:
     rollout = actor.generate(hf.repeat(prompts, GROUP))
     weighted = hf.merge(Weighted, rollout, centre(reward.score(rollout)))
     updates = [actor.update(part) for part in hf.minibatches(weighted, 2)]
-    return rollout, updates[-1]
+    return rollout, updates[-1], actor.weights()
 
 
 @hf.dataflow

@@ -60,9 +60,9 @@ def run(deployment: hf.Deployment, backend: Any, steps: int = 2) -> list[Any]:
 
 
 def same_bits(left: Any, right: Any) -> bool:
-    (a, x), (b, y) = left, right
+    (a, x, weights), (b, y, others) = left, right
     columns = zip(a.__hf_columns__.values(), b.__hf_columns__.values(), strict=True)
-    return all(torch.equal(i, j) for i, j in columns) and x.__hf_columns__ == y.__hf_columns__
+    return all(torch.equal(i, j) for i, j in columns) and x.__hf_columns__ == y.__hf_columns__ and weights == others
 
 
 @pytest.mark.parametrize("deploy", [shared, own_processes, two_pools, merged, split])
@@ -72,13 +72,14 @@ def test_the_same_bits_wherever_roles_are_put(ray_cluster: Any, deploy: Any) -> 
 
 
 def test_another_mesh_changes_no_row_and_sums_only_in_their_order(ray_cluster: Any) -> None:
-    [(rollout, metrics)] = run(shared(), "local", 1)
-    [(other, others)] = run(shared(hf.Mesh(dp=1, tp=2)), "ray", 1)
+    [(rollout, metrics, weights)] = run(shared(), "local", 1)
+    [(other, others, other_weights)] = run(shared(hf.Mesh(dp=1, tp=2)), "ray", 1)
     assert torch.equal(rollout.ids.tensor, other.ids.tensor)
     assert torch.equal(rollout.log_probs.tensor, other.log_probs.tensor)
     # float64 sums of a few numbers in another order: a few units in the last place
     assert others.loss.value == pytest.approx(metrics.loss.value, rel=1e-14)
-    assert others.weight.value == pytest.approx(metrics.weight.value, rel=1e-14)
+    for mine, theirs in zip(weights, other_weights, strict=True):
+        assert theirs == pytest.approx(mine, rel=1e-14)
 
 
 def test_random_streams_are_those_of_the_local_backend(ray_cluster: Any) -> None:
