@@ -14,7 +14,7 @@ from hfdsl.errors import (
     WiringError,
 )
 from hfdsl.graph.dataflow import Dataflow, dataflow
-from hfdsl.graph.operations import function, merge, minibatches, repeat
+from hfdsl.graph.operations import fill, filter, function, merge, minibatches, repeat, take  # noqa: A004  # hf.filter
 from hfdsl.protocols.call import Call, current_call
 from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
 from hfdsl.protocols.kinds import PerRank, PerStage
@@ -71,6 +71,8 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "fill",
+    "filter",
     "function",
     "i8",
     "i16",
@@ -83,6 +85,7 @@ __all__ = [
     "register_dispatch_mode",
     "repeat",
     "requires",
+    "take",
     "u8",
     "update_dispatch_mode",
 ]

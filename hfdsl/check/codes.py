@@ -51,6 +51,7 @@ CODES: dict[str, Code] = {
     "HF310": Code("rows that do not split evenly"),
     "HF313": Code("a split that cuts groups of rows"),
     "HF319": Code("a size that cannot be decided before launch", "warning"),
+    "HF321": Code("rows that only a run tells where their number matters"),
     "HF322": Code("a requirement of a role that does not hold"),
     "HF323": Code("a requirement that names nothing known"),
     # HF4xx dispatch and collect

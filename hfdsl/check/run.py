@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check import placements, sizes, wiring
+from hfdsl.check import filtered, placements, sizes, wiring
 from hfdsl.check.findings import Finding, Label, Report, order
 from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.deploy.deployment import Deployment
@@ -22,6 +22,8 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     wiring.unused,
     wiring.results,
     sizes.row_arithmetic,
+    sizes.filtered_rows,
+    filtered.enough_rows,
     sizes.rows_split_alike,
     sizes.whole_sizes,
     sizes.dims_are_known,

@@ -9,13 +9,14 @@ from itertools import chain
 from math import lcm
 from typing import TypeAlias
 
+from hfdsl.check.filtered import filtered, unknown_rows
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repairs import Search
 from hfdsl.check.requirements import Known, config_fields, divisibility, holds, names
 from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import LOST, RecordValue
-from hfdsl.graph.program import FunctionCall, MiniBatch, Node, RoleCall
+from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.register import requirements_of
 from hfdsl.types.columns import ColumnSpec, ObjSpec
@@ -127,6 +128,11 @@ def constraints(subject: Subject) -> Iterator[Divides]:
                     yield Divides(rows, count, node, "HF310", f"{count} mini-batches", told)
             case MiniBatch():
                 pass
+            case Filter(group) if group > 1:
+                rows = call_rows(subject, node)
+                if rows is not None:
+                    told = f"filter: {{rows}} rows do not make whole groups of {group}"
+                    yield Divides(rows, group, node, "HF313", f"whole groups of {group}", told)
             case RoleCall(_, signature):
                 yield from _split(subject, node, signature)
                 yield from _required(subject, node, signature)
@@ -221,7 +227,8 @@ def row_arithmetic(subject: Subject) -> Iterator[Finding]:
     answers = [(d, subject.known(d.size).divisible_by(d.divisor)) for d in demands]
     for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
         yield _uneven(subject, broken, demands)
-    for atoms, open_ in _by_dims([d for d, answer in answers if answer is Answer.UNKNOWN]):
+    unknown = [d for d, answer in answers if answer is Answer.UNKNOWN and not filtered(d.size)]
+    for atoms, open_ in _by_dims(unknown):
         if _misgiven(subject, atoms):
             continue
         needs = ", ".join(dict.fromkeys(d.need for d in open_))
@@ -232,6 +239,11 @@ def row_arithmetic(subject: Subject) -> Iterator[Finding]:
             tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
             help=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
         )
+
+
+def filtered_rows(subject: Subject) -> Iterator[Finding]:
+    """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding."""
+    yield from unknown_rows(subject, constraints(subject))
 
 
 def _misgiven(subject: Subject, names: Iterable[str]) -> bool:

@@ -11,15 +11,32 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
-from hfdsl.graph.program import Broken, Constant, Graph, Input, MiniBatch, Node, Operand, Pack, Ref, Repeat
+from hfdsl.graph.program import (
+    Broken,
+    Constant,
+    Filter,
+    Graph,
+    Input,
+    MiniBatch,
+    Node,
+    Operand,
+    Pack,
+    Ref,
+    Repeat,
+    Take,
+)
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
-from hfdsl.types.dims import Answer, Size, atom_size, constant, solve
+from hfdsl.types.dims import Answer, Kept, Size, atom_size, constant, solve
+from hfdsl.types.dtypes import Bool
 
 LOST: Any = TypeVar("?")  # type: ignore[misc]  # never a user's own: its name is what messages show
 """The row dim of a value whose rows are hidden by a mistake; it fits everywhere."""
+
+ROWS: Any = TypeVar("rows")  # type: ignore[misc]  # its name is what messages show
+"""The row dim of the column by which a filter keeps rows: that of the filtered record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +251,15 @@ def infer(graph: Graph) -> Inference:
     values: list[Value] = []
     bindings: list[Mapping[Any, Size]] = []
     mismatches: list[Mismatch] = []
+    filters: dict[Any, Kept] = {}
     for node in graph.nodes:
         call = _Call(node, mismatches)
-        values.append(_value(node, call, values))
+        values.append(_value(node, call, values, filters))
         bindings.append(call.bound)
     return Inference(tuple(values), tuple(bindings), tuple(mismatches))
 
 
-def _value(node: Node, call: _Call, values: list[Value]) -> Value:
+def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, Kept]) -> Value:
     match node.op:
         case Input(_, record):
             return RecordValue(RecordType(record), schema(record).row)
@@ -249,6 +267,11 @@ def _value(node: Node, call: _Call, values: list[Value]) -> Value:
             return _scaled(operand_value(values, node.arguments[0][1]), constant(times))
         case MiniBatch(_, count):
             return _scaled(operand_value(values, node.arguments[0][1]), constant(1) / constant(count))
+        case Take(rows):
+            taken = operand_value(values, node.arguments[0][1])
+            return RecordValue(taken.type, constant(rows)) if isinstance(taken, RecordValue) else taken
+        case Filter(group):
+            return _kept(node, group, call, values, filters)
         case Pack(record):
             _match_columns(record, node, call, values)
             return RecordValue(RecordType(record), _result_rows(record, call))
@@ -262,6 +285,21 @@ def _value(node: Node, call: _Call, values: list[Value]) -> Value:
                 if port is not None and actual is not None and not isinstance(operand, Broken):
                     call.match(name, op.signature.takes(port), actual, operand if isinstance(operand, Ref) else None)
             return _result(node.result, call)
+
+
+def _kept(node: Node, group: int, call: _Call, values: list[Value], filters: dict[Any, Kept]) -> Value:
+    """The record with the rows that a filter keeps; what is filtered by the same column keeps the same rows."""
+    (_, batch), (_, keep) = node.arguments
+    taken, chosen = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
+    if not isinstance(taken, RecordValue) or taken.rows is None:
+        return taken
+    call.bound[ROWS], call.bound_by[ROWS] = taken.rows, "batch"
+    if chosen is not None and LOST not in taken.rows.atoms:
+        call.match("keep", ColumnSpec(Bool, (atom_size(ROWS),)), chosen, keep if isinstance(keep, Ref) else None)
+    if call.broken or LOST in taken.rows.atoms:
+        return RecordValue(taken.type, atom_size(LOST))
+    kept = filters.setdefault((keep, group), Kept(len(filters) + 1, taken.rows / constant(group)))
+    return RecordValue(taken.type, atom_size(kept) * constant(group))
 
 
 def _match_columns(record: type[Batch], node: Node, call: _Call, values: list[Value]) -> None:

@@ -1,9 +1,9 @@
-"""What a dataflow may do besides calling roles: ``function``, ``repeat``, ``minibatches``, ``merge``."""
+"""What a dataflow may do besides calling roles: functions, and operations on rows such as ``repeat`` and ``filter``."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
@@ -11,14 +11,16 @@ from hfdsl.graph.eager import active_run, call_arguments, call_body
 from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, function_signature
 from hfdsl.graph.trace import active_tracer
+from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.register import requirements_of, requires
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import MetricSpec, ObjSpec
+from hfdsl.types.columns import Column, MetricSpec, ObjSpec, bool_
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows
 
 P = ParamSpec("P")
 R = TypeVar("R")
 BatchT = TypeVar("BatchT", bound=Batch)
+Row = TypeVar("Row")
 
 
 class _Same(Protocol):
@@ -127,6 +129,85 @@ def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
         )
     size = rows // count
     return tuple(batch[i * size : (i + 1) * size] for i in range(count))
+
+
+def filter(batch: BatchT, keep: bool_[Row], *, group: int = 1) -> BatchT:  # noqa: A001  # hf.filter is the field's word
+    """The rows for which ``keep`` is true, in order; how many they are is known only when the program runs.
+
+    ``group`` consecutive rows are kept or dropped together, so that the result has whole groups. A method that splits
+    its rows takes such a record after ``hf.take`` or ``hf.fill``, or where it is registered with ``pad=``. Everything
+    that is filtered by the same column keeps the same rows.
+
+    Raises:
+        SizeError: HF304 where ``group`` is below 1, HF313 where ``keep`` would cut a group.
+
+    >>> import hfdsl as hf
+    >>> import torch
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> keep = hf.bool_(torch.tensor([True, False, True]))
+    >>> hf.filter(Questions(text=["a", "b", "c"]), keep).text.objects
+    ['a', 'c']
+    """
+    tracer = active_tracer((batch, keep, group))
+    if tracer is not None:
+        return tracer.filter(batch, keep, group)  # type: ignore[no-any-return]  # a symbolic record stands for a record
+    if not isinstance(keep, Column) or str(keep.tensor.dtype) != "torch.bool" or keep.tensor.shape != (len(batch),):
+        got = f"{keep.tensor.dtype} of shape {tuple(keep.tensor.shape)}" if isinstance(keep, Column) else repr(keep)
+        raise WiringError("HF206", f"filter takes one truth value (hf.bool_) for each of {len(batch)} rows, got {got}")
+    return _picked(batch, kept_rows(keep.tensor.tolist(), group, "filter"))
+
+
+def take(batch: BatchT, rows: int) -> BatchT:
+    """The first ``rows`` rows: what follows knows how many there are, also after a filter.
+
+    Raises:
+        SizeError: HF304 where ``rows`` is below 1, HF321 where there are fewer.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> hf.take(Questions(text=["a", "b", "c"]), 2).text.objects
+    ['a', 'b']
+    """
+    tracer = active_tracer((batch, rows))
+    if tracer is not None:
+        return tracer.take(batch, rows, fill=False)  # type: ignore[no-any-return]  # as above
+    return _picked(batch, taken_rows(len(batch), rows, fill=False, what="take"))
+
+
+def fill(batch: BatchT, rows: int) -> BatchT:
+    """The first ``rows`` rows; where there are fewer, they start over from the first until there are so many.
+
+    Raises:
+        SizeError: HF304 where ``rows`` is below 1, HF321 where there is none to start over from.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> hf.fill(Questions(text=["a", "b", "c"]), 5).text.objects
+    ['a', 'b', 'c', 'a', 'b']
+    """
+    tracer = active_tracer((batch, rows))
+    if tracer is not None:
+        return tracer.take(batch, rows, fill=True)  # type: ignore[no-any-return]  # as above
+    return _picked(batch, taken_rows(len(batch), rows, fill=True, what="fill"))
+
+
+def _picked(batch: BatchT, rows: Sequence[int]) -> BatchT:
+    fields, picked = schema(type(batch)).fields, list(rows)
+    columns = {
+        name: value
+        if isinstance(fields[name], MetricSpec)
+        else [value[row] for row in picked]
+        if isinstance(fields[name], ObjSpec)
+        else value[picked]
+        for name, value in batch.__hf_columns__.items()
+    }
+    return type(batch)(**columns)
 
 
 def merge(record: type[BatchT], *parts: Batch) -> BatchT:

@@ -77,13 +77,28 @@ class MiniBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Filter:
+    """The rows for which the column ``keep`` is true, in order; runs of ``group`` rows are kept or dropped together."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """The first ``rows`` rows; with ``fill`` the rows start over where there are fewer."""
+
+    rows: int
+    fill: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Pack:
     """A record put together from columns: every argument is one column of ``record``."""
 
     record: type[Batch]
 
 
-Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Pack
+Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Filter | Take | Pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +127,16 @@ class Node:
                 return "repeat"
             case MiniBatch(index, count):
                 return f"minibatch {index + 1}/{count}"
+            case Filter():
+                return "filter"
+            case Take(_, fill):
+                return "fill" if fill else "take"
+
+    @property
+    def batch(self) -> Ref | None:
+        """The value whose rows an operation on rows gives: its first argument."""
+        ref = self.arguments[0][1]
+        return ref if isinstance(ref, Ref) else None
 
     @property
     def refs(self) -> Iterator[Ref]:

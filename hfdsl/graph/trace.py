@@ -12,6 +12,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import (
     Broken,
     Constant,
+    Filter,
     FunctionCall,
     Graph,
     Input,
@@ -26,6 +27,7 @@ from hfdsl.graph.program import (
     Ref,
     Repeat,
     RoleCall,
+    Take,
 )
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, role_signature, type_hints
 from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
@@ -287,6 +289,23 @@ class Tracer:
         parts = [self.emit(MiniBatch(i, count), {"batch": batch}, batch._type) for i in range(count)]
         shown = f"minibatch of {batch._shown}"  # the same for all: a mistake in the loop's body is told once
         return tuple(Symbolic(self, part._operand, part._type, shown) for part in parts)
+
+    def filter(self, batch: Any, keep: Any, group: Any) -> Any:
+        """``hf.filter`` on a symbolic record."""
+        if not _is_count(group):
+            return self.misuse(MisuseKind.BAD_COUNT, "filter", _in_words(group))
+        if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
+            return self._not_rows(batch, "filter")
+        return self.emit(Filter(group), {"batch": batch, "keep": keep}, batch._type)
+
+    def take(self, batch: Any, rows: Any, fill: bool) -> Any:
+        """``hf.take`` and ``hf.fill`` on a symbolic record."""
+        name = "fill" if fill else "take"
+        if not _is_count(rows):
+            return self.misuse(MisuseKind.BAD_COUNT, name, _in_words(rows))
+        if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
+            return self._not_rows(batch, name)
+        return self.emit(Take(rows, fill), {"batch": batch}, batch._type)
 
     def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
         """``hf.merge`` of symbolic records: each column of ``record`` from the one part that has it."""

@@ -1,7 +1,7 @@
 """Reading: which chunks hold some rows of a value, and those rows put together.
 
-``repeat``, mini-batches and records made of columns are never carried out as steps: a reader resolves them to rows of
-what roles and functions made.
+``repeat``, mini-batches, filters and records made of columns are never carried out as steps: a reader resolves them to
+rows of what roles and functions made.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hfdsl.graph.program import Constant, MiniBatch, Node, Operand, Pack, Ref, Repeat
+from hfdsl.graph.program import Constant, Filter, MiniBatch, Node, Operand, Pack, Ref, Repeat, Take
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType
 from hfdsl.plan.plan import Layout
 from hfdsl.plan.rows import RowTable
+from hfdsl.protocols.filtering import runs
 from hfdsl.protocols.split import Pad
 from hfdsl.types.batches import Batch, join_column, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
@@ -45,6 +46,9 @@ class Reader:
             case MiniBatch(index, _):
                 shift = index * self.table.rows[node]
                 yield from self.resolve(_inner(self.nodes[node]), column, start + shift, stop + shift)
+            case Filter() | Take():
+                for first, last in runs(self.table.picks[node][start:stop]) or ((0, 0),):
+                    yield from self.resolve(_inner(self.nodes[node]), column, first, last)
             case Pack():
                 ref = dict(self.nodes[node].arguments)[column]
                 if isinstance(ref, Ref):
@@ -62,8 +66,9 @@ class Reader:
 
     def _overlap(self, node: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """(chunk, first row within it, end row within it) for every chunk with some of the rows."""
-        bounds = self.table.bounds[node]
-        for chunk, (low, high) in enumerate(pairwise(bounds)):
+        if start == stop:
+            yield 0, 0, 0  # no rows have a dtype and a shape too
+        for chunk, (low, high) in enumerate(pairwise(self.table.bounds[node])):
             first, last = max(low, start), min(high, stop)
             if first < last:
                 yield chunk, first - low, last - low
@@ -74,7 +79,7 @@ class Reader:
         """Rows ``start`` to ``stop`` of a column (for a metric: its reduced value)."""
         spec = _spec(self.nodes[node].result, column)
         match self.nodes[node].op:
-            case Repeat() | MiniBatch() if isinstance(spec, MetricSpec):
+            case Repeat() | MiniBatch() | Filter() | Take() if isinstance(spec, MetricSpec):
                 return self.column(_inner(self.nodes[node]), column, start, stop)  # a number has no rows to repeat
             case Repeat(times):
                 first = start // times
@@ -83,6 +88,10 @@ class Reader:
             case MiniBatch(index, _):
                 shift = index * self.table.rows[node]
                 return self.column(_inner(self.nodes[node]), column, start + shift, stop + shift)
+            case Filter() | Take():
+                spans = runs(self.table.picks[node][start:stop]) or ((0, 0),)
+                picked = [self.column(_inner(self.nodes[node]), column, first, last) for first, last in spans]
+                return join_column(spec, picked) if spec is not None else picked[0]
             case Pack():
                 operand = dict(self.nodes[node].arguments)[column]
                 if not isinstance(operand, Ref):
@@ -93,7 +102,7 @@ class Reader:
         if isinstance(spec, MetricSpec):
             return join_column(spec, [self.fetch(node, chunk)[column] for chunk in range(self.layouts[node].chunks)])
         parts = [_rows(self.fetch(node, c)[column], first, last) for c, first, last in self._overlap(node, start, stop)]
-        return join_column(spec, parts or [self.fetch(node, 0)[column][:0]])
+        return join_column(spec, parts)
 
     def value(self, operand: Operand, wanted: PortType, start: int, stop: int) -> Any:
         """Rows of an operand as the body of ``wanted``'s port takes them: record, column, metric, list or object."""
@@ -128,8 +137,7 @@ class Reader:
 
 
 def _inner(node: Node) -> int:
-    ref = node.arguments[0][1]
-    return ref.node if isinstance(ref, Ref) else 0
+    return node.batch.node if node.batch is not None else 0
 
 
 def _joined(spec: FieldSpec, parts: list[Any]) -> Any:
@@ -146,8 +154,7 @@ def padded_spans(start: int, stop: int, rows: int, pad: Pad | None) -> tuple[tup
     if stop <= rows or pad is None or not rows:
         return ((start, stop),)
     positions = [i if i < rows else rows - 1 if pad == "repeat_last" else i % rows for i in range(start, stop)]
-    ends = [i for i, (a, b) in enumerate(pairwise(positions), 1) if b != a + 1]
-    return tuple((positions[i], positions[j - 1] + 1) for i, j in pairwise([0, *ends, len(positions)]))
+    return runs(positions)
 
 
 def _rows(value: Any, first: int, last: int) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 from hfdsl.errors import SizeError
 from hfdsl.graph.infer import RecordValue, Value
-from hfdsl.graph.program import Input, Ref
+from hfdsl.graph.program import Filter, Input, Ref, Take
 from hfdsl.plan.plan import Plan, Step
+from hfdsl.protocols.filtering import taken_rows
 from hfdsl.protocols.split import pad_size
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
@@ -22,12 +23,14 @@ class RowTable:
     """The rows of one step.
 
     ``rows[node]``: the rows of a value; ``bounds[node]``: the first row of each of its chunks, and the end;
-    ``given[node]``: the same for what the ranks of a step are given, pad rows included.
+    ``given[node]``: the same for what the ranks of a step are given, pad rows included; ``picks[node]``: the rows that
+    a filter, ``take`` or ``fill`` gives, as rows of what it is given.
     """
 
     rows: Mapping[int, int]
     bounds: Mapping[int, tuple[int, ...]]
     given: Mapping[int, tuple[int, ...]]
+    picks: Mapping[int, tuple[int, ...]]
 
 
 def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
@@ -61,15 +64,23 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     return known
 
 
-def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
-    """The rows of every value for these sizes.
+def row_table(plan: Plan, sizes: Mapping[Any, int], filtered: Mapping[int, tuple[int, ...]] | None = None) -> RowTable:
+    """The rows of every value for these sizes, as far as they are known; ``filtered`` says which rows filters keep.
 
     Raises:
-        SizeError: HF310, HF313 where rows do not split (the runtime guard of what a check could not decide).
+        SizeError: HF310, HF313, HF321 where rows do not work out (the runtime guard of what a check could not decide).
     """
+    kept, sizes = filtered or {}, dict(sizes)
+    picks: dict[int, tuple[int, ...]] = dict(kept)
     rows: dict[int, int] = {}
     for node, value in zip(plan.graph.nodes, plan.inference.values, strict=True):
-        number = _number(rows_in(value), sizes)
+        if node.id in kept and isinstance(node.op, Filter):
+            sizes |= {atom: len(kept[node.id]) // node.op.group for atom in (rows_in(value) or constant(1)).atoms}
+        if isinstance(node.op, Take) and node.batch is not None and node.batch.node in rows:
+            picks[node.id] = taken_rows(
+                rows[node.batch.node], node.op.rows, fill=node.op.fill, what=f"'{node.label}' in line {node.span.line}"
+            )
+        number = number_of(rows_in(value), sizes)
         if number is not None:
             rows[node.id] = number
     bounds: dict[int, tuple[int, ...]] = {
@@ -87,9 +98,11 @@ def row_table(plan: Plan, sizes: Mapping[Any, int]) -> RowTable:
         if made is not None and not step.layout.lists:
             # A chunk's result rows are its real rows, scaled: pad rows are cut off where they were made.
             bounds[step.node] = (
-                tuple(min(edge, total) * made // total for edge in given[step.node]) if total else (0, made)
+                tuple(min(edge, total) * made // total for edge in given[step.node])
+                if total
+                else (0,) * (step.chunks + 1)
             )
-    return RowTable(rows, bounds, given)
+    return RowTable(rows, bounds, given, picks)
 
 
 def share(table: RowTable, step: Step, operand: Ref, chunk: int) -> tuple[int, int]:
@@ -125,7 +138,12 @@ def rows_in(value: Value) -> Size | None:
     return value.dims[0] if isinstance(value, (ColumnSpec, ObjSpec)) else None
 
 
-def _number(size: Size | None, sizes: Mapping[Any, int]) -> int | None:
+def number_of(size: Size | None, sizes: Mapping[Any, int]) -> int | None:
+    """A number of rows for these sizes; None where one is unknown.
+
+    Raises:
+        SizeError: HF303 where it is not whole.
+    """
     if size is None or any(atom not in sizes for atom in size.atoms):
         return None
     number = evaluate(size, sizes)

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hfdsl.graph.program import FunctionCall, Graph, Input, MiniBatch, Pack, Ref, Repeat, RoleCall
+from hfdsl.graph.program import Filter, FunctionCall, Graph, Input, MiniBatch, Pack, Ref, Repeat, RoleCall, Take
 from hfdsl.graph.signatures import ListType, PortType, RecordType
+from hfdsl.plan.filters import all_kept, filters_behind, masks
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
 from hfdsl.plan.reading import VALUE, Reader, padded_spans
 from hfdsl.plan.rows import RowTable, row_table, rows_in, share
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
-from hfdsl.types.dims import constant
+from hfdsl.types.dims import Kept, constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,9 @@ def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]
     """The columns that a column of a node is read from: repeats, mini-batches and merges are seen through."""
     node = graph.nodes[number]
     match node.op:
-        case Repeat() | MiniBatch():
-            yield from (pair for ref in node.refs for pair in origins(graph, ref.node, column))
+        case Repeat() | MiniBatch() | Filter() | Take():
+            if node.batch is not None:
+                yield from origins(graph, node.batch.node, column)
         case Pack():
             operand = dict(node.arguments)[column]
             if isinstance(operand, Ref):
@@ -138,13 +140,24 @@ def _distinct(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def traffic(plan: Plan, table: RowTable) -> Traffic:
-    """Who gets what from whom, for one set of sizes."""
+    """Who gets what from whom, for one set of sizes.
+
+    A step that waits for a filter which has not run is left out; what it is going to read may be read anywhere.
+    """
+    behind = filters_behind(plan.graph)
     remote: dict[int, tuple[tuple[tuple[int, int], ...], ...]] = {}
     exports: dict[int, dict[str, None]] = {}
     for ref in plan.graph.output.refs():
         for node, stored in result_origins(plan.graph, ref):
             exports.setdefault(node, {})[stored] = None
+    for _, keep in masks(plan.graph):
+        for node, stored in origins(plan.graph, keep.node, keep.column or VALUE):
+            exports.setdefault(node, {})[stored] = None
     for step in plan.steps:
+        if behind[step.node] - table.picks.keys():
+            for node, stored in columns_read(plan.graph, step.node):
+                exports.setdefault(node, {})[stored] = None
+            continue
         ranks = []
         for index, rank in enumerate(step.ranks):
             pairs: dict[tuple[int, int], None] = {}
@@ -169,10 +182,10 @@ def _here(plan: Plan, step: Step, rank: int, read: Read) -> bool:
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
-    """What every step reads of every value, with bytes where all sizes are known."""
+    """What every step reads of every value; bytes where all sizes are known, after a filter the most that it can be."""
     rows = [size for value in plan.inference.values if (size := rows_in(value)) is not None]
-    known = all(atom in plan.dims for size in rows for atom in size.atoms)
-    table = row_table(plan, plan.dims) if known else None
+    known = all(atom in plan.dims for size in rows for atom in size.atoms if not isinstance(atom, Kept))
+    table = row_table(plan, plan.dims, all_kept(plan, plan.dims)) if known else None
     return tuple(edge for step in plan.steps for edge in _edges(plan, step, table))
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.graph.guards import check_result
-from hfdsl.graph.program import Constant, Input, Output, Ref
+from hfdsl.graph.program import Constant, Filter, Input, Output, Ref
 from hfdsl.graph.signatures import Signature
+from hfdsl.plan.filters import filters_behind, masks
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.reading import Piece, Reader, pack, unpack
+from hfdsl.plan.reading import VALUE, Piece, Reader, pack, unpack
 from hfdsl.plan.rows import bind_sizes, row_table
-from hfdsl.plan.traffic import Traffic, result_origins, result_type, traffic
+from hfdsl.plan.traffic import Traffic, columns_read, origins, result_origins, result_type, traffic
+from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.executor import Done, Order
 from hfdsl.types.batches import Batch, closest, upcast
@@ -161,7 +163,7 @@ class Running:
         if key not in self._traffic:
             self._traffic[key] = traffic(self.plan, row_table(self.plan, sizes))
         try:
-            result, done = _Step(self.plan, backend, self._traffic[key], self._number).run(inputs)
+            result, done = _Step(self.plan, backend, self._traffic[key], self._number, sizes).run(inputs)
         except BaseException as error:
             self._processes.broken = f"step {self._number} of '{self.plan.name}' ({type(error).__name__})"
             raise
@@ -198,10 +200,13 @@ class Running:
 class _Step:
     """One step under way: the handles of the values that are still to be read."""
 
-    def __init__(self, plan: Plan, backend: Backend, traffic: Traffic, number: int) -> None:
-        self._plan, self._backend, self._traffic, self._number = plan, backend, traffic, number
+    def __init__(self, plan: Plan, backend: Backend, traffic: Traffic, number: int, sizes: Mapping[Any, int]) -> None:
+        self._plan, self._backend, self._traffic, self._number, self._sizes = plan, backend, traffic, number, sizes
         self._handles: dict[tuple[int, int], Any] = {}
         self._left = self._readers()
+        self._filtered: dict[int, tuple[int, ...]] = {}
+        self._behind = filters_behind(plan.graph)
+        self._stays = set(self._read_to_the_end())
 
     def _readers(self) -> dict[tuple[int, int], int]:
         """How many steps are still going to read each chunk; the dataflow's result reads until the end."""
@@ -211,15 +216,21 @@ class _Step:
                 left[pair] = left.get(pair, 0) + 1
         return left
 
+    def _read_to_the_end(self) -> Iterator[int]:
+        """The values that the result is read from, and those that somebody who waits for a filter may read."""
+        graph = self._plan.graph
+        yield from (node for ref in graph.output.refs() for node, _ in result_origins(graph, ref))
+        yield from (n for s in self._plan.steps if self._behind[s.node] for n, _ in columns_read(graph, s.node))
+        yield from (n for _, keep in masks(graph) for n, _ in origins(graph, keep.node, keep.column or VALUE))
+
     def run(self, inputs: Mapping[int, Batch]) -> tuple[Any, list[Done]]:
         """The dataflow's result, and who did what when."""
         self._backend.begin()
         for node, batch in inputs.items():
             self._handles[node, 0] = self._backend.put(pack(batch))
         acknowledged: list[Any] = []
-        graph = self._plan.graph
-        kept = {node for ref in graph.output.refs() for node, _ in result_origins(graph, ref)}
         for step in self._plan.steps:
+            self._filter(self._behind[step.node])
             remote = self._traffic.remote[step.node]
             if step.custom is not None:
                 acknowledged += self._through_driver(step, remote)
@@ -232,17 +243,33 @@ class _Step:
                 for chunk, holder in enumerate(step.layout.holders):
                     if exports:
                         self._handles[step.node, chunk] = by_rank[holder][1]
-            self._drop(remote, kept)
+            self._drop(remote)
         done = self._backend.done(acknowledged)
-        return self._result(self._plan.graph.output), done
+        output = self._plan.graph.output
+        self._filter(frozenset().union(*(self._behind[ref.node] for ref in output.refs())))
+        return self._result(output), done
+
+    def _filter(self, filters: frozenset[int]) -> None:
+        """Learn which rows these filters keep, from the columns that say so."""
+        graph = self._plan.graph
+        for node, keep in masks(graph):
+            if node.id not in filters or node.id in self._filtered:
+                continue
+            stored = dict.fromkeys(n for n, _ in origins(graph, keep.node, keep.column or VALUE))
+            layouts = self._plan.layouts
+            reader = self._reader([(n, chunk) for n in stored for chunk in range(layouts[n].chunks)])
+            column = reader.column(keep.node, keep.column or VALUE, 0, reader.table.rows[keep.node])
+            group = node.op.group if isinstance(node.op, Filter) else 1
+            self._filtered[node.id] = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")
+            self._traffic = traffic(self._plan, row_table(self._plan, self._sizes, self._filtered))
 
     def _order(self, step: Step, exports: tuple[str, ...]) -> Order:
         return Order(self._plan.name, step.node, self._number, self._traffic.table, exports)
 
-    def _drop(self, remote: Sequence[Sequence[tuple[int, int]]], kept: set[int]) -> None:
-        for pair in {pair for rank in remote for pair in rank}:
+    def _drop(self, remote: Sequence[Sequence[tuple[int, int]]]) -> None:
+        for pair in {pair for rank in remote for pair in rank if pair[0] not in self._stays}:
             self._left[pair] -= 1
-            if not self._left[pair] and pair[0] not in kept:
+            if not self._left[pair]:
                 del self._handles[pair]
 
     def _reader(self, pairs: Sequence[tuple[int, int]]) -> Reader:

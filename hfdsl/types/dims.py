@@ -53,7 +53,20 @@ class Div(Generic[X, Y]):
     """The exact quotient of two dims: ``Div[B, N]`` demands that N divides B, so ``Mul[Div[B, N], N]`` *is* B."""
 
 
-Atom: TypeAlias = "type[Dim] | TypeVar"
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How many rows a filter keeps: at most ``most``, told by a run alone; ``number`` tells filters apart."""
+
+    number: int
+    most: Size
+
+    @property
+    def __name__(self) -> str:
+        """As messages show it."""
+        return f"kept{self.number}"
+
+
+Atom: TypeAlias = "type[Dim] | TypeVar | Kept"
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"  # sorted (atom, power); a negative power is an exact divisor
 
 

@@ -7,7 +7,7 @@ import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, Mul, f32, i64, register
 from hfdsl.protocols.dispatch import get_predefined_dispatch_fn
 
-__all__ = ["Actor", "Add", "B", "Dispatch", "Div", "Literal", "Mul", "P", "Prompts", "R", "Rollout", "Scores"]
+__all__ = ["Actor", "Add", "B", "Dispatch", "Div", "Kept", "Literal", "Mul", "P", "Prompts", "R", "Rollout", "Scores"]
 __all__ += ["f32", "group", "hf", "i64", "pool", "register"]
 
 
@@ -31,6 +31,10 @@ class Rollout(hf.Batch):
 
 class Scores(hf.Batch):
     reward: f32[B]
+
+
+class Kept(hf.Batch):
+    keep: hf.bool_[B]
 
 
 class Actor(hf.Worker):

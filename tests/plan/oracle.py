@@ -155,6 +155,11 @@ def centre(rows: Rows) -> Rows:
     return Rows(x=rows.x.tensor - rows.x.tensor.sum(0), name=rows.name, y=rows.y)
 
 
+@hf.function(rows=hf.Whole)
+def keepers(rows: Rows, group: int) -> hf.bool_[B]:
+    return hf.bool_(torch.tensor(p_keepers(rows_of(rows), group)))
+
+
 @hf.function
 def double(x: hf.i64[B, R]) -> hf.i64[B, R]:
     return hf.i64(x.tensor * 2)
@@ -186,6 +191,12 @@ def p_mapped(rows: list[Row], factor: int, tag: str) -> list[Row]:
 
 def p_flipped(rows: list[Row]) -> list[Row]:
     return [(rows[i ^ 1][0], name, y) for i, (_, name, y) in enumerate(rows)]
+
+
+def p_keepers(rows: list[Row], group: int) -> list[bool]:
+    """The first group, and those of an even sum."""
+    sums = [sum(x[0] for x, _, _ in rows[i : i + group]) for i in range(0, len(rows), group)]
+    return [i == 0 or total % 2 == 0 for i, total in enumerate(sums) for _ in range(group)]
 
 
 SIMPLE = {
@@ -229,7 +240,7 @@ class Program:
     steps: list[tuple[Any, ...]] = field(default_factory=list)
 
     def dataflow(self) -> hf.Dataflow[..., Any]:  # noqa: C901  # the same
-        def body(batch: Any, roles: tuple[Any, ...]) -> Any:  # noqa: C901  # one case an instruction
+        def body(batch: Any, roles: tuple[Any, ...]) -> Any:  # noqa: C901, PLR0912  # one case an instruction
             values, extra = [batch], []
             for step in self.steps:
                 match step:
@@ -245,6 +256,15 @@ class Program:
                         values.append(swap(values[v]))
                     case "centre", v:
                         values.append(centre(values[v]))
+                    case "sieve", v, group, count, r:
+                        keep = keepers(values[v], group)
+                        kept = hf.filter(values[v], keep, group=group)
+                        other = hf.filter(Rows(x=values[v].x, name=values[v].name, y=values[v].y), keep, group=group)
+                        kept = plus(Rows(x=kept.x, name=other.name, y=kept.y), 1)
+                        kept = kept if r is None else roles[r].padded_cycle(kept)
+                        values.append(hf.fill(swap(kept) if group == 2 else kept, count))
+                    case "first", v, count:
+                        values.append(hf.take(values[v], count))
                     case "loose", v:
                         doubled = double(double(values[v].x))
                         values.append(Rows(x=doubled, name=longest(values[v].name), y=values[v].y))
@@ -283,7 +303,7 @@ class Program:
             }
         )
 
-    def meaning(self, batch: list[Row]) -> tuple[list[list[Row]], list[Any]]:  # noqa: C901  # one case an instruction
+    def meaning(self, batch: list[Row]) -> tuple[list[list[Row]], list[Any]]:  # noqa: C901, PLR0912  # one case an instruction
         """All values, and the lists and metrics, by the rules of the language alone."""
         values: list[list[Row]] = [batch]
         extra: list[Any] = []
@@ -303,6 +323,14 @@ class Program:
                 case "centre", v:
                     sums = [sum(column) for column in zip(*(x for x, _, _ in values[v]), strict=True)]
                     values.append([(tuple(i - s for i, s in zip(x, sums, strict=True)), n, y) for x, n, y in values[v]])
+                case "sieve", v, group, count, r:
+                    keep = p_keepers(values[v], group)
+                    kept = [(tuple(i + 1 for i in x), n, y) for (x, n, y), k in zip(values[v], keep, strict=True) if k]
+                    kept = kept if r is None else p_mapped(kept, r + 2, "c")
+                    kept = p_flipped(kept) if group == 2 else kept
+                    values.append([kept[i % len(kept)] for i in range(count)])
+                case "first", v, count:
+                    values.append(values[v][:count])
                 case "loose", v:
                     values.append([(tuple(i * 4 for i in x), name * 2, y) for x, name, y in values[v]])
                 case "both", _, v, w:
@@ -389,8 +417,19 @@ def programs(draw: st.DrawFn, length: int = 8) -> Program:
         step = draw(st.sampled_from([group for group in kinds if group]).flatmap(st.sampled_from))
         program.steps.append(step)
         if step[0] != "total":
-            sizes.append(n * step[2] if step[0] == "repeat" else n // step[2] if step[0] == "part" else n)
+            sizes.append(size_after(step, n))
     return program
+
+
+def size_after(step: tuple[Any, ...], n: int) -> int:
+    match step:
+        case "repeat", _, times:
+            return n * int(times)
+        case "part", _, count, _:
+            return n // int(count)
+        case ("sieve", _, _, count, _) | ("first", _, count):
+            return int(count)
+    return n
 
 
 def options(draw: st.DrawFn, program: Program, v: int, n: int, alike: list[int]) -> list[list[tuple[Any, ...]]]:
@@ -403,6 +442,8 @@ def options(draw: st.DrawFn, program: Program, v: int, n: int, alike: list[int])
     ]
     repeats = [("repeat", v, times) for times in (2, 3) if n * times <= 36]
     parts = [("part", v, count, index) for count in (2, 3) for index in range(count) if n % count == 0]
+    count, role = draw(st.integers(1, 12)), draw(st.sampled_from([None, *range(len(program.places))]))
+    chosen = [("sieve", v, group, count, role) for group in (1, 2, 3) if n % group == 0] + [("first", v, min(count, n))]
     simple: list[tuple[Any, ...]] = []
     two: list[tuple[Any, ...]] = [("pack", v, draw(st.sampled_from(alike)))]
     lists: list[tuple[Any, ...]] = []
@@ -412,7 +453,7 @@ def options(draw: st.DrawFn, program: Program, v: int, n: int, alike: list[int])
             two += [(m, r, v, draw(st.sampled_from(alike))) for m in ("both", "column")]
         rank, stage = draw(st.integers(0, place.mesh.world_size - 1)), draw(st.integers(0, place.mesh.pp - 1))
         lists += [("everywhere", r, v, rank), ("given", r, v, rank), ("stages", r, v, stage)]
-    return [simple, functions, [*repeats, *parts, *parts], simple, two, lists]
+    return [simple, functions, [*repeats, *parts, *parts], simple, two, lists, chosen]
 
 
 def batch_of(rows: list[Row]) -> Rows:

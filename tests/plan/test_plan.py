@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import hfdsl as hf
 from hfdsl.check.findings import CheckError
-from hfdsl.graph.program import Input, MiniBatch, Pack, Ref, Repeat
+from hfdsl.graph.program import Filter, Input, MiniBatch, Pack, Ref, Repeat, Take
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.show import amount
@@ -24,7 +24,7 @@ Cell = tuple[int, str, int]  # node, column, row
 # -- bytes
 
 
-def count(plan: Plan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:  # noqa: C901  # one case an operation
+def count(plan: Plan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:  # noqa: C901, PLR0915  # one case an operation
     """(source, target) -> (bytes read, bytes from another process), cell by cell."""
     nodes, sizes = plan.graph.nodes, dict[Any, int]({B: rows, R: 2})
     cells: dict[int, dict[str, list[Cell]]] = {}
@@ -61,6 +61,13 @@ def count(plan: Plan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:  # n
                 inner = operand(refs["batch"])
                 size = len(inner["x"]) // parts
                 cells[node.id] = {c: v[index * size : (index + 1) * size] for c, v in inner.items()}
+                continue
+            case Filter():
+                cells[node.id] = operand(refs["batch"])  # the most that can move: every row is kept
+                continue
+            case Take(taken_rows):
+                inner = operand(refs["batch"])
+                cells[node.id] = {c: [v[i % len(v)] for i in range(taken_rows)] for c, v in inner.items()}
                 continue
             case Pack():
                 cells[node.id] = {c: next(iter(operand(ref).values())) for c, ref in refs.items()}

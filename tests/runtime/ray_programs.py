@@ -187,3 +187,28 @@ def fails(prompts: Prompts, actor: Actor, reward: Faulty) -> Scores:
 
 def batch(rows: int) -> Prompts:
     return Prompts(ids=torch.arange(rows * 2).view(rows, 2), name=[f"row {i}" for i in range(rows)])
+
+
+class Numbers(hf.Batch):
+    text: hf.Obj[str, B]
+
+
+def numbers(*values: int) -> Numbers:
+    return Numbers(text=[str(value) for value in values])
+
+
+class Sieve(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def even(self, numbers: Numbers) -> hf.bool_[B]:
+        return hf.bool_(torch.tensor([int(text) % 2 == 0 for text in numbers.text.objects]))
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def marked(self, numbers: Numbers) -> Numbers:
+        return Numbers(text=[f"{text}'" for text in numbers.text.objects])
+
+
+@hf.dataflow
+def sift(numbers: Numbers, judge: Sieve, other: Sieve) -> tuple[Numbers, Numbers]:
+    """Roles on different meshes read what is left; the one in its own process gets it over the wire."""
+    even = hf.filter(numbers, judge.even(numbers))
+    return other.marked(even), hf.fill(even, 3)

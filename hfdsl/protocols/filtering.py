@@ -1,0 +1,59 @@
+"""Which rows a filter keeps, and which of them ``take`` and ``fill`` give: the same rule for every way to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hfdsl.errors import SizeError
+
+
+def kept_rows(keep: Sequence[bool], group: int, what: str) -> tuple[int, ...]:
+    """The rows for which ``keep`` is true.
+
+    Raises:
+        SizeError: HF304 where ``group`` is below 1, HF313 where some rows of a group are kept and others are not.
+
+    >>> kept_rows([True, True, False, False], 2, "filter")
+    (0, 1)
+    """
+    if group < 1:
+        raise SizeError("HF304", f"{what} takes groups of at least 1 row, got {group}")
+    if len(keep) % group:
+        raise SizeError("HF313", f"{what}: {len(keep)} rows do not make whole groups of {group}")
+    for first in range(0, len(keep), group) if group > 1 else ():
+        kept = sum(keep[first : first + group])
+        if 0 < kept < group:
+            cut = f"rows {first} to {first + group - 1} are one group, of which {kept} would be kept"
+            raise SizeError("HF313", f"{what} keeps or drops whole groups of {group} rows: {cut}")
+    return tuple(row for row, stays in enumerate(keep) if stays)
+
+
+def taken_rows(there: int, rows: int, *, fill: bool, what: str) -> tuple[int, ...]:
+    """The first ``rows`` of the rows ``there``; with ``fill`` they start over where there are fewer.
+
+    Raises:
+        SizeError: HF304 where ``rows`` is below 1, HF321 where there are too few.
+
+    >>> taken_rows(3, 2, fill=False, what="take"), taken_rows(3, 5, fill=True, what="fill")
+    ((0, 1), (0, 1, 2, 0, 1))
+    """
+    if rows < 1:
+        raise SizeError("HF304", f"{what} takes at least 1 row, got {rows}")
+    if there < (1 if fill else rows):
+        raise SizeError(
+            "HF321", f"{what} of {rows} rows: there are only {there}" if there else f"{what}: no rows are left"
+        )
+    return tuple(row % there for row in range(rows))
+
+
+def runs(rows: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Rows as runs of consecutive ones, half-open, in order.
+
+    >>> runs([3, 4, 5, 0, 1])
+    ((3, 6), (0, 2))
+    """
+    if not rows:
+        return ()
+    ends = [i for i, (a, b) in enumerate(pairwise(rows), 1) if b != a + 1]
+    return tuple((rows[i], rows[j - 1] + 1) for i, j in pairwise([0, *ends, len(rows)]))
