@@ -14,13 +14,14 @@ from hfdsl.errors import (
     WiringError,
 )
 from hfdsl.graph.dataflow import Dataflow, dataflow
-from hfdsl.graph.operations import fill, filter, function, merge, minibatches, repeat, take  # noqa: A004  # hf.filter
+from hfdsl.graph.operations import fill, filter, function, merge, minibatches, repeat, sync, take  # noqa: A004  # hf.filter
 from hfdsl.protocols.call import Call, current_call
 from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import register, requires
+from hfdsl.protocols.state import exports, loads, reads, writes
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
@@ -68,6 +69,7 @@ __all__ = [
     "bool_",
     "current_call",
     "dataflow",
+    "exports",
     "f16",
     "f32",
     "f64",
@@ -78,14 +80,18 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "loads",
     "merge",
     "minibatches",
     "place",
+    "reads",
     "register",
     "register_dispatch_mode",
     "repeat",
     "requires",
+    "sync",
     "take",
     "u8",
     "update_dispatch_mode",
+    "writes",
 ]

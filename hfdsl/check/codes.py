@@ -29,6 +29,7 @@ CODES: dict[str, Code] = {
     "HF117": Code("a column with a default value"),
     "HF118": Code("a decorator on what is no function"),
     "HF119": Code("a dataflow parameter that is neither a record nor a role"),
+    "HF120": Code("a state without a name, or a staleness that is no number of steps"),
     # HF2xx wiring, dtype, shape
     "HF201": Code("no column of that name"),
     "HF202": Code("no port or method of that name"),
@@ -78,6 +79,7 @@ CODES: dict[str, Code] = {
     "HF505": Code("a pool that the cluster's CPUs cannot hold"),
     "HF507": Code("a role without a place"),
     "HF508": Code("a place without a role", "warning"),
+    "HF510": Code("a role that never gets the weights that another one trains"),
     "HF513": Code("a rank that is not there"),
     "HF514": Code("a pool that cannot be made, or two pools of one name"),
     "HF515": Code("a role class of another type than the dataflow takes"),
@@ -92,7 +94,9 @@ CODES: dict[str, Code] = {
     "HF603": Code("a dataflow that returns something else than values of the graph, or than it is annotated to"),
     "HF610": Code("the dataflow raised while it was traced"),
     # HF7xx effects
+    "HF701": Code("weights that are older than the method which reads them allows"),
     "HF703": Code("a body that writes into what it was given"),
+    "HF707": Code("a sync between roles that share no state"),
     # HF8xx running
     "HF802": Code("a value that cannot be sent to another process"),
     "HF805": Code("a body's result is not what its signature says"),

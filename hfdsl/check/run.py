@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check import filtered, placements, sizes, wiring
+from hfdsl.check import filtered, placements, sizes, state, wiring
 from hfdsl.check.findings import Finding, Label, Report, order
 from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.deploy.deployment import Deployment
@@ -35,6 +35,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     placements.protocols_fit_meshes,
     placements.results_can_be_joined,
     placements.lists_fit_ranks,
+    state.weights_are_fresh,
 )
 
 

@@ -80,6 +80,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "{m.subject} takes a record of rows, got '{m.name}'",
         "give it the whole record, and read the column from what it makes",
     ),
+    MisuseKind.NO_SYNC: ("HF707", "{m.subject}: {m.name}", ""),
     MisuseKind.PARAMETER: (
         "HF119",
         "parameter '{m.name}' of '{m.subject}' {listed}: neither a record nor a role",

@@ -12,6 +12,7 @@ from typing import Any
 from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.graph.guards import check_result, inputs_unchanged
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
+from hfdsl.graph.trace import SymbolicRole
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.protocols.kinds import PerRank, PerStage
@@ -172,6 +173,13 @@ class EagerRole:
             given = {n: v[0] if isinstance(v, (list, tuple, PerRank)) else v for n, v in given.items()}
         result = call_body(label, signature, body, given)  # one rank: every declared split is the whole
         return result if signature.gives == "whole" else LIST_KINDS[signature.gives]([result])
+
+
+def role_of(worker: Any) -> type:
+    """The class of a worker, wrapped for an eager run or not, or of a role in a trace."""
+    if isinstance(worker, SymbolicRole):
+        return worker._role
+    return type(worker._worker) if isinstance(worker, EagerRole) else type(worker)
 
 
 def eager_arguments(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
-from hfdsl.graph.eager import active_run, call_arguments, call_body
+from hfdsl.graph.eager import active_run, call_arguments, call_body, role_of
 from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, function_signature
 from hfdsl.graph.trace import active_tracer
 from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.register import requirements_of, requires
+from hfdsl.protocols.state import no_sync, sync_methods
+from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Column, MetricSpec, ObjSpec, bool_
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows
@@ -195,6 +197,45 @@ def fill(batch: BatchT, rows: int) -> BatchT:
     if tracer is not None:
         return tracer.take(batch, rows, fill=True)  # type: ignore[no-any-return]  # as above
     return _picked(batch, taken_rows(len(batch), rows, fill=True, what="fill"))
+
+
+def sync(source: Worker, *targets: Worker) -> None:
+    """Bring the weights of ``source`` to the roles that hold copies of them: an actor's to its rollout engines.
+
+    Every state that the source exports (``@hf.exports``) and a target loads (``@hf.loads``) goes over; it is exported
+    once for all targets.
+
+    Raises:
+        WiringError: HF707 where they share no state.
+
+    >>> import hfdsl as hf
+    >>> class Actor(hf.Worker):
+    ...     @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    ...     @hf.exports("policy")
+    ...     def weights(self) -> dict[str, float]:
+    ...         return {"bias": 0.5}
+    >>> class Engine(hf.Worker):
+    ...     @hf.register(hf.Dispatch.ONE_TO_ALL)
+    ...     @hf.loads("policy")
+    ...     def load(self, weights: dict[str, float]) -> None:
+    ...         self.weights = weights
+    >>> engine = Engine()
+    >>> hf.sync(Actor(), engine)
+    >>> engine.weights
+    {'bias': 0.5}
+    """
+    tracer = active_tracer(())
+    if tracer is not None:
+        targets = tuple(target for target in targets if tracer.can_sync(source, target))
+    exported: dict[str, Any] = {}
+    for target in targets:
+        pairs = sync_methods(role_of(source), role_of(target))
+        if not pairs:
+            raise WiringError("HF707", f"sync: {no_sync(role_of(source), role_of(target))}")
+        for give, take in pairs:
+            if give not in exported:
+                exported[give] = getattr(source, give)()
+            getattr(target, take)(exported[give])
 
 
 def _picked(batch: BatchT, rows: Sequence[int]) -> BatchT:

@@ -166,6 +166,7 @@ class MisuseKind(Enum):
     NOT_A_RESULT = "the dataflow returns something that is no value of the graph"
     CONTAINER = "a list, tuple or dict of symbolic values is passed to a call"
     NOT_A_RECORD = "an operation on rows was given something else"
+    NO_SYNC = "a sync between roles that share no state"
     PARAMETER = "a parameter of the dataflow is neither a record nor a role"
 
 

@@ -32,6 +32,7 @@ from hfdsl.graph.program import (
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, role_signature, type_hints
 from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
 from hfdsl.protocols.register import registered_methods
+from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 
@@ -324,6 +325,17 @@ class Tracer:
         return self.emit(
             Pack(record), {n: columns[n] for n in schema(record).fields if n in columns}, RecordType(record)
         )
+
+    def can_sync(self, source: Any, target: Any) -> bool:
+        """Whether ``hf.sync`` has something to bring from one to the other."""
+        for value in (source, target):
+            if not isinstance(value, SymbolicRole):
+                self.misuse(MisuseKind.NO_SYNC, "sync takes roles of the dataflow", f"got {_in_words(value)}")
+                return False
+        if sync_methods(source._role, target._role):
+            return True
+        self.misuse(MisuseKind.NO_SYNC, f"sync({source._name}, {target._name})", no_sync(source._role, target._role))
+        return False
 
     def _not_rows(self, value: Any, operation: str) -> Any:
         if isinstance(value, Symbolic) and isinstance(value._operand, Broken):

@@ -8,6 +8,7 @@ from hfdsl import Add, Dispatch, Div, Mul, f32, i64, register
 from hfdsl.protocols.dispatch import get_predefined_dispatch_fn
 
 __all__ = ["Actor", "Add", "B", "Dispatch", "Div", "Kept", "Literal", "Mul", "P", "Prompts", "R", "Rollout", "Scores"]
+__all__ += ["Engine", "Trainer"]
 __all__ += ["f32", "group", "hf", "i64", "pool", "register"]
 
 
@@ -49,6 +50,26 @@ class Actor(hf.Worker):
 
 
 pool = hf.ResourcePool([4])
+
+
+class Trainer(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def update(self, rollout: Rollout) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, list[float]]: ...
+
+
+class Engine(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, prompts: Prompts) -> Rollout: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: dict[str, list[float]]) -> None: ...
 
 
 class Group:

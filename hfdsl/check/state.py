@@ -1,0 +1,145 @@
+"""State: does every role that holds a copy of somebody's weights get them, and in time?
+
+The dataflow is one step of a loop. Its calls are followed through a few steps, counting for every trained state the
+updates that it has had, and for every copy how many of them it has: what it lacks where it is read is its staleness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.subject import Subject
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.protocols.state import Effect, effects_of, methods_with
+
+STEPS = 3  # after the second step every further one is like it
+
+Holder: TypeAlias = tuple[str, str]
+"""A role and the name of a state that it holds."""
+
+Late: TypeAlias = tuple[int, Holder]
+"""By how many steps a copy is behind whose state."""
+
+
+@dataclass
+class _Loop:
+    """The dataflow in a loop. ``updates[trained]``: the steps of its updates; ``copies[copy]``: how many it has."""
+
+    updates: dict[Holder, list[int]]
+    copies: dict[Holder, dict[Holder, int]] = field(default_factory=dict)
+    exported: dict[int, dict[Holder, int]] = field(default_factory=dict)
+
+    def has(self, holder: Holder) -> dict[Holder, int]:
+        """How many updates of which trained states a role's state has."""
+        if holder in self.updates:
+            return {holder: len(self.updates[holder])}
+        return self.copies.get(holder, {})
+
+    def staleness(self, holder: Holder) -> Late:
+        """The number of steps of whose updates a copy lacks some, and who made them."""
+        late = ((len(set(self.updates[of][n:])), of) for of, n in self.has(holder).items())
+        return max(late, default=(0, holder))
+
+
+def weights_are_fresh(subject: Subject) -> Iterator[Finding]:
+    """A copy of trained weights is loaded, and read no later than the reading method allows."""
+    if subject.graph.misuses:
+        return  # a call that is not there may be the one that loads
+    calls = [(node, effect) for node in subject.graph.calls for effect in _effects(node)]
+    trained = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "writes"}
+    loaded = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "loads"}
+    late = _staleness(subject, calls, trained)
+    told: set[Holder] = set()
+    for node, effect in calls:
+        holder = (_role(node), effect.state)
+        if effect.kind != "reads" or holder in trained or holder in told:
+            continue
+        if holder not in loaded:
+            finding = _never(subject, node, effect, trained)
+        else:
+            steps, of = late[node.id, effect.state]
+            finding = _late(node, effect, steps, loaded[holder], trained[of]) if steps > effect.staleness else None
+        if finding is not None:
+            told.add(holder)
+            yield finding
+
+
+def _staleness(
+    subject: Subject, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node]
+) -> dict[tuple[int, str], Late]:
+    """How old every state is where it is read, in the last of some steps."""
+    behind = _exports_behind(subject, {node.id for node, effect in calls if effect.kind == "exports"})
+    loop = _Loop({holder: [] for holder in trained})
+    late: dict[tuple[int, str], Late] = {}
+    order = ("reads", "exports", "loads", "writes")  # of one call: it reads before it writes
+    for step in range(STEPS):
+        for node, effect in sorted(calls, key=lambda call: (call[0].id, order.index(call[1].kind))):
+            holder = (_role(node), effect.state)
+            match effect.kind:
+                case "reads":
+                    late[node.id, effect.state] = loop.staleness(holder)
+                case "exports":
+                    loop.exported[node.id] = loop.has(holder)
+                case "loads":
+                    loop.copies[holder] = _oldest([loop.exported.get(source, {}) for source in behind[node.id]])
+                case "writes":
+                    loop.updates[holder].append(step)
+    return late
+
+
+def _exports_behind(subject: Subject, exporting: set[int]) -> list[frozenset[int]]:
+    """For every node the exports that its value is made of."""
+    behind: list[frozenset[int]] = []
+    for node in subject.graph.nodes:
+        own = {node.id} if node.id in exporting else set()
+        behind.append(frozenset(own.union(*(behind[ref.node] for ref in node.refs))))
+    return behind
+
+
+def _oldest(states: list[dict[Holder, int]]) -> dict[Holder, int]:
+    """What a mixture of states has of each: as much as the one that has least of it."""
+    holders = {holder for state in states for holder in state}
+    return {holder: min(state[holder] for state in states if holder in state) for holder in holders}
+
+
+def _never(subject: Subject, node: Node, effect: Effect, trained: dict[Holder, Node]) -> Finding | None:
+    """HF510, for a role that can load what another one trains."""
+    role = _role(node)
+    writer = next((maker for (_, state), maker in trained.items() if state == effect.state), None)
+    if writer is None or effect.state not in methods_with(subject.graph.roles[role], "loads"):
+        return None  # nobody trains it, or the role keeps weights of its own
+    source = _role(writer)
+    exported = effect.state in methods_with(subject.graph.roles[source], "exports")
+    fix = f"hf.sync({source}, {role}) after '{writer.label}'"
+    return Finding(
+        "HF510",
+        f"'{node.label}' reads '{effect.state}', which '{writer.label}' trains, but '{role}' never loads it",
+        Label(node.span, f"works with the weights that '{role}' was built with"),
+        (Label(writer.span, "trains them"),),
+        help=(
+            fix if exported else f"give {subject.graph.roles[source].__name__} a method with @hf.exports, then {fix}",
+        ),
+    )
+
+
+def _late(node: Node, effect: Effect, late: int, loading: Node, writer: Node) -> Finding:
+    """HF701: a state is older than the method which reads it allows."""
+    allowed = f"it allows {effect.staleness}" if effect.staleness else "it must be up to date"
+    return Finding(
+        "HF701",
+        f"'{node.label}' reads '{effect.state}' {late} step{'s' if late > 1 else ''} old: {allowed}",
+        Label(node.span, "reads it"),
+        (Label(loading.span, f"'{_role(node)}' loads it"), Label(writer.span, f"'{writer.label}' changes it")),
+        help=(f"load it after '{writer.label}', or declare @hf.reads({effect.state!r}, staleness={late})",),
+    )
+
+
+def _effects(node: Node) -> tuple[Effect, ...]:
+    return effects_of(node.op.signature.body) if isinstance(node.op, RoleCall) else ()
+
+
+def _role(node: Node) -> str:
+    return node.op.role if isinstance(node.op, RoleCall) else ""

@@ -1,0 +1,108 @@
+"""State: which methods of a role use, change, give away and take over its weights.
+
+A state has a name, such as ``"policy"``, and belongs to the role instance that holds it. Two roles hold copies of one
+state where the one loads what the other exports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from hfdsl.errors import DefinitionError
+from hfdsl.protocols.register import registered_methods
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EFFECTS = "__hf_effects__"
+EffectKind: TypeAlias = Literal["reads", "writes", "exports", "loads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a method does to a state; ``staleness`` is how many steps old it may be where it is read."""
+
+    kind: EffectKind
+    state: str
+    staleness: int = 0
+
+
+def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
+    """The method's result depends on the state, as that of ``generate`` on the policy's weights.
+
+    ``staleness`` is the number of steps whose updates the state may lack then: 0 is on-policy, 1 is one step off.
+
+    Raises:
+        DefinitionError: HF120 where ``state`` is no name or ``staleness`` is no whole number of at least 0.
+
+    >>> @reads("policy", staleness=1)
+    ... def generate(prompts: list[str]) -> list[str]: ...
+    >>> effects_of(generate)
+    (Effect(kind='reads', state='policy', staleness=1),)
+    """
+    if not isinstance(staleness, int) or isinstance(staleness, bool) or staleness < 0:
+        raise DefinitionError(
+            "HF120", f"reads({state!r}): staleness= takes a number of steps, 0 or more, got {staleness!r}"
+        )
+    return _effect("reads", state, staleness)
+
+
+def writes(state: str) -> Callable[[F], F]:
+    """The method changes the state, as ``update`` changes the policy's weights; errors as for ``reads``."""
+    return _effect("writes", state)
+
+
+def exports(state: str) -> Callable[[F], F]:
+    """The method returns the state for other roles to load; errors as for ``reads``."""
+    return _effect("exports", state)
+
+
+def loads(state: str) -> Callable[[F], F]:
+    """The method takes over the state that another role exports; errors as for ``reads``."""
+    return _effect("loads", state)
+
+
+def _effect(kind: EffectKind, state: str, staleness: int = 0) -> Callable[[F], F]:
+    if not isinstance(state, str) or not state:
+        raise DefinitionError("HF120", f'{kind} takes the name of a state, such as "policy", got {state!r}')
+
+    def declare(fn: F) -> F:
+        setattr(fn, EFFECTS, (Effect(kind, state, staleness), *effects_of(fn)))
+        return fn
+
+    return declare
+
+
+def effects_of(fn: Callable[..., Any]) -> tuple[Effect, ...]:
+    """What ``reads``, ``writes``, ``exports`` and ``loads`` left on a method."""
+    found: tuple[Effect, ...] = getattr(fn, EFFECTS, ())
+    return found
+
+
+def methods_with(role: type, kind: EffectKind) -> dict[str, str]:
+    """The registered methods of a role with this effect: state -> method."""
+    return {
+        effect.state: name
+        for name in registered_methods(role)
+        for effect in effects_of(getattr(role, name))
+        if effect.kind == kind
+    }
+
+
+def sync_methods(source: type, target: type) -> tuple[tuple[str, str], ...]:
+    """For every state that ``source`` exports and ``target`` loads: the methods that give and take it."""
+    exported, loaded = methods_with(source, "exports"), methods_with(target, "loads")
+    return tuple((method, loaded[state]) for state, method in exported.items() if state in loaded)
+
+
+def no_sync(source: type, target: type) -> str:
+    """Why nothing can be synced from ``source`` to ``target``."""
+
+    def listed(kind: EffectKind, role: type) -> str:
+        return ", ".join(map(repr, methods_with(role, kind))) or "nothing"
+
+    return (
+        f"{source.__name__} exports {listed('exports', source)} and {target.__name__} loads {listed('loads', target)}; "
+        "declare a method with @hf.exports(state) and one with @hf.loads(state)"
+    )

@@ -1,0 +1,144 @@
+"""Staleness: what a check says of random loops, against what their copies lack when they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl import Dispatch, Execute, register
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.i64[B]
+
+
+class Trainer(hf.Worker):
+    """Its weights are the list of the steps in which they were updated."""
+
+    def __init__(self) -> None:
+        self.updates: list[int] = []
+        self.step = 0
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def update(self, rows: Rows) -> None:
+        self.updates.append(self.step)
+
+    @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> list[int]:
+        return list(self.updates)
+
+
+class Engine(hf.Worker):
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.has, self.late = trainer, list[int](), 0
+
+    def _read(self, rows: Rows) -> Rows:
+        self.late = max(self.late, len({*self.trainer.updates[len(self.has) :]}))
+        return rows
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, rows: Rows) -> Rows:
+        return self._read(rows)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: list[int]) -> None:
+        self.has = weights
+
+
+class Tolerant(Engine):
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy", staleness=1)
+    def generate(self, rows: Rows) -> Rows:
+        return self._read(rows)
+
+
+def flow_of(calls: list[tuple[str, int]], engine_type: type[Engine]) -> hf.Dataflow[..., Any]:
+    def program(rows: Rows, trainer: Trainer, left: Any, right: Any) -> None:
+        for name, which in calls:
+            engine = (left, right)[which]
+            match name:
+                case "read":
+                    engine.generate(rows)
+                case "update":
+                    trainer.update(rows)
+                case "sync":
+                    hf.sync(trainer, engine)
+                case "both":
+                    hf.sync(trainer, left, right)
+
+    program.__annotations__ |= {"rows": Rows, "trainer": Trainer, "left": engine_type, "right": engine_type}
+    return hf.dataflow(program)
+
+
+calls = st.lists(st.tuples(st.sampled_from(["read", "update", "sync", "both"]), st.integers(0, 1)), max_size=8)
+
+
+@given(calls, st.sampled_from([Engine, Tolerant]))
+def test_the_check_tells_what_a_run_shows(chosen: list[tuple[str, int]], engine_type: type[Engine]) -> None:
+    flow = flow_of(chosen, engine_type)
+    trainer = Trainer()
+    engines = [engine_type(trainer), engine_type(trainer)]
+    lates = []
+    for step in range(6):
+        trainer.step = step
+        for engine in engines:
+            engine.late = 0
+        flow(Rows(x=torch.zeros(2, dtype=torch.int64)), trainer, *engines)
+        lates.append([engine.late for engine in engines])
+    allowed = 1 if engine_type is Tolerant else 0
+    expected = []
+    for which in range(2):
+        loaded = any(name == "both" or call == ("sync", which) for call in chosen for name in call[:1])
+        grows = lates[5][which] > lates[4][which]
+        assert not (grows and loaded)
+        expected += ["HF510"] if grows else ["HF701"] if lates[5][which] > allowed else []
+    codes = [code for code in flow.check().codes if code != "HF602"]
+    assert sorted(codes) == sorted(expected), str(flow.check())
+
+
+def test_a_copy_of_a_copy_is_as_old_as_its_source() -> None:
+    class Relay(Engine):
+        @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
+        @hf.exports("policy")
+        def weights(self) -> list[int]:
+            return self.has
+
+    def program(rows: Rows, trainer: Trainer, relay: Any, engine: Engine) -> Rows:
+        made = engine.generate(rows)
+        trainer.update(made)
+        hf.sync(relay, engine)
+        hf.sync(trainer, relay)
+        return made
+
+    program.__annotations__ |= {"relay": Relay}
+    [finding] = hf.dataflow(program).check()
+    assert (finding.code, "1 step old" in finding.message) == ("HF701", True)
+
+
+def test_roles_that_nobody_trains_or_that_load_nothing_are_silent() -> None:
+    @hf.dataflow
+    def evaluation(rows: Rows, engine: Engine) -> Rows:
+        return engine.generate(rows)
+
+    class Frozen(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        @hf.reads("policy")
+        def log_probs(self, rows: Rows) -> Rows: ...  # type: ignore[empty-body]
+
+    def train(rows: Rows, trainer: Trainer, frozen: Any) -> Rows:
+        trainer.update(frozen.log_probs(rows))
+        return rows
+
+    train.__annotations__ |= {"frozen": Frozen}
+    assert evaluation.check().findings == hf.dataflow(train).check().findings == ()
