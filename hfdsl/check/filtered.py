@@ -21,19 +21,20 @@ def filtered(size: Size) -> bool:
 
 
 def unknown_rows(subject: Subject, demands: Iterable[Divides]) -> Iterator[Finding]:
-    """The demands on rows that only a run tells: one finding for all that a node demands of a size."""
-    told: dict[tuple[Size, int], list[Divides]] = {}
+    """The demands on rows that only a run tells: one finding for all that is demanded of what a filter keeps."""
+    told: dict[tuple[Kept, ...], list[Divides]] = {}
     for demand in demands:
         size = subject.known(demand.size)
         if filtered(size) and size.divisible_by(demand.divisor) is Answer.UNKNOWN:
-            told.setdefault((demand.size, demand.node.id), []).append(demand)
-    for (size, _), (first, *_) in told.items():
-        node = first.node
+            told.setdefault(tuple(atom for atom in size.atoms if isinstance(atom, Kept)), []).append(demand)
+    for first, *others in told.values():
+        node, size = first.node, first.size
+        more = {d.node.span: Label(d.node.span, f"for {d.why}: {d.need}") for d in others if d.node.id != node.id}
         yield Finding(
             "HF321",
             f"'{node.label}' needs {first.why}, but only a run tells how many rows there are ({size})",
             Label(node.span, first.need),
-            (*(_made(subject, maker) for maker in _makers(subject, size)), *first.others),
+            (*(_made(subject, maker) for maker in _makers(subject, size)), *first.others, *more.values()),
             help=(_policy(node, first.code),),
         )
 

@@ -48,9 +48,11 @@ class Divides:
 
 
 def argument_rows(subject: Subject, node: Node) -> dict[str, Size]:
-    """The rows of every argument that has rows, by port."""
+    """The rows of every argument that has rows and fits its port, by port."""
     found: dict[str, Size] = {}
     for port, operand in node.arguments:
+        if (node.id, port) in subject.inference.misfits:
+            continue  # another value is meant
         value = subject.inference.operand(operand)
         rows = value.rows if isinstance(value, RecordValue) else None
         if isinstance(value, (ColumnSpec, ObjSpec)):

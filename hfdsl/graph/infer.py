@@ -33,7 +33,7 @@ from hfdsl.types.dims import Answer, Kept, Size, atom_size, constant, solve
 from hfdsl.types.dtypes import Bool
 
 LOST: Any = TypeVar("?")  # type: ignore[misc]  # never a user's own: its name is what messages show
-"""The row dim of a value whose rows are hidden by a mistake; it fits everywhere."""
+"""A dim of a value that a mistake hides; it fits everywhere."""
 
 ROWS: Any = TypeVar("rows")  # type: ignore[misc]  # its name is what messages show
 """The row dim of the column by which a filter keeps rows: that of the filtered record."""
@@ -100,6 +100,7 @@ class Inference:
     values: tuple[Value, ...]
     bindings: tuple[Mapping[Any, Size], ...]
     mismatches: tuple[Mismatch, ...]
+    misfits: frozenset[tuple[int, str]]  # the nodes and ports of all mismatches
 
     def rows(self, node: int) -> Size | None:
         """The rows of a record."""
@@ -138,6 +139,12 @@ class _Call:
     def row(self, declared: Size) -> Size:
         """The row dim of the call's result; lost where a mistake hides what the call would have bound it to."""
         if self.uneven or (self.broken and any(atom not in self.bound for atom in declared.atoms)):
+            return atom_size(LOST)
+        return declared.substitute(self.bound)
+
+    def inner(self, declared: Size) -> Size:
+        """Another dim of the call's result; lost where a mistake hides what a type variable in it would be bound to."""
+        if self.broken and any(isinstance(atom, TypeVar) and atom not in self.bound for atom in declared.atoms):
             return atom_size(LOST)
         return declared.substitute(self.bound)
 
@@ -192,15 +199,18 @@ class _Call:
         elif len(actual.dims) != len(formal.dims):
             self.report(MismatchKind.RANK, port, formal, actual, source)
         else:
-            for position, (want, have) in enumerate(zip(formal.dims, actual.dims, strict=True)):
-                if position == 0:
-                    self.rows(port, formal, want, have, actual, source)
-                else:
-                    self.dim(port, formal, want, have, position, actual, source)
+            known = len(self.mismatches)
+            for position, (want, have) in enumerate(zip(formal.dims[1:], actual.dims[1:], strict=True), 1):
+                self.dim(port, formal, want, have, position, actual, source)
+            if len(self.mismatches) == known:  # else another column is meant, and its rows say nothing
+                self.rows(port, formal, formal.dims[0], actual.dims[0], actual, source)
 
     def dim(
         self, port: str, formal: ColumnSpec, want: Size, have: Size, position: int, actual: Any, source: Any
     ) -> None:
+        if LOST in have.atoms:
+            self.broken = True
+            return
         variables = {a: self.bound[a] for a in want.atoms if a in self.bound and isinstance(a, TypeVar)}
         free = [a for a in want.atoms if isinstance(a, TypeVar) and a not in self.bound]
         if free:
@@ -256,7 +266,8 @@ def infer(graph: Graph) -> Inference:
         call = _Call(node, mismatches)
         values.append(_value(node, call, values, filters))
         bindings.append(call.bound)
-    return Inference(tuple(values), tuple(bindings), tuple(mismatches))
+    misfits = frozenset((mismatch.node, mismatch.port) for mismatch in mismatches)
+    return Inference(tuple(values), tuple(bindings), tuple(mismatches), misfits)
 
 
 def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, Kept]) -> Value:
@@ -316,9 +327,7 @@ def _result(declared: PortType, call: _Call) -> Value:
     if isinstance(declared, RecordType):
         return RecordValue(declared, _result_rows(declared.record, call))
     if isinstance(declared, ColumnSpec):
-        return ColumnSpec(
-            declared.dtype, (call.row(declared.dims[0]), *(d.substitute(call.bound) for d in declared.dims[1:]))
-        )
+        return ColumnSpec(declared.dtype, (call.row(declared.dims[0]), *(call.inner(dim) for dim in declared.dims[1:])))
     if isinstance(declared, ObjSpec):
         return ObjSpec(declared.type, call.row(declared.row))
     return ListValue(declared.kind, _result(declared.inner, call)) if isinstance(declared, ListType) else declared

@@ -1,0 +1,198 @@
+"""Random well-typed programs as source text, one call a line, so that a mistake can be put into one and looked for."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from hypothesis import strategies as st
+
+HEAD = """
+from typing import Literal, TypeVar
+import torch
+import hfdsl as hf
+from hfdsl import Add, Dispatch, register
+
+class B(hf.Dim): ...
+class P(hf.Dim): ...
+class R(hf.Dim): ...
+b, t = TypeVar("b"), TypeVar("t")
+
+class Prompts(hf.Batch):
+    ids: hf.i64[B, P]
+class Rollout(hf.Batch):
+    ids: hf.i64[B, Add[P, R]]
+    mask: hf.bool_[B, R]
+    log_probs: hf.f32[B, R]
+class Ref(hf.Batch):
+    ref: hf.f32[B, R]
+class Scores(hf.Batch):
+    reward: hf.f32[B]
+    keep: hf.bool_[B]
+class Advantages(hf.Batch):
+    advantages: hf.f32[B, R]
+class Metrics(hf.Batch):
+    loss: hf.Metric[float, Literal["mean"]]
+
+def tokens(x, width):
+    return x.sum(1, keepdim=True) + torch.arange(width)
+
+class Actor(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    def generate(self, prompts: Prompts) -> Rollout:
+        ids = torch.cat([prompts.ids.tensor, tokens(prompts.ids.tensor, 3)], 1)
+        return Rollout(ids=ids, mask=ids[:, -3:] % 2 == 0, log_probs=-ids[:, -3:].float())
+    @register(Dispatch.THREE_D_PROTO)
+    def log_probs(self, rollout: Rollout) -> Ref:
+        return Ref(ref=rollout.log_probs.tensor * 2)
+    @register(Dispatch.THREE_D_PROTO)
+    def update(self, rollout: Rollout, ref: Ref, advantages: Advantages) -> Metrics:
+        return Metrics(loss=float((ref.ref.tensor * advantages.advantages.tensor).sum()))
+class Judge(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, rollout: Rollout, scale: float = 1.0) -> Scores:
+        reward = rollout.log_probs.tensor.sum(1) * scale
+        return Scores(reward=reward, keep=torch.ones(len(reward), dtype=torch.bool))
+    @register(Dispatch.DP_PROTO)
+    def look(self, ids: hf.i64[B, Add[P, R]], mask: hf.bool_[B, R]) -> Scores:
+        reward = mask.tensor.sum(1).float()
+        return Scores(reward=reward, keep=torch.ones(len(reward), dtype=torch.bool))
+    @register(Dispatch.ONE_TO_ALL)
+    def opinions(self, rollout: Rollout) -> Scores:
+        reward = rollout.log_probs.tensor.sum(1)
+        return Scores(reward=reward, keep=reward < 0)
+@hf.function
+def weigh(scores: Scores, ref: Ref) -> Advantages:
+    return Advantages(advantages=scores.reward.tensor[:, None] - ref.ref.tensor)
+@hf.function(rows=hf.Grouped(2))
+def centre(advantages: Advantages) -> Advantages:
+    pairs = advantages.advantages.tensor.unflatten(0, (-1, 2))
+    return Advantages(advantages=(pairs - pairs.mean(1, keepdim=True)).flatten(0, 1))
+@hf.function(rows=hf.Whole)
+def whiten(x: hf.f32[b, t]) -> hf.f32[b, t]:
+    return hf.f32(x.tensor - x.tensor.mean())
+@hf.function
+def first(scores: hf.PerRank[Scores]) -> Scores:
+    return scores[0]
+
+@hf.dataflow
+def program(prompts: Prompts, actor: Actor, judge: Judge):
+"""
+
+TAIL = """
+deployment = hf.Deployment(
+    actor=hf.place(Actor, pool=hf.ResourcePool([{train}], name="train"), mesh=hf.Mesh(dp={dp}, tp={tp})),
+    judge=hf.place(Judge, pool=hf.ResourcePool([{ranks}], name="judge")),
+)
+dims = {{B: {rows}, P: 2, R: 3}}
+"""
+
+# what can be called: text, the types that it takes, the type that it gives, and what its rows must be a multiple of
+CALLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
+    ("actor.generate({0})", ("Prompts",), "Rollout", "dp"),
+    ("actor.log_probs({0})", ("Rollout",), "Ref", "dp"),
+    ("actor.log_probs(rollout={0})", ("Rollout",), "Ref", "dp"),
+    ("actor.update({0}, {1}, advantages={2})", ("Rollout", "Ref", "Advantages"), "Metrics", "dp"),
+    ("judge.score({0})", ("Rollout",), "Scores", "ranks"),
+    ("judge.score({0}, scale=0.5)", ("Rollout",), "Scores", "ranks"),
+    ("judge.look({0}.ids, mask={0}.mask)", ("Rollout",), "Scores", "ranks"),
+    ("first(judge.opinions({0}))", ("Rollout",), "Scores", ""),
+    ("weigh({0}, {1})", ("Scores", "Ref"), "Advantages", ""),
+    ("weigh(ref={1}, scores={0})", ("Scores", "Ref"), "Advantages", ""),
+    ("centre({0})", ("Advantages",), "Advantages", "pairs"),
+    ("Advantages(advantages=whiten({0}.advantages))", ("Advantages",), "Advantages", ""),
+    ("Ref(ref=whiten({0}.log_probs))", ("Rollout",), "Ref", ""),
+    ("hf.merge(Ref, {0})", ("Ref",), "Ref", ""),
+    ("hf.fill(hf.filter({0}, {1}.keep), 24)", ("Rollout", "Scores"), "Rollout", "fill"),
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One call: its text, what it makes of how many rows (a multiple of B, or a number), and what it reads."""
+
+    text: str
+    kind: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """Lines ``v1 = ...``, ``v2 = ...`` of a dataflow, and its deployment."""
+
+    dp: int
+    tp: int
+    ranks: int
+    rows: int
+    lines: tuple[Line, ...] = ()
+    train: int = field(default=0)
+
+    def source(self) -> str:
+        body = "".join(f"    v{i} = {line.text}\n" for i, line in enumerate(self.lines, 1))
+        used = ", ".join(f"v{i}" for i in range(1, len(self.lines) + 1))
+        tail = TAIL.format(
+            train=self.train or self.dp * self.tp, dp=self.dp, tp=self.tp, ranks=self.ranks, rows=self.rows
+        )
+        return f"{HEAD}{body}    return [{used}]\n{tail}"
+
+    def number(self, index: int) -> int:
+        """The line of the source in which ``v{index + 1}`` is made."""
+        return HEAD.count("\n") + 1 + index
+
+    def demanded(self, what: str) -> int:
+        return {"dp": self.dp, "ranks": self.ranks, "pairs": 2}.get(what, 1)
+
+    def with_line(self, index: int, text: str) -> Program:
+        changed = replace(self.lines[index], text=text)
+        return replace(self, lines=(*self.lines[:index], changed, *self.lines[index + 1 :]))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    dp, ranks = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
+    program = Program(dp, draw(st.sampled_from([1, 2])), ranks, draw(st.sampled_from([24, 48])))
+    lines: list[Line] = [Line("actor.generate(prompts)", "Rollout", program.rows)]
+    values = [("prompts", "Prompts", program.rows), ("v1", "Rollout", program.rows)]
+    for _ in range(draw(st.integers(2, 9))):
+        options = [*calls(program, values), *operations(values)]
+        line = draw(st.sampled_from(options))
+        lines.append(line)
+        values.append((f"v{len(lines)}", line.kind, line.rows))
+    return replace(program, lines=tuple(lines))
+
+
+def calls(program: Program, values: list[tuple[str, str, int]]) -> list[Line]:
+    """The calls that work out, each on the latest values that it can take."""
+    found = []
+    for text, takes, gives, needs in CALLS:
+        for rows in dict.fromkeys(rows for _, _, rows in reversed(values)):
+            alike = [[n for n, kind, r in values if kind == wanted and r == rows] for wanted in takes]
+            if all(alike) and rows % program.demanded(needs) == 0:
+                made = 24 if needs == "fill" else rows
+                found.append(Line(text.format(*(names[-1] for names in alike)), gives, made))
+    return found
+
+
+def operations(values: list[tuple[str, str, int]]) -> list[Line]:
+    """Repeats, mini-batches and the first rows of the latest values."""
+    found = []
+    for name, kind, rows in values[-3:]:
+        if kind != "Metrics":
+            found.append(Line(f"hf.repeat({name}, 2)", kind, rows * 2) if rows < 96 else Line(name, kind, rows))
+            found += [Line(f"hf.minibatches({name}, {n})[0]", kind, rows // n) for n in (2, 3) if rows % n == 0]
+            found += [Line(f"hf.take({name}, 12)", kind, 12)] if rows >= 12 else []
+    return found
+
+
+_numbers = count()
+
+
+def load(source: str) -> dict[str, Any]:
+    """The names that a program defines; its text is where messages look for it."""
+    file = f"<random program {next(_numbers)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    names: dict[str, Any] = {"__name__": "random_program"}
+    exec(compile(source, file, "exec"), names)  # noqa: S102  # a program of our own
+    return names
