@@ -8,7 +8,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CODE := $(wildcard hfdsl examples tests benchmarks)
-TYPED := $(wildcard hfdsl examples tests)
+TYPED := $(wildcard hfdsl examples tests benchmarks)
 
 # Lint and types first, pytest last: the closing line of a run is pytest's.
 .NOTPARALLEL:
