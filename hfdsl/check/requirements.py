@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from hfdsl.deploy.deployment import Placement
@@ -65,7 +66,7 @@ class Known:
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
     """The constructor's arguments by name, and the fields of those that are objects; None where it takes others."""
     try:
-        arguments = inspect.signature(placement.role).bind(*placement.args, **placement.kwargs)
+        arguments = _constructor(placement.role).bind(*placement.args, **placement.kwargs)
     except TypeError:
         return None
     arguments.apply_defaults()
@@ -75,6 +76,11 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
         fields |= {str(key): item for key, item in inner.items()}
         fields[name] = value
     return fields
+
+
+@lru_cache(maxsize=256)
+def _constructor(role: type) -> inspect.Signature:
+    return inspect.signature(role)
 
 
 def _field_names(value: Any) -> list[str]:
@@ -89,7 +95,7 @@ def holds(text: str, known: Known) -> tuple[Answer, str]:
         DefinitionError: HF114 for what is no arithmetic, HF323 for an unknown name.
     """
     used: dict[str, Fraction | None] = {}
-    verdict = _evaluate(ast.parse(text.strip(), mode="eval").body, known, used)
+    verdict = _evaluate(_parsed(text), known, used)
     shown = " and ".join(f"{name} = {value if value is not None else '?'}" for name, value in used.items())
     if verdict is None:
         return Answer.UNKNOWN, shown
@@ -128,14 +134,20 @@ def _evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None]) ->
     raise DefinitionError("HF114", f"'{ast.unparse(node)}' is no arithmetic over dims and config fields")
 
 
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text.strip(), mode="eval").body
+
+
+@lru_cache(maxsize=256)
 def names(text: str) -> tuple[str, ...]:
     """The names in a requirement, each once."""
-    return tuple(dict.fromkeys(n.id for n in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(n, ast.Name)))
+    return tuple(dict.fromkeys(n.id for n in ast.walk(_parsed(text)) if isinstance(n, ast.Name)))
 
 
 def divisibility(text: str, known: Known) -> tuple[str, int] | None:
     """The dim and the divisor of a requirement ``DIM % number == 0``; None for any other."""
-    match ast.parse(text.strip(), mode="eval").body:
+    match _parsed(text):
         case ast.Compare(ast.BinOp(ast.Name(dim), ast.Mod(), divisor), [ast.Eq()], [ast.Constant(0)]) if (
             dim in known.sizes
         ):

@@ -5,17 +5,37 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import NOWHERE, Span
 
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The calls of a file by line, column and end column, its functions by line: the outermost where two are there."""
+
+    calls: dict[tuple[int, int, int | None], ast.Call] = field(default_factory=dict)
+    functions: dict[int, Function] = field(default_factory=dict)
+
 
 @functools.lru_cache(maxsize=64)
-def _tree(file: str) -> ast.Module | None:
+def _places(file: str) -> _Places:
+    """One walk through a file serves all its findings."""
+    found = _Places()
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
-        return None
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            found.calls.setdefault((node.lineno, node.col_offset, node.end_col_offset), node)
+        elif isinstance(node, Function):
+            found.functions.setdefault(node.lineno, node)
+    return found
 
 
 def _span(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
@@ -37,15 +57,7 @@ def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
 
 
 def _call_at(span: Span) -> ast.Call | None:
-    tree = _tree(span.file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Call) and (node.lineno, node.col_offset, node.end_col_offset) == (
-            span.line,
-            span.column,
-            span.end_column,
-        ):
-            return node
-    return None
+    return _places(span.file).calls.get((span.line, span.column, span.end_column))
 
 
 def keyword_span(call: Span, name: str) -> Span:
@@ -56,21 +68,14 @@ def keyword_span(call: Span, name: str) -> Span:
 
 def return_span(function: Span) -> Span:
     """The only ``return`` of the ``def`` at ``function``; the ``def`` itself where there are several."""
-    tree = _tree(function.file) if function != NOWHERE else None
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno == function.line:
-            returned = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
-            return _span(function.file, returned[0]) if len(returned) == 1 else function
-    return function
+    found = _places(function.file).functions.get(function.line) if function != NOWHERE else None
+    returned = [n.value for n in ast.walk(found) if isinstance(n, ast.Return) and n.value is not None] if found else []
+    return _span(function.file, returned[0]) if len(returned) == 1 else function
 
 
 def port_span(signature: Signature, port: str) -> Span:
     """The declaration of a port in its ``def``."""
     place = signature.span
-    tree = _tree(place.file) if place != NOWHERE else None
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.lineno == place.line:
-            for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-                if argument.arg == port:
-                    return _span(place.file, argument)
-    return place
+    found = _places(place.file).functions.get(place.line) if place != NOWHERE else None
+    arguments = (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs) if found else ()
+    return next((_span(place.file, argument) for argument in arguments if argument.arg == port), place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from hfdsl.check.findings import Label
@@ -32,6 +33,10 @@ class Subject:
     dims: Mapping[type[Dim], int]
     odd: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
     asked: Span = NOWHERE  # the call that asks for the check
+    numbers: Mapping[type[Dim], Size] = field(init=False, repr=False)  # ``dims`` as sizes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numbers", {dim: constant(number) for dim, number in self.dims.items()})
 
     def placement(self, node: Node) -> Placement[Any] | None:
         """Where a role call runs."""
@@ -41,7 +46,7 @@ class Subject:
 
     def known(self, size: Size) -> Size:
         """``size`` with the known dims put in."""
-        return size.substitute({dim: constant(number) for dim, number in self.dims.items()})
+        return size.substitute(self.numbers)
 
     def produced(self, node: int) -> Label:
         """The label of the place where a value is made."""
@@ -59,6 +64,7 @@ def _sizes(kind: PortType) -> Iterator[Size]:
         yield from kind.dims
 
 
+@lru_cache(maxsize=1024)
 def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
     """The dims that a signature names, in its ports and its result."""
     found: dict[type[Dim], None] = {}

@@ -70,7 +70,7 @@ class Port:
     keyword_only: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # one object a declaration, and many look things up by it
 class Signature:
     """A callable of the program: its ports, what its body returns, how rows depend on rows, and where it is written."""
 

@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeAlias
 
 _ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "runtime")
 _PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfdsl` is kept fast
@@ -57,8 +56,25 @@ def traceback_span(error: BaseException) -> Span:
     return span
 
 
-def _position(file: str, code: Any, instruction: int, line: int | None) -> Span:
-    start, end, column, end_column = next(islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+_Positions: TypeAlias = "tuple[tuple[int | None, int | None, int | None, int | None], ...]"
+_tables: dict[int, tuple[CodeType, _Positions]] = {}
+
+
+def _positions(code: CodeType) -> _Positions:
+    """The position of every instruction.
+
+    Python decodes them from the first on: asking anew for each call in a function takes the square of its length.
+    """
+    found = _tables.get(id(code))  # by identity, since the hash of code goes through all that it holds
+    if found is None:
+        if len(_tables) == 64:
+            _tables.clear()
+        found = _tables[id(code)] = (code, tuple(code.co_positions()))  # holds the code: its id is of nothing else
+    return found[1]
+
+
+def _position(file: str, code: CodeType, instruction: int, line: int | None) -> Span:
+    start, end, column, end_column = _positions(code)[instruction // 2] if instruction >= 0 else (None,) * 4
     if start is None or column is None:
         return Span(file, line or 0)
     return Span(file, start, column, end or start, end_column or 0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from types import FunctionType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
 from typing import Protocol as Structural
@@ -295,5 +295,6 @@ def registration_of(fn: Callable[..., Any]) -> Registration | None:
 
 def registered_methods(cls: type) -> dict[str, Registration]:
     """The registered methods of a class by name, inherited ones too; an override counts as it declares itself."""
-    found = {name: registration_of(inspect.getattr_static(cls, name)) for name in dir(cls)}
+    members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
+    found = {name: registration_of(member) for name, member in sorted(members.items(), key=itemgetter(0))}
     return {name: registration for name, registration in found.items() if registration is not None}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, get_origin
 
@@ -118,21 +119,24 @@ class Size:
 
     def substitute(self, sizes: Mapping[Any, Size]) -> Size:
         """Replace the dims that ``sizes`` names."""
-        total = constant(0)
+        if not any(atom in sizes for monomial, _ in self.terms for atom, _ in monomial):
+            return self
+        terms: list[tuple[Monomial, Fraction]] = []
         for monomial, coefficient in self.terms:
-            term = Size((((), coefficient),))
+            term = Size(((tuple(pair for pair in monomial if pair[0] not in sizes), coefficient),))
             for atom, power in monomial:
-                value = sizes.get(atom, atom_size(atom))
-                for _ in range(abs(power)):
-                    term = term * value if power > 0 else term / value
-            total = total + term
-        return total
+                for _ in range(abs(power) if atom in sizes else 0):
+                    term = term * sizes[atom] if power > 0 else term / sizes[atom]
+            terms += term.terms
+        return _collect(terms)
 
     # -- questions
 
     @property
     def atoms(self) -> tuple[Atom, ...]:
         """The dims and type variables that occur, in order of their names."""
+        if len(self.terms) == 1:
+            return tuple(atom for atom, _ in self.terms[0][0])  # in order already
         return tuple(sorted({atom for monomial, _ in self.terms for atom, _ in monomial}, key=_order))
 
     @property
@@ -146,7 +150,7 @@ class Size:
 
     def equals(self, other: Size) -> Answer:
         """Whether both are the same size for every (PROVED) or no (REFUTED) choice of dims, each at least 1."""
-        gap = (self - other).terms
+        gap = () if self == other else (self - other).terms
         if not gap:
             return Answer.PROVED
         one_sign = len({coefficient > 0 for _, coefficient in gap}) == 1
@@ -165,11 +169,13 @@ class Size:
         return "+".join(_term_text(m, c) for m, c in self.terms).replace("+-", "-") or "0"
 
 
+@lru_cache(maxsize=1024)
 def constant(number: int | Fraction) -> Size:
     """The size that is a number."""
     return Size((((), Fraction(number)),) if number else ())
 
 
+@lru_cache(maxsize=1024)
 def atom_size(atom: Atom) -> Size:
     """The size that is one dim or one type variable."""
     return Size(((((atom, 1),), Fraction(1)),))
@@ -231,6 +237,8 @@ def solve(formal: Size, actual: Size, bound: Mapping[Any, Size]) -> dict[Any, Si
 
 
 def _collect(terms: list[tuple[Monomial, Fraction]]) -> Size:
+    if len(terms) == 1 and terms[0][1]:
+        return Size(tuple(terms))
     sums: dict[Monomial, Fraction] = {}
     for monomial, coefficient in terms:
         sums[monomial] = sums.get(monomial, Fraction(0)) + coefficient
@@ -240,6 +248,8 @@ def _collect(terms: list[tuple[Monomial, Fraction]]) -> Size:
 
 
 def _times(left: Monomial, right: Monomial) -> Monomial:
+    if not left or not right:  # times a number
+        return left or right
     powers: dict[Atom, int] = dict(left)
     for atom, power in right:
         powers[atom] = powers.get(atom, 0) + power
