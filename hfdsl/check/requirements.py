@@ -66,7 +66,8 @@ class Known:
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
     """The constructor's arguments by name, and the fields of those that are objects; None where it takes others."""
     try:
-        arguments = _constructor(placement.role).bind(*placement.args, **placement.kwargs)
+        role: type = placement.role
+        arguments = _constructor(role).bind(*placement.args, **placement.kwargs)
     except TypeError:
         return None
     arguments.apply_defaults()

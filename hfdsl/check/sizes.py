@@ -191,6 +191,8 @@ def _required(subject: Subject, node: Node, signature: Signature) -> Iterator[Di
 
 def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[str]:
     """The requirements of a method, less those that ask for the config of a role which cannot be built (HF516)."""
+    if not requirements_of(signature.body):
+        return
     placement, dims = subject.placement(node), _sizes(subject, node)
     built = placement is None or config_fields(placement) is not None
     yield from (text for text in requirements_of(signature.body) if built or set(names(text)) <= set(dims))

@@ -33,10 +33,14 @@ class Subject:
     dims: Mapping[type[Dim], int]
     odd: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
     asked: Span = NOWHERE  # the call that asks for the check
-    numbers: Mapping[type[Dim], Size] = field(init=False, repr=False)  # ``dims`` as sizes
+    # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.
+    _numbers: dict[type[Dim], Size] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _known: dict[Size, Size] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )  # few sizes, many uses
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "numbers", {dim: constant(number) for dim, number in self.dims.items()})
+        self._numbers.update({dim: constant(number) for dim, number in self.dims.items()})
 
     def placement(self, node: Node) -> Placement[Any] | None:
         """Where a role call runs."""
@@ -46,7 +50,10 @@ class Subject:
 
     def known(self, size: Size) -> Size:
         """``size`` with the known dims put in."""
-        return size.substitute(self.numbers)
+        found = self._known.get(size)
+        if found is None:
+            found = self._known[size] = size.substitute(self._numbers)
+        return found
 
     def produced(self, node: int) -> Label:
         """The label of the place where a value is made."""

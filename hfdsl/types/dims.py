@@ -119,6 +119,8 @@ class Size:
 
     def substitute(self, sizes: Mapping[Any, Size]) -> Size:
         """Replace the dims that ``sizes`` names."""
+        if self.bare is not None:
+            return sizes.get(self.bare, self)
         if not any(atom in sizes for monomial, _ in self.terms for atom, _ in monomial):
             return self
         terms: list[tuple[Monomial, Fraction]] = []
@@ -138,6 +140,14 @@ class Size:
         if len(self.terms) == 1:
             return tuple(atom for atom, _ in self.terms[0][0])  # in order already
         return tuple(sorted({atom for monomial, _ in self.terms for atom, _ in monomial}, key=_order))
+
+    @property
+    def bare(self) -> Atom | None:
+        """The dim or type variable that this is, or None where it is another expression."""
+        if len(self.terms) == 1 and len(self.terms[0][0]) == 1 and self.terms[0][1] == 1:
+            [(atom, power)] = self.terms[0][0]
+            return atom if power == 1 else None
+        return None
 
     @property
     def value(self) -> Fraction | None:
@@ -219,6 +229,8 @@ def solve(formal: Size, actual: Size, bound: Mapping[Any, Size]) -> dict[Any, Si
     >>> {str(k): str(v) for k, v in (solve(size(Div[B, Literal[8]]), size(N), {}) or {}).items()}
     {'B': 'N*8'}
     """
+    if formal.bare is not None and formal.bare not in bound:
+        return {formal.bare: actual}
     free = [atom for atom in formal.atoms if atom not in bound]
     if not free:
         return {}
