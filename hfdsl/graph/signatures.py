@@ -84,7 +84,7 @@ class Signature:
     @property
     def span(self) -> Span:
         """The ``def`` statement."""
-        return definition_span(self.body)
+        return _definition(self)
 
     @property
     def result(self) -> PortType:
@@ -116,6 +116,11 @@ class Signature:
     def port(self, name: str) -> Port | None:
         """The port of that name."""
         return next((port for port in self.ports if port.name == name), None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _definition(signature: Signature) -> Span:
+    return definition_span(signature.body)
 
 
 def function_signature(body: Callable[..., Any], rows: Rows) -> Signature:

@@ -42,7 +42,7 @@ def caller_span() -> Span:
 
 def frame_span(frame: FrameType) -> Span:
     """The expression at which a frame stands."""
-    return _position(frame.f_code.co_filename, frame.f_code, frame.f_lasti, frame.f_lineno)
+    return _position(frame.f_code, frame.f_lasti) or Span(frame.f_code.co_filename, frame.f_lineno)
 
 
 def traceback_span(error: BaseException) -> Span:
@@ -51,7 +51,7 @@ def traceback_span(error: BaseException) -> Span:
     while step is not None:
         if not step.tb_frame.f_code.co_filename.startswith(_OWN):
             code = step.tb_frame.f_code
-            span = _position(code.co_filename, code, step.tb_lasti, step.tb_lineno)
+            span = _position(code, step.tb_lasti) or Span(code.co_filename, step.tb_lineno)
         step = step.tb_next
     return span
 
@@ -73,11 +73,12 @@ def _positions(code: CodeType) -> _Positions:
     return found[1]
 
 
-def _position(file: str, code: CodeType, instruction: int, line: int | None) -> Span:
+def _position(code: CodeType, instruction: int) -> Span | None:
+    """The place of an instruction; None where Python was told not to keep columns."""
     start, end, column, end_column = _positions(code)[instruction // 2] if instruction >= 0 else (None,) * 4
     if start is None or column is None:
-        return Span(file, line or 0)
-    return Span(file, start, column, end or start, end_column or 0)
+        return None
+    return Span(code.co_filename, start, column, end or start, end_column or 0)
 
 
 def definition_span(subject: Callable[..., Any] | type) -> Span:

@@ -170,8 +170,8 @@ class Size:
         """Whether ``divisor`` divides this size: certain from the coefficients alone, or UNKNOWN."""
         number = self.value
         if number is not None:
-            return Answer.PROVED if (number / divisor).denominator == 1 else Answer.REFUTED
-        whole = all((coefficient / divisor).denominator == 1 for _, coefficient in self.terms)
+            return Answer.PROVED if _divides(divisor, number) else Answer.REFUTED
+        whole = all(_divides(divisor, coefficient) for _, coefficient in self.terms)
         positive = all(power > 0 for monomial, _ in self.terms for _, power in monomial)
         return Answer.PROVED if whole and positive else Answer.UNKNOWN
 
@@ -246,6 +246,10 @@ def solve(formal: Size, actual: Size, bound: Mapping[Any, Size]) -> dict[Any, Si
     if len(factor.terms) != 1:
         return None
     return {atom: (actual - rest) / factor}
+
+
+def _divides(divisor: int, number: Fraction) -> bool:
+    return number.denominator == 1 and number.numerator % divisor == 0
 
 
 def _collect(terms: list[tuple[Monomial, Fraction]]) -> Size:
