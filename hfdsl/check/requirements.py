@@ -7,7 +7,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -45,6 +45,7 @@ class Known:
     sizes: Mapping[str, Size]
     placement: Placement[Any] | None
     config: bool = True
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
     def lookup(self, name: str) -> Fraction | None:
         """The number behind a name, None where it is a dim without a known size.
@@ -54,13 +55,12 @@ class Known:
         """
         if name in self.sizes:
             return self.sizes[name].value
-        fields = config_fields(self.placement) or {} if self.placement else {}
-        if isinstance(value := fields.get(name), (int, float)) and math.isfinite(value):
+        if isinstance(value := self.fields.get(name), (int, float)) and math.isfinite(value):
             return Fraction(value)
         if self.placement is None and self.config:
             return None
         kinds = "neither a dim nor a number of the role's config" if self.config else "no dim of the function"
-        raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, [*self.sizes, *fields])}")
+        raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, [*self.sizes, *self.fields])}")
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from hfdsl.check.filtered import filtered, unknown_rows
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repairs import Search
-from hfdsl.check.requirements import Known, config_fields, divisibility, holds, names
+from hfdsl.check.requirements import Known, divisibility, holds, names
 from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import LOST, RecordValue
@@ -193,8 +193,7 @@ def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[s
     """The requirements of a method, less those that ask for the config of a role which cannot be built (HF516)."""
     if not requirements_of(signature.body):
         return
-    placement, dims = subject.placement(node), _sizes(subject, node)
-    built = placement is None or config_fields(placement) is not None
+    built, dims = subject.config(node) is not None, _sizes(subject, node)
     yield from (text for text in requirements_of(signature.body) if built or set(names(text)) <= set(dims))
 
 
@@ -222,7 +221,7 @@ def _sizes(subject: Subject, node: Node) -> dict[str, Size]:
 def known_names(subject: Subject, node: Node) -> Known:
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
     sizes = {name: subject.known(size) for name, size in _sizes(subject, node).items()}
-    return Known(sizes, subject.placement(node), config=isinstance(node.op, RoleCall))
+    return Known(sizes, subject.placement(node), isinstance(node.op, RoleCall), subject.config(node) or {})
 
 
 def row_arithmetic(subject: Subject) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from hfdsl.check.findings import Label
+from hfdsl.check.requirements import config_fields
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Inference
@@ -33,6 +34,7 @@ class Subject:
     dims: Mapping[type[Dim], int]
     odd: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
     asked: Span = NOWHERE  # the call that asks for the check
+    _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.
     _numbers: dict[type[Dim], Size] = field(init=False, repr=False, compare=False, default_factory=dict)
     _known: dict[Size, Size] = field(
@@ -47,6 +49,15 @@ class Subject:
         if self.deployment is None or not isinstance(node.op, RoleCall):
             return None
         return self.deployment.placements.get(node.op.role)
+
+    def config(self, node: Node) -> Mapping[str, Any] | None:
+        """What the role of a call is built with, by name; None where its constructor does not take it (HF516)."""
+        placement = self.placement(node)
+        if placement is None or not isinstance(node.op, RoleCall):
+            return {}
+        if node.op.role not in self._configs:
+            self._configs[node.op.role] = config_fields(placement)
+        return self._configs[node.op.role]
 
     def known(self, size: Size) -> Size:
         """``size`` with the known dims put in."""
