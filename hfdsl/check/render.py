@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+from functools import lru_cache
 
 from hfdsl.check.findings import Finding, Label, Report
 from hfdsl.graph.spans import NOWHERE
@@ -62,5 +63,10 @@ def _place(label: Label, primary: bool) -> list[str]:
 
 
 def _short(file: str) -> str:
-    relative = os.path.relpath(file)
+    return _relative(file, os.getcwd())  # noqa: PTH109  # a report needs no pathlib, which is slow to import
+
+
+@lru_cache(maxsize=64)
+def _relative(file: str, folder: str) -> str:
+    relative = os.path.relpath(file, folder)
     return file if relative.startswith("..") else relative

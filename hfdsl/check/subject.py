@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,7 +12,7 @@ from hfdsl.check.findings import Label
 from hfdsl.check.requirements import config_fields
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.infer import Inference
+from hfdsl.graph.infer import Inference, RecordValue
 from hfdsl.graph.program import FunctionCall, Graph, Input, Node, Pack, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType, role_signature
 from hfdsl.graph.spans import NOWHERE, Span
@@ -35,6 +35,7 @@ class Subject:
     odd: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
     asked: Span = NOWHERE  # the call that asks for the check
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.
     _numbers: dict[type[Dim], Size] = field(init=False, repr=False, compare=False, default_factory=dict)
     _known: dict[Size, Size] = field(
@@ -65,6 +66,14 @@ class Subject:
         if found is None:
             found = self._known[size] = size.substitute(self._numbers)
         return found
+
+    def made(self) -> Iterable[tuple[Node, RecordType]]:
+        """The records that are made: for each operation and class the first node, since loops and epochs unroll."""
+        if not self._made:
+            for node, value in zip(self.graph.nodes, self.inference.values, strict=True):
+                if isinstance(value, RecordValue):
+                    self._made.setdefault((type(node.op), node.label, value.type), node)
+        return ((node, made) for (_, _, made), node in self._made.items())
 
     def produced(self, node: int) -> Label:
         """The label of the place where a value is made."""

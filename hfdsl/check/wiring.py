@@ -132,8 +132,8 @@ def misuses(subject: Subject) -> Iterator[Finding]:
         fields = {
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
-            "near": closest(misuse.name, misuse.candidates),
-            "makers": _column_makers(subject, misuse),
+            "near": closest(misuse.name, misuse.candidates) if "{near}" in help_ else "",
+            "makers": _column_makers(subject, misuse) if "{makers}" in help_ else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
             "both": " and ".join(f"'{name}'" for name in misuse.candidates),
@@ -150,11 +150,11 @@ def misuses(subject: Subject) -> Iterator[Finding]:
 
 def _column_makers(subject: Subject, misuse: Misuse) -> str:
     """Where a missing column can be had; a column of a like name is what is meant only where nothing makes it."""
-    for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
-        if isinstance(node.op, Pack) or not isinstance(value, RecordValue):
+    for node, made in subject.made():
+        if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it
-        if misuse.name in schema(value.type.record).fields:
-            return f"'{node.label}' gives a {value.type} with that column"
+        if misuse.name in schema(made.record).fields:
+            return f"'{node.label}' gives a {made} with that column"
     return closest(misuse.name, misuse.candidates)
 
 
@@ -277,11 +277,7 @@ def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
     if not isinstance(m.formal, RecordType):
         return ()
     wanted = m.formal.record
-    makers = [
-        node.label
-        for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True)
-        if isinstance(value, RecordValue) and issubclass(value.type.record, wanted) and node.id < m.node
-    ]
+    makers = [node.label for node, made in subject.made() if issubclass(made.record, wanted) and node.id < m.node]
     if makers:
         return (f"values of type {wanted.__name__}: {', '.join(dict.fromkeys(makers))}",)
     if not isinstance(m.actual, RecordValue):

@@ -172,6 +172,7 @@ class Tracer:
     misuses: list[Misuse]
     calls: int = 0
     roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
+    told: set[tuple[object, ...]] = field(default_factory=set)
 
     def signatures(self, role: type) -> dict[str, Signature | None]:
         """The role's signatures, read once; None for a method whose declaration has no meaning, which is then told."""
@@ -200,7 +201,8 @@ class Tracer:
         """Note a mistake and go on with a value that fits everywhere."""
         source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
         misuse = Misuse(kind, caller_span(), subject, name, candidates, source, signature)
-        if not any(_is_again(misuse, told) for told in self.misuses):
+        if (identity := _identity(misuse)) not in self.told:
+            self.told.add(identity)
             self.misuses.append(misuse)
         return Symbolic(self, Broken(), None, "<broken>")
 
@@ -344,10 +346,9 @@ class Tracer:
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
 
 
-def _is_again(misuse: Misuse, told: Misuse) -> bool:
-    """Whether it was told: a loop comes by its line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
-    same = (misuse.kind, misuse.span) == (told.kind, told.span)
-    return same and (misuse.name == told.name or misuse.kind is MisuseKind.CONTROL)
+def _identity(misuse: Misuse) -> tuple[object, ...]:
+    """What is told once: a loop comes by its line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
+    return misuse.kind, misuse.span, "" if misuse.kind is MisuseKind.CONTROL else misuse.name
 
 
 def _is_count(value: object) -> bool:
