@@ -204,7 +204,7 @@ def _imposed(subject: Subject, node: Node, signature: Signature, text: str) -> t
     fields = [name for name in names(text) if name not in dims]
     if placement is None or not fields:
         return (declared,)
-    known = known_names(subject, node)
+    known = Known({}, placement, fields=subject.config(node) or {})
     return declared, Label(
         placement.span, f"placed with {', '.join(f'{name} = {known.lookup(name)}' for name in fields)}"
     )

@@ -86,11 +86,10 @@ class Dispatch(Enum):
         raise ProtocolError("HF412", f"no protocol is called {value!r}; {_suggest(value, known)}")
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        functions = _REGISTERED.get(self)
-        if functions is None:
+        if self.name in PREDEFINED:
             return Dispatch, (self.value,)
         # A process that never heard of a registered mode learns it from the member itself.
-        return _restore, (self.name, functions)
+        return _restore, (self.name, _MEANINGS[self])
 
 
 def _suggest(value: object, known: list[str]) -> str:
@@ -100,8 +99,7 @@ def _suggest(value: object, known: list[str]) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + f"The protocols are {', '.join(known)}"
 
 
-_REGISTERED: dict[Dispatch, Functions] = {}
-_UPDATED: dict[Dispatch, Functions] = {}
+_MEANINGS: dict[Dispatch, Protocol | Functions] = {member: PREDEFINED[member.name] for member in Dispatch}
 
 
 def as_dispatch(mode: Dispatch | str) -> Dispatch:
@@ -139,7 +137,7 @@ def _add_member(name: str, functions: Functions) -> Dispatch:
     Dispatch._member_names_.append(name)
     Dispatch._member_map_[name] = member
     Dispatch._value2member_map_[name] = member
-    _REGISTERED[member] = functions
+    _MEANINGS[member] = functions
     return member
 
 
@@ -150,8 +148,7 @@ def _restore(name: str, functions: Functions) -> Dispatch:
 def update_dispatch_mode(dispatch_mode: Dispatch | str, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> None:
     """Replace the functions of a mode in this process; errors as for ``register_dispatch_mode``."""
     mode = as_dispatch(dispatch_mode)
-    functions = as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, mode.name)
-    (_REGISTERED if mode in _REGISTERED else _UPDATED)[mode] = functions
+    _MEANINGS[mode] = as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, mode.name)
 
 
 def as_functions(mode: Mapping[str, Any], name: str) -> Functions:
@@ -172,9 +169,7 @@ Mode: TypeAlias = Dispatch | Protocol | Functions
 
 def meaning_of(mode: Mode) -> Protocol | Functions:
     """What a mode means now: a declaration, or the functions that were registered for it."""
-    if not isinstance(mode, Dispatch):
-        return mode
-    return _REGISTERED.get(mode) or _UPDATED.get(mode) or PREDEFINED[mode.name]
+    return _MEANINGS[mode] if isinstance(mode, Dispatch) else mode
 
 
 def dispatch_functions(mode: Mode) -> tuple[DispatchFn, CollectFn]:

@@ -7,7 +7,7 @@ are; there is no solver behind it, so an answer is either certain or ``UNKNOWN``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
@@ -97,6 +97,19 @@ class Size:
     """
 
     terms: tuple[tuple[Monomial, Fraction], ...]
+    atoms: tuple[Atom, ...] = field(init=False, repr=False, compare=False)
+    """The dims and type variables that occur, in order of their names."""
+    bare: Atom | None = field(init=False, repr=False, compare=False)
+    """The dim or type variable that this is, or None where it is another expression."""
+
+    def __post_init__(self) -> None:
+        atoms = tuple(sorted({atom for monomial, _ in self.terms for atom, _ in monomial}, key=_order))
+        object.__setattr__(self, "atoms", atoms)
+        match self.terms:
+            case [([(atom, 1)], 1)]:
+                object.__setattr__(self, "bare", atom)
+            case _:
+                object.__setattr__(self, "bare", None)
 
     # -- algebra
 
@@ -121,7 +134,7 @@ class Size:
         """Replace the dims that ``sizes`` names."""
         if self.bare is not None:
             return sizes.get(self.bare, self)
-        if not any(atom in sizes for monomial, _ in self.terms for atom, _ in monomial):
+        if not any(atom in sizes for atom in self.atoms):
             return self
         terms: list[tuple[Monomial, Fraction]] = []
         for monomial, coefficient in self.terms:
@@ -133,21 +146,6 @@ class Size:
         return _collect(terms)
 
     # -- questions
-
-    @property
-    def atoms(self) -> tuple[Atom, ...]:
-        """The dims and type variables that occur, in order of their names."""
-        if len(self.terms) == 1:
-            return tuple(atom for atom, _ in self.terms[0][0])  # in order already
-        return tuple(sorted({atom for monomial, _ in self.terms for atom, _ in monomial}, key=_order))
-
-    @property
-    def bare(self) -> Atom | None:
-        """The dim or type variable that this is, or None where it is another expression."""
-        if len(self.terms) == 1 and len(self.terms[0][0]) == 1 and self.terms[0][1] == 1:
-            [(atom, power)] = self.terms[0][0]
-            return atom if power == 1 else None
-        return None
 
     @property
     def value(self) -> Fraction | None:
