@@ -62,6 +62,8 @@ class Subject:
 
     def known(self, size: Size) -> Size:
         """``size`` with the known dims put in."""
+        if size.bare is not None:
+            return self._numbers.get(size.bare, size)
         found = self._known.get(size)
         if found is None:
             found = self._known[size] = size.substitute(self._numbers)
