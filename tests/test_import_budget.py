@@ -38,6 +38,16 @@ def test_rooms_up_to_plan_load_nothing_heavy() -> None:
     assert loaded_by(EVERY_LIGHT_MODULE) == []
 
 
+CHECK_A_FILE = """
+from hfdsl.tools.cli import main
+assert main(["check", "tests.check.programs.ppo:program"]) == 0
+"""
+
+
+def test_a_clean_check_loads_only_what_it_reads() -> None:
+    assert loaded_by(CHECK_A_FILE, ("json", "hfdsl.plan.plan", "hfdsl.runtime")) == []
+
+
 def test_a_loaded_library_is_seen() -> None:
     assert loaded_by("import decimal", ("torch", "decimal")) == ["decimal"]
 

@@ -37,7 +37,7 @@ class Subject:
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.
-    _numbers: dict[type[Dim], Size] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _numbers: dict[Any, Size] = field(init=False, repr=False, compare=False, default_factory=dict)
     _known: dict[Size, Size] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )  # few sizes, many uses

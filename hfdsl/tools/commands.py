@@ -6,14 +6,16 @@ import argparse
 import difflib
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.codes import CODES
 from hfdsl.check.codes import explain as page_of
 from hfdsl.check.findings import CheckError
-from hfdsl.plan.plan import Edge, Plan, Step
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_report
 from hfdsl.tools.target import UsageError, load
+
+if TYPE_CHECKING:
+    from hfdsl.plan.plan import Edge, Plan, Step
 
 
 def check(arguments: argparse.Namespace) -> int:

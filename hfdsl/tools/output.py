@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from typing import Any, TextIO
@@ -35,6 +34,8 @@ def machine(arguments: argparse.Namespace) -> bool:
 
 def show_json(value: Any) -> None:
     """One object on one line; what JSON has no form for is shown as Python shows it."""
+    import json  # not at the top: a clean check for people needs none
+
     say(json.dumps(value, default=repr))
 
 
