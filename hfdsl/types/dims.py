@@ -101,6 +101,7 @@ class Size:
     """The dims and type variables that occur, in order of their names."""
     bare: Atom | None = field(init=False, repr=False, compare=False)
     """The dim or type variable that this is, or None where it is another expression."""
+    _hash: int = field(init=False, repr=False, compare=False)  # sizes are keys, and the hash of a fraction is slow
 
     def __post_init__(self) -> None:
         atoms = tuple(sorted({atom for monomial, _ in self.terms for atom, _ in monomial}, key=_order))
@@ -110,6 +111,13 @@ class Size:
                 object.__setattr__(self, "bare", atom)
             case _:
                 object.__setattr__(self, "bare", None)
+        object.__setattr__(self, "_hash", hash(self.terms))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Size, (self.terms,)  # a hash is another one in another process
 
     # -- algebra
 
