@@ -163,8 +163,8 @@ def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divid
         return
     if signature.registration is None or signature.registration.pad is not None:
         return
-    over = f"over the {chunks} chunks of {protocol.name} on {placement.mesh}"
-    placed = Label(placement.span, f"placed on {placement.mesh}")
+    mesh = str(placement.mesh)
+    over, placed = f"over the {chunks} chunks of {protocol.name} on {mesh}", Label(placement.span, f"placed on {mesh}")
     rows, *others = [*dict.fromkeys(argument_rows(subject, node).values())] or [constant(0)]
     for size in others:
         told = f"'{node.label}': {{rows}} rows do not split evenly {over}"

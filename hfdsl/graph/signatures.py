@@ -115,7 +115,10 @@ class Signature:
 
     def port(self, name: str) -> Port | None:
         """The port of that name."""
-        return next((port for port in self.ports if port.name == name), None)
+        for port in self.ports:
+            if port.name == name:
+                return port
+        return None
 
 
 @functools.lru_cache(maxsize=1024)

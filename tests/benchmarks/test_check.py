@@ -14,7 +14,8 @@ ROWS = (
     "16 findings, as text",
     "16 nodes, clean",
     "32 nodes, clean",
-    "time a node, largest to smallest",
+    "best time a node, largest to smallest",
+    "16 nodes, a size that divides nothing",
     "hfdsl check FILE, above its import",
 )
 
