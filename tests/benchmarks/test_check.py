@@ -14,7 +14,7 @@ ROWS = (
     "16 findings, as text",
     "16 nodes, clean",
     "32 nodes, clean",
-    "best time a node, largest to smallest",
+    "time a node, largest to smallest",
     "16 nodes, a size that divides nothing",
     "hfdsl check FILE, above its import",
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import DefinitionError
 from hfdsl.types.dims import Answer, Size, atom_size, constant, evaluate, size, solve
+from tests.check import prelude
 
 
 class B(hf.Dim):
@@ -247,3 +251,22 @@ def test_a_dim_has_no_instances() -> None:
     with pytest.raises(DefinitionError, match="HF101: dim 'B' is used as a class and has no instances"):
         B()
     assert repr(B) == "B"
+
+
+READER = """
+import pickle, sys
+from typing import Literal
+from hfdsl.types.dims import Add, Mul, size
+from tests.check.prelude import P, R
+
+for expression in (R, Add[P, R], Mul[P, Literal[8]]):
+    read = pickle.load(sys.stdin.buffer)
+    assert read == size(expression) and {size(expression): True}[read] and read.atoms == size(expression).atoms
+"""
+
+
+def test_a_size_from_another_process_is_the_same_key() -> None:
+    sizes = [size(prelude.R), size(hf.Add[prelude.P, prelude.R]), size(hf.Mul[prelude.P, Literal[8]])]
+    sent = b"".join(map(pickle.dumps, sizes))
+    done = subprocess.run([sys.executable, "-c", READER], input=sent, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
