@@ -246,7 +246,8 @@ def row_arithmetic(subject: Subject) -> Iterator[Finding]:
 
 def filtered_rows(subject: Subject) -> Iterator[Finding]:
     """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding."""
-    yield from unknown_rows(subject, constraints(subject))
+    if any(isinstance(node.op, Filter) for node in subject.graph.nodes):
+        yield from unknown_rows(subject, constraints(subject))
 
 
 def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
