@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from hfdsl.deploy.memory import GpuMemory
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.protocols.mesh import Mesh, check_mesh
-from hfdsl.protocols.worker import Worker
+from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
 
 W = TypeVar("W", bound=Worker, covariant=True)
 
@@ -25,19 +26,29 @@ class Placement(Generic[W]):
     pool: ResourcePool
     mesh: Mesh
     colocate: bool
+    gpu_memory: GpuMemory | None = None
     span: Span = field(default=NOWHERE, compare=False)
 
 
 def place(
-    role: type[W], /, *args: Any, pool: ResourcePool, mesh: Mesh | None = None, colocate: bool = True, **kwargs: Any
+    role: type[W],
+    /,
+    *args: Any,
+    pool: ResourcePool,
+    mesh: Mesh | None = None,
+    colocate: bool = True,
+    gpu_memory: str | None = None,
+    **kwargs: Any,
 ) -> Placement[W]:
     """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
 
     Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a
-    role processes of its own on the same devices.
+    role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, says
+    what a rank keeps of its GPU's memory, so that ``check`` can add up what roles on the same GPUs keep.
 
     Raises:
-        ResourceError: HF507 where ``pool`` is not a pool or ``role`` is not a role class, HF501 where ``mesh`` is none.
+        ResourceError: HF507 where ``pool`` is not a pool or ``role`` is not a role class, HF501 where ``mesh`` is none,
+            HF504 where ``gpu_memory`` is no amount.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...
@@ -49,7 +60,8 @@ def place(
     if not isinstance(pool, ResourcePool):
         raise ResourceError("HF507", f"place({role.__name__}): pool= takes an hf.ResourcePool, got {pool!r}")
     check_mesh(mesh, f"place({role.__name__})")
-    return Placement(role, args, kwargs, pool, mesh or Mesh(dp=pool.world_size), colocate, caller_span())
+    memory = None if gpu_memory is None else GpuMemory.read(gpu_memory, f"place({role.__name__})")
+    return Placement(role, args, kwargs, pool, mesh or Mesh(dp=pool.world_size), colocate, memory, caller_span())
 
 
 class Deployment:
@@ -103,3 +115,8 @@ def process_groups(deployment: Deployment) -> tuple[ProcessGroup, ...]:
         else:
             groups.append(ProcessGroup(name, placement.pool, (name,)))
     return (*(ProcessGroup("+".join(names), pool, tuple(names)) for pool, names in shared.items()), *groups)
+
+
+def processes_per_slot(groups: Sequence[ProcessGroup]) -> int:
+    """How many processes the slots of every pool are made for: enough for all groups of the deployment."""
+    return max(PROCESSES_PER_SLOT, len(groups))

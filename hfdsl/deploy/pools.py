@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, count
 
 from hfdsl.errors import ResourceError
 
@@ -114,6 +115,43 @@ def devices(pool: ResourcePool) -> tuple[tuple[str, int], ...]:
     if pool.parts:
         return tuple(device for part in pool.parts for device in devices(part))
     return tuple((pool.name, slot) for slot in range(pool.world_size))
+
+
+def stretches(pool: ResourcePool) -> tuple[tuple[ResourcePool, int, int], ...]:
+    """What ``devices`` lists one by one, in runs: (owning pool, first slot, end)."""
+    if pool.part_of:
+        parent, start = pool.part_of
+        return tuple(_cut(stretches(parent), start, start + pool.world_size))
+    if pool.parts:
+        return tuple(run for part in pool.parts for run in stretches(part))
+    return ((pool, 0, pool.world_size),)
+
+
+def _cut(
+    runs: tuple[tuple[ResourcePool, int, int], ...], start: int, end: int
+) -> Iterator[tuple[ResourcePool, int, int]]:
+    before = 0
+    for root, first, last in runs:
+        low, high = max(start - before, 0), min(end - before, last - first)
+        if low < high:
+            yield root, first + low, first + high
+        before += last - first
+
+
+def node_runs(pool: ResourcePool) -> Iterator[tuple[ResourcePool, int, int]]:
+    """The slots of a pool in rank order, node by node: (owning pool, its node, how many slots there).
+
+    >>> left, right = ResourcePool([4, 4]).split([6, 2])
+    >>> [(node, slots) for _, node, slots in node_runs(right.merge(left))]
+    [(1, 2), (0, 4), (1, 2)]
+    """
+    for root, first, end in stretches(pool):
+        ends = list(accumulate(root.processes))
+        node = bisect_right(ends, first)
+        slot = first
+        while slot < end:
+            yield root, node, min(ends[node], end) - slot
+            slot, node = min(ends[node], end), node + 1
 
 
 def roots(pool: ResourcePool) -> tuple[ResourcePool, ...]:

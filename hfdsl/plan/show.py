@@ -16,7 +16,7 @@ def show(plan: Plan) -> str:
     sizes = " ".join(f"{dim}={number}" for dim, number in plan.dims.items())
     lines = [f"plan of '{plan.name}'  {sizes}".rstrip(), "", "processes"]
     for group in plan.groups:
-        roles = ", ".join(f"{name} ({plan.deployment[name].role.__name__}, {plan.mesh(name)})" for name in group.roles)
+        roles = ", ".join(_role(plan, name) for name in group.roles)
         count = group.pool.world_size
         lines.append(f"  {group.pool}: {count} process{'es' if count > 1 else ''} with {roles}")
     lines += ["", "steps"]
@@ -24,6 +24,12 @@ def show(plan: Plan) -> str:
     widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     lines += [f"  {'  '.join(map(str.ljust, row, widths))}".rstrip() for row in table]
     return "\n".join([*lines, "", *_sums(plan)])
+
+
+def _role(plan: Plan, name: str) -> str:
+    placement = plan.deployment[name]
+    kept = f", {placement.gpu_memory} of each GPU" if placement.gpu_memory else ""
+    return f"{name} ({placement.role.__name__}, {placement.mesh}{kept})"
 
 
 def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:

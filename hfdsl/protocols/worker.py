@@ -14,6 +14,12 @@ from hfdsl.protocols.mesh import Coordinates, Mesh, mesh_or_flat
 RESERVED_ENV = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """The environment variables that a worker group sets in every rank's process."""
 
+CPU_PER_PROCESS = 0.01
+"""CPUs that one worker process asks of Ray: enough to be placed, too little to crowd out anything else."""
+
+PROCESSES_PER_SLOT = 10
+"""How many processes, one a group, a slot of a pool has room for where nothing else is said."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankContext:

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError
 
+from hfdsl.deploy.deployment import processes_per_slot
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError
 from hfdsl.plan.plan import DRIVER, Plan, Step
@@ -78,6 +79,7 @@ class RayBackend:
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
         self._deadline, self._until = deadline, 0.0
         self._owns_cluster = not ray.is_initialized()
+        self._depth = processes_per_slot(plan.groups)
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
         self._driver = Executor(plan, (), RankContext(), seed, None)
@@ -107,7 +109,11 @@ class RayBackend:
                 self._pools[pool.name] = merge_resource_pool(*(self._pool(part, timeout) for part in pool.parts))
             else:
                 self._pools[pool.name] = RayResourcePool(
-                    pool.processes, pool.use_gpu, f"{pool.name}-{secrets.token_hex(3)}", timeout=timeout
+                    pool.processes,
+                    pool.use_gpu,
+                    f"{pool.name}-{secrets.token_hex(3)}",
+                    self._depth,
+                    timeout=timeout,
                 )
         return self._pools[pool.name]
 

@@ -15,10 +15,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from hfdsl.errors import ResourceError
+from hfdsl.protocols.worker import CPU_PER_PROCESS, PROCESSES_PER_SLOT
 from hfdsl.single_controller.cluster import cannot_hold, check_cluster
-
-CPU_PER_PROCESS = 0.01
-"""CPUs that one worker process asks of Ray: enough to be placed, too little to crowd out anything else."""
 
 PLACEMENT_TIMEOUT = 60.0
 """Seconds that a pool may wait for a cluster that is large enough but busy."""
@@ -69,7 +67,7 @@ class RayResourcePool:
         process_on_nodes: Sequence[int],
         use_gpu: bool = True,
         name_prefix: str | None = None,
-        max_colocate_count: int = 10,
+        max_colocate_count: int = PROCESSES_PER_SLOT,
         detached: bool = False,
         *,
         timeout: float = PLACEMENT_TIMEOUT,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import hfdsl as hf
-from hfdsl.deploy.deployment import process_groups
+from hfdsl.deploy.deployment import process_groups, processes_per_slot
 from hfdsl.errors import ResourceError
 
 
@@ -74,3 +75,34 @@ def test_a_mesh_that_is_none() -> None:
     text = r"HF501: place\(Critic\): mesh= takes an hf\.Mesh, such as hf\.Mesh\(dp=2, tp=2\), got \{'dp': 2"
     with pytest.raises(ResourceError, match=text):
         hf.place(Critic, pool=POOL, mesh=wrong)
+
+
+def test_memory_that_a_role_keeps() -> None:
+    kept = [hf.place(Critic, pool=POOL, gpu_memory=text).gpu_memory for text in ("40GiB", " 512 MiB", "62.5%")]
+    assert [(str(one), one.gib, one.fraction) for one in kept if one] == [
+        ("40GiB", 40, 0),
+        ("512MiB", Fraction(1, 2), 0),
+        ("62.5%", 0, Fraction(5, 8)),
+    ]
+    assert hf.place(Critic, pool=POOL).gpu_memory is None
+
+
+def test_memory_that_is_none() -> None:
+    numbers: list[Any] = [40, 0.6, "40", "40GB", "-1GiB", True]
+    for wrong in numbers:
+        with pytest.raises(ResourceError) as error:
+            hf.place(Critic, pool=POOL, gpu_memory=wrong)
+        assert str(error.value) == (
+            f'HF504: place(Critic): gpu_memory= is text with a unit, such as "40GiB" or "60%" of the device, '
+            f"got {wrong!r}"
+        )
+    with pytest.raises(ResourceError, match="HF504: place\\(Critic\\): gpu_memory='110%' is no part of a GPU's memory"):
+        hf.place(Critic, pool=POOL, gpu_memory="110%")
+
+
+def test_slots_have_room_for_every_group() -> None:
+    def groups(count: int) -> int:
+        roles = {f"role{i}": hf.place(Critic, pool=POOL, colocate=False) for i in range(count)}
+        return processes_per_slot(process_groups(hf.Deployment(**roles)))
+
+    assert [groups(count) for count in (1, 10, 11, 25)] == [10, 10, 11, 25]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.deploy.pools import devices
+from hfdsl.deploy.pools import ResourcePool, devices, node_runs, stretches
 from hfdsl.errors import ResourceError
 
 nodes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
@@ -96,3 +96,31 @@ def test_pools_that_cannot_be() -> None:
 def test_disjoint_parts_of_one_pool_merge() -> None:
     left, right = hf.ResourcePool([4], name="train").split([2, 2])
     assert devices(left.merge(right)) == tuple(("train", slot) for slot in range(4))
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> ResourcePool:
+    """Pools that were merged and split, several times."""
+    pool = ResourcePool(draw(nodes), name="a")
+    for step in range(draw(st.integers(0, 3))):
+        if draw(st.booleans()):
+            pool = pool.merge(ResourcePool(draw(nodes), name=f"b{step}"))
+        elif pool.world_size > 1:
+            first = draw(st.integers(1, pool.world_size - 1))
+            left, right = pool.split([first, pool.world_size - first])
+            pool = draw(st.sampled_from([left, right, right.merge(left)]))
+    return pool
+
+
+@given(pools())
+def test_runs_of_slots_are_the_devices(pool: ResourcePool) -> None:
+    listed = [(root.name, slot) for root, first, end in stretches(pool) for slot in range(first, end)]
+    assert tuple(listed) == devices(pool)
+
+
+@given(pools())
+def test_runs_on_nodes_are_the_devices_on_their_nodes(pool: ResourcePool) -> None:
+    owners = {root.name: root for root, *_ in stretches(pool)}
+    node_of = {name: [n for n, k in enumerate(root.processes) for _ in range(k)] for name, root in owners.items()}
+    expected = [(name, node_of[name][slot]) for name, slot in devices(pool)]
+    assert [(root.name, node) for root, node, slots in node_runs(pool) for _ in range(slots)] == expected
