@@ -1,6 +1,7 @@
 """hfdsl: a typed dataflow language for reinforcement-learning post-training, checked before launch, run on Ray."""
 
 from hfdsl.check.findings import CheckError, Finding, Report
+from hfdsl.deploy.cluster import Cluster, Nodes
 from hfdsl.deploy.deployment import Deployment, Placement, place
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.deploy.pools import ResourcePool
@@ -35,6 +36,7 @@ __all__ = [
     "Batch",
     "Call",
     "CheckError",
+    "Cluster",
     "Column",
     "Dataflow",
     "DefinitionError",
@@ -51,6 +53,7 @@ __all__ = [
     "Mesh",
     "Metric",
     "Mul",
+    "Nodes",
     "Obj",
     "PerRank",
     "PerStage",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
@@ -22,10 +23,12 @@ class Experiment:
 
     ``batches`` is called without arguments when the experiment is run and gives the input of every step: one record, or
     a tuple of records in the order of the dataflow's parameters. ``seed`` is the root of every random stream of a run.
+    ``cluster`` describes the nodes that it is to run on, for ``check``.
 
     Raises:
         DefinitionError: HF118 where ``dataflow`` is not made by ``@hf.dataflow``.
-        ResourceError: HF507 where ``deployment`` is not an ``hf.Deployment``.
+        ResourceError: HF507 where ``deployment`` is not an ``hf.Deployment``, HF523 where ``cluster`` is no
+            ``hf.Cluster``.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -49,16 +52,19 @@ class Experiment:
     dims: Mapping[type[Dim], int] = field(default_factory=dict)
     batches: Callable[[], Iterable[Any]] | None = None
     seed: int = 0
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.dataflow, Dataflow):
             raise DefinitionError("HF118", f"an experiment takes a function under @hf.dataflow, got {self.dataflow!r}")
         if not isinstance(self.deployment, Deployment):
             raise ResourceError("HF507", f"an experiment takes an hf.Deployment, got {self.deployment!r}")
+        if not isinstance(self.cluster, Cluster | None):
+            raise ResourceError("HF523", f"an experiment takes an hf.Cluster, got {self.cluster!r}")
 
     def check(self) -> Report:
-        """Everything that can be known to be wrong without a cluster; see ``Dataflow.check``."""
-        return self.dataflow.check(self.deployment, self.dims)
+        """Everything that can be known to be wrong before launch; see ``Dataflow.check``."""
+        return self.dataflow.check(self.deployment, self.dims, self.cluster)
 
     def compile(self) -> Plan:
         """The plan; see ``Dataflow.compile``.
@@ -66,4 +72,4 @@ class Experiment:
         Raises:
             CheckError: with the report, where ``check`` finds errors.
         """
-        return self.dataflow.compile(self.deployment, self.dims)
+        return self.dataflow.compile(self.deployment, self.dims, self.cluster)

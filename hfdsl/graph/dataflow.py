@@ -14,6 +14,7 @@ from hfdsl.types.dims import Dim
 
 if TYPE_CHECKING:
     from hfdsl.check.findings import Report
+    from hfdsl.deploy.cluster import Cluster
     from hfdsl.deploy.deployment import Deployment
     from hfdsl.plan.plan import Plan
 
@@ -59,28 +60,36 @@ class Dataflow(Generic[P, R]):
         """The graph of this dataflow, mistakes included."""
         return trace(self.body)
 
-    def check(self, deployment: Deployment | None = None, dims: Mapping[DimT, int] | None = None) -> Report:
-        """Everything that can be known to be wrong without a cluster; never raises for a mistake in the program.
+    def check(
+        self,
+        deployment: Deployment | None = None,
+        dims: Mapping[DimT, int] | None = None,
+        cluster: Cluster | None = None,
+    ) -> Report:
+        """Everything that can be known to be wrong before launch; never raises for a mistake in the program.
 
-        ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic.
+        ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic. With the description of a
+        ``cluster``, the check also tells whether its nodes hold the deployment.
         """
         from hfdsl.check.run import check
 
         if deployment is not None:
             _placed(self, deployment)
-        return check(self.body, deployment, _sizes(dims))
+        return check(self.body, deployment, _sizes(dims), _described(self, cluster))
 
-    def compile(self, deployment: Deployment, dims: Mapping[DimT, int] | None = None) -> Plan:
+    def compile(
+        self, deployment: Deployment, dims: Mapping[DimT, int] | None = None, cluster: Cluster | None = None
+    ) -> Plan:
         """The plan of this dataflow on ``deployment``.
 
         Raises:
             CheckError: with the report, where ``check`` finds errors.
-            ResourceError: HF507 where ``deployment`` is none.
+            ResourceError: HF507 where ``deployment`` is none, HF523 where ``cluster`` is none.
         """
         from hfdsl.plan.build import compile_dataflow
 
         _placed(self, deployment)
-        return compile_dataflow(self.body, deployment, _sizes(dims))
+        return compile_dataflow(self.body, deployment, _sizes(dims), _described(self, cluster))
 
 
 def _sizes(dims: Mapping[Any, int] | None) -> Mapping[type[Dim], int]:
@@ -91,6 +100,12 @@ def _placed(flow: Dataflow[..., Any], deployment: object) -> None:
     # By its parts: the room of deployments comes after this one.
     if not hasattr(deployment, "placements"):
         raise ResourceError("HF507", f"'{flow.body.__name__}' is placed by an hf.Deployment, got {deployment!r}")
+
+
+def _described(flow: Dataflow[..., Any], cluster: Cluster | None) -> Cluster | None:
+    if cluster is not None and not hasattr(cluster, "kinds"):
+        raise ResourceError("HF523", f"'{flow.body.__name__}' is checked against an hf.Cluster, got {cluster!r}")
+    return cluster
 
 
 def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:

@@ -1,0 +1,151 @@
+"""Clusters: the nodes that a deployment is to run on, by kind of node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.errors import ResourceError
+from hfdsl.graph.spans import NOWHERE, Span, caller_span
+from hfdsl.types.batches import closest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """``count`` nodes of one kind, each with so many ``gpus`` and ``cpus``; memory is of one GPU, and of the host.
+
+    ``domain`` is the number of nodes whose GPUs are linked as fast as those of one node, where there are such.
+
+    Raises:
+        ResourceError: HF523 for a number that makes no sense.
+
+    >>> str(Nodes(16, gpus=8, gpu_memory_gib=80, cpus=96))
+    '16 nodes of 8 GPUs (80 GiB) and 96 CPUs'
+    """
+
+    count: int
+    gpus: int = field(default=0, kw_only=True)
+    gpu_memory_gib: float | None = field(default=None, kw_only=True)
+    cpus: float = field(kw_only=True)
+    memory_gib: float | None = field(default=None, kw_only=True)
+    domain: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 1), ("gpus", 0), ("domain", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise _refused(f"{name} is a whole number of at least {least}, got {value!r}")
+        for name in ("gpu_memory_gib", "cpus", "memory_gib"):
+            value = getattr(self, name)
+            given = value is not None or name == "cpus"
+            if given and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf):
+                raise _refused(f"{name} is a number above 0, got {value!r}")
+        if self.gpus and self.gpu_memory_gib is None:
+            raise _refused(f"nodes with gpus = {self.gpus} need gpu_memory_gib, the memory of one GPU")
+        if not self.gpus and self.gpu_memory_gib is not None:
+            raise _refused(f"gpu_memory_gib = {self.gpu_memory_gib:g} of nodes without gpus")
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU{'s' if self.gpus > 1 else ''} ({self.gpu_memory_gib:g} GiB) and " if self.gpus else ""
+        return (
+            f"{self.count} node{'s' if self.count > 1 else ''} of {gpus}{self.cpus:g} CPU{'s' if self.cpus > 1 else ''}"
+        )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Cluster:
+    """The nodes of a cluster, which ``check`` takes: nothing is asked of the cluster itself.
+
+    Raises:
+        ResourceError: HF523 where there are no nodes, or something else among them.
+
+    >>> import hfdsl as hf
+    >>> cluster = hf.Cluster(hf.Nodes(2048, gpus=8, gpu_memory_gib=80, cpus=96), hf.Nodes(4, cpus=64))
+    >>> cluster.gpus, str(cluster)
+    (16384, '2048 nodes of 8 GPUs (80 GiB) and 96 CPUs, 4 nodes of 64 CPUs')
+    """
+
+    kinds: tuple[Nodes, ...]
+    span: Span = field(default=NOWHERE, compare=False, repr=False)
+
+    def __init__(self, *kinds: Nodes) -> None:
+        if not kinds:
+            raise _refused("a cluster has nodes: hf.Cluster(hf.Nodes(2, gpus=8, gpu_memory_gib=80, cpus=96))")
+        for kind in kinds:
+            if not isinstance(kind, Nodes):
+                raise _refused(f"a cluster is made of hf.Nodes(...), got {kind!r}")
+        object.__setattr__(self, "kinds", kinds)
+        object.__setattr__(self, "span", caller_span())
+
+    @classmethod
+    def read(cls, path: str | Path) -> Cluster:
+        """The cluster that a TOML file describes: a ``[[nodes]]`` table a kind, with the fields of ``hf.Nodes``.
+
+        Raises:
+            ResourceError: HF523 naming the file, the table and the key of a mistake.
+        """
+        import tomllib  # not at the top: `import hfdsl` is kept fast
+
+        try:
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123  # not pathlib: `import hfdsl` is kept fast
+                text = file.read()
+            tables = _tables(tomllib.loads(text))
+            kinds = [_kind(table, f"table {i} of [[nodes]]: ") for i, table in enumerate(tables, 1)]
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise _refused(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        except ResourceError as error:
+            raise _refused(f"{path}: {error.message}") from None
+        cluster = cls(*kinds)
+        heads = (line for line, written in enumerate(text.splitlines(), 1) if written.strip().startswith("[[nodes]]"))
+        object.__setattr__(cluster, "span", Span(str(path), next(heads, 1)))
+        return cluster
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs of all nodes."""
+        return sum(kind.count * kind.gpus for kind in self.kinds)
+
+    @property
+    def cpus(self) -> float:
+        """The CPUs of all nodes."""
+        return sum(kind.count * kind.cpus for kind in self.kinds)
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.kinds))
+
+
+def _refused(message: str) -> ResourceError:
+    return ResourceError("HF523", message)
+
+
+def _tables(document: Mapping[str, Any]) -> list[Any]:
+    for key in document:
+        if key != "nodes":
+            raise _refused(f"unknown key '{key}' at the top; {closest(key, ['nodes'])}")
+    tables = document.get("nodes", [])
+    if not isinstance(tables, list):
+        raise _refused("nodes is a list of tables, each under [[nodes]] with two brackets")
+    if not tables:
+        raise _refused("there is no [[nodes]] table")
+    return tables
+
+
+def _kind(table: Any, where: str) -> Nodes:
+    if not isinstance(table, dict):
+        raise _refused(f"{where}a table is needed, got {table!r}")
+    known = [one.name for one in fields(Nodes)]
+    for key in table:
+        if key not in known:
+            raise _refused(f"{where}unknown key '{key}'; {closest(key, known)}")
+    for key in ("count", "cpus"):
+        if key not in table:
+            raise _refused(f"{where}the key '{key}' is missing")
+    try:
+        return Nodes(**table)
+    except ResourceError as error:
+        raise _refused(f"{where}{error.message}") from None
