@@ -75,11 +75,13 @@ CODES: dict[str, Code] = {
     # HF5xx resources
     "HF501": Code("a mesh of another size than its pool, or a size below 1"),
     "HF502": Code("a pool that the cluster's GPUs cannot hold"),
-    "HF504": Code("a pool without room for another group, or whose processes do not start in time"),
+    "HF503": Code("a tensor-parallel group that crosses nodes", "warning"),
+    "HF504": Code("a GPU or pool without room for what its roles keep, or processes that do not start in time"),
     "HF505": Code("a pool that the cluster's CPUs cannot hold"),
     "HF507": Code("a role without a place"),
     "HF508": Code("a place without a role", "warning"),
     "HF510": Code("a role that never gets the weights that another one trains"),
+    "HF512": Code("a role class whose requirement its config and mesh do not meet"),
     "HF513": Code("a rank that is not there"),
     "HF514": Code("a pool that cannot be made, or two pools of one name"),
     "HF515": Code("a role class of another type than the dataflow takes"),
@@ -89,6 +91,7 @@ CODES: dict[str, Code] = {
     "HF520": Code("a reserved or odd variable in the environment of workers"),
     "HF521": Code("workers' names that are taken, or that make no group"),
     "HF522": Code("a worker group that was shut down"),
+    "HF523": Code("a cluster description that cannot be read"),
     # HF6xx the graph
     "HF602": Code("a result that nobody reads", "warning"),
     "HF603": Code("a dataflow that returns something else than values of the graph, or than it is annotated to"),

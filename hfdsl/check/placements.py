@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sizes import refuted
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject
+from hfdsl.check.trials import works
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.infer import RecordValue
@@ -20,7 +19,7 @@ from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.kinds import PerRank
-from hfdsl.protocols.mesh import Mesh, axis_size
+from hfdsl.protocols.mesh import axis_size
 from hfdsl.protocols.placement import At, Sharded, default_leaves, faults
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
@@ -73,7 +72,9 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
         if ranks != slots:
             rest = placement.mesh.pp * placement.mesh.tp
             fixes = []
-            if slots % rest == 0 and _works(subject, name, mesh := replace(placement.mesh, dp=slots // rest)):
+            if slots % rest == 0 and works(
+                subject, {name: replace(placement, mesh=(mesh := replace(placement.mesh, dp=slots // rest)))}
+            ):
                 fixes.append(f"set dp to {mesh.dp}: {mesh.pp} * {mesh.dp} * {mesh.tp} = {slots}")
             if ranks < slots:
                 fixes.append(f"split the pool: pool.split([{ranks}, {slots - ranks}])")
@@ -100,15 +101,6 @@ def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:
                     (Label(subject.deployment[owner].span, f"places '{owner}' on the other"),),
                     help=("give each pool a name of its own, or none",),
                 )
-
-
-def _works(subject: Subject, role: str, mesh: Mesh) -> bool:
-    """Whether the rows work out on another mesh of one role as far as they do now."""
-    if subject.deployment is None:
-        return False
-    other = copy(subject.deployment)
-    other.placements = {**other.placements, role: replace(other[role], mesh=mesh)}
-    return len(refuted(replace(subject, deployment=other))) <= len(refuted(subject))
 
 
 def _constructor(role: Any) -> Label:

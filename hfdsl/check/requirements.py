@@ -14,6 +14,7 @@ from typing import Any
 
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
+from hfdsl.protocols.mesh import AXIS_SIZE, Mesh
 from hfdsl.types.batches import closest
 from hfdsl.types.dims import Answer, Size
 
@@ -34,10 +35,16 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.GtE: operator.ge,
 }
 
+MESH_SIZES: Mapping[str, Callable[[Mesh], int]] = {
+    **{axis: size for axis, size in AXIS_SIZE.items() if axis != "rank"},
+    "world_size": AXIS_SIZE["rank"],
+}
+"""What a requirement may name of a role's mesh."""
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What names mean: sizes by dim name, then the constructor's arguments and the fields of its config objects.
+    """What names mean: sizes by dim name, the constructor's arguments and the fields of its config objects, mesh sizes.
 
     ``config`` is false for a function, which has none.
     """
@@ -57,10 +64,18 @@ class Known:
             return self.sizes[name].value
         if isinstance(value := self.fields.get(name), (int, float)) and math.isfinite(value):
             return Fraction(value)
+        if self.placement and name in MESH_SIZES:
+            return Fraction(MESH_SIZES[name](self.placement.mesh))
         if self.placement is None and self.config:
             return None
-        kinds = "neither a dim nor a number of the role's config" if self.config else "no dim of the function"
-        raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, [*self.sizes, *self.fields])}")
+        kinds = (
+            "neither a dim, a number of the role's config nor a size of its mesh"
+            if self.config
+            else "no dim of the function"
+        )
+        raise DefinitionError(
+            "HF323", f"'{name}' is {kinds}; {closest(name, [*self.sizes, *self.fields, *MESH_SIZES])}"
+        )
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
@@ -158,4 +173,13 @@ def divisibility(text: str, known: Known) -> tuple[str, int] | None:
                 return None  # told where requirements are evaluated
             if isinstance(number, Fraction) and number.denominator == 1 and number >= 1:
                 return dim, int(number)
+    return None
+
+
+def remainder(text: str, known: Known) -> str | None:
+    """The division behind a requirement ``a % b == 0`` in numbers; None for any other."""
+    match ast.parse(text.strip(), mode="eval").body:
+        case ast.Compare(ast.BinOp(left, ast.Mod(), right), [ast.Eq()], [ast.Constant(0)]):
+            a, b = _evaluate(left, known, {}), _evaluate(right, known, {})
+            return f"{a} % {b} = {a % b}" if a is not None and b else None
     return None

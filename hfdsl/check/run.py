@@ -6,9 +6,20 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check import filtered, placements, sizes, state, wiring
+from hfdsl.check import (
+    filtered,
+    memory,
+    models,
+    placements,
+    resources,
+    sizes,
+    state,
+    tensor_groups,
+    wiring,
+)
 from hfdsl.check.findings import Finding, Label, Report, order
 from hfdsl.check.subject import EVERYTHING, Subject
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
@@ -36,20 +47,34 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     placements.results_can_be_joined,
     placements.lists_fit_ranks,
     state.weights_are_fresh,
+    models.classes_fit_meshes,
+    resources.pools_fit_cluster,
+    memory.memory_fits_gpus,
+    tensor_groups.tensor_groups_stay,
 )
 
 
-def check(body: Callable[..., Any], deployment: Deployment | None, dims: Mapping[type[Dim], int]) -> Report:
+def check(
+    body: Callable[..., Any],
+    deployment: Deployment | None,
+    dims: Mapping[type[Dim], int],
+    cluster: Cluster | None = None,
+) -> Report:
     """The report on a dataflow: every finding of every pass."""
     start = perf_counter()
     try:
-        subject = examine(body, deployment, dims)
+        subject = examine(body, deployment, dims, cluster)
     except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
     return judge(subject, start)
 
 
-def examine(body: Callable[..., Any], deployment: Deployment | None, dims: Mapping[type[Dim], int]) -> Subject:
+def examine(
+    body: Callable[..., Any],
+    deployment: Deployment | None,
+    dims: Mapping[type[Dim], int],
+    cluster: Cluster | None = None,
+) -> Subject:
     """The traced program with its inferred sizes.
 
     Raises:
@@ -59,7 +84,7 @@ def examine(body: Callable[..., Any], deployment: Deployment | None, dims: Mappi
     given: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
     known = {dim: number for dim, number in given.items() if _is_size(dim, number)}
     odd = {dim: number for dim, number in given.items() if dim not in known}
-    return Subject(graph, infer(graph), deployment, known, odd, caller_span())
+    return Subject(graph, infer(graph), deployment, known, odd, caller_span(), cluster)
 
 
 def _is_size(dim: object, number: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hfdsl.check.findings import Label
 from hfdsl.check.requirements import config_fields
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Inference, RecordValue
@@ -34,6 +35,7 @@ class Subject:
     dims: Mapping[type[Dim], int]
     odd: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
     asked: Span = NOWHERE  # the call that asks for the check
+    cluster: Cluster | None = None
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.

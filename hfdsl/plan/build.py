@@ -12,6 +12,7 @@ from hfdsl.check.findings import CheckError
 from hfdsl.check.run import examine, judge
 from hfdsl.check.sizes import argument_rows, row_ratio
 from hfdsl.check.subject import Subject
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
@@ -26,7 +27,9 @@ from hfdsl.types.dims import Answer, Dim
 from hfdsl.types.rows import Grouped, WholeRows
 
 
-def compile_dataflow(body: Callable[..., Any], deployment: Deployment, dims: Mapping[type[Dim], int]) -> Plan:
+def compile_dataflow(
+    body: Callable[..., Any], deployment: Deployment, dims: Mapping[type[Dim], int], cluster: Cluster | None = None
+) -> Plan:
     """The plan of a dataflow.
 
     Raises:
@@ -34,7 +37,7 @@ def compile_dataflow(body: Callable[..., Any], deployment: Deployment, dims: Map
         DefinitionError: where a declaration that the program names has no meaning.
     """
     start = perf_counter()
-    subject = examine(body, deployment, dims)
+    subject = examine(body, deployment, dims, cluster)
     report = judge(subject, start)
     if not report.ok:
         raise CheckError(report)

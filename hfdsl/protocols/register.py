@@ -253,7 +253,10 @@ def _check(given: Registration) -> None:
 
 
 def requires(*constraints: str) -> Callable[[F], F]:
-    """Say what must hold of dims and of the role's config for a method to work, as Python expressions over their names.
+    """Say what must hold for a method or a role to work, as Python expressions over names.
+
+    The names are dims, numbers of the role's config, and sizes of its mesh: ``pp dp tp gen_pp gen_tp micro_dp
+    world_size``. On a role class, a requirement is about config and mesh alone and is tested where the role is placed.
 
     Raises ``DefinitionError`` (HF114) for text that is no expression.
 

@@ -85,7 +85,9 @@ def outcome(snippet: str, code: str) -> set[str]:
         return {error.code}
     except AssertionError:
         return {code}  # a page that shows its mistake by an assertion
-    reports = [flow.check(names.get("deployment"), names.get("dims", {})) for flow in flows(names)]
+    reports = [
+        flow.check(names.get("deployment"), names.get("dims", {}), names.get("cluster")) for flow in flows(names)
+    ]
     return {found for report in reports for found in report.codes}
 
 

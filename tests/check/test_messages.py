@@ -25,6 +25,10 @@ MESSAGES = {
     "collect": "fixtures.hf405_bad",
     "mesh_and_pool": "fixtures.hf501_bad",
     "place": "fixtures.hf507_bad",
+    "cluster": "fixtures.hf502_bad",
+    "tensor_group": "fixtures.hf503_bad",
+    "gpu_memory": "fixtures.hf504_gib_bad",
+    "model": "fixtures.hf512_bad",
     "row_arithmetic": "joint_rows",
     "all_at_once": "many_mistakes",
 }

@@ -15,7 +15,9 @@ import pytest
 import torch
 
 import hfdsl as hf
+from hfdsl.check.demand import UNITS, demands, room_for
 from hfdsl.errors import HfError, ResourceError, RoleError
+from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p
 
 MESH = hf.Mesh(dp=2)
@@ -69,6 +71,31 @@ def same_bits(left: Any, right: Any) -> bool:
 def test_the_same_bits_wherever_roles_are_put(ray_cluster: Any, deploy: Any) -> None:
     local, ray = run(shared(), "local"), run(deploy(), "ray")
     assert all(map(same_bits, local, ray))
+
+
+def test_a_slot_has_room_for_every_role_that_wants_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked_for(pool: RayResourcePool, *_: object, **__: object) -> None:
+        raise RoleError("HF806", f"{pool.max_colocate_count} processes a slot, {pool.bundle['CPU']} CPUs")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("hfdsl.runtime.ray.RayWorkerGroup", asked_for)
+    one = pool(1)
+    roles: dict[str, Any] = {f"reward{i}": hf.place(p.Reward, pool=one, colocate=False) for i in range(10)}
+    actor, reward = hf.place(p.Actor, p.Config(), pool=one), hf.place(p.Reward, pool=one)
+    deployment = hf.Deployment(actor=actor, reward=reward, **roles)
+    plan = p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
+    with pytest.raises(RoleError, match=r"11 processes a slot, 0\.11 CPUs"):
+        plan.launch("ray")
+    cluster = hf.Cluster(hf.Nodes(1, cpus=1))
+    assert room_for(deployment, cluster).parts(demands(deployment)) == {(0, round(0.11 * UNITS)): 1}
+
+
+def test_a_check_refuses_what_a_launch_refuses(ray_cluster: Any) -> None:
+    actor, reward = hf.place(p.Actor, p.Config(), pool=pool(44)), hf.place(p.Reward, pool=pool(1))
+    deployment, dims = hf.Deployment(actor=actor, reward=reward), {p.B: 44, p.P: 2, p.R: 3}
+    assert p.train.check(deployment, dims, hf.Cluster(hf.Nodes(1, cpus=4))).codes == ("HF505",)
+    with pytest.raises(ResourceError, match="HF505"):
+        p.train.compile(deployment, dims).launch("ray")
 
 
 def test_another_mesh_changes_no_row_and_sums_only_in_their_order(ray_cluster: Any) -> None:

@@ -1,0 +1,126 @@
+"""Demands: what a deployment asks of a cluster's nodes, as a launch asks for it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, TypeAlias
+
+from hfdsl.deploy.cluster import Cluster
+from hfdsl.deploy.deployment import Deployment, process_groups, processes_per_slot
+from hfdsl.deploy.packing import Amounts, fits
+from hfdsl.deploy.pools import ResourcePool, stretches
+from hfdsl.graph.spans import Span
+from hfdsl.protocols.worker import CPU_PER_PROCESS
+from hfdsl.types.dims import Answer
+
+UNITS = 10_000  # of a CPU: Ray's resolution
+
+
+@dataclass(slots=True)
+class Demand:
+    """What a pool asks for: ``sizes`` of slots that must each lie on one node, for ``roles``."""
+
+    pool: ResourcePool
+    roles: list[str]
+    nodes: set[int]
+    span: Span
+
+    @property
+    def sizes(self) -> Counter[int]:
+        """How often each number of slots on one node is asked for."""
+        return Counter(self.pool.processes[node] for node in self.nodes)
+
+
+Demands: TypeAlias = Sequence[Demand]
+
+
+def demands(deployment: Deployment) -> list[Demand]:
+    """The pools that a launch places, each once; of a pool that is split, the nodes on which a part is used."""
+    found: dict[str, Demand] = {}
+    for root, first, end, name in slots_in_use(deployment):
+        ends = list(accumulate(root.processes))
+        demand = found.setdefault(root.name, Demand(root, [], set(), deployment[name].span))
+        demand.nodes |= set(range(bisect_right(ends, first), bisect_left(ends, end) + 1))
+        demand.roles += [] if name in demand.roles else [name]
+    return list(found.values())
+
+
+def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, int, int, str]]:
+    """Every role's slots in runs: the pool that owns them, the first slot, the end, and the role."""
+    first: dict[str, ResourcePool] = {}
+    for name, placement in deployment.placements.items():
+        for root, start, end in stretches(placement.pool):
+            if first.setdefault(root.name, root) == root:  # of two pools of one name (HF514) the first counts
+                yield root, start, end, name
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a cluster has for slots that ask for ``cpu`` of the units of a CPU each, of GPUs alone or of both."""
+
+    cluster: Cluster
+    cpu: int
+    resource: Literal["GPU", "CPU"]
+
+    def answer(self, asked: Demands) -> Answer:
+        """Whether the nodes hold these pools together."""
+        return fits(self.parts(asked), self.nodes)
+
+    @property
+    def nodes(self) -> Mapping[Amounts, int]:
+        """The nodes by what they have."""
+        found: Counter[Amounts] = Counter()
+        for kind in self.cluster.kinds:
+            cpus = round(kind.cpus * UNITS)
+            found[(kind.gpus,) if self.resource == "GPU" else (kind.gpus, cpus)] += kind.count
+        return found
+
+    def parts(self, asked: Demands) -> Mapping[Amounts, int]:
+        """What must lie on one node each."""
+        found: Counter[Amounts] = Counter()
+        for demand in asked:
+            for size, count in demand.sizes.items():
+                gpus = size if demand.pool.use_gpu else 0
+                if self.resource == "CPU":
+                    found[(gpus, size * self.cpu)] += count
+                elif gpus:
+                    found[(gpus,)] += count
+        return found
+
+
+def room_for(deployment: Deployment, cluster: Cluster, resource: Literal["GPU", "CPU"] = "CPU") -> Room:
+    """The room that a cluster has for a deployment's slots: for their GPUs, or (CPU) for all that they ask for."""
+    depth = processes_per_slot(process_groups(deployment))
+    return Room(cluster, round(CPU_PER_PROCESS * UNITS * depth), resource)
+
+
+def has_room(cluster: Cluster, deployment: Deployment) -> bool:
+    """Whether the nodes certainly have room for all pools."""
+    return room_for(deployment, cluster).answer(demands(deployment)) is Answer.PROVED
+
+
+def words(names: Sequence[str], quote: str = "'") -> str:
+    """Names in a sentence.
+
+    >>> words(["actor", "critic", "reward"])
+    "'actor', 'critic' and 'reward'"
+    """
+    *first, last = [f"{quote}{name}{quote}" for name in names]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def shape(processes: Sequence[int]) -> str:
+    """The nodes of a pool as a user writes them.
+
+    >>> shape((4, 4)), shape((8,) * 2048)
+    ('[4, 4]', '[8] * 2048')
+    """
+    if len(processes) > 8 and len(set(processes)) == 1:
+        return f"[{processes[0]}] * {len(processes)}"
+    if len(processes) > 8:
+        return f"[{', '.join(map(str, processes[:4]))}, ... {len(processes)} nodes]"
+    return str(list(processes))

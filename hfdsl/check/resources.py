@@ -1,0 +1,160 @@
+"""Resources: do the nodes of the cluster hold the pools?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from hfdsl.check.demand import UNITS, Demand, Demands, Room, demands, has_room, room_for, shape, words
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.memory import overfull
+from hfdsl.check.models import spelled
+from hfdsl.check.subject import Subject
+from hfdsl.check.tensor_groups import crossings
+from hfdsl.check.trials import changed, works
+from hfdsl.deploy.deployment import Deployment, Placement
+from hfdsl.deploy.packing import too_many
+from hfdsl.deploy.pools import ResourcePool
+from hfdsl.types.dims import Answer
+
+
+def pools_fit_cluster(subject: Subject) -> Iterator[Finding]:
+    """The nodes of the cluster have GPUs and CPUs for all pools; each node of a pool lies on one of them."""
+    if subject.deployment is None or subject.cluster is None:
+        return
+    asked = demands(subject.deployment)
+    for code, room in (
+        ("HF502", room_for(subject.deployment, subject.cluster, "GPU")),
+        ("HF505", room_for(subject.deployment, subject.cluster, "CPU")),
+    ):
+        if room.answer(asked) is Answer.REFUTED:
+            yield _too_large(subject, code, room, asked)
+            return
+
+
+def _too_large(subject: Subject, code: str, room: Room, asked: Demands) -> Finding:
+    """The first pool that has no room beside those before it, alone where it does not even fit alone."""
+    mine = [demand for demand in asked if demand.pool.use_gpu or room.resource == "CPU"]
+    alone = next((demand for demand in mine if room.answer([demand]) is Answer.REFUTED), None)
+    last = alone or next(
+        (demand for i, demand in enumerate(mine, 1) if room.answer(mine[:i]) is Answer.REFUTED), mine[-1]
+    )
+    told = [alone] if alone else mine
+    return Finding(
+        code,
+        f"{_listed(told)} {'needs' if alone else 'need'} {_reason(room, told)}",
+        Label(last.span, f"{_of(last, room)} for {words(last.roles)}"),
+        (
+            *(Label(d.span, f"{_of(d, room)} for {words(d.roles)}") for d in told if d is not last),
+            Label(room.cluster.span, f"the cluster: {room.cluster}"),
+        ),
+        help=tuple(_fixes(subject, room, asked, last)),
+    )
+
+
+def _reason(room: Room, told: Demands) -> str:
+    """What is needed against what there is, in the numbers that refute it."""
+    parts, nodes = room.parts(told), room.nodes
+    i = 0 if room.resource == "GPU" else 1
+    scale = UNITS if i else 1
+    need, have = (sum(Fraction(a[i], scale) * n for a, n in side.items()) for side in (parts, nodes))
+    found = too_many(parts, nodes)
+    if need > have or found is None:
+        each = f", {room.cpu / UNITS:g} a process slot" if i else ""
+        unplaced = "" if need > have else ", but in no way do its nodes hold these parts"
+        return f"{float(need):g} {room.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
+    size, count, places = found
+    what = " and ".join(
+        f"{float(Fraction(amount, unit)):g} {name}s"
+        for amount, unit, name in zip(size, (1, UNITS), ("GPU", "CPU"), strict=False)
+        if amount
+    )
+    if not places:
+        return f"{what} on one node, and no node of the cluster has that"
+    return f"{what} on one node {count} times, and the nodes have that {places} time{'s' if places > 1 else ''}"
+
+
+def _of(demand: Demand, room: Room) -> str:
+    slots = sum(size * count for size, count in demand.sizes.items())
+    return f"{slots} GPUs" if room.resource == "GPU" else f"{slots * room.cpu / UNITS:g} CPUs"
+
+
+def _listed(told: Demands) -> str:
+    shown = [f"'{demand.pool.name}' {shape(demand.pool.processes)}" for demand in told[:4]]
+    rest = len(told) - len(shown)
+    return f"pool{'s' if len(told) > 1 else ''} {words([*shown, *([f'{rest} more'] if rest else [])], quote='')}"
+
+
+# -- what mends it
+
+
+def _fixes(subject: Subject, room: Room, asked: Demands, culprit: Demand) -> Iterator[str]:
+    """Other pools for the roles of the culprit, each tried."""
+    deployment, pool = subject.deployment, culprit.pool
+    if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
+        return  # a pool that is split or merged: its parts would have to be written anew
+    wide = max((kind.gpus for kind in room.cluster.kinds), default=0)
+    if pool.use_gpu and 0 < wide < max(pool.processes):
+        parts = [min(wide, size - start) for size in pool.processes for start in range(0, size, wide)]
+        spread = _like(pool, parts)
+        if _tried(subject, {role: replace(deployment[role], pool=spread) for role in culprit.roles}):
+            yield f"spread '{pool.name}' over nodes of {wide} GPUs: hf.ResourcePool({shape(parts)})"
+            return
+    for other in asked:
+        if other is not culprit and other.pool.use_gpu == pool.use_gpu:
+            moved = _filling(deployment, culprit.roles, other.pool)
+            if moved and _tried(subject, moved):
+                meshes = _meshes({role: place for role, place in moved.items() if place.mesh != deployment[role].mesh})
+                yield f"place {words(culprit.roles)} on pool '{other.pool.name}' beside {words(other.roles)}{meshes}"
+                return
+    for processes in _shorter(pool.processes):
+        smaller = _filling(deployment, culprit.roles, _like(pool, processes))
+        if smaller and _tried(subject, smaller):
+            yield f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}"
+            return
+
+
+def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -> Mapping[str, Placement[Any]] | None:
+    """The roles on another pool, with dp to fill it; None where their models do not divide it."""
+    placements = {}
+    for role in roles:
+        mesh = deployment[role].mesh
+        dp, rest = divmod(pool.world_size, mesh.pp * mesh.tp)
+        if rest or not dp:
+            return None
+        placements[role] = replace(deployment[role], pool=pool, mesh=replace(mesh, dp=dp))
+    return placements
+
+
+def _meshes(placements: Mapping[str, Placement[Any]]) -> str:
+    return "".join(f"; give '{role}' {spelled(place.mesh)}" for role, place in placements.items())
+
+
+def _like(pool: ResourcePool, processes: Sequence[int]) -> ResourcePool:
+    """A pool of that name with other nodes."""
+    return ResourcePool(processes, pool.use_gpu, pool.name)
+
+
+def _shorter(processes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Fewer slots on a single node; of several nodes, the first ones."""
+    count = len(processes)
+    if count == 1:
+        yield from ((slots,) for slots in range(processes[0] - 1, 0, -1))
+    else:
+        shares = (count - 1, *(count * eighths // 8 for eighths in range(7, 0, -1)), 1)
+        yield from (processes[:nodes] for nodes in dict.fromkeys(shares) if nodes)
+
+
+def _tried(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:
+    """Whether a deployment with other places certainly fits, and gives nothing new to complain of."""
+    if subject.deployment is None or subject.cluster is None:
+        return False
+    after = replace(subject, deployment=changed(subject.deployment, placements))
+    return (
+        has_room(subject.cluster, changed(subject.deployment, placements))
+        and works(subject, placements)
+        and len(list(overfull(after))) <= len(list(overfull(subject)))
+        and len(list(crossings(after))) <= len(list(crossings(subject)))
+    )

@@ -1,0 +1,84 @@
+"""Tensor-parallel groups: are their ranks on one node?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from hfdsl.check.demand import shape
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.models import spelled
+from hfdsl.check.subject import Subject
+from hfdsl.check.trials import works
+from hfdsl.deploy.cluster import Cluster
+from hfdsl.deploy.deployment import Placement
+from hfdsl.deploy.pools import node_runs
+from hfdsl.protocols.mesh import Mesh
+
+
+def tensor_groups_stay(subject: Subject) -> Iterator[Finding]:
+    """The ranks of a tensor-parallel group, which talk in every layer, are on one node of their pool."""
+    for name, placement, first, before in crossings(subject):
+        tp, pool = placement.mesh.tp, placement.pool
+        yield Finding(
+            "HF503",
+            f"role '{name}': a tensor-parallel group crosses nodes: ranks {first} to {first + tp - 1} are one, and "
+            f"pool '{pool.name}' {shape(pool.processes)} ends a node after rank {first + before - 1}",
+            Label(placement.span, f"tp = {tp}"),
+            notes=(
+                "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
+            ),
+            help=tuple(_narrower(subject, name, placement)),
+        )
+
+
+def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]]:
+    """The roles with a group that is known to cross nodes: its first rank, and how many of its ranks one node has."""
+    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+        found = _crossing(subject, placement)
+        if found is not None:
+            yield name, placement, *found
+
+
+def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterator[str]:
+    """The widest groups that stay on a node, with dp to fill the pool."""
+    mesh = placement.mesh
+    for size in range(mesh.tp - 1, 1, -1):
+        if mesh.tp % size == 0 and size % (mesh.gen_tp or 1) == 0:
+            other = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
+            moved = replace(placement, mesh=other)
+            if _runs(other) and _crossing(subject, moved) is None and works(subject, {name: moved}):
+                yield f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
+                return
+
+
+def _crossing(subject: Subject, placement: Placement[Any]) -> tuple[int, int] | None:
+    """The first group that is known to cross nodes, as ``crossings`` has it.
+
+    Silent where the user numbers the ranks such that a group is no run of ranks: that is a layout of choice. Nodes of
+    one pool are different nodes; nodes of pools that were merged may be the same.
+    """
+    mesh, pool, tp = placement.mesh, placement.pool, placement.mesh.tp
+    if tp == 1 or not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(subject.cluster):
+        return None
+    runs = [(root.name, node, slots) for root, node, slots in node_runs(pool)]
+    rank = 0
+    for here, after in pairwise(runs):
+        rank += here[2]
+        if rank % tp and here[0] == after[0] and here[1] != after[1]:
+            return rank - rank % tp, rank % tp
+    return None
+
+
+def _runs(mesh: Mesh) -> bool:
+    """Whether the ranks of a tensor-parallel group follow each other."""
+    return all(getattr(mesh, axis) == 1 for axis in mesh.order[mesh.order.index("tp") + 1 :])
+
+
+def _linked(cluster: Cluster | None) -> bool:
+    """Whether GPUs of several nodes may be as close as those of one."""
+    return cluster is not None and (
+        any(kind.domain > 1 for kind in cluster.kinds) or sum(kind.count for kind in cluster.kinds if kind.gpus) == 1
+    )

@@ -1,0 +1,356 @@
+# mypy: disable-error-code="empty-body"
+"""Pools, memory and tensor-parallel groups against brute force over single devices; and every help line tried."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from hfdsl.check.findings import Report
+from hfdsl.deploy.pools import ResourcePool, devices, roots
+from tests.deploy.test_packing import packs
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    ids: hf.i64[B]
+
+
+class Role(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    def score(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def one(rows: Rows, a: Role) -> Rows:
+    return a.score(rows)
+
+
+@hf.dataflow
+def two(rows: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+    return a.score(rows), b.score(rows)
+
+
+@hf.dataflow
+def three(rows: Rows, a: Role, b: Role, c: Role) -> tuple[Rows, Rows, Rows]:
+    return a.score(rows), b.score(rows), c.score(rows)
+
+
+ROWS = {B: 2**6 * 3**3 * 5 * 7 * 11 * 13 * 17 * 19}  # whatever the ranks
+MESH = re.compile(r"hf\.Mesh\((?:[^()]|\([^()]*\))*\)")
+FLOWS: dict[int, Any] = {1: one, 2: two, 3: three}
+sizes = st.lists(st.integers(1, 5), min_size=1, max_size=2)
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> list[ResourcePool]:
+    """A pool a role: owned, shared, split or merged."""
+    train = ResourcePool(draw(sizes), name="train")
+    other = ResourcePool(draw(sizes), name="other")
+    choices = [train, other, train.merge(other), ResourcePool(draw(sizes), use_gpu=False, name="cpu")]
+    if train.world_size > 1:
+        first = draw(st.integers(1, train.world_size - 1))
+        choices += train.split([first, train.world_size - first])
+    return draw(st.lists(st.sampled_from(choices), min_size=1, max_size=3))
+
+
+def check(
+    places: list[ResourcePool], cluster: hf.Cluster | None = None, memory: list[str | None] | None = None
+) -> Report:
+    kept = memory or [None] * len(places)
+    roles = {n: hf.place(Role, pool=pool, gpu_memory=m) for n, pool, m in zip("abc", places, kept, strict=False)}
+    report: Report = FLOWS[len(places)].check(hf.Deployment(**roles), ROWS, cluster)
+    return report
+
+
+def nodes_of(root: ResourcePool) -> list[int]:
+    """The node of every slot."""
+    return [node for node, count in enumerate(root.processes) for _ in range(count)]
+
+
+@settings(max_examples=300)
+@given(pools(), st.lists(st.tuples(st.integers(0, 8), st.integers(1, 12)), min_size=1, max_size=3))
+def test_pools_fit_where_brute_force_places_them(places: list[ResourcePool], nodes: list[tuple[int, int]]) -> None:
+    kinds = [hf.Nodes(1, gpus=g, gpu_memory_gib=80 if g else None, cpus=c / 10) for g, c in nodes]
+    owners = {root.name: root for pool in places for root in roots(pool)}
+    used = {(name, nodes_of(owners[name])[slot]) for pool in places for name, slot in devices(pool)}
+    slots = [(owners[name].processes[node], owners[name].use_gpu) for name, node in used]
+    gpus = packs([(n,) for n, gpu in slots if gpu], [(g,) for g, _ in nodes])
+    both = packs([(n if gpu else 0, n) for n, gpu in slots], [*nodes])  # a tenth of a CPU a slot
+    expected = () if both else ("HF505",) if gpus else ("HF502",)
+    assert check(places, hf.Cluster(*kinds)).codes == expected
+
+
+def test_a_cluster_of_16384_gpus() -> None:
+    cluster = hf.Cluster(hf.Nodes(2048, gpus=8, gpu_memory_gib=80, cpus=96), hf.Nodes(4, cpus=64))
+
+    def places(nodes: int) -> hf.Deployment:
+        pool, rest = hf.ResourcePool([8] * 1024, name="train"), hf.ResourcePool([8] * nodes, name="rest")
+        return hf.Deployment(a=hf.place(Role, pool=pool, mesh=hf.Mesh(dp=1024, tp=8)), b=hf.place(Role, pool=rest))
+
+    assert two.check(places(1024), {B: 2**20}, cluster).findings == ()
+    [found] = two.check(places(1026), {B: 1024 * 1026 * 8}, cluster).findings
+    assert found.message == (
+        "pools 'train' [8] * 1024 and 'rest' [8] * 1026 need 16400 GPUs, and the cluster has 16384"
+    )
+
+
+def test_unequal_nodes_are_no_finding() -> None:
+    cluster = hf.Cluster(hf.Nodes(1, gpus=4, gpu_memory_gib=80, cpus=8), hf.Nodes(1, gpus=2, gpu_memory_gib=80, cpus=8))
+    deployment = hf.Deployment(a=hf.place(Role, pool=hf.ResourcePool([4, 2]), mesh=hf.Mesh(dp=3, tp=2)))
+    assert one.check(deployment, ROWS, cluster).findings == ()
+
+
+def test_of_a_split_pool_only_the_nodes_in_use_are_asked_for() -> None:
+    left, right = hf.ResourcePool([8, 8]).split([8, 8])
+    cluster = hf.Cluster(hf.Nodes(1, gpus=8, gpu_memory_gib=80, cpus=8))
+    assert check([left], cluster).findings == ()
+    assert check([left, right], cluster).codes == ("HF502",)
+
+
+def test_what_mends_a_pool_was_tried() -> None:
+    def asks(gpus: int, nodes: int, *places: ResourcePool) -> tuple[str, ...]:
+        cluster = hf.Cluster(hf.Nodes(nodes, gpus=gpus, gpu_memory_gib=80, cpus=8))
+        [found] = check(list(places), cluster).findings
+        return found.help
+
+    pool = hf.ResourcePool
+    assert asks(4, 2, pool([8], name="p")) == ("spread 'p' over nodes of 4 GPUs: hf.ResourcePool([4, 4])",)
+    assert check([pool([4, 4])], hf.Cluster(hf.Nodes(2, gpus=4, gpu_memory_gib=80, cpus=8))).ok
+    assert asks(4, 1, pool([4], name="p"), pool([4], name="q")) == ("place 'b' on pool 'p' beside 'a'",)
+    assert asks(4, 1, pool([4], name="p"), pool([2], name="q")) == (
+        "place 'b' on pool 'p' beside 'a'; give 'b' hf.Mesh(dp=4)",
+    )
+    assert asks(4, 1, pool([4, 4], name="p")) == ("hf.ResourcePool([4]) for 'p' fits; give 'a' hf.Mesh(dp=4)",)
+    assert asks(3, 1, pool([4], name="p")) == ("hf.ResourcePool([3]) for 'p' fits; give 'a' hf.Mesh(dp=3)",)
+    assert asks(4, 1, pool([4], name="p").merge(pool([4], name="q"))) == ()
+
+
+def test_roles_are_not_sent_to_gpus_that_they_overfill() -> None:
+    cluster = hf.Cluster(hf.Nodes(1, gpus=4, gpu_memory_gib=80, cpus=8))
+    places = [hf.ResourcePool([4], name="p"), hf.ResourcePool([4], name="q")]
+    [found] = check(places, cluster, ["70%", "40%"]).findings
+    assert found.code == "HF502"
+    assert found.help == ()
+
+
+# -- memory
+
+
+@settings(max_examples=300)
+@given(
+    pools(), st.lists(st.sampled_from([None, "30%", "70%", "24GiB", "56GiB"]), min_size=3, max_size=3), st.booleans()
+)
+def test_memory_is_added_up_device_by_device(
+    places: list[ResourcePool], memory: list[str | None], described: bool
+) -> None:
+    gib = {None: 0.0, "30%": 24.0, "70%": 56.0, "24GiB": 24.0, "56GiB": 56.0}  # of GPUs with 80
+    part = {"30%": 0.3, "70%": 0.7}
+    kept: dict[tuple[str, int], float] = defaultdict(float)
+    for pool, text in zip(places, memory, strict=False):
+        for device in devices(pool) if pool.use_gpu else ():
+            kept[device] += gib[text] / 80 if described else part.get(text or "", 0.0)
+    cluster = hf.Cluster(hf.Nodes(9, gpus=8, gpu_memory_gib=80, cpus=8)) if described else None
+    report = check(places, cluster, memory[: len(places)])
+    assert set(report.codes) == ({"HF504"} if max(kept.values(), default=0) > 1 + 1e-9 else set())
+    for found in report:
+        names = re.findall(r"'(\w)' \(", found.message)
+        assert len(names) >= 2
+        assert {label.text for label in (found.primary, *found.related)} >= {
+            f"keeps {memory['abc'.index(name)]}" for name in names
+        }
+
+
+def test_the_largest_gpu_that_takes_a_node_of_the_pool_counts() -> None:
+    small, large = hf.Nodes(1, gpus=8, gpu_memory_gib=80, cpus=8), hf.Nodes(1, gpus=4, gpu_memory_gib=141, cpus=8)
+    cluster = hf.Cluster(small, large)
+    assert check([hf.ResourcePool([4])], cluster, ["100GiB"]).findings == ()
+    [found] = check([hf.ResourcePool([8], name="p")], cluster, ["100GiB"]).findings
+    assert found.message == "'a' (100GiB) keeps 100 GiB of each GPU of pool 'p', which has at most 80 GiB"
+    assert check([hf.ResourcePool([4])], None, ["100GiB"]).findings == ()
+
+
+def test_all_of_a_gpu_and_a_little_more() -> None:
+    pool = hf.ResourcePool([4], name="p")
+    [found] = check([pool, pool], None, ["100%", "1GiB"]).findings
+    assert found.message == "'a' (100%) and 'b' (1GiB) keep 100% and 1 GiB of each GPU of pool 'p', which they share"
+    assert check([pool, pool], None, ["60%", "40%"]).findings == ()
+
+
+# -- tensor-parallel groups
+
+
+@st.composite
+def laid_out(draw: st.DrawFn) -> tuple[ResourcePool, hf.Mesh]:
+    pp, dp, tp = draw(st.sampled_from([(1, 1, 4), (1, 2, 2), (2, 1, 2), (1, 3, 2), (2, 2, 2), (1, 2, 4), (1, 4, 1)]))
+    order = draw(st.permutations(["pp", "dp", "tp"]))
+    pool = draw(cut(pp * dp * tp))
+    if pool.world_size > 2:
+        left, right = pool.split([2, pool.world_size - 2])
+        other = draw(cut(pool.world_size - 2, "q"))
+        pool = draw(st.sampled_from([pool, right.merge(left), left.merge(other), other.merge(left)]))
+    return pool, hf.Mesh(pp=pp, dp=dp, tp=tp, order=tuple(order))
+
+
+@st.composite
+def cut(draw: st.DrawFn, slots: int, name: str = "p") -> ResourcePool:
+    ends = sorted({0, slots, *draw(st.lists(st.integers(1, slots), max_size=3))})
+    return ResourcePool([b - a for a, b in itertools.pairwise(ends)], name=name)
+
+
+@settings(max_examples=300)
+@given(laid_out())
+def test_groups_that_cross_nodes_are_told_where_they_are_runs_of_ranks(place: tuple[ResourcePool, hf.Mesh]) -> None:
+    pool, mesh = place
+    owners = {root.name: root for root in roots(pool)}
+    node = [(name, nodes_of(owners[name])[slot]) for name, slot in devices(pool)]
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank in range(mesh.world_size):
+        at = mesh.coordinates(rank)
+        groups[at.pp, at.dp].append(rank)
+    runs = all(ranks[-1] - ranks[0] == mesh.tp - 1 for ranks in groups.values())
+    steps = [(node[a], node[b]) for ranks in groups.values() for a, b in itertools.pairwise(ranks)]
+    crosses = any(here[0] == there[0] and here[1] != there[1] for here, there in steps)
+    report = one.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=mesh)), ROWS)
+    assert report.codes == (("HF503",) if runs and crosses else ())
+    for help_line in (line for found in report for line in found.help):
+        better = eval(MESH.findall(help_line)[0], {"hf": hf})
+        assert one.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=better)), ROWS).findings == ()
+
+
+def test_groups_that_may_cross_nodes() -> None:
+    def codes(pool: ResourcePool, mesh: hf.Mesh, *kinds: hf.Nodes) -> tuple[str, ...]:
+        cluster = hf.Cluster(*kinds) if kinds else None
+        return one.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=mesh)), ROWS, cluster).codes
+
+    wide, nodes = hf.Mesh(tp=8), hf.Nodes(18, gpus=4, gpu_memory_gib=186, cpus=144)
+    assert codes(hf.ResourcePool([4, 4]), wide) == ("HF503",)
+    assert codes(hf.ResourcePool([4, 4]), wide, nodes) == ("HF503",)
+    assert codes(hf.ResourcePool([4, 4]), wide, replace(nodes, domain=18)) == ()
+    assert codes(hf.ResourcePool([4, 4]), wide, replace(nodes, count=1, gpus=8)) == ()  # there is only one node
+    assert codes(hf.ResourcePool([4, 4], use_gpu=False), wide) == ()
+    assert codes(hf.ResourcePool([4]).merge(hf.ResourcePool([4])), wide) == ()  # perhaps of one node
+    assert codes(hf.ResourcePool([8, 8]), hf.Mesh(dp=2, tp=8)) == ()
+
+
+# -- classes
+
+
+@hf.requires("heads % tp == 0", "layers % pp == 0")
+class Model(hf.Worker):
+    def __init__(self, heads: int, layers: int) -> None: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.requires("B >= world_size * micro_dp")
+    def score(self, rows: Rows) -> Rows: ...
+
+
+@hf.requires("kv_heads % gen_tp == 0")
+class Grouped(Model):
+    def __init__(self, heads: int, layers: int, kv_heads: int) -> None: ...
+
+
+@hf.dataflow
+def modelled(rows: Rows, model: Model) -> Rows:
+    return model.score(rows)
+
+
+@given(st.integers(1, 32), st.integers(1, 32), st.sampled_from([(1, 8), (2, 4), (4, 2), (2, 2), (1, 16)]))
+def test_models_are_divisible_by_their_mesh(heads: int, layers: int, shape: tuple[int, int]) -> None:
+    pp, tp = shape
+    pool = hf.ResourcePool([16])
+
+    def asks(mesh: hf.Mesh) -> Report:
+        return modelled.check(hf.Deployment(model=hf.place(Model, heads, layers, pool=pool, mesh=mesh)), {B: 240})
+
+    report = asks(hf.Mesh(pp=pp, dp=16 // (pp * tp), tp=tp))
+    assert report.codes == ("HF512",) * ((heads % tp > 0) + (layers % pp > 0))
+    for line in (line for found in report for line in found.help):
+        for mesh in MESH.findall(line):
+            assert asks(eval(mesh, {"hf": hf})).findings == ()
+
+
+def test_a_class_inherits_requirements() -> None:
+    place = hf.place(Grouped, 16, 2, kv_heads=6, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8, gen_tp=4))
+    [found] = modelled.check(hf.Deployment(model=place), {B: 64}).findings
+    assert found.message == "role 'model' requires kv_heads % gen_tp == 0, but kv_heads = 6 and gen_tp = 4: 6 % 4 = 2"
+    assert "gen_tp=2" in found.help[0]
+    place = hf.place(Grouped, 12, 2, kv_heads=8, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8))
+    [found] = modelled.check(hf.Deployment(model=place), {B: 64}).findings
+    assert found.message.startswith("role 'model' requires heads % tp == 0, but")
+    assert found.related[0].text == "declared with requires('heads % tp == 0')"
+    lines = Path(found.related[0].span.file).read_text("utf-8").splitlines()
+    assert lines[found.related[0].span.line - 1].startswith('@hf.requires("heads')
+
+
+def test_methods_name_sizes_of_the_mesh() -> None:
+    mesh = hf.Mesh(tp=8, gen_tp=2)
+    deployment = hf.Deployment(model=hf.place(Model, 8, 1, pool=hf.ResourcePool([8]), mesh=mesh))
+    assert modelled.check(deployment, {B: 32}).ok
+    [found] = modelled.check(deployment, {B: 31}).findings
+    assert found.message == (
+        "'model.score' requires B >= world_size * micro_dp, but B = 31 and world_size = 8 and micro_dp = 4"
+    )
+    assert modelled.check(None, {B: 31}).ok  # unplaced, nothing is known of the mesh
+
+
+@hf.requires("B % tp == 0")
+class Named(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    def score(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def naming(rows: Rows, a: Named, b: Named) -> tuple[Rows, Rows]:
+    return a.score(rows), b.score(rows)
+
+
+def test_a_class_knows_no_dims() -> None:
+    pool = hf.ResourcePool([2])
+    [found] = naming.check(hf.Deployment(a=hf.place(Named, pool=pool), b=hf.place(Named, pool=pool)), {B: 4}).findings
+    assert found.code == "HF323"
+    assert "'B' is neither a number of the role's config nor a size of its mesh" in found.message
+
+
+def test_a_role_that_cannot_be_built_is_one_mistake() -> None:
+    wrong: Any = Model
+    deployment = hf.Deployment(model=hf.place(wrong, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8)))
+    assert modelled.check(deployment, {B: 64}).codes == ("HF516",)
+
+
+def test_the_check_is_asked_by_compile_and_by_an_experiment() -> None:
+    deployment = hf.Deployment(a=hf.place(Role, pool=hf.ResourcePool([8], name="p"), gpu_memory="60%"))
+    small = hf.Cluster(hf.Nodes(1, gpus=4, gpu_memory_gib=80, cpus=8))
+    with pytest.raises(hf.CheckError) as caught:
+        one.compile(deployment, ROWS, small)
+    assert caught.value.code == "HF502"
+    assert hf.Experiment(one, deployment, {B: 8}, cluster=small).check().codes == ("HF502",)
+    assert "a (Role, Mesh(pp=1 dp=8 tp=1), 60% of each GPU)" in str(one.compile(deployment, ROWS))
+
+
+@hf.requires("layers % dp == 0")
+class Staged(Role):
+    def __init__(self, layers: int) -> None: ...
+
+
+def test_a_mesh_that_the_class_does_not_take_is_not_offered() -> None:
+    def helped(layers: int) -> tuple[str, ...]:
+        place = hf.place(Staged, layers, pool=hf.ResourcePool([8]), mesh=hf.Mesh(dp=1, tp=2))
+        [found] = one.check(hf.Deployment(a=place), ROWS).findings
+        assert found.code == "HF501"
+        return found.help
+
+    assert helped(8)[0] == "set dp to 4: 1 * 4 * 2 = 8"
+    assert not any("set dp" in line for line in helped(6))
