@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
+from hfdsl.tools.cli import main
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PROGRAMS = {"quickstart.md": "grpo.py", "language.md": "language.py"}
+PROGRAMS = {"quickstart.md": "grpo.py", "language.md": "language.py", "clusters.md": "clusters.py"}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -74,3 +76,21 @@ def test_the_quick_start_shows_its_mistake_as_it_prints(program: Path) -> None:
 @pytest.mark.parametrize("program", ["language.md"], indirect=True)
 def test_the_language_page_is_one_program(program: Path) -> None:
     runpy.run_path(str(program), run_name="language")
+
+
+@pytest.mark.parametrize("program", ["clusters.md"], indirect=True)
+def test_the_page_on_clusters_is_one_program(program: Path) -> None:
+    runpy.run_path(str(program), run_name="clusters")
+
+
+@pytest.mark.parametrize("program", ["clusters.md"], indirect=True)
+def test_the_page_on_clusters_shows_its_mistake_as_it_is_told(
+    program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(program.parent)
+    [described] = blocks("clusters.md", "toml")
+    [shown] = [block for block in blocks("clusters.md", "") if block.startswith("$ hfdsl check")]
+    Path("big.toml").write_text(described)
+    command, _, told = shown.partition("\n")
+    assert main(command.split()[2:]) == 1
+    assert capsys.readouterr().out.startswith(told)

@@ -74,8 +74,11 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=getattr(commands, name))
         return added
 
-    command("check", "report every mistake that can be known without a cluster", target)
-    command("plan", "print where everything runs and what moves", target)
+    cluster = argparse.ArgumentParser(add_help=False, parents=[target])
+    cluster.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes")
+
+    command("check", "report every mistake that can be known before launch", cluster)
+    command("plan", "print where everything runs and what moves", cluster)
 
     draw = command("draw", "draw the plan", target)
     draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def check(arguments: argparse.Namespace) -> int:
     """``hfdsl check``."""
-    report = load(arguments.target, arguments.set).check()
+    report = load(arguments.target, arguments.set, arguments.cluster).check()
     show_report(report, arguments)
     return OK if report.ok else FINDINGS
 
@@ -28,7 +28,7 @@ def check(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> int:
     """``hfdsl plan``: the report and the plan; for machines one object with both."""
     try:
-        compiled = load(arguments.target, arguments.set).deployed("plan").compile()
+        compiled = load(arguments.target, arguments.set, arguments.cluster).deployed("plan").compile()
     except CheckError as error:
         if not machine(arguments):
             raise

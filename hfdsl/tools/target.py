@@ -15,8 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from hfdsl.check.findings import Report
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.experiment import Experiment
-from hfdsl.errors import HfError
+from hfdsl.errors import HfError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.program import Graph
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
@@ -48,10 +49,11 @@ class Target:
     dataflow: Dataflow[..., Any]
     experiment: Experiment | None
     dims: Mapping[type[Dim], int]
+    cluster: Cluster | None = None
 
     def check(self) -> Report:
         """The report, with the deployment where there is one."""
-        return self.dataflow.check(self.experiment.deployment if self.experiment else None, self.dims)
+        return self.dataflow.check(self.experiment.deployment if self.experiment else None, self.dims, self.cluster)
 
     def deployed(self, command: str) -> Experiment:
         """The experiment with its sizes.
@@ -64,14 +66,15 @@ class Target:
                 f"'{self.text}' is a dataflow without a deployment, which 'hfdsl check' takes; 'hfdsl {command}' needs "
                 "an hf.Experiment(dataflow, deployment, dims=...)"
             )
-        return replace(self.experiment, dims=self.dims)
+        return replace(self.experiment, dims=self.dims, cluster=self.cluster)
 
 
-def load(text: str, sizes: Sequence[str] = ()) -> Target:
-    """Find a target; ``sizes`` are texts like ``B=64`` that go over the experiment's own dims.
+def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Target:
+    """Find a target; ``sizes`` (``B=64``) and the file of a ``cluster`` go over the experiment's own.
 
     Raises:
-        UsageError: where there is no such file, module, attribute or dim, and where importing it fails.
+        UsageError: where there is no such file, module, attribute or dim, where importing it fails, and where the
+            cluster's file describes none.
         HfError: what the program's own declarations raise.
     """
     place, attribute = _parts(text)
@@ -87,7 +90,15 @@ def load(text: str, sizes: Sequence[str] = ()) -> Target:
             "or a function without parameters that returns one"
         )
     dims = dict(experiment.dims) if experiment else {}
-    return Target(text, source, dataflow, experiment, dims | _sizes(dataflow, dims, sizes))
+    described = _cluster(cluster) if cluster else experiment.cluster if experiment else None
+    return Target(text, source, dataflow, experiment, dims | _sizes(dataflow, dims, sizes), described)
+
+
+def _cluster(file: str) -> Cluster:
+    try:
+        return Cluster.read(file)
+    except ResourceError as error:
+        raise UsageError(error.message) from None
 
 
 # -- the module

@@ -102,6 +102,40 @@ def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not output.coloured(terminal)
 
 
+def test_check_against_a_cluster(program: str, write: Callable[[str, str], str], capsys: Capture) -> None:
+    small = write("small.toml", "[[nodes]]\ncount = 1\ncpus = 0.3\n")
+    large = write("large.toml", "[[nodes]]\ncount = 2\ncpus = 64\n")
+    code, out, _ = said(capsys, "check", "shouting.py:experiment", "--cluster", small)
+    assert code == output.FINDINGS
+    assert out.startswith("error[HF505]")
+    assert "small.toml:1" in out
+    assert said(capsys, "check", "shouting.py:experiment", "--cluster", large)[0] == output.OK
+    assert said(capsys, "check", "shouting.py:shout", "--cluster", small)[0] == output.OK  # nothing is placed
+    assert said(capsys, "plan", "shouting.py:experiment", "--cluster", small)[0] == output.FINDINGS
+    assert said(capsys, "plan", "shouting.py:experiment", "--cluster", large)[0] == output.OK
+
+
+def test_the_cluster_of_the_command_goes_over_the_experiments(
+    program: str, write: Callable[[str, str], str], capsys: Capture
+) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\ncluster = hf.Cluster(hf.Nodes(1, cpus=0.1))\n")
+        file.write("crowded = hf.Experiment(shout, deployment, dims={B: 4}, cluster=cluster)\n")
+    large = write("large.toml", "[[nodes]]\ncount = 2\ncpus = 64\n")
+    assert said(capsys, "check", "shouting.py:crowded")[0] == output.FINDINGS
+    assert said(capsys, "draw", "shouting.py:crowded")[0] == output.FINDINGS
+    assert said(capsys, "check", "shouting.py:crowded", "--cluster", large)[0] == output.OK
+
+
+def test_a_cluster_that_cannot_be_read_is_usage(
+    program: str, write: Callable[[str, str], str], capsys: Capture
+) -> None:
+    odd = write("odd.toml", "[[nodes]]\ncount = 1\ncpu = 4\n")
+    code, out, err = said(capsys, "check", "shouting.py:experiment", "--cluster", odd)
+    assert (code, out) == (output.USAGE, "")
+    assert err == "hfdsl check: odd.toml: table 1 of [[nodes]]: unknown key 'cpu'; did you mean 'cpus'?\n"
+
+
 # -- plan
 
 
