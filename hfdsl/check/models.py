@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
@@ -21,8 +22,9 @@ from hfdsl.types.batches import closest
 def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
     """``hf.requires`` of role classes, with the numbers of the config and the sizes of the mesh."""
     for name, placement in subject.deployment.placements.items() if subject.deployment else ():
-        config = config_fields(placement)
-        for text in requirements_of(placement.role):
+        texts = requirements_of(placement.role)
+        config = config_fields(placement) if texts else None
+        for text in texts:
             if config is None and not set(names(text)) <= set(MESH_SIZES):
                 continue  # the role cannot be built, which is told (HF516)
             declared = _declared(placement.role, text)
@@ -54,7 +56,7 @@ def _declared(role: type, text: str) -> Label:
 
 def _unknown(text: str, placement: Placement[Any]) -> str:
     fields = config_fields(placement) or {}
-    numbers = [field for field, value in fields.items() if isinstance(value, (int, float))]
+    numbers = [field for field, value in fields.items() if isinstance(value, (int, float)) and isfinite(value)]
     [name, *_] = [name for name in names(text) if name not in numbers and name not in MESH_SIZES]
     return f"'{name}' is neither a number of the role's config nor a size of its mesh; " + closest(
         name, [*numbers, *MESH_SIZES]

@@ -324,6 +324,14 @@ def test_a_class_knows_no_dims() -> None:
     assert "'B' is neither a number of the role's config nor a size of its mesh" in found.message
 
 
+def test_a_number_that_is_none() -> None:
+    wrong: Any = float("nan")
+    deployment = hf.Deployment(model=hf.place(Model, wrong, 24, pool=hf.ResourcePool([8])))
+    [found] = modelled.check(deployment, {B: 64}).findings
+    assert found.code == "HF323"
+    assert "'heads' is neither a number of the role's config nor" in found.message
+
+
 def test_a_role_that_cannot_be_built_is_one_mistake() -> None:
     wrong: Any = Model
     deployment = hf.Deployment(model=hf.place(wrong, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8)))
