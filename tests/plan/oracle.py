@@ -406,14 +406,18 @@ def places(draw: st.DrawFn) -> tuple[Place, ...]:
 
 
 @st.composite
-def programs(draw: st.DrawFn, length: int = 8) -> Program:
-    """A sequence of instructions that work out on their deployment; the latest values are read most."""
+def programs(draw: st.DrawFn, length: int = 8, fixed: bool = True) -> Program:
+    """A sequence of instructions that work out on their deployment; the latest values are read most.
+
+    ``fixed``: some make a number of rows that does not change with those of the input.
+    """
     program = Program(draw(places()), draw(st.sampled_from([12, 8, 24, 4, 6, 3, 2, 1])), draw(st.booleans()))
     sizes = [program.rows]
     for _ in range(draw(st.integers(2, length))):
         v = max(0, len(sizes) - 1 - draw(st.integers(0, 2)))
         n = sizes[v]
         kinds = options(draw, program, v, n, [w for w, size in enumerate(sizes) if size == n])
+        kinds = kinds if fixed else kinds[:-1]
         step = draw(st.sampled_from([group for group in kinds if group]).flatmap(st.sampled_from))
         program.steps.append(step)
         if step[0] != "total":

@@ -43,7 +43,7 @@ def test_a_plan_means_what_the_program_means(program: Program) -> None:
 
 
 @settings(many, max_examples=40)
-@given(programs(length=5), st.integers(1, 3))
+@given(programs(length=5, fixed=False), st.integers(1, 3))
 def test_sizes_may_come_with_the_batch(program: Program, times: int) -> None:
     plan = program.dataflow().compile(program.deployment())
     with plan.launch() as running:
