@@ -8,7 +8,7 @@ import sys
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.types.columns import (
@@ -103,12 +103,14 @@ class Batch:
             return  # text that names what is defined further down; it is read at first use
         schema(cls)
 
-    def __new__(cls, *args: Any, **columns: Any) -> Any:
-        """A record, or what stands for one where a column belongs to a dataflow that is being traced."""
-        for value in columns.values():
-            if isinstance(value, SymbolicColumn):
-                return value.__hf_pack__(cls, columns)
-        return super().__new__(cls)
+    if not TYPE_CHECKING:  # its result would make a record Any for a type checker
+
+        def __new__(cls, *args: Any, **columns: Any) -> Any:
+            """A record, or what stands for one where a column belongs to a dataflow that is being traced."""
+            for value in columns.values():
+                if isinstance(value, SymbolicColumn):
+                    return value.__hf_pack__(cls, columns)
+            return super().__new__(cls)
 
     def __init__(self, **columns: Any) -> None:
         declared = schema(type(self)).fields
