@@ -81,23 +81,27 @@ class _Gather(Structural):
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, PerRank[R]]: ...
 
 
+_Each: TypeAlias = PerRank[A1] | list[A1]
+
+
 class _Scatter(Structural):
     # The caller gives one value a rank for each parameter. A type checker can say that of positional parameters alone:
-    # of a method with keyword-only ones, or with more than four, it checks the names and not the lists.
+    # of a method with keyword-only ones, or with more than four, it checks the names and not the lists. (The plugin for
+    # mypy says it of all.)
     @overload
     def __call__(self, fn: Callable[[Me], R], /) -> Callable[[Me], PerRank[R]]: ...
     @overload
-    def __call__(self, fn: Callable[[Me, A1], R], /) -> Callable[[Me, PerRank[A1]], PerRank[R]]: ...
+    def __call__(self, fn: Callable[[Me, A1], R], /) -> Callable[[Me, _Each[A1]], PerRank[R]]: ...
     @overload
-    def __call__(self, fn: Callable[[Me, A1, A2], R], /) -> Callable[[Me, PerRank[A1], PerRank[A2]], PerRank[R]]: ...
+    def __call__(self, fn: Callable[[Me, A1, A2], R], /) -> Callable[[Me, _Each[A1], _Each[A2]], PerRank[R]]: ...
     @overload
     def __call__(
         self, fn: Callable[[Me, A1, A2, A3], R], /
-    ) -> Callable[[Me, PerRank[A1], PerRank[A2], PerRank[A3]], PerRank[R]]: ...
+    ) -> Callable[[Me, _Each[A1], _Each[A2], _Each[A3]], PerRank[R]]: ...
     @overload
     def __call__(
         self, fn: Callable[[Me, A1, A2, A3, A4], R], /
-    ) -> Callable[[Me, PerRank[A1], PerRank[A2], PerRank[A3], PerRank[A4]], PerRank[R]]: ...
+    ) -> Callable[[Me, _Each[A1], _Each[A2], _Each[A3], _Each[A4]], PerRank[R]]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, PerRank[R]]: ...
 
@@ -107,6 +111,7 @@ class _Stages(Structural):
 
 
 _Joined: TypeAlias = Literal[Dispatch.DP_PROTO, Dispatch.THREE_D_PROTO, Dispatch.THREE_D_ALL_MICRO_DP]
+_Staged: TypeAlias = Literal[Dispatch.THREE_D_PP_ONLY, "3D_PP_ONLY", "THREE_D_PP_ONLY", "MEGATRON_PP_ONLY"]
 
 
 # The overloads tell a type checker the kinds: a joined output keeps its type, a list becomes PerRank or PerStage. The
@@ -140,7 +145,7 @@ def register(
 ) -> _Same: ...
 @overload
 def register(  # type: ignore[overload-overlap]
-    dispatch_mode: Literal[Dispatch.ALL_TO_ALL] = ...,
+    dispatch_mode: Literal[Dispatch.ALL_TO_ALL, "ALL_TO_ALL"] = ...,
     execute_mode: Literal[Execute.ALL] = ...,
     *,
     blocking: bool = ...,
@@ -149,7 +154,7 @@ def register(  # type: ignore[overload-overlap]
 ) -> _Scatter: ...
 @overload
 def register(  # type: ignore[overload-overlap]
-    dispatch_mode: Literal[Dispatch.ONE_TO_ALL],
+    dispatch_mode: Literal[Dispatch.ONE_TO_ALL, "ONE_TO_ALL"],
     execute_mode: Literal[Execute.ALL] = ...,
     *,
     blocking: bool = ...,
@@ -158,7 +163,7 @@ def register(  # type: ignore[overload-overlap]
 ) -> _Gather: ...
 @overload
 def register(  # type: ignore[overload-overlap]
-    dispatch_mode: Literal[Dispatch.THREE_D_PP_ONLY],
+    dispatch_mode: _Staged,
     execute_mode: Literal[Execute.ALL] = ...,
     *,
     blocking: bool = ...,
