@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterator
-from types import NoneType
-from typing import Any, TypeAlias, get_args, get_origin
+from typing import TypeAlias
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
-from hfdsl.graph.program import Broken, Constant, Input, Misuse, MisuseKind, Output, Pack, Ref
+from hfdsl.graph.program import Constant, Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span, definition_span
 from hfdsl.graph.trace import SymbolicRole
-from hfdsl.types.batches import Batch, closest, schema
+from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import ColumnSpec
 
 # kind of misuse -> code, message, help. Fields: {m} the misuse, {near} did you mean ...
@@ -301,49 +300,3 @@ def unused(subject: Subject) -> Iterator[Finding]:
                 Label(node.span),
                 help=("return it or remove the call",),
             )
-
-
-def results(subject: Subject) -> Iterator[Finding]:
-    """What the dataflow returns is what it is annotated to return."""
-    differs = None if subject.graph.misuses else _differs(subject, subject.graph.returns, subject.graph.output)
-    if differs is not None:
-        yield Finding(
-            "HF603",
-            f"'{subject.graph.name}' is annotated to return {differs}",
-            Label(return_span(subject.graph.span)),
-            help=("return what the annotation says, or write another",),
-        )
-
-
-def _differs(subject: Subject, annotation: Any, output: Output) -> str | None:
-    """How a result differs from its annotation, where that is a record, None or a tuple of those."""
-    value = output.value
-    if get_origin(annotation) is tuple and (inner := get_args(annotation))[1:] != (...,):
-        if isinstance(value, Broken):
-            return None
-        if not isinstance(value, tuple) or len(value) != len(inner):
-            return f"a tuple of {len(inner)} and returns {_in_words(subject, output)}"
-        return next((d for kind, part in zip(inner, value, strict=True) if (d := _differs(subject, kind, part))), None)
-    if isinstance(annotation, type) and issubclass(annotation, Batch):
-        wanted = annotation.__name__
-        found = None if isinstance(value, (tuple, dict)) else subject.inference.operand(value)
-        right = isinstance(found, RecordValue) and issubclass(found.type.record, annotation)
-        unknown = isinstance(value, Broken) or (isinstance(value, Ref) and found is None)
-    elif annotation in (None, NoneType):
-        wanted = "None"
-        right, unknown = isinstance(value, Constant) and value.value is None, isinstance(value, Broken)
-    else:
-        return None
-    return None if right or unknown else f"{wanted} and returns {_in_words(subject, output)}"
-
-
-def _in_words(subject: Subject, output: Output) -> str:
-    match output.value:
-        case tuple(parts):
-            return f"a tuple of {len(parts)}"
-        case dict():
-            return "a dict"
-        case Constant(value):
-            return repr(value)
-        case operand:
-            return str(subject.inference.operand(operand))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from hfdsl.graph.program import (
     Broken,
@@ -171,11 +172,11 @@ class _Call:
                     self.rows(port, formal, row, actual.rows, actual, source)
             case ColumnSpec() if isinstance(actual, ColumnSpec):
                 self.column(port, formal, actual, source)
-            case ObjSpec() if isinstance(actual, ObjSpec):
+            case ObjSpec(kind) if isinstance(actual, ObjSpec) and fits_static(StaticType(actual.type), kind):
                 self.rows(port, formal, formal.row, actual.row, actual, source)
-            case MetricSpec() if isinstance(actual, MetricSpec):
+            case MetricSpec() if isinstance(actual, MetricSpec) and fits_metric(actual, formal):
                 pass
-            case StaticType(annotation) if _fits_static(actual, annotation):
+            case StaticType(annotation) if fits_static(actual, annotation):
                 pass
             case _:
                 self.report(MismatchKind.VALUE, port, formal, actual, source)
@@ -185,7 +186,7 @@ class _Call:
         if isinstance(actual, Constant) and isinstance(actual.value, (list, tuple, PerRank)):
             inner = formal.inner
             if not isinstance(inner, StaticType) or any(
-                not _fits_static(Constant(v), inner.annotation) for v in actual.value
+                not fits_static(Constant(v), inner.annotation) for v in actual.value
             ):
                 self.report(MismatchKind.VALUE, port, formal, actual, source)
         elif not isinstance(actual, ListValue) or actual.kind != formal.kind:
@@ -344,17 +345,32 @@ def _scaled(value: Value, factor: Size) -> Value:
     return value
 
 
-def _fits_static(actual: object, annotation: Any) -> bool:
+def fits_static(actual: object, annotation: Any) -> bool:
     """Whether a Python value fits a plain annotation; one that is no plain class is the type checker's business."""
+    if get_origin(annotation) in (Union, UnionType):
+        return any(fits_static(actual, one) for one in get_args(annotation))
+    if get_origin(annotation) is Literal and isinstance(actual, Constant):
+        return any(type(actual.value) is type(one) and actual.value == one for one in get_args(annotation))
     if isinstance(actual, StaticType):  # what a role or function gives
         given = actual.annotation
     elif isinstance(actual, Constant):
         given = type(actual.value)
     else:
         return False
-    if not isinstance(annotation, (type, type(None))) or not isinstance(given, (type, type(None))):
-        return True
-    wanted, given = annotation or type(None), given or type(None)
+    wanted, given = get_origin(annotation) or annotation or type(None), given or type(None)
     if given is bool or wanted is bool:
-        return given is wanted or wanted is object
-    return issubclass(given, wanted) or (wanted is float and given is int)
+        return given is wanted or not isinstance(wanted, type) or wanted is object
+    return is_subclass(given, wanted) or (wanted is float and given is int)
+
+
+def is_subclass(given: Any, wanted: Any) -> bool:
+    """As ``issubclass``, and True where one is no class, or a structural type that only a type checker reads."""
+    try:
+        return not isinstance(given, type) or not isinstance(wanted, type) or issubclass(given, wanted)
+    except TypeError:
+        return True
+
+
+def fits_metric(actual: MetricSpec, formal: MetricSpec) -> bool:
+    """Whether a metric is of a declared one: a mean is no sum."""
+    return actual.reduction == formal.reduction and fits_static(StaticType(actual.type), formal.type)

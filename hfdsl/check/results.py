@@ -1,0 +1,121 @@
+"""Results: does a dataflow return what it is annotated to return?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import return_span
+from hfdsl.check.subject import Subject
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.infer import ListValue, RecordValue, Value, fits_metric, fits_static, is_subclass
+from hfdsl.graph.program import Broken, Constant, Output, Ref
+from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, StaticType, port_type
+from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.dims import Answer
+
+
+def results(subject: Subject) -> Iterator[Finding]:
+    """What the dataflow returns is what it is annotated to return."""
+    differs = None if subject.graph.misuses else _differs(subject, subject.graph.returns, subject.graph.output)
+    if differs is not None:
+        yield Finding(
+            "HF603",
+            f"'{subject.graph.name}' is annotated to return {differs}",
+            Label(return_span(subject.graph.span)),
+            help=("return what the annotation says, or write another",),
+        )
+
+
+def _differs(subject: Subject, annotation: Any, output: Output) -> str | None:
+    """How a result differs from its annotation; None where it does not, and where that cannot be said."""
+    value, origin, inner = output.value, get_origin(annotation), get_args(annotation)
+    container = dict if isinstance(value, dict) else output.container
+    if isinstance(value, Broken):
+        return None
+    if origin in (Union, UnionType):
+        fits = any(_differs(subject, one, output) is None for one in inner)
+        either = " or ".join(str(StaticType(one)) for one in inner)
+        return None if fits else f"{either} and returns {_in_words(subject, output)}"
+    if origin is tuple and inner[1:] != (...,):
+        if not isinstance(value, tuple) or len(value) != len(inner):
+            return f"a tuple of {len(inner)} and returns {_in_words(subject, output)}"
+        return next((d for kind, part in zip(inner, value, strict=True) if (d := _differs(subject, kind, part))), None)
+    if isinstance(value, (tuple, dict)) and isinstance(origin, type) and issubclass(container, origin):
+        parts = value.values() if isinstance(value, dict) else value
+        kind = inner[0] if origin is tuple else inner[-1]  # tuple[T, ...], list[T], dict[K, T]
+        return next((d for part in parts if (d := _differs(subject, kind, part))), None)
+    try:
+        wanted = port_type(annotation, "the result")
+    except DefinitionError:  # none, Any, or one that a check does not read
+        return None
+    if isinstance(value, (tuple, dict)):
+        fits = isinstance(wanted, StaticType) and _is_class_of(container, annotation)
+    else:
+        found = value if isinstance(value, Constant) else subject.inference.operand(value)
+        fits = (isinstance(value, Ref) and found is None) or _fits(wanted, found)
+    return None if fits else f"{wanted} and returns {_in_words(subject, output)}"
+
+
+def _fits(wanted: PortType, found: Value | Constant) -> bool:
+    """Whether a value is of an annotated type, rows aside."""
+    match wanted, found:
+        case RecordType(record), RecordValue(given):
+            return issubclass(given.record, record)
+        case ListType(kind, inner), ListValue(given_kind, given):
+            return kind == given_kind and (given is None or _fits(inner, given))
+        case ColumnSpec(dtype, dims), ColumnSpec(given_dtype, given_dims):
+            alike = zip(dims[1:], given_dims[1:], strict=False)
+            return (
+                dtype is given_dtype
+                and len(dims) == len(given_dims)
+                and all(
+                    want.equals(have) is Answer.PROVED
+                    or any(isinstance(atom, TypeVar) for atom in want.atoms + have.atoms)
+                    for want, have in alike
+                )
+            )
+        case ObjSpec(kind), ObjSpec(given):
+            return fits_static(StaticType(given), kind)
+        case MetricSpec(), MetricSpec():
+            return fits_metric(found, wanted)
+        case StaticType(annotation), StaticType() | Constant():
+            return fits_static(found, annotation)
+        case StaticType(annotation), _:
+            return _is_class_of(_class(found), annotation)
+        case _:
+            return False
+
+
+def _class(found: Value | Constant) -> type:
+    match found:
+        case RecordValue(given):
+            return given.record
+        case ListValue(kind):
+            return next(one for one in LIST_KINDS.values() if one.__name__ == kind)
+        case ColumnSpec(dtype):
+            return COLUMNS[dtype]
+        case ObjSpec():
+            return Obj
+        case MetricSpec():
+            return Metric
+    return object
+
+
+def _is_class_of(given: type, annotation: Any) -> bool:
+    """Whether a value of this class fits a plain annotation; True for one that a check does not read."""
+    return annotation is not None and is_subclass(given, get_origin(annotation) or annotation)
+
+
+def _in_words(subject: Subject, output: Output) -> str:
+    match output.value:
+        case tuple(parts):
+            return f"a {output.container.__name__} of {len(parts)}"
+        case dict():
+            return "a dict"
+        case Constant(value):
+            return repr(value)
+        case operand:
+            return str(subject.inference.operand(operand))

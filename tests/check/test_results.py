@@ -1,0 +1,137 @@
+"""Results against their annotation: every form that fits is silent, every one that differs is HF603."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Add, Dispatch, bf16, f32, register
+
+
+class B(hf.Dim): ...
+
+
+class P(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+t = TypeVar("t")
+
+
+class Prompts(hf.Batch):
+    ids: f32[B, Add[P, R]]
+    answer: hf.Obj[str, B]
+
+
+class More(Prompts):
+    reward: f32[B]
+
+
+class Metrics(hf.Batch):
+    loss: hf.Metric[float, Literal["mean"]]
+
+
+class Actor(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    def more(self, prompts: Prompts) -> More:
+        raise NotImplementedError
+
+    @register(Dispatch.THREE_D_PROTO)
+    def update(self, prompts: Prompts) -> Metrics:
+        raise NotImplementedError
+
+    @register(Dispatch.ONE_TO_ALL)
+    def count(self) -> int:
+        raise NotImplementedError
+
+
+@hf.function
+def same(x: f32[B, t]) -> f32[B, t]:
+    return x
+
+
+class Sized(Protocol):
+    def __len__(self) -> int: ...
+
+
+Body = Callable[[Prompts, Actor], Any]
+
+
+def report(annotation: Any, body: Body) -> hf.Report:
+    def program(prompts: Prompts, actor: Actor) -> Any:
+        return body(prompts, actor)
+
+    program.__annotations__ = {"prompts": Prompts, "actor": Actor, "return": annotation}
+    return hf.dataflow(program).check()
+
+
+BODIES: dict[str, Body] = {
+    "record": lambda prompts, actor: actor.more(prompts),
+    "records": lambda prompts, actor: [actor.more(prompts), actor.more(prompts)],
+    "pair": lambda prompts, actor: (actor.more(prompts), 1),
+    "named": lambda prompts, actor: {"more": actor.more(prompts)},
+    "column": lambda prompts, actor: same(hf.repeat(prompts, 8).ids),
+    "objects": lambda prompts, actor: prompts.answer,
+    "metric": lambda prompts, actor: actor.update(prompts).loss,
+    "list": lambda prompts, actor: actor.count(),
+    "number": lambda prompts, actor: 1,
+    "nothing": lambda prompts, actor: None,
+}
+
+FITS: dict[str, tuple[Any, ...]] = {
+    "record": (More, Prompts, hf.Batch, More | None, Metrics | Prompts, object, Any, Sized),
+    "records": (list[More], list[Prompts], Sequence[Prompts], list[Any], list, Sequence[Metrics | More]),
+    "pair": (tuple[More, int], tuple[Prompts, float], tuple[Any, ...], tuple[Prompts | int, ...], tuple),
+    "named": (dict[str, More], Mapping[str, Prompts], dict, object),
+    "column": (f32[B, Add[P, R]], f32[B, Add[R, P]], f32[B, t], object),  # type: ignore[valid-type]
+    "objects": (hf.Obj[str, B], hf.Obj[object, B]),
+    "metric": (hf.Metric[float, Literal["mean"]],),
+    "list": (hf.PerRank[int], hf.PerRank[float], hf.PerRank[Any], Sequence, Sequence[int], object),
+    "number": (int, float, int | str, Literal[1, 2], object),
+    "nothing": (None, More | None, object),
+}
+
+DIFFERS: dict[str, tuple[Any, ...]] = {
+    "record": (Metrics, list[More], tuple[More, More], float, None, f32[B, R], hf.PerRank[More], Metrics | None),
+    "records": (list[Metrics], tuple[More, More, More], More, dict[str, More], f32[B], Sequence[Metrics]),
+    "pair": (tuple[More, str], tuple[More, int, int], tuple[More, ...], list[More], More),
+    "named": (dict[str, Metrics], list[More], More),
+    "column": (f32[B, R], f32[B], bf16[B, Add[P, R]], hf.Obj[str, B], Prompts, float, f32[B, Add[P, P]]),
+    "objects": (hf.Obj[int, B], f32[B], str),
+    "metric": (hf.Metric[float, Literal["sum"]], hf.Metric[str, Literal["mean"]], float),
+    "list": (hf.PerStage[int], hf.PerRank[str], hf.PerRank[More], int),
+    "number": (str, More, Literal[2], list[int]),
+    "nothing": (More, int, f32[B]),
+}
+
+
+@pytest.mark.parametrize(("body", "annotation"), [(name, one) for name, all_ in FITS.items() for one in all_])
+def test_what_fits_is_silent(body: str, annotation: Any) -> None:
+    found = report(annotation, BODIES[body])
+    assert found.errors == (), str(found)
+
+
+@pytest.mark.parametrize(("body", "annotation"), [(name, one) for name, all_ in DIFFERS.items() for one in all_])
+def test_what_differs_is_told(body: str, annotation: Any) -> None:
+    found = report(annotation, BODIES[body])
+    assert [finding.code for finding in found.errors] == ["HF603"], str(found)
+
+
+def test_a_result_without_annotation_is_not_judged() -> None:
+    @hf.dataflow
+    def program(prompts: Prompts, actor: Actor):  # type: ignore[no-untyped-def]
+        return actor.more(prompts)
+
+    assert program.check().ok
+
+
+def test_what_is_annotated_and_what_is_returned_stand_in_the_message() -> None:
+    [told] = report(f32[B, R], BODIES["column"]).findings
+    assert told.message == "'program' is annotated to return f32[B, R] and returns f32[B*8, P+R]"
+    [told] = report(Metrics | None, BODIES["list"]).findings
+    assert told.message == "'program' is annotated to return Metrics or None and returns PerRank[int]"
