@@ -128,6 +128,14 @@ class Actor(hf.Worker):
     def layers(self) -> int:
         return 3
 
+    @register("ONE_TO_ALL")
+    def free(self) -> float:
+        return 0.5
+
+    @register("MEGATRON_PP_ONLY")
+    def depth(self) -> int:
+        return 3
+
     @register(Dispatch.ALL_TO_ALL)
     def reserve(self, fraction: float, name: str) -> bool:
         return fraction < 0.9 and bool(name)
@@ -224,6 +232,9 @@ def lists(actor: Actor) -> tuple[hf.PerRank[bool], hf.PerStage[int], float, str]
     assert_type(memory, hf.PerRank[float])
     ready = actor.reserve(memory, hf.PerRank(["a", "b"]))
     assert_type(ready, hf.PerRank[bool])
+    assert_type(actor.reserve([0.5, 0.25], ["a", "b"]), hf.PerRank[bool])
+    assert_type(actor.free(), hf.PerRank[float])
+    assert_type(actor.depth(), hf.PerStage[int])
     layers = actor.layers()
     assert_type(layers, hf.PerStage[int])
     return ready, layers, lowest(memory), actor.save("here")

@@ -1,0 +1,112 @@
+"""What plain type checkers report of a dataflow, a check reports on the same line; what it does not is argued here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import hfdsl as hf
+from tests.typing.checkers import CASES, FIXTURES, said_by
+
+CHECKERS = ("mypy", "pyright")
+
+# Lines that a type checker refuses and a check does not, with the reason.
+ARGUED = {
+    # a check names the declaration that is wrong; a type checker each use of it
+    ("hf102_bad.py", "actor.score(prompts.ids)"): "the column it is wired to has no dtype: told there",
+    ("hf104_result_bad.py", "return centre(actor.score(prompts))"): "the method has no result type: told there",
+    ("hf109_bad.py", "return actor.score(prompts)"): "the annotation of the port is not readable: told there",
+    # Python's own
+    ("wirings.py", "result: Rollout = prompts"): "an annotated name is never wired anywhere",
+    ("wirings.py", 'actor.opt(3, "a", ["x"])'): "the inside of a Python container is not hfdsl's",
+    # elsewhere
+    ("wirings.py", "return again(actor.generate(prompts), actor)"): "told where the dataflow within uses the record",
+}
+
+
+def plain(file: str, first: int, last: int) -> dict[int, str]:
+    """The lines of a piece of a program that mypy or pyright refuses, with their code."""
+    lines = (CASES / file if (CASES / file).exists() else FIXTURES / file).read_text("utf-8").splitlines()
+    said = {line for checker in CHECKERS for line in said_by(checker).get(file, {}) if first <= line <= last}
+    code = {line: lines[line - 1].partition("  # ")[0].strip() for line in said}
+    return {line: text for line, text in code.items() if (file, text) not in ARGUED}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # annotations are text: they are looked up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def told(report: hf.Report) -> set[int]:
+    return {finding.primary.span.line for finding in report}
+
+
+@pytest.mark.parametrize("name", sorted(file.stem for file in FIXTURES.glob("*_bad.py")))
+def test_a_check_says_of_a_fixture_what_checkers_say(name: str) -> None:
+    lines = (FIXTURES / f"{name}.py").read_text("utf-8").splitlines()
+    report: hf.Report = importlib.import_module(f"tests.check.fixtures.{name}").report()
+    assert set(plain(f"{name}.py", 1, len(lines))) <= told(report), str(report)
+
+
+def test_a_check_says_of_every_dataflow_what_checkers_say() -> None:
+    module, tree = load(CASES / "wirings.py"), ast.parse((CASES / "wirings.py").read_text("utf-8"))
+    flows = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    flows = [node for node in flows if isinstance(getattr(module, node.name), hf.Dataflow)]
+    missed = {
+        text
+        for node in flows
+        for line, text in plain("wirings.py", node.lineno, node.end_lineno or node.lineno).items()
+        if line not in told(getattr(module, node.name).check())
+    }
+    assert len(flows) > 35
+    assert missed == set()
+
+
+def one_at_a_time() -> Iterator[tuple[int, str]]:
+    """The dataflow of ``mistakes.py`` with each of its mistakes alone; the mistakes of bodies are not a check's."""
+    lines = (CASES / "mistakes.py").read_text("utf-8").partition("@hf.dataflow\ndef nothing")[0].splitlines()
+    start = lines.index(next(line for line in lines if line.startswith("def mistakes(")))
+    head = [line.replace(', pad="last"', "").replace("(rows=8)", "") for line in lines[:start]]
+    lines = head + lines[start:]
+    marked = [i for i, line in enumerate(lines) if i > start and "# E: " in line]
+    for kept in marked:
+        yield kept + 1, "\n".join(without(line) if i in marked and i != kept else line for i, line in enumerate(lines))
+
+
+def without(line: str) -> str:
+    code = line.partition("  # E: ")[0].strip()
+    put = "return scores" if code.startswith("return") else "for column in ():" if code.endswith(":") else "pass"
+    return line[: len(line) - len(line.lstrip())] + put
+
+
+def test_a_check_says_of_every_mistake_alone_what_checkers_say(tmp_path: Path) -> None:
+    refused, missed = plain("mistakes.py", 1, 10_000), {}
+    programs = list(one_at_a_time())
+    for line, text in programs:
+        path = tmp_path / f"mistake_{line}.py"
+        path.write_text(text, "utf-8")
+        report: hf.Report = load(path).mistakes.check()
+        assert {finding.primary.span.line for finding in report.errors} <= {line}, str(report)
+        if line in refused and line not in told(report):
+            missed[line] = refused[line]
+    assert len(programs) > 35
+    assert missed == {}
+
+
+def test_every_argument_is_about_a_line_that_is_refused() -> None:
+    for file, text in ARGUED:
+        lines = (CASES / file if (CASES / file).exists() else FIXTURES / file).read_text("utf-8").splitlines()
+        [line] = [n for n, written in enumerate(lines, 1) if written.partition("  # ")[0].strip() == text]
+        assert any(line in said_by(checker).get(file, {}) for checker in CHECKERS), (file, text)
