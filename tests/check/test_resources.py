@@ -157,11 +157,11 @@ def test_memory_is_added_up_device_by_device(
     places: list[ResourcePool], memory: list[str | None], described: bool
 ) -> None:
     gib = {None: 0.0, "30%": 24.0, "70%": 56.0, "24GiB": 24.0, "56GiB": 56.0}  # of GPUs with 80
-    part = {"30%": 0.3, "70%": 0.7}
+    part = {None: 0.0, "30%": 0.3, "70%": 0.7, "24GiB": 1e-6, "56GiB": 1e-6}  # some of a GPU of unknown size
     kept: dict[tuple[str, int], float] = defaultdict(float)
     for pool, text in zip(places, memory, strict=False):
         for device in devices(pool) if pool.use_gpu else ():
-            kept[device] += gib[text] / 80 if described else part.get(text or "", 0.0)
+            kept[device] += gib[text] / 80 if described else part[text]
     cluster = hf.Cluster(hf.Nodes(9, gpus=8, gpu_memory_gib=80, cpus=8)) if described else None
     report = check(places, cluster, memory[: len(places)])
     assert set(report.codes) == ({"HF504"} if max(kept.values(), default=0) > 1 + 1e-9 else set())
