@@ -6,9 +6,10 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from hfdsl.errors import ResourceError
+from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.graph.eager import active_run, eager_arguments, eager_run
 from hfdsl.graph.program import Graph
+from hfdsl.graph.signatures import deferred
 from hfdsl.graph.trace import active_tracer, trace
 from hfdsl.types.dims import Dim
 
@@ -111,6 +112,9 @@ def _described(flow: Dataflow[..., Any], cluster: Cluster | None) -> Cluster | N
 def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:
     """Make a function of records and roles a dataflow.
 
+    Raises:
+        DefinitionError: HF118 for what is no function, HF121 for one that is async or a generator.
+
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
     >>> class Questions(hf.Batch):
@@ -125,4 +129,10 @@ def dataflow(body: Callable[P, R], /) -> Dataflow[P, R]:
     >>> shout(Questions(text=["hey"]), Echo()).text.objects
     ['HEY']
     """
+    if not callable(body) or not hasattr(body, "__name__") or isinstance(body, type):
+        raise DefinitionError("HF118", f"@hf.dataflow takes a function, got {body!r}")
+    if kind := deferred(body):
+        raise DefinitionError(
+            "HF121", f"'{body.__name__}' is {kind}: a dataflow is a plain def, which is called once to see what it does"
+        )
     return Dataflow(body)

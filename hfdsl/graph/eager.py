@@ -143,6 +143,10 @@ class EagerRole:
     def __init__(self, name: str, worker: Worker) -> None:
         self._name, self._worker = name, worker
 
+    @property  # type: ignore[misc]  # isinstance(actor, Actor) holds, as it does in a trace
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # read only
+        return type(self._worker)
+
     def __getattr__(self, method: str) -> Any:
         role: type = type(self._worker)
         signatures = role_signatures(role)
@@ -209,4 +213,4 @@ def _argument(what: str, name: str, kind: Any, value: Any) -> Any:
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             raise WiringError("HF206", f"input {what} takes {kind.__name__}, got {got}")
         return upcast(value, kind)
-    return EagerRole(name, value) if isinstance(value, Worker) else value
+    return EagerRole(name, worker) if isinstance(worker, Worker) else value

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.graph.eager import active_run, call_arguments, call_body, role_of
 from hfdsl.graph.guards import inputs_unchanged
-from hfdsl.graph.signatures import Signature, function_signature
+from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.trace import active_tracer
 from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.register import requirements_of, requires
@@ -53,6 +53,8 @@ def function(body: Any = None, /, *, rows: Rows = Independent) -> Any:
         return functools.partial(function, rows=rows)
     if not callable(body):
         raise DefinitionError("HF118", f"@hf.function takes a function, got {body!r}; rows= is a keyword")
+    if kind := deferred(body):
+        raise DefinitionError("HF121", f"'{body.__name__}' is {kind}: a function under @hf.function is a plain def")
     if not isinstance(rows, (IndependentRows, WholeRows, Grouped)):
         raise DefinitionError("HF113", f"rows= takes hf.Independent, hf.Whole or hf.Grouped(n), got {rows!r}")
 

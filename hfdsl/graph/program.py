@@ -168,6 +168,8 @@ class MisuseKind(Enum):
     NOT_A_RECORD = "an operation on rows was given something else"
     NO_SYNC = "a sync between roles that share no state"
     PARAMETER = "a parameter of the dataflow is neither a record nor a role"
+    ROLE = "a role is used as a value"
+    OUTSIDER = "a worker that is no parameter of the dataflow is called or made"
 
 
 @dataclass(frozen=True, slots=True)

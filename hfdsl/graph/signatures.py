@@ -213,3 +213,11 @@ def port_type(annotation: Any, where: str) -> PortType:
 
 def _is_array(annotation: Any) -> bool:
     return getattr(annotation, "__name__", "") in ("Tensor", "ndarray", "Parameter")
+
+
+@functools.lru_cache(maxsize=1024)
+def deferred(body: Callable[..., Any]) -> str | None:
+    """What a function is whose call gives no result yet; None for a plain one."""
+    if inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
+        return "a generator (it has a yield)"
+    return "a coroutine (async def)" if inspect.iscoroutinefunction(body) else None

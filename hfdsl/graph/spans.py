@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 _ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "runtime")
 _PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfdsl` is kept fast
 _OWN = tuple(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS)
+_PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,14 @@ NOWHERE = Span("<unknown>", 0)
 def caller_span() -> Span:
     """The expression in the user's code that is being executed: the innermost frame outside of hfdsl's own rooms."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+    while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return NOWHERE if frame is None else frame_span(frame)
+
+
+def _is_library(file: str) -> bool:
+    """Whether a file is one of hfdsl's rooms or of Python's own library: no line that a user can mend."""
+    return file.startswith(_OWN) or (file.startswith(_PYTHON) and "site-packages" not in file)
 
 
 def frame_span(frame: FrameType) -> Span:
@@ -49,7 +55,7 @@ def traceback_span(error: BaseException) -> Span:
     """The innermost place outside of hfdsl at which ``error`` was raised."""
     span, step = NOWHERE, error.__traceback__
     while step is not None:
-        if not step.tb_frame.f_code.co_filename.startswith(_OWN):
+        if not _is_library(step.tb_frame.f_code.co_filename):
             code = step.tb_frame.f_code
             span = _position(code, step.tb_lasti) or Span(code.co_filename, step.tb_lineno)
         step = step.tb_next

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import DefinitionError
+from hfdsl.graph.outsiders import refused
 from hfdsl.graph.program import (
     Broken,
     Constant,
@@ -29,24 +30,16 @@ from hfdsl.graph.program import (
     RoleCall,
     Take,
 )
-from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, role_signature, type_hints
+from hfdsl.graph.pythonic import Pythonic, PythonicRole
+from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, deferred, role_signature, type_hints
 from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 
-_BINARY = (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
-    *("and", "or", "xor", "lshift", "rshift"),
-)
-_OTHER = (
-    *("neg", "pos", "abs", "invert", "round", "lt", "le", "gt", "ge", "eq", "ne", "getitem", "setitem", "contains"),
-    *("array", "array_ufunc"),
-)
 
-
-class Symbolic:
+class Symbolic(Pythonic):
     """What stands for a value while a dataflow is traced: it can be passed on, and nothing else."""
 
     __slots__ = ("_operand", "_shown", "_tracer", "_type")
@@ -62,6 +55,9 @@ class Symbolic:
     def __setattr__(self, name: str, value: object) -> None:
         if not isinstance(self._operand, Broken):
             self._tracer.misuse(MisuseKind.ASSIGN, self._shown, name, producer=self)
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -92,65 +88,18 @@ class Symbolic:
                 self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
         return self._tracer.emit(Pack(record), {n: v for n, v in columns.items() if n in fields}, RecordType(record))
 
-    # What Python asks of a value that decides control flow. The answers only let the trace go on to find more.
 
-    def __bool__(self) -> bool:
-        self._decides("if")
-        return True
-
-    def __len__(self) -> int:
-        self._decides("len()")
-        return 1
-
-    def __iter__(self) -> Iterator[Any]:
-        self._decides("iteration")
-        return iter(())
-
-    def __float__(self) -> float:
-        self._decides("float()")
-        return 1.0
-
-    def __int__(self) -> int:
-        self._decides("int()")
-        return 1
-
-    def _decides(self, what: str) -> None:
-        if not isinstance(self._operand, Broken):
-            self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=self)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """What torch does with a value that its functions are given: ``torch.exp(x)``, ``torch.cat([x, y])``."""
-        flat = [
-            inner for a in (*args, *(kwargs or {}).values()) for inner in (a if isinstance(a, (list, tuple)) else [a])
-        ]
-        value = next(value for value in flat if isinstance(value, Symbolic))
-        return _trap(f"torch.{getattr(function, '__name__', function)}")(value)
-
-    __index__ = __int__
-    __hash__ = object.__hash__
-
-
-def _trap(operator: str) -> Callable[..., Any]:
-    def compute(self: Symbolic, *_: object, **__: object) -> Any:
-        if isinstance(self._operand, Broken):
-            return self
-        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
-
-    return compute
-
-
-for _name in (*_BINARY, *_OTHER):
-    setattr(Symbolic, f"__{_name}__", _trap(_name))
-for _name in _BINARY:
-    setattr(Symbolic, f"__r{_name}__", _trap(_name))
-
-
-class SymbolicRole:
+class SymbolicRole(PythonicRole):
     """A role parameter: its registered methods can be called."""
 
+    __slots__ = ("_name", "_role", "_tracer")
+    _name: str
+    _role: type
+    _tracer: Tracer
+
     def __init__(self, tracer: Tracer, name: str, role: type) -> None:
-        self._tracer, self._name, self._role = tracer, name, role
+        for attribute, value in (("_tracer", tracer), ("_name", name), ("_role", role)):
+            object.__setattr__(self, attribute, value)
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__") and method.endswith("__"):
@@ -206,6 +155,10 @@ class Tracer:
             self.misuses.append(misuse)
         return Symbolic(self, Broken(), None, "<broken>")
 
+    def outsider(self, what: str, role: type) -> Any:
+        """A worker that is no parameter of the dataflow is called or made."""
+        return self.misuse(MisuseKind.OUTSIDER, what, role.__name__)
+
     def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
         """Append a node and give its symbolic value."""
         operands = tuple((name, self.operand(value)) for name, value in arguments.items())
@@ -231,6 +184,9 @@ class Tracer:
 
     def call_role(self, role: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A role method is called."""
+        if kind := deferred(signature.body):
+            text = f"'{role}.{signature.name}' is {kind}, and a plan takes what a call returns: make it a plain def"
+            return self.definition(DefinitionError("HF121", text), signature.span)
         arguments = self.bind(signature, f"{role}.{signature.name}", args, kwargs)
         self.calls += 1
         return self.emit(RoleCall(role, signature, self.calls - 1), arguments, signature.result)
@@ -375,9 +331,12 @@ def trace(body: Callable[..., Any]) -> Graph:
     tracer, roles, span = Tracer([], []), {}, definition_span(body)
     hints = type_hints(body, f"'{body.__name__}'")
     arguments: dict[str, Any] = {}
-    for name in inspect.signature(body).parameters:
+    for name, parameter in inspect.signature(body).parameters.items():
         kind = hints.get(name)
-        if isinstance(kind, type) and issubclass(kind, Worker):
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            facts = "stands for any number of values", "give every record and role a parameter of its own"
+            tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, facts))
+        elif isinstance(kind, type) and issubclass(kind, Worker):
             roles[name] = kind
             arguments[name] = SymbolicRole(tracer, name, kind)
         elif isinstance(kind, type) and issubclass(kind, Batch):
@@ -389,7 +348,9 @@ def trace(body: Callable[..., Any]) -> Graph:
                 arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
         else:
             shown = f"is annotated '{getattr(kind, '__name__', kind)}'" if name in hints else "has no annotation"
-            tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, (shown,)))
+            help_ = "annotate it with a class derived from hf.Batch or hf.Worker"
+            facts = shown, f"{help_}; a constant can be a variable of the module"
+            tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, facts))
             arguments[name] = Symbolic(tracer, Broken(), None, name)
     nodes = [n if not isinstance(n.op, Input) else Node(n.id, n.op, (), n.result, span) for n in tracer.nodes]
     tracer.nodes[:] = nodes
@@ -401,8 +362,10 @@ def trace(body: Callable[..., Any]) -> Graph:
 
 def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     token = _active.set(tracer)
+    bound = inspect.BoundArguments(inspect.signature(body), arguments)
     try:
-        return body(**arguments)
+        with refused(body, tracer.outsider):
+            return body(*bound.args, **bound.kwargs)
     except DefinitionError as error:
         tracer.definition(error, traceback_span(error))
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -61,6 +62,9 @@ class RankContext:
 current_rank: ContextVar[RankContext | None] = ContextVar("hfdsl_current_rank", default=None)
 """Set while a worker is constructed: the rank that it is going to be."""
 
+instead_of_worker: ContextVar[Callable[[type], Any] | None] = ContextVar("hfdsl_instead_of_worker", default=None)
+"""Set while no worker can be made, as in a traced dataflow: what the call of a role class gives in its place."""
+
 
 class Worker:
     """One rank of a role. Subclasses need not call ``super().__init__()``.
@@ -88,6 +92,9 @@ class Worker:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:  # noqa: D102  # nothing that a user calls
         # Bound here, not in __init__, so that a subclass's own __init__ may already read ``self.rank``.
+        instead = instead_of_worker.get()
+        if instead is not None:
+            return instead(cls)  # type: ignore[no-any-return]  # no worker: its constructor is not run
         self = super().__new__(cls)
         self._hf_rank = current_rank.get() or RankContext.from_env()
         return self

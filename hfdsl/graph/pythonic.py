@@ -1,0 +1,175 @@
+"""What Python asks of a value that is only passed on: to print it is harmless, to decide or compute with it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.graph.program import Broken, MisuseKind, Operand
+from hfdsl.graph.signatures import ListType, PortType, RecordType
+from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+
+if TYPE_CHECKING:
+    from hfdsl.graph.trace import Symbolic, Tracer
+
+_BINARY = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_OTHER = (
+    *("neg", "pos", "abs", "invert", "round", "lt", "le", "gt", "ge", "eq", "ne", "getitem", "setitem", "contains"),
+    *("array", "array_ufunc", "floor", "ceil", "trunc", "delitem", "enter"),
+)
+
+
+class Pythonic:
+    """The part of a symbolic value that answers Python itself.
+
+    The answers to what decides or computes only let the trace go on to find more.
+    """
+
+    __slots__ = ()
+    _operand: Operand
+    _shown: str
+    _tracer: Tracer
+    _type: PortType | None
+
+    @property  # type: ignore[misc]  # isinstance(x, Rollout) holds as it does when the dataflow runs eagerly
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # read only
+        return python_class(self._type) or type(self)
+
+    def __repr__(self) -> str:
+        return f"<{self._type or 'value'} '{self._shown}'>"
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._decides("formatting")
+        return repr(self)
+
+    def __copy__(self) -> Any:
+        return self  # a value never changes: a copy is the value
+
+    def __deepcopy__(self, _: object) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._decides("pickling")
+        return str, (repr(self),)
+
+    def __reduce_ex__(self, _: object) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __bool__(self) -> bool:
+        self._decides("if")
+        return True
+
+    def __len__(self) -> int:
+        self._decides("len()")
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._decides("iteration"),))
+
+    def __next__(self) -> Any:
+        return self._decides("iteration")
+
+    def __exit__(self, *_: object) -> None:
+        """``with`` was told when it was entered."""
+
+    def __float__(self) -> float:
+        self._decides("float()")
+        return 1.0
+
+    def __complex__(self) -> complex:
+        self._decides("complex()")
+        return 1.0
+
+    def __int__(self) -> int:
+        self._decides("int()")
+        return 1
+
+    __index__ = __int__
+    __hash__ = object.__hash__
+
+    def _decides(self, what: str) -> Any:
+        if isinstance(self._operand, Broken):
+            return self
+        return self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=_symbolic(self))
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """What torch does with a value that its functions are given: ``torch.exp(x)``, ``torch.cat([x, y])``."""
+        flat = [
+            inner for a in (*args, *(kwargs or {}).values()) for inner in (a if isinstance(a, (list, tuple)) else [a])
+        ]
+        value = next(value for value in flat if isinstance(value, Pythonic))
+        return _trap(f"torch.{getattr(function, '__name__', function)}")(value)
+
+
+class PythonicRole:
+    """The part of a role that answers Python itself: it is no value, and only its methods are called."""
+
+    __slots__ = ()
+    _name: str
+    _role: type
+    _tracer: Tracer
+
+    @property  # type: ignore[misc]  # isinstance(actor, Actor) holds as it does when the dataflow runs eagerly
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # read only
+        return self._role
+
+    def __repr__(self) -> str:
+        return f"<role '{self._name}' of class {self._role.__name__}>"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._is_value(f".{name} =")
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        """A role is no function: a misuse."""
+        return self._is_value("()")
+
+    def __getitem__(self, _: object) -> Any:
+        return self._is_value("[...]")
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self._is_value("iteration"),))
+
+    def _is_value(self, what: str) -> Any:
+        return self._tracer.misuse(MisuseKind.ROLE, self._name, what, (self._role.__name__,))
+
+
+def _symbolic(value: Any) -> Symbolic:
+    symbolic: Symbolic = value
+    return symbolic
+
+
+def python_class(kind: PortType | None) -> type | None:
+    """The class that a value of this type has when the dataflow runs eagerly."""
+    match kind:
+        case RecordType(record):
+            return record
+        case ColumnSpec(dtype):
+            return COLUMNS[dtype]
+        case ObjSpec():
+            return Obj
+        case MetricSpec():
+            return Metric
+        case ListType(name):
+            return PerRank if name == PerRank.__name__ else PerStage
+    return None
+
+
+def _trap(operator: str) -> Callable[..., Any]:
+    def compute(self: Any, *_: object, **__: object) -> Any:
+        if isinstance(self._operand, Broken):
+            return self
+        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
+
+    return compute
+
+
+for _name in (*_BINARY, *_OTHER):
+    setattr(Pythonic, f"__{_name}__", _trap(_name))
+for _name in _BINARY:
+    setattr(Pythonic, f"__r{_name}__", _trap(_name))
