@@ -19,6 +19,7 @@ CODES: dict[str, Code] = {
     "HF102": Code("unknown dtype"),
     "HF104": Code("a port, result or column without a type that hfdsl can read"),
     "HF105": Code("a role method with *args or **kwargs"),
+    "HF108": Code("a type variable in a result or record that no input binds"),
     "HF109": Code("an annotation that cannot be evaluated"),
     "HF111": Code("a name that is taken or not a name: of a protocol, or of a role's method or attribute"),
     "HF112": Code("a protocol without its dispatch or collect"),
@@ -30,6 +31,7 @@ CODES: dict[str, Code] = {
     "HF118": Code("a decorator on what is no function"),
     "HF119": Code("a dataflow parameter that is neither a record nor a role"),
     "HF120": Code("a state without a name, or a staleness that is no number of steps"),
+    "HF121": Code("a dataflow, function or role method that is async or a generator"),
     # HF2xx wiring, dtype, shape
     "HF201": Code("no column of that name"),
     "HF202": Code("no port or method of that name"),
@@ -43,7 +45,10 @@ CODES: dict[str, Code] = {
     "HF210": Code("shapes differ"),
     "HF212": Code("row counts differ within one call"),
     "HF213": Code("a dim that cannot be solved for"),
+    "HF215": Code("a trailing dim of 1 that would broadcast"),
     "HF220": Code("dtypes differ"),
+    "HF221": Code("truth values where whole numbers are taken, or the reverse"),
+    "HF230": Code("two values of one type, each at the port of the other's name", "warning"),
     # HF3xx sizes
     "HF302": Code("a size that is no whole number of at least 1, or not the one that was planned for"),
     "HF303": Code("a number of rows that is not whole"),
@@ -67,6 +72,7 @@ CODES: dict[str, Code] = {
     "HF412": Code("unknown protocol"),
     "HF413": Code("a value that cannot be split"),
     "HF414": Code("generation sizes that do not divide the mesh"),
+    "HF417": Code("a number from several chunks without a reduction"),
     "HF418": Code("padding that is none, or without a split and a join"),
     "HF419": Code("a collect that joins rows where another dim was split"),
     "HF420": Code("arguments of one call with different row counts"),
@@ -95,13 +101,17 @@ CODES: dict[str, Code] = {
     # HF6xx the graph
     "HF602": Code("a result that nobody reads", "warning"),
     "HF603": Code("a dataflow that returns something else than values of the graph, or than it is annotated to"),
+    "HF607": Code("a worker that is no parameter of the dataflow"),
+    "HF609": Code("a dataflow that is another one each time it is traced", "warning"),
     "HF610": Code("the dataflow raised while it was traced"),
     # HF7xx effects
     "HF701": Code("weights that are older than the method which reads them allows"),
     "HF703": Code("a body that writes into what it was given"),
     "HF707": Code("a sync between roles that share no state"),
     # HF8xx running
-    "HF802": Code("a value that cannot be sent to another process"),
+    "HF801": Code("a module that workers cannot import"),
+    "HF802": Code("a value that cannot be sent to another process", "warning"),
+    "HF804": Code("much data through the driver", "warning"),
     "HF805": Code("a body's result is not what its signature says"),
     "HF806": Code("a role's body raised, or a worker died"),
     "HF807": Code("a wait that outlasted its deadline"),

@@ -15,7 +15,7 @@ from hfdsl.check.trials import works
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.infer import RecordValue
-from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
+from hfdsl.graph.program import Constant, MisuseKind, Node, Operand, Ref, RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.kinds import PerRank
@@ -55,7 +55,8 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
                 help=(f"place {role.__name__} or a class derived from it",),
             )
-    for name in spare:
+    lost = (MisuseKind.OUTSIDER, MisuseKind.PARAMETER)  # such a mistake leaves a place without its role
+    for name in spare if not any(misuse.kind in lost for misuse in subject.graph.misuses) else ():
         yield Finding(
             "HF508",
             f"'{name}' is placed but '{subject.graph.name}' has no such role",
@@ -188,12 +189,7 @@ def results_can_be_joined(subject: Subject) -> Iterator[Finding]:
         where = Label(node.span), (Label(placement.span, f"placed on {placement.mesh}"),)
         made = node.op.signature.returns
         if isinstance(made, StaticType) and made.annotation not in (None, type(None)):
-            yield Finding(
-                "HF413",
-                f"'{node.label}' gives a {made} from each of {chunks} chunks, which {protocol.name} cannot join",
-                *where,
-                help=("return a record with an hf.Metric, or collect a list: Dispatch.ONE_TO_ALL",),
-            )
+            yield _unjoinable(node, made, chunks, protocol.name, where)
         given = dict(node.arguments)
         whole = node.id not in told and all(p.name in given for p in node.op.signature.ports if p.required)
         if _has_rows(made) and whole and all(isinstance(value, Constant) for value in given.values()):
@@ -203,6 +199,29 @@ def results_can_be_joined(subject: Subject) -> Iterator[Finding]:
                 *where,
                 help=("give it a record whose rows are to be split, or place it on one rank",),
             )
+
+
+def _unjoinable(
+    node: Node, made: StaticType, chunks: int, protocol: str, where: tuple[Label, tuple[Label, ...]]
+) -> Finding:
+    """A value without rows from every chunk: numbers can be reduced, of anything else there is only a list."""
+    if made.annotation in (bool, int, float):
+        return Finding(
+            "HF417",
+            f"'{node.label}' gives a {made} from each of {chunks} chunks, and no reduction says which number is the "
+            "result",
+            *where,
+            help=(
+                f'return hf.Metric(value), declared hf.Metric[{made}, Literal["mean"]]',
+                "or collect a list: Dispatch.ONE_TO_ALL",
+            ),
+        )
+    return Finding(
+        "HF413",
+        f"'{node.label}' gives a {made} from each of {chunks} chunks, which {protocol} cannot join",
+        *where,
+        help=("return a record of rows and metrics, or collect a list: Dispatch.ONE_TO_ALL",),
+    )
 
 
 def _has_rows(kind: PortType) -> bool:

@@ -7,10 +7,14 @@ from time import perf_counter
 from typing import Any
 
 from hfdsl.check import (
+    crossed,
+    definitions,
     filtered,
+    lowering,
     memory,
     models,
     placements,
+    repeatable,
     resources,
     results,
     sizes,
@@ -29,10 +33,14 @@ from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim
 
 PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    definitions.results_are_bound,
+    definitions.records_name_dims,
     wiring.misuses,
     wiring.mismatches,
     wiring.unused,
     results.results,
+    crossed.names_are_not_crossed,
+    repeatable.traces_agree,
     sizes.row_arithmetic,
     sizes.filtered_rows,
     filtered.enough_rows,
@@ -52,6 +60,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     resources.pools_fit_cluster,
     memory.memory_fits_gpus,
     tensor_groups.tensor_groups_stay,
+    lowering.values_can_be_sent,
 )
 
 
@@ -85,7 +94,7 @@ def examine(
     given: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
     known = {dim: number for dim, number in given.items() if _is_size(dim, number)}
     odd = {dim: number for dim, number in given.items() if dim not in known}
-    return Subject(graph, infer(graph), deployment, known, odd, caller_span(), cluster)
+    return Subject(graph, infer(graph), deployment, known, odd, caller_span(), cluster, body)
 
 
 def _is_size(dim: object, number: object) -> bool:

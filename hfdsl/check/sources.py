@@ -44,16 +44,27 @@ def _span(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
 
 def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
     """The argument that is wired to ``port`` in the call at ``call`` (the call itself where it cannot be told)."""
+    found = _argument(call, signature, port)
+    return call if found is None else _span(call.file, found)
+
+
+def argument_name(call: Span, signature: Signature, port: str) -> str | None:
+    """What the argument that is wired to ``port`` is called: a variable's or an attribute's own name."""
+    match _argument(call, signature, port):
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name
+    return None
+
+
+def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | None:
     found = _call_at(call)
     if found is None:
-        return call
+        return None
     for keyword in found.keywords:
         if keyword.arg == port:
-            return _span(call.file, keyword.value)
+            return keyword.value
     names = [p.name for p in signature.ports if not p.keyword_only] if signature else []
-    if port in names and names.index(port) < len(found.args):
-        return _span(call.file, found.args[names.index(port)])
-    return call
+    return found.args[names.index(port)] if port in names and names.index(port) < len(found.args) else None
 
 
 def _call_at(span: Span) -> ast.Call | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,6 +36,7 @@ class Subject:
     odd: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
     asked: Span = NOWHERE  # the call that asks for the check
     cluster: Cluster | None = None
+    body: Callable[..., Any] | None = None  # the dataflow itself
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.
@@ -85,12 +86,13 @@ class Subject:
         return Label(maker.span, f"'{maker.label}' makes {self.inference.values[node]}")
 
 
-def _sizes(kind: PortType) -> Iterator[Size]:
+def sizes_of(kind: PortType) -> Iterator[Size]:
+    """The dims that stand in a type."""
     if isinstance(kind, RecordType):
         for spec in schema(kind.record).fields.values():
             yield from spec.dims
     elif isinstance(kind, ListType):
-        yield from _sizes(kind.inner)
+        yield from sizes_of(kind.inner)
     elif not isinstance(kind, StaticType):
         yield from kind.dims
 
@@ -100,14 +102,14 @@ def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
     """The dims that a signature names, in its ports and its result."""
     found: dict[type[Dim], None] = {}
     for kind in (*(port.type for port in signature.ports), signature.returns):
-        found |= {atom: None for size in _sizes(kind) for atom in size.atoms if isinstance(atom, type)}
+        found |= {atom: None for size in sizes_of(kind) for atom in size.atoms if isinstance(atom, type)}
     return tuple(found)
 
 
 def input_dims(subject: Subject) -> tuple[type[Dim], ...]:
     """The dims of the records that the caller gives, or that the dataflow puts together."""
     records = [node.op.record for node in subject.graph.nodes if isinstance(node.op, (Input, Pack))]
-    sizes = (size for record in records for size in _sizes(RecordType(record)))
+    sizes = (size for record in records for size in sizes_of(RecordType(record)))
     return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if isinstance(atom, type)))
 
 

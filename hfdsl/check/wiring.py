@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from hfdsl.check import shapes
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
 from hfdsl.check.subject import Subject, signature_of
@@ -38,7 +39,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.CONTROL: (
         "HF207",
         "'{m.name}' asks for the value of '{m.subject}', which is not there before the program runs",
-        "decide inside a role or an hf.function; loops over hf.minibatches(x, n) and over plain Python values unroll",
+        "{decide}",
     ),
     MisuseKind.COMPUTE: (
         "HF208",
@@ -82,11 +83,29 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.NO_SYNC: ("HF707", "{m.subject}: {m.name}", ""),
     MisuseKind.PARAMETER: (
         "HF119",
-        "parameter '{m.name}' of '{m.subject}' {listed}: neither a record nor a role",
-        "annotate it with a class derived from hf.Batch or hf.Worker; a constant can be a variable of the module",
+        "parameter '{m.name}' of '{m.subject}' {m.candidates[0]}: neither a record nor a role",
+        "{m.candidates[1]}",
+    ),
+    MisuseKind.ROLE: (
+        "HF206",
+        "'{m.name}' on the role '{m.subject}': a dataflow calls registered methods of {listed} and nothing else",
+        "what a role knows stays in its workers: let a registered method give or change it",
+    ),
+    MisuseKind.OUTSIDER: (
+        "HF607",
+        "'{m.subject}': a worker of class {m.name} that is no parameter of the dataflow has no place to run",
+        "take it as a parameter, annotated {m.name}, and call its methods on that",
     ),
 }
 
+DECIDE = {
+    "": "decide inside a role or an hf.function; loops over hf.minibatches(x, n) and over plain Python values unroll",
+    "len()": "a size is a dim: what depends on it goes into a role, an hf.function or @hf.requires",
+    "iteration": "read columns by their names; rows are cut by hf.minibatches(x, n), whose loop unrolls",
+    "formatting": "print(x) shows what it stands for; format the numbers of what a step has returned",
+    "pickling": "return it from the dataflow, and save what a step has returned",
+}
+"""What to do instead, by what asks for a value."""
 
 OPERATORS = {
     "add": "+",
@@ -117,6 +136,11 @@ OPERATORS = {
     "abs": "abs()",
     "round": "round()",
     "divmod": "divmod()",
+    "floor": "math.floor()",
+    "ceil": "math.ceil()",
+    "trunc": "math.trunc()",
+    "delitem": "del [...]",
+    "enter": "with",
     "array": "a numpy function",
     "array_ufunc": "a numpy function",
     "torch_function": "a torch function",
@@ -131,6 +155,7 @@ def misuses(subject: Subject) -> Iterator[Finding]:
         fields = {
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
+            "decide": DECIDE.get(misuse.name, DECIDE[""]),
             "near": closest(misuse.name, misuse.candidates) if "{near}" in help_ else "",
             "makers": _column_makers(subject, misuse) if "{makers}" in help_ else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
@@ -177,9 +202,13 @@ def _misuse_related(subject: Subject, misuse: Misuse) -> Iterator[Label]:
 
 def mismatches(subject: Subject) -> Iterator[Finding]:
     """Every value that does not fit its port."""
+    seen: set[tuple[Span, str, Kind]] = set()
     for mismatch in subject.inference.mismatches:
-        finding = _mismatch(subject, mismatch)
+        # A value that grows in a loop differs in every round, each time by other numbers: the first tells it.
+        place = subject.graph.nodes[mismatch.node].span, mismatch.port, mismatch.kind
+        finding = _mismatch(subject, mismatch) if place not in seen else None
         if finding is not None:
+            seen.add(place)
             yield finding
 
 
@@ -203,7 +232,8 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
         related.append(Label(maker.span, f"registered with {maker.registration.name}"))
     if signature is not None and signature.span != NOWHERE:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
-    return Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), help=help_)
+    notes = shapes.notes(m)
+    return Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes, help_)
 
 
 def _actual(m: Mismatch) -> str:
@@ -227,10 +257,9 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
         case Kind.LIST:
             return "HF401", wired, _to_list(m)
         case Kind.DTYPE:
-            named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
-            return "HF220", wired, (f"convert it where it is made, .to(torch.{named}), and declare it so there",)
+            return shapes.dtypes(wired, m)
         case Kind.RANK:
-            return "HF210", f"{wired}: another number of dims", ()
+            return shapes.ranks(wired, m)
         case Kind.DIM:
             why = f" ({facts['want']} was bound by port '{facts['origin']}')" if facts["origin"] else ""
             differs = f"dim {facts['position']} is {facts['have']} where {facts['want']} is needed"

@@ -124,7 +124,7 @@ def test_the_wrong_column_is_a_finding() -> None:
         return hf.filter(rows, rows.x)  # type: ignore[arg-type]
 
     assert flow.check().codes == ("HF212",)
-    assert other.check().codes == ("HF220",)
+    assert other.check().codes == ("HF221",)
 
 
 def test_a_filter_after_a_filter_in_a_plan() -> None:

@@ -1,0 +1,75 @@
+"""Definitions: is what a called role method or function declares something that a program can be made of?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.subject import Subject, signature_of, sizes_of
+from hfdsl.graph.program import Input, Node
+from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
+from hfdsl.graph.spans import definition_span
+from hfdsl.types.batches import schema
+from hfdsl.types.dims import Size
+
+
+def _called(subject: Subject) -> Iterator[tuple[Node, Signature]]:
+    """Every signature that the program calls, with its first call."""
+    seen: set[int] = set()
+    for node in subject.graph.calls:
+        signature = signature_of(node)
+        if signature is not None and id(signature.body) not in seen:
+            seen.add(id(signature.body))
+            yield node, signature
+
+
+def _variables(sizes: Iterable[Size]) -> list[TypeVar]:
+    found = {atom for size in sizes for atom in size.atoms if isinstance(atom, TypeVar)}
+    return sorted(found, key=lambda variable: variable.__name__)
+
+
+def _left_open(kind: PortType) -> Iterable[Size]:
+    """The dims of a result that its call has to bind; of a record that is the row dim alone."""
+    inner = kind.inner if isinstance(kind, ListType) else kind
+    if isinstance(inner, RecordType):
+        row = schema(inner.record).row
+        return () if row is None else (row,)
+    return sizes_of(inner)
+
+
+def results_are_bound(subject: Subject) -> Iterator[Finding]:
+    """A type variable in a result is one that an input binds: nothing else says how long it is."""
+    for node, signature in _called(subject):
+        bound = {variable for port in signature.ports for variable in _variables(sizes_of(port.type))}
+        for variable in (v for v in _variables(_left_open(signature.returns)) if v not in bound):
+            ports = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
+            yield Finding(
+                "HF108",
+                f"'{variable.__name__}' in the result of '{node.label}', {signature.returns}, is bound by no port",
+                Label(signature.span, f"its ports: {ports}"),
+                (Label(node.span, "called here"),),
+                help=(f"name it in a port too, or write a dim of the program in its place: class {_dim(variable)}",),
+            )
+
+
+def records_name_dims(subject: Subject) -> Iterator[Finding]:
+    """The dims of a record are dims of the program: no call binds a type variable in one."""
+    kinds = [port.type for _, signature in _called(subject) for port in signature.ports]
+    kinds += [node.result for node in subject.graph.nodes]
+    given = {node.op.record for node in subject.graph.nodes if isinstance(node.op, Input)}
+    for record in dict.fromkeys(kind.record for kind in kinds if isinstance(kind, RecordType)):
+        for column, spec in schema(record).fields.items():
+            for variable in _variables(spec.dims if record in given else spec.dims[1:]):
+                yield Finding(
+                    "HF108",
+                    f"column '{column}' of '{record.__name__}' is {spec}, where the type variable "
+                    f"'{variable.__name__}' is bound by nothing",
+                    Label(definition_span(record)),
+                    help=(f"write a dim in its place: class {_dim(variable)}",),
+                )
+
+
+def _dim(variable: TypeVar) -> str:
+    name = variable.__name__
+    return f"{name[:1].upper()}{name[1:]}(hf.Dim): ..."

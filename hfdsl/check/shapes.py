@@ -1,0 +1,70 @@
+"""Shapes and dtypes that differ: what is to be said of the ways in which they often do."""
+
+from __future__ import annotations
+
+from hfdsl.graph.infer import Mismatch, MismatchKind
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dims import Atom, Size, constant
+from hfdsl.types.dtypes import Bool, DType, Int8, Int16, Int32, Int64, UInt8
+
+INTEGERS: frozenset[type[DType]] = frozenset({Int8, Int16, Int32, Int64, UInt8})
+
+
+def dtypes(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
+    """Of two dtypes; a mask of truth values and one of numbers select other rows or tokens when they index."""
+    named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
+    help_ = (f"convert it where it is made, .to(torch.{named}), and declare it so there",)
+    pair = {spec.dtype for spec in (m.formal, m.actual) if isinstance(spec, ColumnSpec)}
+    if Bool in pair and pair & INTEGERS:
+        return "HF221", f"{wired}: truth values select, whole numbers count or index", help_
+    return "HF220", wired, help_
+
+
+def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
+    """Of two numbers of dims; a trailing 1 is the one difference that arithmetic does not notice."""
+    if isinstance(m.formal, ColumnSpec) and isinstance(m.actual, ColumnSpec):
+        short, long = sorted((m.formal, m.actual), key=lambda spec: len(spec.dims))
+        if len(long.dims) == len(short.dims) + 1 and long.dims[-1] == constant(1):
+            other = f"[{', '.join(map(str, short.dims))}]"
+            change = (
+                "drop it where it is made, .squeeze(-1)"
+                if long is m.actual
+                else "add it where it is made, .unsqueeze(-1)"
+            )
+            return (
+                "HF215",
+                f"{wired}: a trailing dim of 1 broadcasts against {other} instead of failing",
+                (f"{change}, and declare it so there",),
+            )
+    return "HF210", f"{wired}: another number of dims", ()
+
+
+def notes(m: Mismatch) -> tuple[str, ...]:
+    """By how much two lengths differ, and which dims only look alike."""
+    if m.expected is None or m.found is None:
+        return ()
+    gap = m.found - m.expected
+    twins = _twins(m.expected, m.found)
+    if m.kind is not MismatchKind.DIM or twins or not m.expected.atoms or not m.found.atoms:
+        return twins
+    if all(coefficient > 0 for _, coefficient in gap.terms):
+        return (f"{m.found} is longer than {m.expected} by {gap}",)
+    if all(coefficient < 0 for _, coefficient in gap.terms):
+        return (f"{m.found} is shorter than {m.expected} by {m.expected - m.found}",)
+    return ()
+
+
+def _twins(want: Size, have: Size) -> tuple[str, ...]:
+    """Different dims of one name: a message about them alone would read as if nothing were wrong."""
+    return tuple(
+        f"these are two dims named {one.__name__}, {_path(one)} and {_path(other)}: define it once and import it"
+        for one in want.atoms
+        for other in have.atoms
+        if one is not other and one.__name__ == other.__name__
+    )
+
+
+def _path(atom: Atom) -> str:
+    name = getattr(atom, "__qualname__", atom.__name__)
+    kind = "" if isinstance(atom, type) else "the TypeVar "
+    return f"{kind}{getattr(atom, '__module__', '?')}.{name}"

@@ -1,0 +1,95 @@
+# mypy: disable-error-code="empty-body"
+"""Names are crossed only where each of two values has the other's port's name, and nothing else tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Dispatch, f32, register
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Both(hf.Batch):
+    new: f32[B, R]
+    old: f32[B, R]
+    other: f32[B, R]
+    weight: f32[B]
+
+
+class Trainer(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def ratio(self, new: f32[B, R], old: f32[B, R], *, other: f32[B, R] | None = None) -> Both: ...
+
+    @register(Dispatch.DP_PROTO)
+    def prefer(self, chosen: Both, rejected: Both) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def weigh(self, new: f32[B, R], weight: f32[B]) -> None: ...
+
+
+def codes(body: Callable[[Any, Any], object]) -> tuple[str, ...]:
+    @hf.dataflow
+    def program(both: Both, trainer: Trainer) -> object:
+        return body(both, trainer)
+
+    return program.check().codes
+
+
+def swapped_variables(both: Any, trainer: Any) -> object:
+    chosen, rejected = trainer.ratio(both.new, both.old), trainer.ratio(both.new, both.old)
+    return trainer.prefer(rejected, chosen), trainer.prefer(chosen=rejected, rejected=chosen)
+
+
+def swapped_attributes(both: Any, trainer: Any) -> object:
+    class Pair:
+        chosen = trainer.ratio(both.new, both.old)
+        rejected = both
+
+    return trainer.prefer(rejected=Pair.chosen, chosen=Pair.rejected)
+
+
+CROSSED = [
+    (lambda both, trainer: trainer.ratio(both.old, both.new), 1),
+    (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
+    (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
+    (swapped_variables, 2),
+    (swapped_attributes, 1),
+]
+
+
+@pytest.mark.parametrize(("body", "count"), CROSSED)
+def test_crossed_names_are_told(body: Callable[[Any, Any], object], count: int) -> None:
+    assert codes(body) == ("HF230",) * count
+
+
+def renamed(both: Any, trainer: Any) -> object:
+    rejected = trainer.ratio(both.new, both.old)
+    return trainer.prefer(rejected, both)  # one name alone says nothing
+
+
+STRAIGHT: list[Callable[[Any, Any], object]] = [
+    lambda both, trainer: trainer.ratio(both.new, both.old),
+    lambda both, trainer: trainer.ratio(both.old, both.old),
+    lambda both, trainer: trainer.ratio(both.old, both.other),
+    lambda both, trainer: trainer.ratio(both.other, both.new),
+    lambda both, trainer: trainer.ratio(*(both.new, both.old)),
+    renamed,
+]
+
+
+@pytest.mark.parametrize("body", STRAIGHT)
+def test_other_names_are_not(body: Callable[[Any, Any], object]) -> None:
+    assert codes(body) == ()
+
+
+def test_values_that_types_tell_apart_are_another_mistake() -> None:
+    assert "HF230" not in codes(lambda both, trainer: trainer.weigh(both.weight, both.new))
