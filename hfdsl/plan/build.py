@@ -17,6 +17,7 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
+from hfdsl.plan.driver import report_with_driver
 from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
 from hfdsl.plan.rows import rows_in
 from hfdsl.plan.traffic import columns_read, edges, row_bytes
@@ -46,7 +47,7 @@ def compile_dataflow(
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
     steps = _stages(_lifetimes(subject, steps), subject, groups)
     plan = Plan(subject.graph, subject.inference, deployment, dict(dims), groups, tuple(steps), (), layouts, report)
-    return replace(plan, edges=edges(plan))
+    return replace(plan, edges=edges(plan), report=report_with_driver(plan))
 
 
 # -- steps

@@ -181,11 +181,15 @@ def _here(plan: Plan, step: Step, rank: int, read: Read) -> bool:
     return layout.group == step.group and layout.holders[read.chunk] == rank
 
 
+def sizes_known(plan: Plan) -> bool:
+    """Whether the plan was compiled for sizes that give every value its number of rows."""
+    rows = [size for value in plan.inference.values if (size := rows_in(value)) is not None]
+    return all(atom in plan.dims for size in rows for atom in size.atoms if not isinstance(atom, Kept))
+
+
 def edges(plan: Plan) -> tuple[Edge, ...]:
     """What every step reads of every value; bytes where all sizes are known, after a filter the most that it can be."""
-    rows = [size for value in plan.inference.values if (size := rows_in(value)) is not None]
-    known = all(atom in plan.dims for size in rows for atom in size.atoms if not isinstance(atom, Kept))
-    table = row_table(plan, plan.dims, all_kept(plan, plan.dims)) if known else None
+    table = row_table(plan, plan.dims, all_kept(plan, plan.dims)) if sizes_known(plan) else None
     return tuple(edge for step in plan.steps for edge in _edges(plan, step, table))
 
 

@@ -1,0 +1,52 @@
+"""What a plan moves through the driver: little, or its one process is what every step waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from hfdsl.check.findings import Finding, Label, Report, order
+from hfdsl.check.sources import return_span
+from hfdsl.graph.program import Input
+from hfdsl.plan.filters import all_kept
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.rows import row_table
+from hfdsl.plan.show import amount
+from hfdsl.plan.traffic import columns_read, result_origins, row_bytes, sizes_known
+
+LIMIT = 1 << 30
+"""Bytes a step from which the driver is worth a warning: about a second of its time."""
+
+
+def report_with_driver(plan: Plan) -> Report:
+    """The plan's report, and a warning for every place where the driver has much to carry."""
+    found = (*plan.report.findings, *_findings(plan)) if sizes_known(plan) else plan.report.findings
+    return replace(plan.report, findings=order(found))
+
+
+def _findings(plan: Plan) -> Iterator[Finding]:
+    rows = row_table(plan, plan.dims, all_kept(plan, plan.dims)).rows
+
+    def carried(columns: Iterable[tuple[int, str]]) -> int:
+        own = {pair for pair in columns if not isinstance(plan.node(pair[0]).op, Input)}  # those come from the caller
+        return sum((row_bytes(plan.graph, *pair, plan.dims) or 0) * rows.get(pair[0], 0) for pair in own)
+
+    for step in plan.steps:
+        read = carried(columns_read(plan.graph, step.node)) if step.custom else 0
+        if read > LIMIT:
+            yield Finding(
+                "HF804",
+                f"'{step.label}' reads {amount(read)} a step through the driver: its protocol is a pair of functions, "
+                "which get whole values there",
+                Label(plan.node(step.node).span),
+                (Label(step.signature.span, "registered with a pair of functions"),),
+                help=("declare the protocol, hf.Protocol(...): what it sends goes from worker to worker",),
+            )
+    returned = carried(pair for ref in plan.graph.output.refs() for pair in result_origins(plan.graph, ref))
+    if returned > LIMIT:
+        yield Finding(
+            "HF804",
+            f"'{plan.name}' returns {amount(returned)} a step, all of which the driver fetches",
+            Label(return_span(plan.graph.span)),
+            help=("return metrics, or a record of fewer columns",),
+        )
