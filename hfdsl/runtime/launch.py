@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 
-from hfdsl.errors import ResourceError
+from hfdsl.check.lowering import unsendable_values
+from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.running import Processes, Running
@@ -16,12 +19,35 @@ def launch(
     """Start the processes of a plan.
 
     Raises:
-        ResourceError: HF518 for an unknown backend; see ``Plan.launch`` for the others.
+        ResourceError: HF518 for an unknown backend, HF801 for a module of the program that workers cannot import; see
+            ``Plan.launch`` for the others.
+        WiringError: HF802 where the program holds what cannot be sent to another process.
     """
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name}))
     if backend == "ray":
         from hfdsl.runtime.ray import RayBackend
 
-        return Running(plan, Processes(RayBackend(plan, seed, timeout, deadline, worker_env), {plan.name}))
+        try:
+            ray = RayBackend(plan, seed, timeout, deadline, worker_env)
+        except HfError as error:
+            raise _explained(plan, error) from error
+        return Running(plan, Processes(ray, {plan.name}))
     raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray'")
+
+
+def _explained(plan: Plan, error: HfError) -> HfError:
+    """What a pickler or an import on a worker has told, in terms of the program."""
+    if error.code == "HF802" and (found := next(unsendable_values(plan.graph, plan.deployment), None)):
+        return WiringError("HF802", found.message)  # a pickler tells the type alone, and not where it is
+    missing = re.search(r"outside of a role's method.*No module named '([\w.]+)'", error.message, re.DOTALL)
+    module = sys.modules.get(missing[1]) if missing else None
+    if module is None:
+        return error
+    file = getattr(module, "__file__", None) or "no file"
+    return ResourceError(
+        "HF801",
+        f"a worker cannot import '{module.__name__}', which this process has from {file}; classes and functions of a "
+        'module travel by its name: put its folder on PYTHONPATH, launch(..., worker_env={"PYTHONPATH": ...}), or '
+        "install it as a package",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -108,7 +109,7 @@ def start_actors(
             worker.hf_start.remote(RankContext(rank, len(workers), local, size, mesh, address, port), arguments)
             for rank, (worker, local, size) in places
         ]
-    except TypeError as error:
+    except (TypeError, pickle.PicklingError) as error:
         raise WiringError("HF802", f"an argument of {given.name}() cannot be sent to a worker: {error}") from error
     fetch(started)
     return address, port

@@ -105,6 +105,13 @@ class Reward(hf.Worker):
         return os.getpid()
 
 
+class Holder(Reward):
+    """A reward that is given things of all kinds."""
+
+    def __init__(self, tools: dict[str, object]) -> None:
+        self.tools = tools
+
+
 @hf.function(rows=hf.Grouped(GROUP))
 def centre(scores: Scores) -> Scores:
     groups = scores.reward.tensor.view(-1, GROUP)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.check.demand import UNITS, demands, room_for
-from hfdsl.errors import HfError, ResourceError, RoleError
+from hfdsl.errors import HfError, ResourceError, RoleError, WiringError
 from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p
 
@@ -314,3 +316,39 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
 def alive(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def test_a_value_that_cannot_be_sent_is_told_with_its_path(ray_cluster: Any) -> None:
+    placed = hf.Deployment(
+        actor=hf.place(p.Actor, p.Config(), pool=pool(1)),
+        reward=hf.place(p.Holder, {"lock": threading.Lock()}, pool=pool(1)),
+    )
+    plan = p.train.compile(placed, {p.B: 4, p.P: 2, p.R: 3})
+    assert plan.report.codes == ("HF802",)
+    text = r"HF802: role 'reward' is given tools\['lock'\], a lock, which cannot be sent to another process"
+    with pytest.raises(WiringError, match=text):
+        plan.launch("ray")
+    with plan.launch("local") as running:  # one process: nothing is sent
+        running.step(p.batch(4))
+
+
+def test_a_module_that_workers_cannot_import_is_told(ray_cluster: Any, tmp_path: Path) -> None:
+    file = tmp_path / "only_the_driver.py"
+    file.write_text("from tests.runtime import ray_programs as p\nclass Reward(p.Reward): ...\n", "utf-8")
+    spec = importlib.util.spec_from_file_location("only_the_driver", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        placed = hf.Deployment(
+            actor=hf.place(p.Actor, p.Config(), pool=pool(1)), reward=hf.place(module.Reward, pool=pool(1))
+        )
+        plan = p.train.compile(placed, {p.B: 4, p.P: 2, p.R: 3})
+        with pytest.raises(ResourceError, match=rf"HF801: a worker cannot import 'only_the_driver'.* from {file}"):
+            plan.launch("ray")
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        with plan.launch("ray", worker_env={"PYTHONPATH": path}) as running:  # what the message says helps
+            running.step(p.batch(4))
+    finally:
+        del sys.modules[spec.name]
