@@ -17,7 +17,6 @@ from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span, definition_span
 from hfdsl.graph.trace import SymbolicRole
 from hfdsl.types.batches import closest, schema
-from hfdsl.types.columns import ColumnSpec
 
 # kind of misuse -> code, message, help. Fields: {m} the misuse, {near} did you mean ...
 MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
