@@ -55,8 +55,11 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
                 help=(f"place {role.__name__} or a class derived from it",),
             )
-    lost = (MisuseKind.OUTSIDER, MisuseKind.PARAMETER)  # such a mistake leaves a place without its role
+    lost = (MisuseKind.OUTSIDER, MisuseKind.VARIADIC)  # such a mistake leaves places without their roles
+    misnamed = {misuse.name for misuse in subject.graph.misuses if misuse.kind is MisuseKind.PARAMETER}
     for name in spare if not any(misuse.kind in lost for misuse in subject.graph.misuses) else ():
+        if name in misnamed:
+            continue
         yield Finding(
             "HF508",
             f"'{name}' is placed but '{subject.graph.name}' has no such role",

@@ -80,6 +80,11 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "give it the whole record, and read the column from what it makes",
     ),
     MisuseKind.NO_SYNC: ("HF707", "{m.subject}: {m.name}", ""),
+    MisuseKind.VARIADIC: (
+        "HF119",
+        "parameter '{m.name}' of '{m.subject}' stands for any number of values: neither a record nor a role",
+        "give every record and role a parameter of its own",
+    ),
     MisuseKind.PARAMETER: (
         "HF119",
         "parameter '{m.name}' of '{m.subject}' {m.candidates[0]}: neither a record nor a role",

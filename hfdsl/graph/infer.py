@@ -305,10 +305,11 @@ def _kept(node: Node, group: int, call: _Call, values: list[Value], filters: dic
     taken, chosen = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
     if not isinstance(taken, RecordValue) or taken.rows is None:
         return taken
-    call.bound[ROWS], call.bound_by[ROWS] = taken.rows, "batch"
+    call.bound[ROWS], call.bound_by[ROWS], known = taken.rows, "batch", len(call.mismatches)
     if chosen is not None and LOST not in taken.rows.atoms:
         call.match("keep", ColumnSpec(Bool, (atom_size(ROWS),)), chosen, keep if isinstance(keep, Ref) else None)
-    if call.broken or LOST in taken.rows.atoms:
+    wrong = any(mismatch.kind is not MismatchKind.ROWS_UNKNOWN for mismatch in call.mismatches[known:])
+    if wrong or chosen is None or LOST in taken.rows.atoms:
         return RecordValue(taken.type, atom_size(LOST))
     kept = filters.setdefault((keep, group), Kept(len(filters) + 1, taken.rows / constant(group)))
     return RecordValue(taken.type, atom_size(kept) * constant(group))

@@ -167,6 +167,7 @@ class MisuseKind(Enum):
     CONTAINER = "a list, tuple or dict of symbolic values is passed to a call"
     NOT_A_RECORD = "an operation on rows was given something else"
     NO_SYNC = "a sync between roles that share no state"
+    VARIADIC = "a parameter of the dataflow takes any number of values"
     PARAMETER = "a parameter of the dataflow is neither a record nor a role"
     ROLE = "a role is used as a value"
     OUTSIDER = "a worker that is no parameter of the dataflow is called or made"

@@ -334,8 +334,7 @@ def trace(body: Callable[..., Any]) -> Graph:
     for name, parameter in inspect.signature(body).parameters.items():
         kind = hints.get(name)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            facts = "stands for any number of values", "give every record and role a parameter of its own"
-            tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, facts))
+            tracer.misuses.append(Misuse(MisuseKind.VARIADIC, span, body.__name__, name))
         elif isinstance(kind, type) and issubclass(kind, Worker):
             roles[name] = kind
             arguments[name] = SymbolicRole(tracer, name, kind)
