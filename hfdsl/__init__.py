@@ -20,6 +20,7 @@ from hfdsl.protocols.call import Call, current_call
 from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.placement import At, Partial, Replicated, Sharded, Varying
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import register, requires
 from hfdsl.protocols.state import exports, loads, reads, writes
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Add",
+    "At",
     "Batch",
     "Call",
     "CheckError",
@@ -55,16 +57,20 @@ __all__ = [
     "Mul",
     "Nodes",
     "Obj",
+    "Partial",
     "PerRank",
     "PerStage",
     "Placement",
     "Protocol",
     "ProtocolError",
+    "Replicated",
     "Report",
     "ResourceError",
     "ResourcePool",
     "RoleError",
+    "Sharded",
     "SizeError",
+    "Varying",
     "Whole",
     "WiringError",
     "Worker",

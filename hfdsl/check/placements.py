@@ -9,18 +9,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject
 from hfdsl.check.trials import works
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
-from hfdsl.graph.infer import RecordValue
-from hfdsl.graph.program import Constant, MisuseKind, Node, Operand, Ref, RoleCall
+from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.graph.spans import definition_span
-from hfdsl.protocols.kinds import PerRank
-from hfdsl.protocols.mesh import axis_size
-from hfdsl.protocols.placement import At, Sharded, default_leaves, faults
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
@@ -132,17 +127,6 @@ def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
             )
 
 
-FAULTS = {
-    "HF403": "which takes one part of the rows and loses the others",
-    "HF404": "where the output is not: a pipeline leaves it on its last stage",
-    "HF405": "which joins equal copies, so that every row comes several times",
-}
-
-
-def _legal(leaves: object) -> str:
-    return "join" if isinstance(leaves, Sharded) else "last" if isinstance(leaves, At) else "first"
-
-
 def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
     """A protocol's axes are on the role's mesh, and a method that needs all rows is not given a part of them."""
     for node in subject.graph.nodes:
@@ -156,17 +140,6 @@ def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
         except HfError as error:
             yield Finding(error.code, f"'{node.label}': {error.message}", Label(node.span), where)
             continue
-        value = subject.inference.values[node.id]
-        if isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None):
-            for axis, code in faults(protocol, placement.mesh).items():
-                pick = dict(protocol.picks)[axis]
-                yield Finding(
-                    code,
-                    f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {FAULTS[code]}",
-                    Label(node.span, f"{axis_size(placement.mesh, axis)} coordinates along {axis}"),
-                    (*where, Label(node.op.signature.span, f"registered with {protocol.name}")),
-                    help=(f"collect {axis}={_legal(default_leaves(protocol)[axis])!r}",),
-                )
         split = protocol.splits and chunks > 1 and any(_has_rows(port.type) for port in node.op.signature.ports)
         if split and isinstance(node.op.signature.rows, WholeRows):
             yield Finding(
@@ -231,33 +204,3 @@ def _has_rows(kind: PortType) -> bool:
     if isinstance(kind, RecordType):
         return schema(kind.record).row is not None
     return isinstance(kind, (ColumnSpec, ObjSpec))
-
-
-def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:
-    """A list has one value for each rank that takes one."""
-    for node in subject.graph.nodes:
-        placement = subject.placement(node)
-        if not isinstance(node.op, RoleCall) or placement is None or not node.op.signature.per_rank:
-            continue
-        for port, operand in node.arguments:
-            length = _length(subject, operand)
-            if length not in (None, placement.mesh.world_size):
-                yield Finding(
-                    "HF411",
-                    f"port '{port}' of '{node.label}' gets a list of {length}, one value for each of "
-                    f"{placement.mesh.world_size} ranks is needed",
-                    Label(argument_span(node.span, node.op.signature, port), f"a list of {length}"),
-                    (Label(placement.span, f"placed on {placement.mesh}"),),
-                )
-
-
-def _length(subject: Subject, operand: Operand) -> int | None:
-    """How many values a list has, as far as it is known."""
-    if isinstance(operand, Constant):
-        return len(operand.value) if isinstance(operand.value, (list, tuple, PerRank)) else None
-    maker = subject.graph.nodes[operand.node] if isinstance(operand, Ref) else None
-    placement = subject.placement(maker) if maker else None
-    if maker is None or placement is None or not isinstance(maker.op, RoleCall):
-        return None
-    protocol = maker.op.signature.protocol
-    return len(protocol.collected(placement.mesh)) if protocol is not None and not protocol.joins else None

@@ -111,75 +111,85 @@ def holds(text: str, known: Known) -> tuple[Answer, str]:
         DefinitionError: HF114 for what is no arithmetic, HF323 for an unknown name.
     """
     used: dict[str, Fraction | None] = {}
-    verdict = _evaluate(_parsed(text), known, used)
-    shown = " and ".join(f"{name} = {value if value is not None else '?'}" for name, value in used.items())
+    expression = parsed(text)
+    try:
+        verdict = evaluate(expression, known, used)
+    except ZeroDivisionError:  # what divides by zero does not hold
+        return Answer.REFUTED, _listed(used)
+    shown = _listed(used)
+    if isinstance(expression, ast.Compare):
+        sides = [side for side in (expression.left, *expression.comparators) if not isinstance(side, ast.Constant)]
+        if not all(isinstance(side, ast.Name) for side in sides):
+            values = {ast.unparse(side): evaluate(side, known) for side in sides}
+            rest = {name: value for name, value in used.items() if name not in values}
+            shown = f"{_listed(values)}, with {_listed(rest)}" if rest else _listed(values)
     if verdict is None:
         return Answer.UNKNOWN, shown
     return (Answer.PROVED if verdict else Answer.REFUTED), shown
 
 
-def _evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None]) -> Any:
-    """The value of an expression; None where it hangs on an unknown size."""
+def _listed(values: Mapping[str, Fraction | bool | None]) -> str:
+    return " and ".join(f"{name} = {value if value is not None else '?'}" for name, value in values.items())
+
+
+def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | None = None) -> Any:
+    """The value of an expression; None where it hangs on an unknown size. ``used`` is told the names it looks up.
+
+    Raises:
+        DefinitionError: HF114 for what is no arithmetic, HF323 for an unknown name.
+        ZeroDivisionError: where it divides by zero.
+    """
     match node:
         case ast.Constant(value) if isinstance(value, (int, float)) and math.isfinite(value):
             return Fraction(value)
         case ast.Name(name):
-            used[name] = known.lookup(name)
-            return used[name]
+            number = known.lookup(name)
+            if used is not None:
+                used[name] = number
+            return number
         case ast.UnaryOp(ast.USub(), operand):
-            value = _evaluate(operand, known, used)
+            value = evaluate(operand, known, used)
             return None if value is None else Fraction(-value)
         case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
-            a, b = _evaluate(left, known, used), _evaluate(right, known, used)
+            a, b = evaluate(left, known, used), evaluate(right, known, used)
             if a is None or b is None:
                 return None
-            if b == 0 and isinstance(op, (ast.Mod, ast.FloorDiv, ast.Div)):
-                return False  # a requirement that divides by zero does not hold
             return Fraction(_ARITHMETIC[type(op)](a, b))
         case ast.Compare(left, ops, rights) if all(type(op) in _COMPARISONS for op in ops):
-            values = [_evaluate(part, known, used) for part in (left, *rights)]
+            values = [evaluate(part, known, used) for part in (left, *rights)]
             if any(value is None for value in values):
                 return None
             return all(_COMPARISONS[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False))
         case ast.BoolOp(op, parts):
-            values = [_evaluate(part, known, used) for part in parts]
             decided = isinstance(op, ast.Or)  # one true part decides "or", one false part decides "and"
-            if any(value is not None and bool(value) is decided for value in values):
-                return decided
-            return None if any(value is None for value in values) else not decided
+            values = []
+            for part in parts:  # and what stands after it is not evaluated, as in Python
+                values.append(evaluate(part, known, used))
+                if values[-1] is not None and bool(values[-1]) is decided:
+                    return decided
+            return None if None in values else not decided
     raise DefinitionError("HF114", f"'{ast.unparse(node)}' is no arithmetic over dims and config fields")
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> ast.expr:
+def parsed(text: str) -> ast.expr:
+    """A requirement as a tree."""
     return ast.parse(text.strip(), mode="eval").body
 
 
 @lru_cache(maxsize=256)
 def names(text: str) -> tuple[str, ...]:
     """The names in a requirement, each once."""
-    return tuple(dict.fromkeys(n.id for n in ast.walk(_parsed(text)) if isinstance(n, ast.Name)))
-
-
-def divisibility(text: str, known: Known) -> tuple[str, int] | None:
-    """The dim and the divisor of a requirement ``DIM % number == 0``; None for any other."""
-    match _parsed(text):
-        case ast.Compare(ast.BinOp(ast.Name(dim), ast.Mod(), divisor), [ast.Eq()], [ast.Constant(0)]) if (
-            dim in known.sizes
-        ):
-            try:
-                number = _evaluate(divisor, known, {})
-            except DefinitionError:
-                return None  # told where requirements are evaluated
-            if isinstance(number, Fraction) and number.denominator == 1 and number >= 1:
-                return dim, int(number)
-    return None
+    return tuple(dict.fromkeys(n.id for n in ast.walk(parsed(text)) if isinstance(n, ast.Name)))
 
 
 def remainder(text: str, known: Known) -> str | None:
     """The division behind a requirement ``a % b == 0`` in numbers; None for any other."""
-    match ast.parse(text.strip(), mode="eval").body:
+    match parsed(text):
         case ast.Compare(ast.BinOp(left, ast.Mod(), right), [ast.Eq()], [ast.Constant(0)]):
-            a, b = _evaluate(left, known, {}), _evaluate(right, known, {})
+            try:
+                a, b = evaluate(left, known), evaluate(right, known)
+            except ZeroDivisionError:
+                return None
             return f"{a} % {b} = {a % b}" if a is not None and b else None
     return None

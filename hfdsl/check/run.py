@@ -7,21 +7,26 @@ from time import perf_counter
 from typing import Any
 
 from hfdsl.check import (
+    collects,
     crossed,
     definitions,
     filtered,
     lowering,
     memory,
     models,
+    padding,
     placements,
     repeatable,
     resources,
     results,
     sizes,
+    solving,
     state,
     tensor_groups,
+    told,
     wiring,
 )
+from hfdsl.check.bindings import across
 from hfdsl.check.findings import Finding, Label, Report, order
 from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.deploy.cluster import Cluster
@@ -30,7 +35,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
 from hfdsl.graph.spans import caller_span, definition_span
 from hfdsl.graph.trace import trace
-from hfdsl.types.dims import Dim
+from hfdsl.types.dims import Dim, Sizes
 
 PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     definitions.results_are_bound,
@@ -41,20 +46,23 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     results.results,
     crossed.names_are_not_crossed,
     repeatable.traces_agree,
-    sizes.row_arithmetic,
+    solving.row_arithmetic,
     sizes.filtered_rows,
     filtered.enough_rows,
     sizes.rows_split_alike,
     sizes.whole_sizes,
     sizes.dims_are_known,
-    sizes.requirements,
+    told.row_dims_are_told,
+    solving.requirements,
+    padding.pad_rows_count_for_nothing,
     placements.roles_have_places,
     placements.meshes_fill_pools,
     placements.pools_are_told_apart,
     placements.constructors_take_arguments,
     placements.protocols_fit_meshes,
+    collects.values_are_kept,
     placements.results_can_be_joined,
-    placements.lists_fit_ranks,
+    collects.lists_fit_ranks,
     state.weights_are_fresh,
     models.classes_fit_meshes,
     resources.pools_fit_cluster,
@@ -67,7 +75,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
 def check(
     body: Callable[..., Any],
     deployment: Deployment | None,
-    dims: Mapping[type[Dim], int],
+    dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
 ) -> Report:
     """The report on a dataflow: every finding of every pass."""
@@ -82,7 +90,7 @@ def check(
 def examine(
     body: Callable[..., Any],
     deployment: Deployment | None,
-    dims: Mapping[type[Dim], int],
+    dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
 ) -> Subject:
     """The traced program with its inferred sizes.
@@ -92,23 +100,31 @@ def examine(
     """
     graph = trace(body)
     given: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
-    known = {dim: number for dim, number in given.items() if _is_size(dim, number)}
-    odd = {dim: number for dim, number in given.items() if dim not in known}
-    return Subject(graph, infer(graph), deployment, known, odd, caller_span(), cluster, body)
+    sizes = {dim: found for dim, size in given.items() if (found := _sizes_of(dim, size))}
+    odd = {dim: size for dim, size in given.items() if dim not in sizes}
+    first = {dim: several[0] for dim, several in sizes.items()}
+    several = {dim: several for dim, several in sizes.items() if len(several) > 1}
+    return Subject(graph, infer(graph), deployment, first, odd, caller_span(), cluster, body, several)
 
 
-def _is_size(dim: object, number: object) -> bool:
-    whole = isinstance(number, int) and not isinstance(number, bool) and number >= 1
-    return whole and isinstance(dim, type) and issubclass(dim, Dim)
+def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
+    """The sizes given for a dim, each once; none where one of them is no size."""
+    sizes: tuple[Any, ...] = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
+    return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 
 def judge(subject: Subject, start: float) -> Report:
     """Ask every pass."""
+    told = across(subject, _findings) if subject.several else _findings(subject)
+    milliseconds = (perf_counter() - start) * 1000
+    facts = f" ({len(subject.graph.nodes)} nodes, {len(subject.graph.roles)} roles, {milliseconds:.1f} ms)"
+    return Report(subject.graph.name, order(told), facts)
+
+
+def _findings(subject: Subject) -> list[Finding]:
     found: dict[tuple[object, ...], Finding] = {}
     for finding in (finding for one_pass in PASSES for finding in one_pass(subject)):
         # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
         found.setdefault((finding.code, finding.primary.span, finding.message), finding)
-    findings = order(list(found.values()))
-    milliseconds = (perf_counter() - start) * 1000
-    facts = f" ({len(subject.graph.nodes)} nodes, {len(subject.graph.roles)} roles, {milliseconds:.1f} ms)"
-    return Report(subject.graph.name, findings, facts)
+    return list(found.values())

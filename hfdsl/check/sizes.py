@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from math import lcm
 from typing import TypeAlias
 
+from hfdsl.check.arithmetic import Terms, divisibility, limit
 from hfdsl.check.filtered import filtered, unknown_rows
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repairs import Search
-from hfdsl.check.requirements import Known, divisibility, holds, names
-from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, signature_of
+from hfdsl.check.repairs import Demand
+from hfdsl.check.requirements import Known, holds, names
+from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, row_dims, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
+from hfdsl.protocols.placement import faults
 from hfdsl.protocols.register import requirements_of
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Answer, Dim, Size, atom_size, constant
@@ -41,10 +43,35 @@ class Divides:
     others: tuple[Label, ...] = ()
 
     @property
+    def demand(self) -> Demand:
+        """The constraint alone."""
+        return Demand(self.size, self.divisor)
+
+    @property
     def need(self) -> str:
         """The constraint in words."""
         parts = lcm(*(factor.denominator for _, factor in self.size.terms))  # B/3 is whole where 3 divides B
         return f"{self.divisor * parts} must divide {self.size * constant(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A requirement that bounds a size from one side."""
+
+    demand: Demand
+    node: Node
+    text: str
+    where: str
+
+    @property
+    def need(self) -> str:
+        """The constraint in words."""
+        return f"{self.text} with {self.where}" if self.where else self.text
+
+    @property
+    def why(self) -> str:
+        """The same, for a label."""
+        return f"the requirement {self.text}"
 
 
 def argument_rows(subject: Subject, node: Node) -> dict[str, Size]:
@@ -79,16 +106,35 @@ def row_ratio(rows: Size, first: Size) -> Fraction | None:
     return (rows / first).value if len(first.terms) == 1 else None
 
 
+def rows_are_alike(subject: Subject, one: Size, other: Size) -> Answer:
+    """Whether two numbers of rows are the same with the given sizes; what a filter keeps is as many as nothing else."""
+    one, other = subject.known(one), subject.known(other)
+    answer = one.equals(other)
+    return Answer.REFUTED if answer is Answer.UNKNOWN and (filtered(one) or filtered(other)) else answer
+
+
 def rows_split_alike(subject: Subject) -> Iterator[Finding]:
     """Arguments of one call are cut alike: a row of one must go with the same rows of the others."""
     for node in subject.graph.nodes:
-        chunks = _chunks(subject, node)
+        chunks = chunks_of(subject, node)
         if chunks is None:
             continue
         (first, rows), *others = argument_rows(subject, node).items() or [("", constant(1))]
         for port, size in others:
             ratio = row_ratio(size, rows)
-            if ratio is None or (ratio != 1 and _pads(node)):
+            alike = rows_are_alike(subject, size, rows)
+            if alike is Answer.PROVED or (ratio is not None and not _pads(node)):
+                continue
+            if ratio is None and alike is Answer.UNKNOWN:
+                open_ = dict.fromkeys((*subject.known(size).atoms, *subject.known(rows).atoms))
+                yield Finding(
+                    "HF319",
+                    f"cannot decide before launch whether '{node.label}' can split its arguments alike: port '{port}' "
+                    f"has {size} rows and port '{first}' has {rows}",
+                    Label(node.span, f"for a split over {chunks} chunks"),
+                    help=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in open_)}}}",),
+                )
+            else:
                 why = "padding keeps no such pairs" if ratio is not None else "which rows belong together is unknown"
                 yield Finding(
                     "HF420",
@@ -104,7 +150,7 @@ def _pads(node: Node) -> bool:
     return registration is not None and registration.pad is not None
 
 
-def _chunks(subject: Subject, node: Node) -> int | None:
+def chunks_of(subject: Subject, node: Node) -> int | None:
     """How many chunks a call splits its arguments into, where it does."""
     placement = subject.placement(node)
     protocol = node.op.signature.protocol if isinstance(node.op, RoleCall) else None
@@ -137,11 +183,17 @@ def constraints(subject: Subject) -> Iterator[Divides]:
                     yield Divides(rows, group, node, "HF313", f"whole groups of {group}", told)
             case RoleCall(_, signature):
                 yield from _split(subject, node, signature)
+                yield from _cut(subject, node, signature)
                 yield from _required(subject, node, signature)
             case FunctionCall(signature):
                 yield from _grouped(subject, node, signature)
                 yield from _required(subject, node, signature)
+        given = argument_rows(subject, node).values() if isinstance(node.op, (RoleCall, FunctionCall)) else ()
         made = value.rows if isinstance(value, RecordValue) and not isinstance(node.op, MiniBatch) else None
+        for dim, bound in subject.inference.bindings[node.id].items() if given else ():
+            if bound not in given and bound != made and subject.known(bound).value is not None:
+                told = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number"
+                yield Divides(bound, 1, node, "HF303", f"a whole number for {dim.__name__}", told)
         if made is not None and LOST not in made.atoms:
             told = f"'{node.label}' would have {{rows}} rows, which is no whole number"
             yield Divides(made, 1, node, "HF303", "a whole number of rows", told)
@@ -157,7 +209,7 @@ def _grouped(subject: Subject, node: Node, signature: Signature) -> Iterator[Div
 
 
 def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
-    placement, protocol, chunks = subject.placement(node), signature.protocol, _chunks(subject, node)
+    placement, protocol, chunks = subject.placement(node), signature.protocol, chunks_of(subject, node)
     yield from _grouped(subject, node, signature)
     if chunks is None or placement is None or protocol is None:
         return
@@ -178,28 +230,65 @@ def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divid
         yield Divides(rows, chunks, node, "HF310", f"an even split {over}", told, (placed,))
 
 
+def _cut(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
+    """A body that says that it leaves its rows split leaves equal parts."""
+    placement, protocol, made = subject.placement(node), signature.protocol, subject.inference.rows(node.id)
+    if signature.registration is None or not signature.registration.cuts or placement is None or protocol is None:
+        return
+    if made is None or LOST in made.atoms or faults(protocol, placement.mesh, dict(signature.registration.leaves)):
+        return
+    parts = len(protocol.collected(placement.mesh)) if protocol.joins else 1
+    if parts > (chunks_of(subject, node) or 1):
+        where = Label(placement.span, f"placed on {placement.mesh}")
+        told = f"'{node.label}': {{rows}} rows do not make {parts} equal parts, one for each rank that is collected"
+        yield Divides(made, parts, node, "HF310", f"{parts} equal parts", told, (where,))
+
+
 def _required(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
     """Requirements of the form ``size % number == 0`` are constraints like any split."""
-    for text in _decidable(subject, node, signature):
-        found = divisibility(text, known_names(subject, node))
+    for text, terms in _decidable(subject, node, signature):
+        found = divisibility(text, terms)
         if found is not None:
-            size = _sizes(subject, node)[found[0]]
             told = f"'{node.label}' requires {text}, but {{rows}}"
-            others = _imposed(subject, node, signature, text)
-            yield Divides(size, found[1], node, "HF322", f"the requirement {text}", told, others)
+            others = imposed(subject, node, signature, text)
+            yield Divides(*found, node, "HF322", f"the requirement {text}", told, others)
 
 
-def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[str]:
-    """The requirements of a method, less those that ask for the config of a role which cannot be built (HF516)."""
-    if not requirements_of(signature.body):
+def limits(subject: Subject) -> Iterator[Limit]:
+    """The requirements that bound a size from one side."""
+    for node in subject.graph.nodes:
+        signature = signature_of(node)
+        for text, terms in _decidable(subject, node, signature) if signature else ():
+            found = limit(text, terms)
+            if found is not None:
+                told = {name: terms.sizes.get(name, terms.known.lookup(name)) for name in names(text)}
+                where = " and ".join(f"{name} = {size}" for name, size in told.items() if name != str(size))
+                yield Limit(Demand(found[0], strict=found[1]), node, text, where)
+
+
+def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[tuple[str, Terms]]:
+    """The requirements of a method with what their names stand for, less those that another mistake hides.
+
+    They ask for the config of a role which cannot be built (HF516), or for rows that the call is not given.
+    """
+    texts = requirements_of(signature.body)
+    if not texts:
         return
-    built, dims = subject.config(node) is not None, _sizes(subject, node)
-    yield from (text for text in requirements_of(signature.body) if built or set(names(text)) <= set(dims))
+    chunks = None if _pads(node) else chunks_of(subject, node)
+    dims = dims_of_call(subject, node)
+    terms = Terms(dims, known_names(subject, node), call_rows(subject, node), chunks or 1)
+    built = subject.config(node) is not None
+    bound = subject.inference.bindings[node.id]
+    hidden = {atom.__name__ for port in signature.ports for atom in row_dims(port.type) if atom not in bound}
+    for text in texts:
+        named = set(names(text))
+        if (built or named <= set(dims)) and named.isdisjoint(hidden):
+            yield text, terms
 
 
-def _imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tuple[Label, ...]:
+def imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tuple[Label, ...]:
     """Where a requirement is declared, and where the config that it names is given."""
-    placement, dims = subject.placement(node), _sizes(subject, node)
+    placement, dims = subject.placement(node), dims_of_call(subject, node)
     declared = Label(signature.span, f"declared with requires({text!r})")
     fields = [name for name in names(text) if name not in dims]
     if placement is None or not fields:
@@ -210,7 +299,7 @@ def _imposed(subject: Subject, node: Node, signature: Signature, text: str) -> t
     )
 
 
-def _sizes(subject: Subject, node: Node) -> dict[str, Size]:
+def dims_of_call(subject: Subject, node: Node) -> dict[str, Size]:
     """The dims that a requirement may name: those that the call binds, and all others of its signature."""
     bound = {atom.__name__: size for atom, size in subject.inference.bindings[node.id].items()}
     signature = signature_of(node)
@@ -220,65 +309,14 @@ def _sizes(subject: Subject, node: Node) -> dict[str, Size]:
 
 def known_names(subject: Subject, node: Node) -> Known:
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
-    sizes = {name: subject.known(size) for name, size in _sizes(subject, node).items()}
+    sizes = {name: subject.known(size) for name, size in dims_of_call(subject, node).items()}
     return Known(sizes, subject.placement(node), isinstance(node.op, RoleCall), subject.config(node) or {})
-
-
-def row_arithmetic(subject: Subject) -> Iterator[Finding]:
-    """One finding for all splits that the same sizes upset, with sizes that satisfy every constraint of the program."""
-    demands = list({(d.size, d.divisor, d.why, d.node.span): d for d in constraints(subject)}.values())
-    answers = [(d, subject.known(d.size).divisible_by(d.divisor)) for d in demands]
-    for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
-        yield _uneven(subject, broken, demands)
-    unknown = [d for d, answer in answers if answer is Answer.UNKNOWN and not filtered(d.size)]
-    for atoms, open_ in _by_dims(unknown):
-        if _misgiven(subject, atoms):
-            continue
-        needs = ", ".join(dict.fromkeys(d.need for d in open_))
-        yield Finding(
-            "HF319",
-            f"cannot decide before launch whether the rows work out: {needs}",
-            Label(open_[0].node.span, f"for {open_[0].why}"),
-            tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
-            help=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
-        )
 
 
 def filtered_rows(subject: Subject) -> Iterator[Finding]:
     """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding."""
     if any(isinstance(node.op, Filter) for node in subject.graph.nodes):
         yield from unknown_rows(subject, constraints(subject))
-
-
-def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
-    """Whether the size of one of these dims was given and is none: that is told, and that it lacks is no news."""
-    odd = {getattr(dim, "__name__", str(dim)) for dim in subject.odd}
-    return EVERYTHING in odd or not odd.isdisjoint(names)
-
-
-def _by_dims(demands: list[Divides]) -> Iterator[tuple[tuple[str, ...], list[Divides]]]:
-    groups: dict[tuple[str, ...], list[Divides]] = {}
-    for demand in demands:
-        groups.setdefault(tuple(atom.__name__ for atom in demand.size.atoms), []).append(demand)
-    yield from groups.items()
-
-
-def _uneven(subject: Subject, broken: list[Divides], demands: list[Divides]) -> Finding:
-    first = broken[0]
-    rows = subject.known(first.size).value
-    given = ", ".join(f"{d} = {n}" for d, n in subject.dims.items() if d in first.size.atoms)
-    shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
-    rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
-    message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
-    related = [Label(d.node.span, f"for {d.why}: {d.need}") for d in broken[1:]]
-    return Finding(
-        first.code,
-        f"{message}: {rest}" if rest and first.code != "HF322" else message,
-        Label(first.node.span, first.need),
-        (*first.others, *related),
-        notes=(f"with {given}",) if given and shown != given else (),
-        help=tuple(fix for dim in first.size.atoms if (fix := _repair(subject, dim, demands, broken))),
-    )
 
 
 Key: TypeAlias = tuple[object, ...]
@@ -291,28 +329,11 @@ def refuted(subject: Subject) -> set[Key]:
         for d in constraints(subject)
         if subject.known(d.size).divisible_by(d.divisor) is Answer.REFUTED
     }
-    keys |= {(node.id, text) for node, _, text, answer, _ in _undivided(subject) if answer is Answer.REFUTED}
-    pairs = [(m, m.expected, m.found) for m in subject.inference.mismatches]
-    return keys | {
-        (m.node, m.port) for m, want, have in pairs if want and have and subject.known(want) != subject.known(have)
-    }
-
-
-def _repair(subject: Subject, dim: object, demands: list[Divides], broken: list[Divides]) -> str | None:
-    """The nearest sizes of one dim for which every constraint of the program holds; other dims stay as they are."""
-    if not isinstance(dim, type) or not issubclass(dim, Dim) or dim not in subject.dims:
-        return None
-    before, mine = refuted(subject), {(d.node.id, d.why) for d in broken}
-    rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
-    partly = [(d.size.substitute(rest), d.divisor) for d in demands if dim in d.size.atoms]
-
-    def tried(number: int) -> bool:
-        after = refuted(replace(subject, dims={**subject.dims, dim: number}))
-        return after <= before and not after & mine
-
-    decided = [(size, divisor) for size, divisor in partly if size.atoms == (dim,)]
-    found = Search(dim, subject.dims[dim], decided, tried).nearest()
-    return f"set {dim} to {' or '.join(map(str, found))}: every split and requirement then works out" if found else None
+    keys |= {(node.id, text) for node, _, text, answer, _ in undivided(subject) if answer is Answer.REFUTED}
+    for m in subject.inference.mismatches:
+        if m.expected and m.found and rows_are_alike(subject, m.expected, m.found) is Answer.REFUTED:
+            keys.add((m.node, m.port))
+    return keys
 
 
 def whole_sizes(subject: Subject) -> Iterator[Finding]:
@@ -348,31 +369,16 @@ def dims_are_known(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _undivided(subject: Subject) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:
+def undivided(subject: Subject) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:
     """The requirements that are not solved together with all splits, each with the answer and the numbers behind it."""
     for node in subject.graph.nodes:
         signature = signature_of(node)
-        for text in _decidable(subject, node, signature) if signature else ():
-            known = known_names(subject, node)
-            if signature and divisibility(text, known) is None:
+        for text, terms in _decidable(subject, node, signature) if signature else ():
+            values = [size.value for name, size in terms.known.sizes.items() if name in names(text)]
+            if any(value is not None and value.denominator != 1 for value in values):
+                continue  # told where it is made: rows that are not whole
+            if signature and divisibility(text, terms) is None:
                 try:
-                    yield node, signature, text, *holds(text, known)
+                    yield node, signature, text, *holds(text, terms.known)
                 except DefinitionError as error:
                     yield node, signature, text, error, ""
-
-
-def requirements(subject: Subject) -> Iterator[Finding]:
-    """``hf.requires`` of role methods and functions, with the rows of the call and the fields of the role's config."""
-    for node, signature, text, answer, shown in _undivided(subject):
-        placement, where = subject.placement(node), f"'{node.label}' requires {text}"
-        if isinstance(answer, DefinitionError):
-            placed = (Label(placement.span, "placed here"),) if placement and answer.code == "HF323" else ()
-            yield Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
-        elif answer is Answer.REFUTED:
-            others = _imposed(subject, node, signature, text)
-            yield Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), others)
-        elif _misgiven(subject, names(text)):
-            continue
-        elif answer is Answer.UNKNOWN and (placement or (subject.deployment and isinstance(node.op, FunctionCall))):
-            message = f"cannot decide before launch whether {text} holds for '{node.label}' ({shown})"
-            yield Finding("HF319", message, Label(node.span, "calls it"), (Label(signature.span, f"requires {text}"),))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from hfdsl.check.findings import Label
@@ -19,6 +20,7 @@ from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, St
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.protocols.register import registered_methods
 from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size, constant
 
 EVERYTHING = "<dims>"
@@ -37,6 +39,7 @@ class Subject:
     asked: Span = NOWHERE  # the call that asks for the check
     cluster: Cluster | None = None
     body: Callable[..., Any] | None = None  # the dataflow itself
+    several: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)  # dims with more sizes than one
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.
@@ -80,6 +83,20 @@ class Subject:
                     self._made.setdefault((type(node.op), node.label, value.type), node)
         return ((node, made) for (_, _, made), node in self._made.items())
 
+    def named(self, dim: type[Dim]) -> str:
+        """A dim, with its size where it has several."""
+        return f"{dim} = {self.dims[dim]}" if dim in self.several else str(dim)
+
+    def bindings(self) -> Iterator[Subject]:
+        """The program with each combination of its sizes."""
+        for sizes in product(*self.several.values()):
+            yield replace(self, dims={**self.dims, **dict(zip(self.several, sizes, strict=True))})
+
+    def with_this(self, dim: type[Dim]) -> list[Subject]:
+        """The bindings that have the size of ``dim`` which this one has; this one first."""
+        others = (each for each in self.bindings() if each.dims[dim] == self.dims[dim] and each.dims != self.dims)
+        return [self, *others]
+
     def produced(self, node: int) -> Label:
         """The label of the place where a value is made."""
         maker = self.graph.nodes[node]
@@ -95,6 +112,14 @@ def sizes_of(kind: PortType) -> Iterator[Size]:
         yield from sizes_of(kind.inner)
     elif not isinstance(kind, StaticType):
         yield from kind.dims
+
+
+def row_dims(kind: PortType) -> tuple[Any, ...]:
+    """The dims and type variables in the rows of what a port takes."""
+    if isinstance(kind, RecordType):
+        row = schema(kind.record).row
+        return row.atoms if row is not None else ()
+    return kind.dims[0].atoms if isinstance(kind, (ColumnSpec, ObjSpec)) else ()
 
 
 @lru_cache(maxsize=1024)

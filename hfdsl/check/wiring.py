@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from hfdsl.check import shapes
+from hfdsl.check.filtered import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
 from hfdsl.check.subject import Subject, signature_of
@@ -17,6 +18,7 @@ from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span, definition_span
 from hfdsl.graph.trace import SymbolicRole
 from hfdsl.types.batches import closest, schema
+from hfdsl.types.dims import Answer
 
 # kind of misuse -> code, message, help. Fields: {m} the misuse, {near} did you mean ...
 MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
@@ -291,6 +293,11 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
     want, have = subject.known(m.expected), subject.known(m.found)
     if want == have:
         return None  # the sizes that were given make them equal
+    if want.equals(have) is Answer.UNKNOWN and not (filtered(want) or filtered(have)):
+        open_ = ", ".join(f"{atom.__name__}: ..." for atom in (want - have).atoms)
+        message = f"cannot decide before launch whether {port} gets as many rows as it needs"
+        beside = f"'{facts['origin']}' beside it has {want}" if facts["origin"] else f"{want} are needed"
+        return "HF319", f"{message}: it gets {have}, {beside}", (f"give the sizes: dims={{{open_}}}",)
     known = (str(want), str(have)) != (facts["want"], facts["have"])
     numbers = f" ({have} and {want} with the given sizes)" if known else ""
     other = f"'{facts['origin']}' beside it has {facts['want']}"

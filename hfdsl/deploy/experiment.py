@@ -10,7 +10,7 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.types.dims import Dim
+from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
     from hfdsl.check.findings import Report
@@ -49,7 +49,7 @@ class Experiment:
 
     dataflow: Dataflow[..., Any]
     deployment: Deployment
-    dims: Mapping[type[Dim], int] = field(default_factory=dict)
+    dims: Mapping[type[Dim], Sizes] = field(default_factory=dict)
     batches: Callable[[], Iterable[Any]] | None = None
     seed: int = 0
     cluster: Cluster | None = None

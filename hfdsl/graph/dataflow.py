@@ -11,7 +11,7 @@ from hfdsl.graph.eager import active_run, eager_arguments, eager_run
 from hfdsl.graph.program import Graph
 from hfdsl.graph.signatures import deferred
 from hfdsl.graph.trace import active_tracer, trace
-from hfdsl.types.dims import Dim
+from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
     from hfdsl.check.findings import Report
@@ -64,13 +64,14 @@ class Dataflow(Generic[P, R]):
     def check(
         self,
         deployment: Deployment | None = None,
-        dims: Mapping[DimT, int] | None = None,
+        dims: Mapping[DimT, Sizes] | None = None,
         cluster: Cluster | None = None,
     ) -> Report:
         """Everything that can be known to be wrong before launch; never raises for a mistake in the program.
 
-        ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic. With the description of a
-        ``cluster``, the check also tells whether its nodes hold the deployment.
+        ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic. A dim that has several sizes in
+        turn, ``{B: (512, 100)}`` for a last batch, must work with each of them. With the description of a ``cluster``,
+        the check also tells whether its nodes hold the deployment.
         """
         from hfdsl.check.run import check
 
@@ -79,12 +80,12 @@ class Dataflow(Generic[P, R]):
         return check(self.body, deployment, _sizes(dims), _described(self, cluster))
 
     def compile(
-        self, deployment: Deployment, dims: Mapping[DimT, int] | None = None, cluster: Cluster | None = None
+        self, deployment: Deployment, dims: Mapping[DimT, Sizes] | None = None, cluster: Cluster | None = None
     ) -> Plan:
-        """The plan of this dataflow on ``deployment``.
+        """The plan of this dataflow on ``deployment``, for one size of each dim.
 
         Raises:
-            CheckError: with the report, where ``check`` finds errors.
+            CheckError: with the report, where ``check`` finds errors; HF302 where a dim has several sizes.
             ResourceError: HF507 where ``deployment`` is none, HF523 where ``cluster`` is none.
         """
         from hfdsl.plan.build import compile_dataflow
@@ -93,7 +94,7 @@ class Dataflow(Generic[P, R]):
         return compile_dataflow(self.body, deployment, _sizes(dims), _described(self, cluster))
 
 
-def _sizes(dims: Mapping[Any, int] | None) -> Mapping[type[Dim], int]:
+def _sizes(dims: Mapping[Any, Sizes] | None) -> Mapping[type[Dim], Sizes]:
     return {} if dims is None else dims
 
 

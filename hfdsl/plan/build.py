@@ -8,7 +8,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check.findings import CheckError
+from hfdsl.check.bindings import refused
+from hfdsl.check.findings import CheckError, Report
 from hfdsl.check.run import examine, judge
 from hfdsl.check.sizes import argument_rows, row_ratio
 from hfdsl.check.subject import Subject
@@ -24,12 +25,12 @@ from hfdsl.plan.traffic import columns_read, edges, row_bytes
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
-from hfdsl.types.dims import Answer, Dim
+from hfdsl.types.dims import Answer, Dim, Sizes
 from hfdsl.types.rows import Grouped, WholeRows
 
 
 def compile_dataflow(
-    body: Callable[..., Any], deployment: Deployment, dims: Mapping[type[Dim], int], cluster: Cluster | None = None
+    body: Callable[..., Any], deployment: Deployment, dims: Mapping[type[Dim], Sizes], cluster: Cluster | None = None
 ) -> Plan:
     """The plan of a dataflow.
 
@@ -39,14 +40,16 @@ def compile_dataflow(
     """
     start = perf_counter()
     subject = examine(body, deployment, dims, cluster)
-    report = judge(subject, start)
+    report = Report(subject.graph.name, (refused(subject),)) if subject.several else judge(subject, start)
     if not report.ok:
         raise CheckError(report)
     groups = process_groups(deployment)
     layouts: dict[int, Layout] = {n.id: Layout(DRIVER, (0,)) for n in subject.graph.inputs}
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
     steps = _stages(_lifetimes(subject, steps), subject, groups)
-    plan = Plan(subject.graph, subject.inference, deployment, dict(dims), groups, tuple(steps), (), layouts, report)
+    plan = Plan(
+        subject.graph, subject.inference, deployment, dict(subject.dims), groups, tuple(steps), (), layouts, report
+    )
     return replace(plan, edges=edges(plan), report=report_with_driver(plan))
 
 
@@ -98,7 +101,9 @@ def _role_step(subject: Subject, groups: tuple[ProcessGroup, ...], node: Node, o
         chunks=1 if per_rank else protocol.chunk_count(mesh),
         chunk_of=protocol.chunk_of(mesh),
         per_rank=per_rank,
-        layout=_layout(group.name, protocol.collected(mesh), protocol.joins, op.signature, protocol.splits),
+        layout=_layout(
+            group.name, protocol.collected(mesh), protocol.joins, op.signature, protocol.splits or registration.cuts
+        ),
     )
 
 

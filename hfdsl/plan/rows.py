@@ -41,6 +41,22 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     """
     known: dict[Any, int] = dict(plan.dims)
     origin: dict[Any, str] = dict.fromkeys(plan.dims, "the plan was compiled for")
+    for name, column, dim, length in _lengths(plan, inputs):
+        bound = {atom: constant(n) for atom, n in known.items()}
+        for atom, size in (solve(dim, constant(length), bound) or {}).items():
+            known[atom] = int(size.value or 0)
+            origin[atom] = f"input '{name}' has"
+        if all(atom in known for atom in dim.atoms) and evaluate(dim, known) != length:
+            why = ", ".join(f"{origin[a]} {a.__name__} = {known[a]}" for a in dim.atoms)
+            raise SizeError(
+                "HF302", f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, known)} ({why})"
+            )
+    return known
+
+
+def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Size, int]]:
+    """What the inputs' columns tell: input, column, dim and length, those of one dim first."""
+    found: list[tuple[str, str, Size, int]] = []
     for number, batch in inputs.items():
         name = plan.node(number).label
         for column, spec in schema(type(batch)).fields.items():
@@ -50,18 +66,8 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
             if not len(value):
                 raise SizeError("HF302", f"input '{name}' has no rows: every size is at least 1")
             lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]
-            for dim, length in sorted(zip(spec.dims, lengths, strict=True), key=lambda pair: len(pair[0].atoms)):
-                bound = {atom: constant(n) for atom, n in known.items()}
-                for atom, size in (solve(dim, constant(int(length)), bound) or {}).items():
-                    known[atom] = int(size.value or 0)
-                    origin[atom] = f"input '{name}' has"
-                if all(atom in known for atom in dim.atoms) and evaluate(dim, known) != length:
-                    why = ", ".join(f"{origin[a]} {a.__name__} = {known[a]}" for a in dim.atoms)
-                    raise SizeError(
-                        "HF302",
-                        f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, known)} ({why})",
-                    )
-    return known
+            found += [(name, column, dim, int(length)) for dim, length in zip(spec.dims, lengths, strict=True)]
+    return sorted(found, key=lambda length: len(length[2].atoms))
 
 
 def row_table(plan: Plan, sizes: Mapping[Any, int], filtered: Mapping[int, tuple[int, ...]] | None = None) -> RowTable:
@@ -95,8 +101,11 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], filtered: Mapping[int, tuple
         given[step.node] = _even(total + _missing(step, total), step.chunks)
         _check_alike(step, total, rows)
         made = rows.get(step.node)
-        if made is not None and not step.layout.lists:
-            # A chunk's result rows are its real rows, scaled: pad rows are cut off where they were made.
+        if made is None or step.layout.lists:
+            continue
+        if step.layout.chunks != step.chunks:  # a body that leaves its output otherwise than it was given its input
+            bounds[step.node] = _even(made, step.layout.chunks)
+        else:  # a chunk's result rows are its real rows, scaled: pad rows are cut off where they were made
             bounds[step.node] = (
                 tuple(min(edge, total) * made // total for edge in given[step.node])
                 if total
@@ -126,9 +135,13 @@ def _check_alike(step: Step, total: int, rows: Mapping[int, int]) -> None:
         if own is not None and own != total and step.chunks > 1 and (step.pad is not None or own % step.chunks):
             raise SizeError(
                 "HF420",
-                f"'{step.label}' splits its arguments over {step.chunks} chunks: "
-                f"'{name}' has {own} rows, another one {total}",
+                f"'{step.label}' splits its arguments over {step.chunks} chunks, but '{name}' has {own} rows and "
+                f"'{_first(step)}' has {total}: which rows belong together is unknown",
             )
+
+
+def _first(step: Step) -> str:
+    return next(name for name, operand in step.arguments if isinstance(operand, Ref) and operand.node == step.rows_from)
 
 
 def rows_in(value: Value) -> Size | None:

@@ -26,7 +26,11 @@ from hfdsl.protocols.protocol import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """Every coordinate holds the same value."""
+    """Every coordinate holds the same value.
+
+    >>> str(Replicated())
+    'R'
+    """
 
     def __str__(self) -> str:
         return "R"
@@ -34,7 +38,11 @@ class Replicated:
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """Every coordinate holds its consecutive share of dim ``dim``; protocols split and join dim 0, the rows."""
+    """Every coordinate holds its consecutive share of dim ``dim``; protocols split and join dim 0, the rows.
+
+    >>> str(Sharded(1))
+    'S(1)'
+    """
 
     dim: int = 0
 
@@ -44,7 +52,11 @@ class Sharded:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """The coordinates hold terms that make the value when reduced by ``op``."""
+    """The coordinates hold terms that make the value when reduced by ``op``.
+
+    >>> str(Partial("sum"))
+    'P(sum)'
+    """
 
     op: str = "sum"
 
@@ -54,7 +66,11 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Varying:
-    """The coordinates hold values that have nothing to do with one another."""
+    """The coordinates hold values that have nothing to do with one another.
+
+    >>> str(Varying())
+    'V'
+    """
 
     def __str__(self) -> str:
         return "V"
@@ -62,7 +78,11 @@ class Varying:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """Only coordinate ``index`` holds the value; a negative index counts from the end, as in a list."""
+    """Only coordinate ``index`` holds the value; a negative index counts from the end, as in a list.
+
+    >>> str(At(0)), str(At(-1))
+    ('@0', '@last')
+    """
 
     index: int
 
@@ -99,7 +119,7 @@ def fault(placement: Placement, collect: Collect, size: int) -> str | None:
         case Partial(op):
             return None if collect == op else "HF403"
         case At(index):
-            return None if picked == index % size else "HF404"
+            return None if picked == (index if index >= 0 else index + size) else "HF404"
         case Varying():
             return "HF403"
 

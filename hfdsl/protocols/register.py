@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import FunctionType
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
@@ -12,9 +12,11 @@ from typing import Protocol as Structural
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.protocols.dispatch import Dispatch, Execute, Functions, Mode, as_dispatch, as_functions, meaning_of
 from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.protocols.placement import Placement, Sharded
 from hfdsl.protocols.predefined import ALL_TO_ALL, ONE_TO_ALL
 from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.protocols.split import Pad
+from hfdsl.types.batches import closest
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows
 
 P = ParamSpec("P")
@@ -44,6 +46,7 @@ class Registration:
     blocking: bool = True
     pad: Pad | None = None
     rows: Rows = Independent
+    leaves: tuple[tuple[str, Placement], ...] = ()
 
     @property
     def meaning(self) -> Protocol | Functions:
@@ -66,6 +69,11 @@ class Registration:
     def group(self) -> int:
         """How many consecutive rows must stay on one rank."""
         return self.rows.n if isinstance(self.rows, Grouped) else 1
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the body leaves its rows split along an axis, as it says itself."""
+        return any(isinstance(placement, Sharded) for _, placement in self.leaves)
 
     @property
     def name(self) -> str:
@@ -124,6 +132,7 @@ def register(
     blocking: bool = ...,
     pad: None = ...,
     rows: Rows = ...,
+    leaves: Mapping[str, Placement] | None = ...,
 ) -> _Same: ...
 @overload
 def register(
@@ -133,6 +142,7 @@ def register(
     blocking: bool = ...,
     pad: None = ...,
     rows: Rows = ...,
+    leaves: Mapping[str, Placement] | None = ...,
 ) -> _Same: ...
 @overload
 def register(
@@ -142,6 +152,7 @@ def register(
     blocking: bool = ...,
     pad: Pad | None = ...,
     rows: Rows = ...,
+    leaves: Mapping[str, Placement] | None = ...,
 ) -> _Same: ...
 @overload
 def register(  # type: ignore[overload-overlap]
@@ -151,6 +162,7 @@ def register(  # type: ignore[overload-overlap]
     blocking: bool = ...,
     pad: None = ...,
     rows: Rows = ...,
+    leaves: Mapping[str, Placement] | None = ...,
 ) -> _Scatter: ...
 @overload
 def register(  # type: ignore[overload-overlap]
@@ -160,6 +172,7 @@ def register(  # type: ignore[overload-overlap]
     blocking: bool = ...,
     pad: None = ...,
     rows: Rows = ...,
+    leaves: Mapping[str, Placement] | None = ...,
 ) -> _Gather: ...
 @overload
 def register(  # type: ignore[overload-overlap]
@@ -169,6 +182,7 @@ def register(  # type: ignore[overload-overlap]
     blocking: bool = ...,
     pad: None = ...,
     rows: Rows = ...,
+    leaves: Mapping[str, Placement] | None = ...,
 ) -> _Stages: ...
 @overload
 def register(
@@ -178,6 +192,7 @@ def register(
     blocking: bool = ...,
     pad: Pad | None = ...,
     rows: Rows = ...,
+    leaves: Mapping[str, Placement] | None = ...,
 ) -> _Same: ...
 def register(
     dispatch_mode: ModeLike = Dispatch.ALL_TO_ALL,
@@ -186,14 +201,17 @@ def register(
     blocking: bool = True,
     pad: Pad | None = None,
     rows: Rows = Independent,
+    leaves: Mapping[str, Placement] | None = None,
 ) -> Any:
     """Say how a role method is dispatched, run and collected; the function itself is left as it is.
 
     ``pad`` fills rows up to an even split and takes them out again; ``rows`` says which rows must stay together.
+    ``leaves`` says along which mesh axes the body leaves its output otherwise than a split, pipelined model does:
+    ``{"tp": hf.Partial("sum")}``.
 
     Raises ``DefinitionError`` (HF112 for a mode without its functions, HF113 for rows, HF118 for what is no method) and
-    ``ProtocolError`` (HF410 for RANK_ZERO with anything but whole values, HF412 for an unknown mode, HF418 for padding
-    without split and join).
+    ``ProtocolError`` (HF409 for ``leaves`` along an axis that the protocol does not have, HF410 for RANK_ZERO with
+    anything but whole values, HF412 for an unknown mode, HF418 for padding without split and join).
 
     >>> class Critic:
     ...     @register(Dispatch.THREE_D_PROTO, pad="repeat_last")
@@ -204,6 +222,7 @@ def register(
     """
     registration = Registration(_mode(dispatch_mode), execute_mode, blocking, pad, rows)
     _check(registration)
+    registration = replace(registration, leaves=_leaves(registration, leaves))
 
     def declare(fn: F) -> F:
         if not _is_function(fn):
@@ -255,6 +274,36 @@ def _check(given: Registration) -> None:
             f"pad={given.pad!r} needs a protocol that splits rows and joins them again, so that pad rows never come "
             f"back; {given.name} does not: use DP_PROTO, 3D_PROTO or 3D_ALL_MICRO_DP, or leave pad out",
         )
+
+
+def _leaves(given: Registration, leaves: object) -> tuple[tuple[str, Placement], ...]:
+    if leaves is None:
+        return ()
+    example = 'such as {"tp": hf.Partial("sum")}'
+    if not isinstance(leaves, Mapping):
+        raise ProtocolError("HF409", f"leaves takes a dict of mesh axes and placements, {example}; got {leaves!r}")
+    protocol = given.protocol
+    if protocol is None:
+        raise ProtocolError("HF409", f"leaves is for a protocol declared on mesh axes; {given.name} is two functions")
+    axes = [axis for axis, _ in protocol.picks]
+    for axis, placement in leaves.items():
+        if axis not in axes:
+            raise ProtocolError("HF409", f"{given.name} has no axis {axis!r}; {closest(str(axis), axes)}")
+        if not isinstance(placement, Placement):
+            raise ProtocolError("HF409", f"leaves takes a placement for axis {axis!r}, {example}; got {placement!r}")
+    return _padded_alike(given, protocol, dict(leaves))
+
+
+def _padded_alike(given: Registration, protocol: Protocol, leaves: dict[str, Placement]) -> tuple[Any, ...]:
+    """Pad rows are cut off where they were made: rows must come back from the ranks that they went to."""
+    for axis, placement in leaves.items():
+        if given.pad is not None and (placement == Sharded(0)) is not (axis in protocol.split):
+            raise ProtocolError(
+                "HF418",
+                f"pad={given.pad!r} with leaves {axis}={placement}: pad rows are found only where rows come back split "
+                f"as they were given; {given.name} splits over {', '.join(protocol.split)}",
+            )
+    return tuple(leaves.items())
 
 
 def requires(*constraints: str) -> Callable[[F], F]:

@@ -198,7 +198,7 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
     part = step.layout.holders.index(rank)
     wanted = expected = bounds[part + 1] - bounds[part]
     taken = given[chunk + 1] - given[chunk] if given else 0
-    if taken and step.rows_from is not None:
+    if taken and step.rows_from is not None and step.layout.chunks == step.chunks:
         expected = taken * rows // table.rows[step.rows_from]
     why = f"its {taken} input rows make {expected}" if taken else f"the program has {expected} there"
     kinds = (

@@ -12,9 +12,10 @@ from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Constant, Filter, Input, Output, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.plan.filters import filters_behind, masks
+from hfdsl.plan.guard import hold
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import VALUE, Piece, Reader, pack, unpack
-from hfdsl.plan.rows import bind_sizes, row_table
+from hfdsl.plan.rows import bind_sizes, row_table, rows_in
 from hfdsl.plan.traffic import Traffic, columns_read, origins, result_origins, result_type, traffic
 from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
@@ -153,7 +154,8 @@ class Running:
 
         Raises:
             WiringError: HF203, HF206 for batches that are not those of the dataflow.
-            SizeError: HF302, HF310, HF313 for sizes that are not those of the plan, or that do not split.
+            SizeError: HF302 for sizes that are not those of the plan, and what a check finds with these sizes: HF212,
+                HF303, HF310, HF313, HF322, HF420.
             RoleError: HF806 where a body raised; the run is broken then.
         """
         backend = self._processes.open(self.plan.name)
@@ -161,7 +163,9 @@ class Running:
         sizes = bind_sizes(self.plan, inputs)
         key = tuple(sorted(((dim, size) for dim, size in sizes.items()), key=lambda pair: pair[0].__name__))
         if key not in self._traffic:
-            self._traffic[key] = traffic(self.plan, row_table(self.plan, sizes))
+            table = row_table(self.plan, sizes)
+            hold(self.plan, sizes)
+            self._traffic[key] = traffic(self.plan, table)
         try:
             result, done = _Step(self.plan, backend, self._traffic[key], self._number, sizes).run(inputs)
         except BaseException as error:
@@ -205,6 +209,7 @@ class _Step:
         self._handles: dict[tuple[int, int], Any] = {}
         self._left = self._readers()
         self._filtered: dict[int, tuple[int, ...]] = {}
+        self._known: dict[Any, int] = dict(sizes)  # and, once a filter has run, how many rows it keeps
         self._behind = filters_behind(plan.graph)
         self._stays = set(self._read_to_the_end())
 
@@ -261,7 +266,11 @@ class _Step:
             column = reader.column(keep.node, keep.column or VALUE, 0, reader.table.rows[keep.node])
             group = node.op.group if isinstance(node.op, Filter) else 1
             self._filtered[node.id] = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")
-            self._traffic = traffic(self._plan, row_table(self._plan, self._sizes, self._filtered))
+            table = row_table(self._plan, self._sizes, self._filtered)
+            kept = rows_in(self._plan.inference.values[node.id])
+            self._known |= dict.fromkeys(kept.atoms if kept is not None else (), table.rows[node.id] // group)
+            hold(self._plan, self._known)
+            self._traffic = traffic(self._plan, table)
 
     def _order(self, step: Step, exports: tuple[str, ...]) -> Order:
         return Order(self._plan.name, step.node, self._number, self._traffic.table, exports)

@@ -24,7 +24,7 @@ from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
 from hfdsl.graph.trace import trace
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import FieldSpec
-from hfdsl.types.dims import Dim
+from hfdsl.types.dims import Dim, Sizes
 
 
 class UsageError(Exception):
@@ -48,7 +48,7 @@ class Target:
     source: Source
     dataflow: Dataflow[..., Any]
     experiment: Experiment | None
-    dims: Mapping[type[Dim], int]
+    dims: Mapping[type[Dim], Sizes]
     cluster: Cluster | None = None
 
     def check(self) -> Report:
@@ -275,12 +275,14 @@ def _hint(name: str, names: Sequence[str]) -> str:
 # -- sizes
 
 
-def _sizes(dataflow: Dataflow[..., Any], given: Mapping[type[Dim], int], texts: Sequence[str]) -> dict[type[Dim], int]:
+def _sizes(
+    dataflow: Dataflow[..., Any], given: Mapping[type[Dim], Sizes], texts: Sequence[str]
+) -> dict[type[Dim], Sizes]:
     """``B=64`` and the like, by the names of the dims that the program has."""
     if not texts:
         return {}
     known = {dim.__name__: dim for dim in (*program_dims(trace(dataflow.body)), *given)}
-    sizes = {}
+    sizes: dict[type[Dim], Sizes] = {}
     for text in texts:
         name, _, number = text.partition("=")
         try:

@@ -6,7 +6,7 @@ are; there is no solver behind it, so an answer is either certain or ``UNKNOWN``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -69,6 +69,10 @@ class Kept:
 
 Atom: TypeAlias = "type[Dim] | TypeVar | Kept"
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"  # sorted (atom, power); a negative power is an exact divisor
+
+
+Sizes: TypeAlias = "int | Sequence[int]"
+"""What is given for a dim: its size, or several that it has in turn."""
 
 
 class Answer(Enum):

@@ -148,6 +148,20 @@ def test_unrelated_rows_are_not_split_together() -> None:
     assert launch(unrelated, 1, {B: 4, C: 8}).report.ok  # one rank gets all rows of both
 
 
+def test_rows_that_turn_out_alike_are_split_together() -> None:
+    pool = hf.ResourcePool([2], use_gpu=False)
+    deployment = hf.Deployment(role=hf.place(Role, pool=pool))
+    assert unrelated.check(deployment, dims={B: 4, C: 4}).findings == ()
+    report = unrelated.check(deployment)
+    assert set(report.codes) == {"HF319"}
+    assert "'role.add_others' can split its arguments alike: port 'b' has C rows" in str(report)
+    with unrelated.compile(deployment).launch() as running:
+        x = running.step(xs(), Other(c=torch.ones(4)))
+        assert x.x.tensor.tolist() == xs().x.tensor.tolist()
+        with pytest.raises(hf.SizeError, match=r"HF420: 'role.add_others' splits its arguments over 2 chunks"):
+            running.step(xs(), Other(c=torch.ones(8)))
+
+
 @hf.dataflow
 def state(a: X, role: Role) -> tuple[X, X]:
     before = role.get(a)

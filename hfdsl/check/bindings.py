@@ -1,0 +1,54 @@
+"""Bindings: a dim may have several sizes, such as an evaluation batch or a last batch; each of them must work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.subject import Subject
+
+Told = list[tuple[Subject, Finding]]
+"""What one mistake gives with each combination of sizes that shows it."""
+
+
+def across(subject: Subject, findings: Callable[[Subject], Sequence[Finding]]) -> list[Finding]:
+    """The findings with each combination of sizes, a mistake once, with the sizes that show it."""
+    found: dict[tuple[object, ...], Told] = {}
+    for binding in subject.bindings():
+        for finding in findings(binding):
+            # The numbers in a message differ from size to size, the mistake does not.
+            mistake = finding.code, finding.primary.span, re.sub(r"\d+", "#", finding.message)
+            found.setdefault(mistake, []).append((binding, finding))
+    return [_one(subject, told) for told in found.values()]
+
+
+def _one(subject: Subject, told: Told) -> Finding:
+    _, finding = told[0]
+    where = []
+    for dim, sizes in subject.several.items():
+        showing = dict.fromkeys(binding.dims[dim] for binding, _ in told)
+        if len(showing) < len(sizes):
+            where.append(f"{dim} = {' or '.join(map(str, showing))} of {', '.join(map(str, sizes))}")
+    note = (f"for {' and '.join(where)}",) if where else ()
+    lines = dict.fromkeys(line for _, each in told for line in each.help)
+    fixes = tuple(line for line in lines if all(line in each.help for _, each in told) or _of_one_size(subject, line))
+    return replace(finding, notes=(*note, *finding.notes), help=fixes)
+
+
+def _of_one_size(subject: Subject, line: str) -> bool:
+    """Whether a help line changes one of the sizes of a dim, and so says nothing of the others."""
+    return any(line.startswith(f"set {dim} = ") for dim in subject.several)
+
+
+def refused(subject: Subject) -> Finding:
+    """The finding that a plan is for one size of each dim."""
+    given = ", ".join(f"{dim} = {sizes}" for dim, sizes in subject.several.items())
+    names = ", ".join(map(str, subject.several))
+    return Finding(
+        "HF302",
+        f"a plan is for one size of a dim, got {given}; check takes several",
+        Label(subject.asked),
+        help=(f"compile a plan for each of them, or leave {names} out: such a plan takes what its input has",),
+    )

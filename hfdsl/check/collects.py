@@ -1,0 +1,126 @@
+"""Collects: does what a protocol collects keep the value that the bodies left, and do lists fit the ranks?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import argument_span
+from hfdsl.check.subject import Subject
+from hfdsl.errors import ProtocolError
+from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.program import Constant, Node, Operand, Ref, RoleCall
+from hfdsl.protocols.kinds import PerRank
+from hfdsl.protocols.mesh import AXES, axis_size
+from hfdsl.protocols.placement import PIPELINE, At, Partial, Placement, Replicated, Sharded, default_leaves, faults
+from hfdsl.types.columns import ColumnSpec, ObjSpec
+
+
+def _fault(code: str, axis: str, left: Placement) -> str:
+    """What a collect does to a value that lies so."""
+    match code, left:
+        case "HF403", Sharded():
+            return "which takes one part of the value and loses the others"
+        case "HF403", Partial(op):
+            return f"which takes one term of a {op} for the whole"
+        case "HF403", _:
+            return "but the values there have nothing to do with one another"
+        case "HF404", At(-1) if axis in PIPELINE:
+            return "where the output is not: a pipeline leaves it on its last stage"
+        case "HF404", _:
+            return f"where the output is not: the body leaves it at {left}"
+        case "HF405", _:
+            return "which joins equal copies, so that every row comes several times"
+        case _:
+            return f"which joins rows, but the body leaves its output split along another dim: {left}"
+
+
+def _mended(axis: str, left: Placement) -> Iterator[str]:
+    """A collect that keeps a value that lies so, or what the body is to do first."""
+    peers = {"rank": "world"}.get(axis, axis)
+    match left:
+        case Sharded(0):
+            yield f"collect {axis}='join'"
+        case Sharded() if peers in (*AXES, "world"):
+            yield f"gather it in the body: self.axis({peers!r}).all_gather(...)"
+        case Partial(op) if peers in (*AXES, "world"):
+            yield f"reduce it in the body: self.axis({peers!r}).all_reduce(..., {op!r})"
+        case At(-1):
+            yield f"collect {axis}='last'"
+        case At(index):
+            yield f"collect {axis}={index}"
+        case Replicated():
+            yield f"collect {axis}='first'"
+        case _:
+            return
+
+
+def values_are_kept(subject: Subject) -> Iterator[Finding]:
+    """A collect takes all of what the bodies of the ranks left of a value, once, and in order."""
+    for node in subject.graph.nodes:
+        placement = subject.placement(node)
+        if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
+            continue
+        value, registration = subject.inference.values[node.id], node.op.signature.registration
+        if not (
+            isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None)
+        ):
+            continue
+        try:
+            protocol.collected(placement.mesh)
+        except ProtocolError:
+            continue  # told by the pass on placements
+        told = dict(registration.leaves) if registration is not None else {}
+        left = {**default_leaves(protocol), **told}
+        for axis, code in faults(protocol, placement.mesh, told).items():
+            pick = dict(protocol.picks)[axis]
+            declared = f"registered with {protocol.name}" + (f", leaves {axis} as {left[axis]}" if axis in told else "")
+            yield Finding(
+                code,
+                f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {_fault(code, axis, left[axis])}",
+                Label(node.span, f"{axis_size(placement.mesh, axis)} coordinates along {axis}"),
+                (
+                    Label(placement.span, f"placed on {placement.mesh}"),
+                    Label(node.op.signature.span, declared),
+                ),
+                help=tuple(_mended(axis, left[axis])),
+            )
+
+
+def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:
+    """A list has one value for each rank that takes one."""
+    for node in subject.graph.nodes:
+        placement = subject.placement(node)
+        if not isinstance(node.op, RoleCall) or placement is None or not node.op.signature.per_rank:
+            continue
+        for port, operand in node.arguments:
+            length, maker = _length(subject, operand)
+            if length in (None, placement.mesh.world_size):
+                continue
+            yield Finding(
+                "HF402" if maker else "HF411",
+                f"port '{port}' of '{node.label}' gets a list of {length}, one value for each of "
+                f"{placement.mesh.world_size} ranks is needed",
+                Label(argument_span(node.span, node.op.signature, port), f"a list of {length}"),
+                (Label(placement.span, f"placed on {placement.mesh}"), *_made_by(subject, maker)),
+            )
+
+
+def _made_by(subject: Subject, maker: Node | None) -> Iterator[Label]:
+    placement = subject.placement(maker) if maker else None
+    if maker is not None and placement is not None:
+        yield Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")
+
+
+def _length(subject: Subject, operand: Operand) -> tuple[int | None, Node | None]:
+    """How many values a list has, as far as it is known, and the call that makes it."""
+    if isinstance(operand, Constant):
+        return (len(operand.value) if isinstance(operand.value, (list, tuple, PerRank)) else None), None
+    maker = subject.graph.nodes[operand.node] if isinstance(operand, Ref) else None
+    placement = subject.placement(maker) if maker else None
+    if maker is None or placement is None or not isinstance(maker.op, RoleCall):
+        return None, None
+    protocol = maker.op.signature.protocol
+    if protocol is None or protocol.joins:
+        return None, None
+    return len(protocol.collected(placement.mesh)), maker

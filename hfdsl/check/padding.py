@@ -1,0 +1,52 @@
+"""Padding: pad rows never come back, but what a body makes of all of its rows counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sizes import call_rows, chunks_of
+from hfdsl.check.solving import repairs
+from hfdsl.check.subject import Subject
+from hfdsl.graph.program import RoleCall
+from hfdsl.graph.signatures import PortType, RecordType, StaticType
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import MetricSpec
+
+BLIND = ("max", "min", "first")
+"""Reductions that copies of the last rows need not change."""
+
+
+def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
+    """Where rows are padded, a method gives rows, whose pad rows are cut off again, and nothing else."""
+    for node in subject.graph.nodes:
+        chunks, rows = chunks_of(subject, node), call_rows(subject, node)
+        registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
+        if not isinstance(node.op, RoleCall) or registration is None or registration.pad is None:
+            continue
+        number = subject.known(rows).value if rows is not None else None
+        counted = _counted(node.op.signature.returns)
+        if rows is None or chunks is None or number is None or number.denominator != 1 or not counted:
+            continue
+        share = chunks * registration.group
+        added = -int(number) % share
+        if added:
+            offered = repairs(subject, rows.atoms, set(), rows, share)
+            yield Finding(
+                "HF317",
+                f"'{node.label}' gets {added} pad row{'s' if added > 1 else ''} beside its {number}, and {counted}",
+                Label(node.span, f"{number} % {share} = {int(number) % share}"),
+                (Label(node.op.signature.span, f"registered with pad={registration.pad!r}"),),
+                help=tuple(f"set {dim} to {sizes}: no row is padded then" for dim, sizes in offered),
+            )
+
+
+def _counted(returns: PortType) -> str:
+    """What pad rows get into, if anything."""
+    if isinstance(returns, RecordType):
+        fields = schema(returns.record).fields.items()
+        metrics = [name for name, spec in fields if isinstance(spec, MetricSpec) and spec.reduction not in BLIND]
+        return f"counts them in its metrics {', '.join(metrics)}" if metrics else ""
+    if isinstance(returns, StaticType) and returns.annotation in (None, type(None)):
+        return "counts them in what it does: it gives no rows that they could be cut off"
+    return ""

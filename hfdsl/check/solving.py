@@ -1,0 +1,176 @@
+"""Solving: what the sizes of a program upset, the sizes that mend it, and what no size can satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from hfdsl.check.filtered import filtered
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repairs import Demand, Search, conflict
+from hfdsl.check.requirements import names
+from hfdsl.check.sizes import (
+    Divides,
+    Key,
+    Limit,
+    constraints,
+    dims_of_call,
+    imposed,
+    limits,
+    refuted,
+    undivided,
+)
+from hfdsl.check.subject import EVERYTHING, Subject
+from hfdsl.check.told import untold
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.program import FunctionCall
+from hfdsl.types.dims import Answer, Dim, Size, constant
+
+
+def row_arithmetic(subject: Subject) -> Iterator[Finding]:
+    """One finding for all splits that the same sizes upset, with sizes that satisfy every constraint of the program."""
+    demands = list({(d.size, d.divisor, d.why, d.node.span): d for d in constraints(subject)}.values())
+    open_row_dims = set(untold(subject) if subject.deployment else ())  # HF301: the run would not know them either
+    answers = [(d, subject.known(d.size).divisible_by(d.divisor)) for d in demands]
+    for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
+        yield _uneven(subject, broken)
+    for atoms, open_ in _by_dims([d for d, answer in answers if answer is Answer.UNKNOWN and not filtered(d.size)]):
+        if _misgiven(subject, atoms) or not open_row_dims.isdisjoint(open_[0].size.atoms):
+            continue
+        needs = ", ".join(dict.fromkeys(d.need for d in open_))
+        yield _impossible(subject, open_[0].size.atoms) or Finding(
+            "HF319",
+            f"cannot decide before launch whether the rows work out: {needs}",
+            Label(open_[0].node.span, f"for {open_[0].why}"),
+            tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
+            help=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
+        )
+
+
+def _by_dims(demands: list[Divides]) -> Iterator[tuple[tuple[str, ...], list[Divides]]]:
+    groups: dict[tuple[str, ...], list[Divides]] = {}
+    for demand in demands:
+        groups.setdefault(tuple(atom.__name__ for atom in demand.size.atoms), []).append(demand)
+    yield from groups.items()
+
+
+def _uneven(subject: Subject, broken: list[Divides]) -> Finding:
+    first = broken[0]
+    rows = subject.known(first.size).value
+    given = ", ".join(f"{d} = {n}" for d, n in subject.dims.items() if d in first.size.atoms)
+    shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
+    rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
+    message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
+    related = [Label(d.node.span, f"for {d.why}: {d.need}") for d in broken[1:]]
+    fixes = _repairs(subject, first.size.atoms, {(d.node.id, d.why) for d in broken})
+    return (None if fixes else _impossible(subject, first.size.atoms)) or Finding(
+        first.code,
+        f"{message}: {rest}" if rest and first.code != "HF322" else message,
+        Label(first.node.span, first.need),
+        (*first.others, *related),
+        notes=(f"with {given}",) if given and shown != given else (),
+        help=fixes,
+    )
+
+
+def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
+    """Whether the size of one of these dims was given and is none: that is told, and that it lacks is no news."""
+    odd = {getattr(dim, "__name__", str(dim)) for dim in subject.odd}
+    return EVERYTHING in odd or not odd.isdisjoint(names)
+
+
+def requirements(subject: Subject) -> Iterator[Finding]:
+    """``hf.requires`` of role methods and functions, with the rows of the call and the fields of the role's config."""
+    for node, signature, text, answer, shown in undivided(subject):
+        placement, where = subject.placement(node), f"'{node.label}' requires {text}"
+        if isinstance(answer, DefinitionError):
+            placed = (Label(placement.span, "placed here"),) if placement and answer.code == "HF323" else ()
+            yield Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
+        elif answer is Answer.REFUTED:
+            sizes = dims_of_call(subject, node)
+            atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
+            fixes = _repairs(subject, atoms, {(node.id, text)})
+            yield (None if fixes else _impossible(subject, atoms)) or Finding(
+                "HF322",
+                f"{where}, but {shown}",
+                Label(node.span, "calls it"),
+                imposed(subject, node, signature, text),
+                help=fixes,
+            )
+        elif _misgiven(subject, names(text)):
+            continue
+        elif answer is Answer.UNKNOWN and (placement or (subject.deployment and isinstance(node.op, FunctionCall))):
+            message = f"cannot decide before launch whether {text} holds for '{node.label}' ({shown})"
+            yield Finding("HF319", message, Label(node.span, "calls it"), (Label(signature.span, f"requires {text}"),))
+
+
+def repairs(
+    subject: Subject, atoms: Iterable[object], mine: set[Key], wanted: Size | None = None, divisor: int = 1
+) -> Iterator[tuple[str, str]]:
+    """For each of the dims its nearest sizes for which every constraint works out; other dims stay as they are.
+
+    Where ``divisor`` is to divide ``wanted`` too, it does.
+    """
+    for dim in atoms:
+        if not isinstance(dim, type) or not issubclass(dim, Dim) or dim not in subject.dims:
+            continue
+        demands = list(_on(subject, dim))
+        if wanted is not None:
+            rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
+            demands.append(Demand(wanted.substitute(rest), divisor))
+        sizes = Search(dim, subject.dims[dim], demands, _Trial(subject, dim, mine)).nearest()
+        if sizes:
+            yield subject.named(dim), " or ".join(map(str, sizes))
+
+
+def _repairs(subject: Subject, atoms: Iterable[object], mine: set[Key]) -> tuple[str, ...]:
+    offered = repairs(subject, atoms, mine)
+    return tuple(f"set {dim} to {sizes}: every split and requirement then works out" for dim, sizes in offered)
+
+
+class _Trial:
+    """Whether another size of a dim mends what is ``mine`` and upsets nothing, with all sizes of the other dims."""
+
+    def __init__(self, subject: Subject, dim: type[Dim], mine: set[Key]) -> None:
+        self.dim, self.mine, self.subjects = dim, mine, subject.with_this(dim)
+        self.before = [refuted(each) for each in self.subjects]
+
+    def __call__(self, number: int) -> bool:
+        pairs = zip(self.subjects, self.before, strict=True)
+        return all(
+            (after := refuted(replace(each, dims={**each.dims, self.dim: number}))) <= before and not after & self.mine
+            for each, before in pairs
+        )
+
+
+def _on(subject: Subject, dim: type[Dim]) -> dict[Demand, Divides | Limit]:
+    """What the program demands of one dim, as it is with the sizes of the others, and where each first stands."""
+    rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
+    found: dict[Demand, Divides | Limit] = {}
+    rules: Iterator[Divides | Limit] = chain(constraints(subject), limits(subject))
+    for rule in rules:
+        demand = replace(rule.demand, size=rule.demand.size.substitute(rest))
+        if demand.size.atoms == (dim,):
+            found.setdefault(demand, rule)
+    return found
+
+
+def _impossible(subject: Subject, atoms: Iterable[object]) -> Finding | None:
+    """The finding that no size of one of these dims meets all that is demanded of it, where that is certain."""
+    for dim in atoms:
+        if not isinstance(dim, type) or not issubclass(dim, Dim):
+            continue
+        rules = _on(subject, dim)
+        clash = [rules[demand] for demand in conflict(dim, list(rules))]
+        if clash:
+            others = dict.fromkeys(atom for rule in clash for atom in rule.demand.size.atoms if atom is not dim)
+            given = ", ".join(f"{other} = {size}" for other, size in subject.dims.items() if other in others)
+            return Finding(
+                "HF318",
+                f"no size of {dim} satisfies all of this: {', '.join(dict.fromkeys(rule.need for rule in clash))}",
+                Label(clash[0].node.span, f"for {clash[0].why}"),
+                tuple(Label(rule.node.span, f"for {rule.why}") for rule in clash[1:]),
+                notes=(f"with {given}",) if given else (),
+            )
+    return None

@@ -1,0 +1,33 @@
+"""The guard of what a check left open: the rules that judge sizes, asked again with the sizes of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+from hfdsl.check.findings import Severity
+from hfdsl.check.sizes import rows_split_alike
+from hfdsl.check.solving import requirements, row_arithmetic
+from hfdsl.check.subject import Subject
+from hfdsl.check.wiring import mismatches
+from hfdsl.errors import SizeError
+from hfdsl.plan.plan import Plan
+
+RULES = (mismatches, rows_split_alike, row_arithmetic, requirements)
+"""The passes of a check that sizes decide."""
+
+
+def hold(plan: Plan, sizes: Mapping[Any, int]) -> None:
+    """Judge the sizes of a step, where the plan was compiled without some of them.
+
+    Raises:
+        SizeError: with the code of the rule that does not hold, the numbers, and what a check would offer to mend it.
+    """
+    if sizes.keys() <= plan.dims.keys() or "HF319" not in plan.report.codes:
+        return  # nothing was left open
+    subject = Subject(plan.graph, plan.inference, plan.deployment, sizes)
+    for finding in chain(*(rule(subject) for rule in RULES)):
+        if finding.severity is Severity.ERROR:
+            told = (finding.message, *finding.notes, *(f"help: {line}" for line in finding.help))
+            raise SizeError(finding.code, "; ".join(told))

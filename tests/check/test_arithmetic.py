@@ -1,0 +1,215 @@
+# mypy: disable-error-code="empty-body"
+"""Requirements and their repairs against brute force: plain Python evaluates the same text for every size."""
+
+from __future__ import annotations
+
+import re
+from math import lcm
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl import Add, Dispatch, register
+from hfdsl.check.findings import Report
+from hfdsl.check.repairs import Demand, Search, conflict
+from hfdsl.types.dims import constant, size
+
+
+class B(hf.Dim): ...
+
+
+class P(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    ids: hf.i64[B, Add[P, R]]
+
+
+small = st.integers(1, 6)
+linear = st.builds(
+    Demand,
+    st.builds(
+        lambda a, c, d: size(B) * constant(a) / constant(d) + constant(c),
+        st.integers(-4, 4).filter(bool),
+        st.integers(-12, 12),
+        small,
+    ),
+    st.none() | st.integers(1, 5),
+    st.booleans(),
+)
+FAR = 500  # beyond every limit that these demands can set, and a whole period of all of their divisors further
+
+
+def met(demands: list[Demand], n: int) -> bool:
+    return all(demand.met(B, n) for demand in demands)
+
+
+def period(demands: list[Demand]) -> int:
+    return lcm(*(6 * (demand.divisor or 1) * demand.size.terms[0][1].denominator for demand in demands))
+
+
+@settings(max_examples=60)
+@given(st.lists(linear, min_size=1, max_size=4, unique=True).filter(lambda ds: period(ds) < FAR - 200))
+def test_a_conflict_is_one_and_the_smallest(demands: list[Demand]) -> None:
+    found = list(conflict(B, demands))
+    solvable = any(met(demands, n) for n in range(1, 2 * FAR))
+    assert bool(found) is not solvable
+    if found:
+        assert not any(met(found, n) for n in range(1, 2 * FAR))
+        for left_out in found:
+            rest = [demand for demand in found if demand is not left_out]
+            assert any(met(rest, n) for n in range(1, 2 * FAR))
+
+
+@given(st.lists(linear, max_size=3), st.integers(1, 200), st.integers(1, 5))
+def test_the_nearest_sizes_are_the_nearest(demands: list[Demand], now: int, step: int) -> None:
+    found = Search(B, now, demands, lambda n: n % step == 0).nearest()
+    below = next((n for n in range(now - 1, 0, -1) if met(demands, n) and n % step == 0), None)
+    above = next((n for n in range(now + 1, now + FAR) if met(demands, n) and n % step == 0), None)
+    assert found == tuple(n for n in (below, above) if n is not None)
+
+
+def test_what_is_not_linear_is_looked_for_size_by_size() -> None:
+    square = Demand(size(B) * size(B) - constant(1), 24)
+    assert Search(B, 9, [square], lambda n: True).nearest() == (7, 11)
+    assert conflict(B, [Demand(size(B) * size(B) + constant(1), 4)]) == ()  # none is, and it is not shown
+
+
+FORMS = (
+    "B % (dp * micro) == 0",
+    "B // dp % micro == 0",
+    "B // world_size % micro == 0",
+    "B % (mini * n) == 0",
+    "(P + R) % cp == 0",
+    "(P + R - 1) % cp == 0",
+    "(2 * P + R) % (2 * cp) == 0",
+    "B // 3 % micro == 0",
+    "P + R <= most",
+    "P + R < most",
+    "most >= B * micro",
+    "R >= micro * 4",
+    "B % micro == 0 and P + R <= most",
+    "B > mini or B % micro == 0",
+    "micro == 1 or B % (micro - 1) == 0",
+    "R % cp != 1",
+)
+
+
+def works(text: str, sizes: dict[str, int], config: dict[str, Any]) -> bool:
+    if sizes["B"] % config["dp"]:
+        return False
+    try:
+        return bool(eval(text, {}, {**sizes, **config, "world_size": config["dp"]}))  # our own texts
+    except ZeroDivisionError:
+        return False
+
+
+def check(text: str, sizes: dict[str, int], config: dict[str, Any]) -> Report:
+    class Actor(hf.Worker):
+        def __init__(self, dp: int, micro: int, mini: int, n: int, cp: int, most: int) -> None: ...
+
+        @register(Dispatch.THREE_D_PROTO)
+        @hf.requires(text)
+        def score(self, rows: Rows) -> Rows: ...
+
+    def program(rows: Rows, actor: Actor) -> Rows:
+        return actor.score(rows)
+
+    program.__annotations__["actor"] = Actor
+    dp = config["dp"]
+    placed = hf.place(Actor, **config, pool=hf.ResourcePool([dp]), mesh=hf.Mesh(dp=dp))
+    flow = hf.dataflow(program)
+    return flow.check(hf.Deployment(actor=placed), dims={B: sizes["B"], P: sizes["P"], R: sizes["R"]})
+
+
+configs = st.fixed_dictionaries(dict.fromkeys(("dp", "micro", "mini", "n", "cp"), small) | {"most": st.integers(1, 90)})
+
+
+@pytest.mark.parametrize("text", FORMS)
+@settings(max_examples=20)
+@given(b=st.integers(1, 120), p=st.integers(1, 40), r=st.integers(1, 40), config=configs)
+def test_a_requirement_is_what_python_says(text: str, b: int, p: int, r: int, config: dict[str, Any]) -> None:
+    sizes = {"B": b, "P": p, "R": r}
+    report = check(text, sizes, config)
+    assert report.ok is works(text, sizes, config), str(report)
+    assert report.warnings == ()
+    offered = [m for f in report for line in f.help if (m := re.fullmatch(r"set (\w+) to ([\d or]+): .*", line))]
+    for line in offered:
+        for number in line[2].split(" or "):
+            fixed = check(text, sizes | {line[1]: int(number)}, config)
+            assert len(fixed.findings) < len(report.findings), f"{report}\n{fixed}"
+    if "HF318" in report.codes:
+        dim = re.findall(r"no size of (\w+)", str(report))[0]
+        assert not any(works(text, sizes | {dim: n}, config) for n in range(1, 500))
+    elif len(report.findings) == 1 and not offered:
+        nearby = range(1, 60)
+        assert not any(works(text, sizes | {dim: n}, config) for dim in sizes for n in nearby if dim in text)
+
+
+def test_one_repair_satisfies_the_split_and_every_requirement() -> None:
+    class Actor(hf.Worker):
+        @register(Dispatch.THREE_D_PROTO)
+        @hf.requires("B // 4 % 6 == 0", "B % (5 * 2) == 0", "B <= 500", "P + R <= 1024")
+        def score(self, rows: Rows) -> Rows: ...
+
+    def program(rows: Rows, actor: Actor) -> Rows:
+        return actor.score(rows)
+
+    program.__annotations__["actor"] = Actor
+    flow, pool = hf.dataflow(program), hf.ResourcePool([4])
+    deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
+    findings = flow.check(deployment, dims={B: 502, P: 512, R: 600}).findings
+    assert [finding.code for finding in findings] == ["HF310", "HF322", "HF322"]
+    assert findings[0].help == findings[1].help == ("set B to 480: every split and requirement then works out",)
+    assert findings[2].help == (
+        "set P to 424: every split and requirement then works out",
+        "set R to 512: every split and requirement then works out",
+    )
+    assert flow.check(deployment, dims={B: 480, P: 512, R: 512}).findings == ()
+
+
+def test_a_conflict_needs_no_size() -> None:
+    class Actor(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        @hf.requires("B <= 8", "B % 3 == 0")
+        def score(self, rows: Rows) -> Rows: ...
+
+    def program(rows: Rows, actor: Actor) -> Rows:
+        return actor.score(rows)
+
+    program.__annotations__["actor"] = Actor
+    deployment = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([16])))
+    [finding] = hf.dataflow(program).check(deployment).errors
+    assert finding.message == "no size of B satisfies all of this: 16 must divide B, B <= 8"
+
+
+def test_a_count_that_a_config_makes_zero_divides_nothing() -> None:
+    config = dict.fromkeys(("dp", "mini", "n", "cp", "most"), 1)
+    report = check("B % (micro // 8) == 0", {"B": 8, "P": 1, "R": 1}, {**config, "micro": 1})
+    assert report.codes == ("HF322",)
+
+
+class Learner(hf.Worker):
+    @register(Dispatch.THREE_D_PROTO)
+    def score(self, rows: Rows) -> Rows: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.requires("B % 8 == 0", "B <= 2", "B * 3 != 9")
+    def update(self, rows: Rows) -> None: ...
+
+
+@hf.dataflow
+def hiding(rows: Rows, learner: Learner) -> None:
+    learner.update(learner.score(rows.id))  # type: ignore[attr-defined]  # the mistake
+    learner.update()  # type: ignore[call-arg]  # and another
+
+
+@pytest.mark.parametrize("sizes", [{B: 3}, {}])
+def test_what_a_mistake_hides_is_not_required(sizes: dict[Any, int]) -> None:
+    assert hiding.check(dims=sizes).codes == ("HF201", "HF203")

@@ -1,0 +1,99 @@
+"""Pad rows: what a warning says of them is what happens."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.f32[B]
+
+
+class Sums(hf.Batch):
+    total: hf.Metric[float, Literal["sum"]]
+    largest: hf.Metric[float, Literal["max"]]
+
+
+class Marked(Rows):
+    seen: hf.Metric[int, Literal["sum"]]
+
+
+class Judge(hf.Worker):
+    @register(Dispatch.DP_PROTO, pad="repeat_last")
+    def sums(self, rows: Rows) -> Sums:
+        return Sums(total=float(rows.x.tensor.sum()), largest=float(rows.x.tensor.max()))
+
+    @register(Dispatch.DP_PROTO, pad="cycle", rows=hf.Grouped(2))
+    def mark(self, rows: Rows) -> Marked:
+        return Marked(x=rows.x.tensor * 2, seen=len(rows))
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def double(self, rows: Rows) -> Rows:
+        return Rows(x=rows.x.tensor * 2)
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def learn(self, rows: Rows) -> None: ...
+
+
+@hf.dataflow
+def summing(rows: Rows, judge: Judge) -> Sums:
+    return judge.sums(rows)
+
+
+@hf.dataflow
+def marking(rows: Rows, judge: Judge) -> Marked:
+    return judge.mark(rows)
+
+
+@hf.dataflow
+def doubling(rows: Rows, judge: Judge) -> Rows:
+    return judge.double(rows)
+
+
+@hf.dataflow
+def learning(rows: Rows, judge: Judge) -> None:
+    judge.learn(rows)
+
+
+deployment = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([2], use_gpu=False)))
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_a_metric_counts_the_pad_rows_of_which_is_warned(count: int) -> None:
+    report = summing.check(deployment, dims={B: count})
+    with summing.compile(deployment, dims={B: count}).launch() as running:
+        sums = running.step(Rows(x=torch.ones(count)))
+    assert (sums.total.value != count) is (report.codes == ("HF317",))
+    assert sums.largest.value == 1.0
+    if report.findings:
+        assert report.findings[0].message.endswith("gets 1 pad row beside its 3, and counts them in its metrics total")
+
+
+def test_rows_alone_lose_their_pad_rows() -> None:
+    assert doubling.check(deployment, dims={B: 3}).findings == ()
+    with doubling.compile(deployment, dims={B: 3}).launch() as running:
+        assert running.step(Rows(x=torch.ones(3))).x.tensor.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_whole_groups_are_padded() -> None:
+    [finding] = marking.check(deployment, dims={B: 6}).findings
+    assert finding.message == "'judge.mark' gets 2 pad rows beside its 6, and counts them in its metrics seen"
+    assert finding.help == ("set B to 4 or 8: no row is padded then",)
+    with marking.compile(deployment, dims={B: 6}).launch() as running:
+        marked = running.step(Rows(x=torch.arange(6.0)))
+    assert (marked.seen.value, len(marked)) == (8, 6)
+
+
+def test_a_body_that_gives_nothing_counts_them_in_what_it_does() -> None:
+    assert learning.check(deployment, dims={B: 5}).codes == ("HF317",)
+    assert learning.check(deployment, dims={B: (6, 4)}).codes == ()
+    assert "HF317" not in learning.check(deployment).codes

@@ -1,0 +1,171 @@
+"""What a check could not decide is judged again with the sizes of a step, under the code of its own rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl import Add, Dispatch, Mul, register
+
+
+class B(hf.Dim): ...
+
+
+class N(hf.Dim): ...
+
+
+class P(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    ids: hf.i64[B, P]
+
+
+class Others(hf.Batch):
+    ids: hf.i64[N]
+
+
+class Both(hf.Batch):
+    left: hf.i64[B, P]
+    right: hf.i64[B]
+
+
+class Odd(hf.Batch):
+    ids: hf.i64[B, Add[P, R]]
+    mask: hf.i64[B, P]
+
+
+class Actor(hf.Worker):
+    def __init__(self, micro: int = 2) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("B % micro == 0", "P <= 4", "B < 100 or B > 200")
+    def score(self, rows: Rows) -> Rows:
+        return rows
+
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("R >= 2")
+    def read(self, odd: Odd) -> Odd:
+        return odd
+
+
+@hf.dataflow
+def scoring(rows: Rows, actor: Actor) -> Rows:
+    return actor.score(rows)
+
+
+@hf.dataflow
+def side_by_side(rows: Rows, others: Others) -> Both:
+    ids: Any = others.ids  # a type checker compares the names of dims, and refuses it
+    return Both(left=rows.ids, right=ids)
+
+
+@hf.dataflow
+def reading(odd: Odd, actor: Actor) -> Odd:
+    return actor.read(odd)
+
+
+deployment = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([1], use_gpu=False)))
+
+
+def rows(count: int, tokens: int = 3) -> Rows:
+    return Rows(ids=torch.zeros(count, tokens, dtype=torch.int64))
+
+
+def test_a_requirement_that_was_open_is_held_by_the_run() -> None:
+    assert set(scoring.check(deployment).codes) == {"HF319"}
+    with scoring.compile(deployment).launch() as running:
+        assert len(running.step(rows(4))) == 4
+        with pytest.raises(
+            hf.SizeError, match=r"HF322: 'actor.score' requires B % micro == 0, but 5 % 2 = 1; help: set B to 4 or 6"
+        ):
+            running.step(rows(5))
+        with pytest.raises(hf.SizeError, match=r"HF322: 'actor.score' requires P <= 4, but P = 7; help: set P to 4"):
+            running.step(rows(4, 7))
+        assert len(running.step(rows(6))) == 6  # a size that is refused breaks nothing
+
+
+def test_rows_that_may_differ_are_a_warning_and_are_held_by_the_run() -> None:
+    [finding] = side_by_side.check().findings
+    assert finding.code == "HF319"
+    assert finding.message.endswith("whether column 'right' of 'Both' gets as many rows as it needs: it gets N, "
+                                    "'left' beside it has B")  # fmt: skip
+    assert side_by_side.check(dims={B: 4, N: 4}).findings == ()
+    assert side_by_side.check(dims={B: 4, N: 5}).codes == ("HF212",)
+    with side_by_side.compile(hf.Deployment()).launch() as running:
+        both = running.step(rows(4), Others(ids=torch.arange(4)))
+        assert both.right.tensor.tolist() == [0, 1, 2, 3]
+        with pytest.raises(hf.SizeError, match=r"HF212: column 'right' of 'Both' gets N rows where .* \(3 and 4 with"):
+            running.step(rows(4), Others(ids=torch.arange(3)))
+
+
+def test_a_dim_that_only_a_sum_tells_is_known_to_the_run() -> None:
+    def odd(tokens: int) -> Odd:
+        return Odd(ids=torch.zeros(2, tokens, dtype=torch.int64), mask=torch.zeros(2, 3, dtype=torch.int64))
+
+    with reading.compile(deployment).launch() as running:
+        assert len(running.step(odd(5))) == 2
+        with pytest.raises(hf.SizeError, match=r"HF322: 'actor.read' requires R >= 2, but R = 1"):
+            running.step(odd(4))
+
+
+class Table(hf.Batch):
+    ids: hf.i64[Mul[B, N]]
+
+
+class Made(hf.Batch):
+    ids: hf.i64[R]
+
+
+@hf.function(rows=hf.Whole)
+def make(table: Table) -> Made:
+    return Made(ids=table.ids.tensor[:3])
+
+
+@hf.dataflow
+def making(table: Table) -> Made:
+    return make(table)
+
+
+def test_rows_that_nothing_tells_are_an_error_and_given_they_run() -> None:
+    assert making.check().findings == ()  # nothing is to be launched
+    report = making.check(hf.Deployment())
+    assert [finding.message.rpartition("how large ")[2].split()[0] for finding in report] == ["B", "N", "R"]
+    with making.compile(hf.Deployment(), dims={B: 2, R: 3}).launch() as running:
+        assert len(running.step(Table(ids=torch.arange(8)))) == 3
+
+
+class Marked(hf.Batch):
+    ids: hf.i64[B]
+    keep: hf.bool_[B]
+
+
+class Learner(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.requires("B <= 2")
+    def update(self, marked: Marked) -> int:
+        return len(marked)
+
+
+@hf.dataflow
+def learning(marked: Marked, learner: Learner) -> hf.PerRank[int]:
+    return learner.update(hf.filter(marked, marked.keep))
+
+
+def test_what_a_filter_keeps_is_held_by_the_run() -> None:
+    placed = hf.Deployment(learner=hf.place(Learner, pool=hf.ResourcePool([1], use_gpu=False)))
+    assert learning.check(placed, dims={B: 4}).codes == ("HF319",)
+
+    def marked(*keep: bool) -> Marked:
+        return Marked(ids=torch.arange(4), keep=torch.tensor(keep))
+
+    with learning.compile(placed, dims={B: 4}).launch() as running:
+        assert running.step(marked(True, False, False, True)) == [2]
+        with pytest.raises(hf.SizeError, match=r"HF322: 'learner.update' requires B <= 2, but B = 3"):
+            running.step(marked(True, False, True, True))
