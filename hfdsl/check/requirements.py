@@ -119,7 +119,8 @@ def holds(text: str, known: Known) -> tuple[Answer, str]:
     shown = _listed(used)
     if isinstance(expression, ast.Compare):
         sides = [side for side in (expression.left, *expression.comparators) if not isinstance(side, ast.Constant)]
-        if not all(isinstance(side, ast.Name) for side in sides):
+        composed = [side for side in sides if not isinstance(side, ast.Name)]
+        if composed and not any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in composed):
             values = {ast.unparse(side): evaluate(side, known) for side in sides}
             rest = {name: value for name, value in used.items() if name not in values}
             shown = f"{_listed(values)}, with {_listed(rest)}" if rest else _listed(values)
