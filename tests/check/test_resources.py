@@ -301,7 +301,8 @@ def test_methods_name_sizes_of_the_mesh() -> None:
     assert modelled.check(deployment, {B: 32}).ok
     [found] = modelled.check(deployment, {B: 31}).findings
     assert found.message == (
-        "'model.score' requires B >= world_size * micro_dp, but B = 31 and world_size = 8 and micro_dp = 4"
+        "'model.score' requires B >= world_size * micro_dp, but B = 31 and world_size * micro_dp = 32, "
+        "with world_size = 8 and micro_dp = 4"
     )
     assert modelled.check(None, {B: 31}).ok  # unplaced, nothing is known of the mesh
 
