@@ -11,6 +11,9 @@ from hfdsl.check.codes import CODES
 from hfdsl.errors import HfError
 from hfdsl.graph.spans import NOWHERE, Span
 
+VERSION = 1
+"""Of a finding for machines; it grows when a field changes its meaning or goes, not when one is added."""
+
 
 class Severity(Enum):
     """An error refutes the program; a warning is a thing that could not be decided, or that is rarely meant."""
@@ -28,8 +31,27 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """What stands at ``span`` is replaced by ``text``; nothing stands at a span that ends where it begins."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A change of the user's text that was tried: its finding disappears and no other appears."""
+
+    title: str
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake: its code, what is wrong, where, the other places that take part in it, and what mends it."""
+    """One mistake: its code, what is wrong, where, the other places that take part in it, and what mends it.
+
+    ``help`` is for people; ``fixes`` are alternatives that a machine can apply, the best one first.
+    """
 
     code: str
     message: str
@@ -37,6 +59,7 @@ class Finding:
     related: tuple[Label, ...] = ()
     notes: tuple[str, ...] = ()
     help: tuple[str, ...] = ()
+    fixes: tuple[Fix, ...] = ()
 
     @property
     def severity(self) -> Severity:
@@ -44,27 +67,33 @@ class Finding:
         return Severity(CODES[self.code].severity)
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+        """For machines: lines from 1, columns from 0 in bytes of UTF-8, ends exclusive."""
 
-        def place(label: Label) -> dict[str, Any]:
-            span = label.span
+        def place(span: Span) -> dict[str, Any]:
             return {
                 "file": span.file,
                 "line": span.line,
                 "column": span.column,
                 "endLine": span.end_line,
                 "endColumn": span.end_column,
-                "label": label.text,
             }
 
+        def labelled(label: Label) -> dict[str, Any]:
+            return {**place(label.span), "label": label.text}
+
         return {
+            "version": VERSION,
             "code": self.code,
             "severity": self.severity.value,
             "message": self.message,
-            "primary": place(self.primary),
-            "related": [place(label) for label in self.related],
+            "primary": labelled(self.primary),
+            "related": [labelled(label) for label in self.related],
             "notes": list(self.notes),
             "help": list(self.help),
+            "fixes": [
+                {"title": fix.title, "edits": [{**place(edit.span), "text": edit.text} for edit in fix.edits]}
+                for fix in self.fixes
+            ],
         }
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
+from hfdsl.check.alternatives import changed
 from hfdsl.check.demand import has_room, shape, slots_in_use, words
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.subject import Subject
-from hfdsl.check.trials import changed
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.memory import GpuMemory
 from hfdsl.deploy.pools import ResourcePool

@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
+from hfdsl.check.alternatives import known_of, unmet, works
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.requirements import MESH_SIZES, config_fields, holds, names, remainder
 from hfdsl.check.subject import Subject
-from hfdsl.check.trials import known_of, unmet, works
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.spans import definition_span

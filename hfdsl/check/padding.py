@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sizes import call_rows, chunks_of
-from hfdsl.check.solving import repairs
+from hfdsl.check.solving import in_words, repairs
 from hfdsl.check.subject import Subject
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
@@ -31,7 +31,7 @@ def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
         share = chunks * registration.group
         added = -int(number) % share
         if added:
-            offered = repairs(subject, rows.atoms, set(), rows, share)
+            offered = in_words(subject, repairs(subject, rows.atoms, set(), rows, share))
             yield Finding(
                 "HF317",
                 f"'{node.label}' gets {added} pad row{'s' if added > 1 else ''} beside its {number}, and {counted}",

@@ -10,7 +10,7 @@ from typing import Any
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.subject import Subject
-from hfdsl.check.trials import works
+from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
@@ -29,9 +29,9 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
     spare = [name for name in placements if name not in roles]
     for name, role in roles.items():
         if name not in placements:
-            near = get_close_matches(name, spare, n=1)
+            near = get_close_matches(name, [other for other in spare if issubclass(placements[other].role, role)], n=1)
             spare = [other for other in spare if other not in near]  # a misspelt role is one mistake
-            yield Finding(
+            finding = Finding(
                 "HF507",
                 f"role '{name}' of '{subject.graph.name}' has no place in the deployment",
                 Label(subject.deployment.span, f"places {', '.join(placements) or 'nothing'}"),
@@ -42,6 +42,7 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
                     else f"add {name}=hf.place({role.__name__}, ..., pool=...)",
                 ),
             )
+            yield _renamed(subject, finding, near[0], name) if near else finding
         elif not issubclass(placements[name].role, role):
             yield Finding(
                 "HF515",
@@ -69,21 +70,33 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
     for name, placement in subject.deployment.placements.items() if subject.deployment else ():
         ranks, slots = placement.mesh.world_size, placement.pool.world_size
         if ranks != slots:
-            rest = placement.mesh.pp * placement.mesh.tp
-            fixes = []
-            if slots % rest == 0 and works(
-                subject, {name: replace(placement, mesh=(mesh := replace(placement.mesh, dp=slots // rest)))}
-            ):
-                fixes.append(f"set dp to {mesh.dp}: {mesh.pp} * {mesh.dp} * {mesh.tp} = {slots}")
-            if ranks < slots:
-                fixes.append(f"split the pool: pool.split([{ranks}, {slots - ranks}])")
-            yield Finding(
+            cut = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
+            finding = Finding(
                 "HF501",
                 f"role '{name}': {placement.mesh} lays out {ranks} ranks, but pool '{placement.pool.name}' "
                 f"{list(placement.pool.processes)} has {slots} slots",
                 Label(placement.span),
-                help=tuple(fixes),
+                help=(cut,) if ranks < slots else (),
             )
+            yield _filled(subject, finding, name, placement)
+
+
+def _filled(subject: Subject, finding: Finding, name: str, placement: Placement[Any]) -> Finding:
+    """The pool is filled by more or fewer data-parallel ranks, where they can be and the rows still work out."""
+    rest = placement.mesh.pp * placement.mesh.tp
+    if subject.trials is None or placement.pool.world_size % rest:
+        return finding
+    from hfdsl.check.fixes import meshed
+
+    return meshed(subject.trials, finding, name, replace(placement.mesh, dp=placement.pool.world_size // rest))
+
+
+def _renamed(subject: Subject, finding: Finding, old: str, new: str) -> Finding:
+    if subject.trials is None:
+        return finding
+    from hfdsl.check.fixes import role_renamed
+
+    return role_renamed(subject.trials, finding, old, new)
 
 
 def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -33,7 +35,7 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
-from hfdsl.graph.spans import caller_span, definition_span
+from hfdsl.graph.spans import Span, caller_span, definition_span
 from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim, Sizes
 
@@ -77,11 +79,12 @@ def check(
     deployment: Deployment | None,
     dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
+    asked: Span | None = None,
 ) -> Report:
-    """The report on a dataflow: every finding of every pass."""
+    """The report on a dataflow: every finding of every pass; ``asked`` is where its sizes are given."""
     start = perf_counter()
     try:
-        subject = examine(body, deployment, dims, cluster)
+        subject = examine(body, deployment, dims, cluster, asked)
     except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
     return judge(subject, start)
@@ -92,6 +95,7 @@ def examine(
     deployment: Deployment | None,
     dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
+    asked: Span | None = None,
 ) -> Subject:
     """The traced program with its inferred sizes.
 
@@ -104,7 +108,8 @@ def examine(
     odd = {dim: size for dim, size in given.items() if dim not in sizes}
     first = {dim: several[0] for dim, several in sizes.items()}
     several = {dim: several for dim, several in sizes.items() if len(several) > 1}
-    return Subject(graph, infer(graph), deployment, first, odd, caller_span(), cluster, body, several)
+    place = asked or caller_span()
+    return Subject(graph, infer(graph), deployment, first, odd, place, cluster, body, several)
 
 
 def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
@@ -115,11 +120,20 @@ def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
 
 
 def judge(subject: Subject, start: float) -> Report:
-    """Ask every pass."""
-    told = across(subject, _findings) if subject.several else _findings(subject)
+    """Ask every pass; then again, to offer the repairs that work, where there is something to repair."""
+    findings = order(_ask(subject))
+    if findings:
+        from hfdsl.check.trials import Trials, place  # late: a program without findings needs no repairs
+
+        trials = Trials(subject, _ask, Counter(map(place, findings)))
+        findings = order(_ask(replace(subject, trials=trials)))
     milliseconds = (perf_counter() - start) * 1000
     facts = f" ({len(subject.graph.nodes)} nodes, {len(subject.graph.roles)} roles, {milliseconds:.1f} ms)"
-    return Report(subject.graph.name, order(told), facts)
+    return Report(subject.graph.name, findings, facts)
+
+
+def _ask(subject: Subject) -> Sequence[Finding]:
+    return across(subject, _findings) if subject.several else _findings(subject)
 
 
 def _findings(subject: Subject) -> list[Finding]:

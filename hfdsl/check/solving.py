@@ -17,6 +17,7 @@ from hfdsl.check.sizes import (
     constraints,
     dims_of_call,
     imposed,
+    known_names,
     limits,
     refuted,
     undivided,
@@ -25,6 +26,7 @@ from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.check.told import untold
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import FunctionCall
+from hfdsl.graph.signatures import Signature
 from hfdsl.types.dims import Answer, Dim, Size, constant
 
 
@@ -63,15 +65,15 @@ def _uneven(subject: Subject, broken: list[Divides]) -> Finding:
     rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
     message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
     related = [Label(d.node.span, f"for {d.why}: {d.need}") for d in broken[1:]]
-    fixes = _repairs(subject, first.size.atoms, {(d.node.id, d.why) for d in broken})
-    return (None if fixes else _impossible(subject, first.size.atoms)) or Finding(
+    sizes = repairs(subject, first.size.atoms, {(d.node.id, d.why) for d in broken})
+    finding = Finding(
         first.code,
         f"{message}: {rest}" if rest and first.code != "HF322" else message,
         Label(first.node.span, first.need),
         (*first.others, *related),
         notes=(f"with {given}",) if given and shown != given else (),
-        help=fixes,
     )
+    return _resized(subject, finding, sizes) or _impossible(subject, first.size.atoms) or finding
 
 
 def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
@@ -86,18 +88,15 @@ def requirements(subject: Subject) -> Iterator[Finding]:
         placement, where = subject.placement(node), f"'{node.label}' requires {text}"
         if isinstance(answer, DefinitionError):
             placed = (Label(placement.span, "placed here"),) if placement and answer.code == "HF323" else ()
-            yield Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
+            finding = Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
+            yield _renamed(subject, finding, signature, text) if answer.code == "HF323" else finding
         elif answer is Answer.REFUTED:
             sizes = dims_of_call(subject, node)
             atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
-            fixes = _repairs(subject, atoms, {(node.id, text)})
-            yield (None if fixes else _impossible(subject, atoms)) or Finding(
-                "HF322",
-                f"{where}, but {shown}",
-                Label(node.span, "calls it"),
-                imposed(subject, node, signature, text),
-                help=fixes,
-            )
+            declared = imposed(subject, node, signature, text)
+            finding = Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), declared)
+            resized = _resized(subject, finding, repairs(subject, atoms, {(node.id, text)}))
+            yield resized or _impossible(subject, atoms) or finding
         elif _misgiven(subject, names(text)):
             continue
         elif answer is Answer.UNKNOWN and (placement or (subject.deployment and isinstance(node.op, FunctionCall))):
@@ -107,11 +106,12 @@ def requirements(subject: Subject) -> Iterator[Finding]:
 
 def repairs(
     subject: Subject, atoms: Iterable[object], mine: set[Key], wanted: Size | None = None, divisor: int = 1
-) -> Iterator[tuple[str, str]]:
+) -> dict[type[Dim], tuple[int, ...]]:
     """For each of the dims its nearest sizes for which every constraint works out; other dims stay as they are.
 
     Where ``divisor`` is to divide ``wanted`` too, it does.
     """
+    found = {}
     for dim in atoms:
         if not isinstance(dim, type) or not issubclass(dim, Dim) or dim not in subject.dims:
             continue
@@ -121,12 +121,36 @@ def repairs(
             demands.append(Demand(wanted.substitute(rest), divisor))
         sizes = Search(dim, subject.dims[dim], demands, _Trial(subject, dim, mine)).nearest()
         if sizes:
-            yield subject.named(dim), " or ".join(map(str, sizes))
+            found[dim] = sizes
+    return found
 
 
-def _repairs(subject: Subject, atoms: Iterable[object], mine: set[Key]) -> tuple[str, ...]:
-    offered = repairs(subject, atoms, mine)
-    return tuple(f"set {dim} to {sizes}: every split and requirement then works out" for dim, sizes in offered)
+def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str) -> Finding:
+    if subject.trials is None:
+        return finding
+    from hfdsl.check.fixes import calls_of, required
+
+    known = [known_names(subject, node) for node in calls_of(subject, signature)]
+    return required(subject.trials, finding, signature, text, known)
+
+
+def in_words(subject: Subject, sizes: dict[type[Dim], tuple[int, ...]]) -> Iterator[tuple[str, str]]:
+    """Each dim with its sizes, as a help line names them."""
+    return ((subject.named(dim), " or ".join(map(str, numbers))) for dim, numbers in sizes.items())
+
+
+def _resized(subject: Subject, finding: Finding, sizes: dict[type[Dim], tuple[int, ...]]) -> Finding | None:
+    """The finding with the sizes that mend it; None where there are none."""
+    if not sizes:
+        return None
+    offered = in_words(subject, sizes)
+    help_ = tuple(f"set {dim} to {numbers}: every split and requirement then works out" for dim, numbers in offered)
+    helped = replace(finding, help=help_)
+    if subject.trials is None:
+        return helped
+    from hfdsl.check.fixes import resized
+
+    return resized(subject.trials, helped, sizes)
 
 
 class _Trial:

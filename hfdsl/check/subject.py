@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.findings import Label
 from hfdsl.check.requirements import config_fields
@@ -22,6 +22,9 @@ from hfdsl.protocols.register import registered_methods
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size, constant
+
+if TYPE_CHECKING:
+    from hfdsl.check.trials import Trials
 
 EVERYTHING = "<dims>"
 """The key of what was given for ``dims`` where it is no mapping."""
@@ -40,6 +43,7 @@ class Subject:
     cluster: Cluster | None = None
     body: Callable[..., Any] | None = None  # the dataflow itself
     several: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)  # dims with more sizes than one
+    trials: Trials | None = field(default=None, compare=False)  # None: no repairs are asked for
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.

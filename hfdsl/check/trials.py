@@ -1,51 +1,99 @@
-"""Trials: a changed deployment, and whether a program works on it; what a help line offers was tried here."""
+"""Trials: a repair is made on the program, and all is checked again, before it is offered."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import linecache
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from types import CodeType, FunctionType
+from typing import Any, TypeAlias
 
-from hfdsl.check.requirements import Known, config_fields, holds
-from hfdsl.check.sizes import refuted
+from hfdsl.check.edits import apply
+from hfdsl.check.findings import Edit, Finding
 from hfdsl.check.subject import Subject
-from hfdsl.deploy.deployment import Deployment, Placement
-from hfdsl.errors import DefinitionError
-from hfdsl.protocols.register import requirements_of
-from hfdsl.types.dims import Answer
+from hfdsl.errors import HfError
+from hfdsl.graph.infer import infer
+from hfdsl.graph.trace import trace
+
+Place: TypeAlias = tuple[str, str, int]
+"""A finding as it is known again after an edit, which moves columns and changes numbers in messages."""
 
 
-def changed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
-    """The deployment with other places for some roles."""
-    other = copy(deployment)
-    other.placements = {**deployment.placements, **placements}
-    return other
+def place(finding: Finding) -> Place:
+    """The code, the file and the line."""
+    return finding.code, finding.primary.span.file, finding.primary.span.line
 
 
-def works(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:
-    """Whether rows and roles work out with other places for some roles as far as they do now."""
-    if subject.deployment is None:
-        return False
-    after = replace(subject, deployment=changed(subject.deployment, placements))
-    unmet_after = sum(len(unmet(placement)) for placement in placements.values())
-    unmet_now = sum(len(unmet(subject.deployment[name])) for name in placements)
-    return unmet_after <= unmet_now and len(refuted(after)) <= len(refuted(subject))
+def better(finding: Place, before: Counter[Place], after: Counter[Place]) -> bool:
+    """Whether ``finding`` has gone and no other has come."""
+    return after <= before and after[finding] < before[finding]
 
 
-def unmet(placement: Placement[Any]) -> dict[str, str]:
-    """The requirements of a role's class that its config and mesh do not meet, with the numbers that say so."""
-    found: dict[str, str] = {}
-    for text in requirements_of(placement.role):
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Repairs of one program: ``ask`` puts all passes to a subject, ``before`` is what they find as it stands."""
+
+    subject: Subject
+    ask: Callable[[Subject], Iterable[Finding]]
+    before: Counter[Place]
+
+    def written(self, finding: Finding, edits: Sequence[Edit]) -> bool:
+        """Whether edits in the dataflow's own text mend it: it is compiled anew, and traced."""
+        body = rewritten(self.subject.body, edits)
         try:
-            answer, shown = holds(text, known_of(placement))
-        except DefinitionError:
-            continue  # told by the pass on classes
-        if answer is Answer.REFUTED:
-            found[text] = shown
-    return found
+            graph = trace(body) if body is not None else None
+        except HfError:
+            return False
+        if graph is None:
+            return False
+        return self.changed(finding, replace(self.subject, graph=graph, inference=infer(graph), body=body))
+
+    def placed(self, finding: Finding, placements: dict[str, Any]) -> bool:
+        """Whether it is mended by other placements."""
+        deployment = copy(self.subject.deployment)
+        if deployment is None:
+            return False
+        deployment.placements = placements
+        return self.changed(finding, replace(self.subject, deployment=deployment))
+
+    def changed(self, finding: Finding, subject: Subject) -> bool:
+        """Whether it is mended in another subject."""
+        after = Counter(map(place, self.ask(replace(subject, trials=None))))
+        return better(place(finding), self.before, after)
 
 
-def known_of(placement: Placement[Any]) -> Known:
-    """What the names in a requirement of a role's class mean where it is placed."""
-    return Known({}, placement, fields=config_fields(placement) or {})
+def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> FunctionType | None:
+    """A function as its file would define it with these edits, in the module that is there; None where it is another.
+
+    Only the text of the function itself is put to work: nothing of the module runs a second time.
+    """
+    function = inspect.unwrap(body) if body is not None else None
+    if not isinstance(function, FunctionType):
+        return None
+    old = function.__code__
+    text = "".join(linecache.getlines(old.co_filename))
+    if not text or any(edit.span.file != old.co_filename or "\n" in edit.text for edit in edits):
+        return None
+    try:
+        module = compile(apply(text, edits), old.co_filename, "exec", dont_inherit=True)
+    except SyntaxError:
+        return None
+    known = (old.co_qualname, old.co_firstlineno, old.co_freevars)
+    found = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == known]
+    if len(found) != 1:
+        return None
+    new = FunctionType(found[0], function.__globals__, old.co_name, function.__defaults__, function.__closure__)
+    new.__kwdefaults__, new.__annotations__ = function.__kwdefaults__, function.__annotations__
+    new.__dict__.update(function.__dict__)
+    new.__module__, new.__qualname__ = function.__module__, function.__qualname__
+    return new
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _codes(constant)

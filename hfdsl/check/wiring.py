@@ -112,6 +112,8 @@ DECIDE = {
     "pickling": "return it from the dataflow, and save what a step has returned",
 }
 """What to do instead, by what asks for a value."""
+NAMES = (MisuseKind.NO_COLUMN, MisuseKind.NO_METHOD, MisuseKind.NO_PORT, MisuseKind.KEYWORD_ONLY)
+"""The misuses that another name mends."""
 
 OPERATORS = {
     "add": "+",
@@ -169,13 +171,22 @@ def misuses(subject: Subject) -> Iterator[Finding]:
             "both": " and ".join(f"'{name}'" for name in misuse.candidates),
         }
         helped = help_.format(**fields)
-        yield Finding(
+        finding = Finding(
             code.format(**fields),
             message.format(**fields),
             Label(_misuse_span(misuse)),
             tuple(_misuse_related(subject, misuse)),
             help=(helped,) if helped else (),
         )
+        yield _nearest(subject, finding, misuse) if misuse.kind in NAMES else finding
+
+
+def _nearest(subject: Subject, finding: Finding, misuse: Misuse) -> Finding:
+    if subject.trials is None:
+        return finding
+    from hfdsl.check.fixes import named
+
+    return named(subject.trials, finding, misuse)
 
 
 def _column_makers(subject: Subject, misuse: Misuse) -> str:
@@ -238,8 +249,8 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
         related.append(Label(maker.span, f"registered with {maker.registration.name}"))
     if signature is not None and signature.span != NOWHERE:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
-    notes = shapes.notes(m)
-    return Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes, help_)
+    finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), shapes.notes(m), help_)
+    return _repeated(subject, finding, m) if code == "HF212" else finding
 
 
 def _actual(m: Mismatch) -> str:
@@ -302,13 +313,22 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
     numbers = f" ({have} and {want} with the given sizes)" if known else ""
     other = f"'{facts['origin']}' beside it has {facts['want']}"
     needed = other if facts["origin"] else f"{facts['want']} are needed"
+    return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", ()
+
+
+def _repeated(subject: Subject, finding: Finding, m: Mismatch) -> Finding:
+    """Where one side has a whole number of times the rows of the other, the other can be repeated."""
+    if subject.trials is None or m.expected is None or m.found is None:
+        return finding
+    from hfdsl.check.fixes import repeated
+
+    want, have = subject.known(m.expected), subject.known(m.found)
     factor = (have / want).value if len(want.terms) == 1 else None
-    help_: tuple[str, ...] = ()
-    if factor is not None and factor.denominator == 1 and factor > 1:
-        help_ = (f"repeat what is wired to '{facts['origin']}': hf.repeat(..., {factor})",)
-    elif factor is not None and factor.numerator == 1:
-        help_ = (f"repeat what is wired to '{m.port}': hf.repeat(..., {factor.denominator})",)
-    return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", help_
+    if factor is not None and factor.denominator == 1:
+        return repeated(subject.trials, finding, m, dict(m.detail)["origin"], factor.numerator)
+    if factor is not None and factor.numerator == 1:
+        return repeated(subject.trials, finding, m, m.port, factor.denominator)
+    return finding
 
 
 def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.spans import NOWHERE, Span, frame_span
 from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
@@ -53,8 +55,10 @@ class Experiment:
     batches: Callable[[], Iterable[Any]] | None = None
     seed: int = 0
     cluster: Cluster | None = None
+    span: Span = field(default=NOWHERE, init=False, repr=False, compare=False)  # where it is written
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "span", frame_span(sys._getframe(2)))  # past the __init__ that dataclass makes
         if not isinstance(self.dataflow, Dataflow):
             raise DefinitionError("HF118", f"an experiment takes a function under @hf.dataflow, got {self.dataflow!r}")
         if not isinstance(self.deployment, Deployment):

@@ -15,12 +15,14 @@ from types import ModuleType
 from typing import Any
 
 from hfdsl.check.findings import Report
+from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.errors import HfError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.program import Graph
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.graph.spans import NOWHERE
 from hfdsl.graph.trace import trace
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import FieldSpec
@@ -53,7 +55,8 @@ class Target:
 
     def check(self) -> Report:
         """The report, with the deployment where there is one."""
-        return self.dataflow.check(self.experiment.deployment if self.experiment else None, self.dims, self.cluster)
+        deployment, span = (self.experiment.deployment, self.experiment.span) if self.experiment else (None, NOWHERE)
+        return check(self.dataflow.body, deployment, self.dims, self.cluster, span)
 
     def deployed(self, command: str) -> Experiment:
         """The experiment with its sizes.

@@ -1,0 +1,51 @@
+"""Alternatives: a changed deployment, and whether a program works on it; what a help line offers was tried here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from hfdsl.check.requirements import Known, config_fields, holds
+from hfdsl.check.sizes import refuted
+from hfdsl.check.subject import Subject
+from hfdsl.deploy.deployment import Deployment, Placement
+from hfdsl.errors import DefinitionError
+from hfdsl.protocols.register import requirements_of
+from hfdsl.types.dims import Answer
+
+
+def changed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
+    """The deployment with other places for some roles."""
+    other = copy(deployment)
+    other.placements = {**deployment.placements, **placements}
+    return other
+
+
+def works(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:
+    """Whether rows and roles work out with other places for some roles as far as they do now."""
+    if subject.deployment is None:
+        return False
+    after = replace(subject, deployment=changed(subject.deployment, placements))
+    unmet_after = sum(len(unmet(placement)) for placement in placements.values())
+    unmet_now = sum(len(unmet(subject.deployment[name])) for name in placements)
+    return unmet_after <= unmet_now and len(refuted(after)) <= len(refuted(subject))
+
+
+def unmet(placement: Placement[Any]) -> dict[str, str]:
+    """The requirements of a role's class that its config and mesh do not meet, with the numbers that say so."""
+    found: dict[str, str] = {}
+    for text in requirements_of(placement.role):
+        try:
+            answer, shown = holds(text, known_of(placement))
+        except DefinitionError:
+            continue  # told by the pass on classes
+        if answer is Answer.REFUTED:
+            found[text] = shown
+    return found
+
+
+def known_of(placement: Placement[Any]) -> Known:
+    """What the names in a requirement of a role's class mean where it is placed."""
+    return Known({}, placement, fields=config_fields(placement) or {})

@@ -1,0 +1,279 @@
+"""Every fix, applied to the text of its program, removes its finding and adds none."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import linecache
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hfdsl.check.edits import apply
+from hfdsl.check.findings import Finding, Fix, Report
+from tests.check.test_fixtures import BAD, FIXTURES
+from tests.check.test_fixtures import report as report_of
+
+numbers = itertools.count()
+
+FIXABLE = {
+    "hf201_bad",
+    "hf202_bad",
+    "hf202_method_bad",
+    "hf212_bad",
+    "hf303_bad",
+    "hf310_bad",
+    "hf310_minibatches_bad",
+    "hf313_bad",
+    "hf313_function_bad",
+    "hf322_bad",
+    "hf322_length_bad",
+    "hf323_bad",
+    "hf501_bad",
+}
+"""The fixtures whose repair is certain; in the others there is more than one, or it is not in the text."""
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Any]:
+    """Makes a module of a text, in a file of its own."""
+    names = []
+
+    def make(text: str) -> Any:
+        name = f"fixed_{next(numbers)}"
+        file = tmp_path / f"{name}.py"
+        file.write_text(text, encoding="utf-8", newline="")
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        names.append(name)
+        spec.loader.exec_module(module)
+        return module
+
+    yield make
+    for name in names:
+        del sys.modules[name]
+
+
+def kinds(report: Report) -> Counter[tuple[str, int]]:
+    return Counter((finding.code, finding.primary.span.line) for finding in report)
+
+
+def text_of(module: ModuleType) -> str:
+    file = Path(str(module.__file__))
+    return file.read_bytes().decode()
+
+
+def mends(load: Any, text: str, finding: Finding, fix: Fix, before: Report) -> None:
+    after = kinds(load(apply(text, fix.edits)).report())
+    place = finding.code, finding.primary.span.line
+    assert after <= kinds(before), (fix, after)
+    assert after[place] < kinds(before)[place], fix
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_every_fix_of_a_fixture_mends_it(name: str, load: Any) -> None:
+    before = report_of(name)
+    assert any(finding.fixes for finding in before) is (name in FIXABLE)
+    text = (FIXTURES / f"{name}.py").read_text("utf-8")
+    for finding in before:
+        for fix in finding.fixes:
+            mends(load, text, finding, fix, before)
+
+
+HEAD = '''# mypy: ignore-errors
+import hfdsl as hf
+from hfdsl import Dispatch, register
+
+
+class B(hf.Dim): ...
+
+
+class P(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Prompts(hf.Batch):
+    ids: hf.i64[B, P]
+
+
+class Rollout(hf.Batch):
+    probs: hf.f32[B, R]
+    prob: hf.f32[B]
+    ids: hf.i64[B, P]
+
+
+class Scores(hf.Batch):
+    reward: hf.f32[B]
+
+
+class Actor(hf.Worker):
+    def __init__(self, micro_batch: int = 1, mini_batch: int = 1) -> None: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def generate(self, prompts: Prompts) -> Rollout: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def score(self, probs: hf.f32[B, R]) -> Scores: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def scale(self, *, prompts: Prompts, rollout: Rollout) -> Scores: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def weigh(self, rollout: Rollout, scores: Scores) -> Scores: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def update(self, rollout: Rollout, reward: hf.f32[B]) -> None: ...
+
+
+'''
+
+CASES = {
+    "of two near columns the one that fits": (
+        "    return actor.score(actor.generate(prompts).probz)\n",
+        ["replace 'probz' by 'probs'"],
+    ),
+    "after letters of more than one byte": (
+        "    é = actor.generate(prompts); return actor.score(é.probz)\n",
+        ["replace 'probz' by 'probs'"],
+    ),
+    "over two lines": (
+        "    return actor.score(\n        actor\n        .generate(prompts)\n        .probz\n    )\n",
+        ["replace 'probz' by 'probs'"],
+    ),
+    "a column of two reads in one line": (
+        "    rollout = actor.generate(prompts)\n    return actor.score(rollout.probs), actor.score(rollout.prbs)\n",
+        ["replace 'prbs' by 'probs'"],
+    ),
+    "a name that is put together": ("    return actor.score(getattr(actor.generate(prompts), 'pro' + 'bz'))\n", []),
+    "a keyword of a record": ("    return Scores(rewards=actor.generate(prompts).prob)\n", ["replace 'rewards' by 'reward'"]),
+    "keyword-only ports": (
+        "    return actor.scale(prompts, actor.generate(prompts))\n",
+        ["write 'prompts=' before it", "write 'rollout=' before it"],
+    ),
+    "a column to be repeated": (
+        "    rollout = actor.generate(prompts)\n    scores = actor.score(rollout.probs)\n"
+        "    actor.update(hf.repeat(rollout, 4), scores.reward)\n",
+        ["repeat what is wired to 'reward': hf.repeat(..., 4)"],
+    ),
+    "an argument over two lines": (
+        "    rollout = actor.generate(hf.repeat(prompts, 2))\n    scores = actor.score(rollout.probs)\n"
+        "    actor.update(\n        actor.generate(\n            prompts\n        ),\n        scores.reward,\n    )\n",
+        ["repeat what is wired to 'rollout': hf.repeat(..., 2)"],
+    ),
+    "a repeat that brings another mistake": (
+        "    rollout = actor.generate(prompts)\n    scores = actor.score(hf.repeat(rollout, 2).probs)\n"
+        "    actor.update(rollout, actor.weigh(rollout, scores).reward)\n",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_fixes_of_a_body(case: str, load: Any) -> None:
+    body, titles = CASES[case]
+    text = f"{HEAD}@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n{body}\n\n"
+    text += "def report():\n    return program.check()\n"
+    before = load(text).report()
+    assert not before.ok
+    assert [fix.title for finding in before for fix in finding.fixes] == titles
+    for finding in before:
+        for fix in finding.fixes:
+            mends(load, text, finding, fix, before)
+
+
+@pytest.mark.parametrize(
+    ("start", "name"),
+    [
+        ("import hfdsl as hf\nfrom hfdsl import repeat as again\n", "hf.repeat"),
+        ("from hfdsl import repeat as again\nimport hfdsl as hf\n", "again"),
+    ],
+)
+def test_a_repeat_is_spelt_as_the_module_spells_it(start: str, name: str, load: Any) -> None:
+    body = "    scores = actor.score(actor.generate(prompts).probs)\n"
+    body += f"    actor.update(actor.generate({name}(prompts, 2)), scores.reward)\n"
+    text = HEAD.replace("import hfdsl as hf\n", start)
+    text += f"@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n{body}\n\n"
+    [finding] = load(text + "def report():\n    return program.check()\n").report()
+    [fix] = finding.fixes
+    assert fix.edits[0].text in (f"{name}(", "")
+    assert f"{name}(..., 2)" in finding.help[0]
+
+
+PLACED = '''@hf.dataflow
+def program(prompts: Prompts, actor: Actor):
+    return actor.generate(prompts)
+
+
+SIZES = {{B: 10, P: 4}}
+pool = hf.ResourcePool([4], name="pool")
+deployment = hf.Deployment({place})
+experiment = hf.Experiment(program, deployment, dims={dims})
+
+
+def report():
+    from hfdsl.check.run import check
+
+    return check(program.body, deployment, experiment.dims, experiment.span)
+'''
+
+PLACES = {
+    "a size in the experiment": ("actor=hf.place(Actor, pool=pool)", "{B: 10}", ["set B to 8", "set B to 12"]),
+    "a size in a variable": ("actor=hf.place(Actor, pool=pool)", "SIZES", ["set B to 8", "set B to 12"]),
+    "a size that is computed": ("actor=hf.place(Actor, pool=pool)", "{B: 5 + 5}", []),
+    "a dict of several": ("actor=hf.place(Actor, pool=pool)", "{**SIZES}", []),
+    "an axis that is written": (
+        "actor=hf.place(Actor, pool=pool, mesh=hf.Mesh(tp=2, dp=4))",
+        "{B: 8}",
+        ["set dp to 2"],
+    ),
+    "an axis that is not": ("actor=hf.place(Actor, pool=pool, mesh=hf.Mesh(tp=2))", "{B: 8}", ["set dp to 2"]),
+    "an axis whose size upsets the rows": ("actor=hf.place(Actor, pool=pool, mesh=hf.Mesh(tp=2))", "{B: 9}", []),
+    "a role of another name": ("acter=hf.place(Actor, pool=pool)", "{B: 8}", ["replace 'acter' by 'actor'"]),
+    "a name that brings another mistake": ("acter=hf.place(Actor, pool=pool)", "{B: 10}", []),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_the_fixes_of_a_deployment(case: str, load: Any) -> None:
+    place, dims, titles = PLACES[case]
+    text = HEAD + PLACED.format(place=place, dims=dims)
+    before = load(text).report()
+    assert not before.ok
+    assert [fix.title for finding in before for fix in finding.fixes] == titles
+    for finding in before:
+        for fix in finding.fixes:
+            mends(load, text, finding, fix, before)
+
+
+def test_a_mesh_that_a_function_gives_to_several_roles_is_not_edited(load: Any) -> None:
+    text = HEAD + (
+        "def placed(pool):\n    return hf.place(Actor, pool=pool, mesh=hf.Mesh(tp=2))\n\n\n"
+        "@hf.dataflow\ndef program(prompts: Prompts, one: Actor, two: Actor):\n"
+        "    return one.generate(prompts), two.generate(prompts)\n\n\n"
+        "def report():\n    pools = hf.ResourcePool([4], name='a'), hf.ResourcePool([2], name='b')\n"
+        "    return program.check(hf.Deployment(one=placed(pools[0]), two=placed(pools[1])), dims={B: 8})\n"
+    )
+    [finding] = load(text).report()
+    assert (finding.code, finding.fixes) == ("HF501", ())
+    assert finding.help[0].startswith("set dp to 2")
+
+
+def test_a_dataflow_without_a_file_has_no_fixes() -> None:
+    names: dict[str, Any] = {}
+    text = HEAD + "@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n    return actor.generat(prompts)\n"
+    linecache.checkcache()
+    exec(compile(text, "<nowhere>", "exec"), names)  # noqa: S102  # as in a shell
+    report = names["program"].check()
+    assert report.codes == ("HF202",)
+    assert report.findings[0].fixes == ()
+    assert report.findings[0].help == ("did you mean 'generate'?",)
