@@ -123,10 +123,12 @@ def judge(subject: Subject, start: float) -> Report:
     """Ask every pass; then again, to offer the repairs that work, where there is something to repair."""
     findings = order(_ask(subject))
     if findings:
-        from hfdsl.check.trials import Trials, place  # late: a program without findings needs no repairs
+        # Late: a program without findings needs neither.
+        from hfdsl.check.ignored import heeded
+        from hfdsl.check.trials import Trials, place
 
         trials = Trials(subject, _ask, Counter(map(place, findings)))
-        findings = order(_ask(replace(subject, trials=trials)))
+        findings = order(tuple(heeded(_ask(replace(subject, trials=trials)))))
     milliseconds = (perf_counter() - start) * 1000
     facts = f" ({len(subject.graph.nodes)} nodes, {len(subject.graph.roles)} roles, {milliseconds:.1f} ms)"
     return Report(subject.graph.name, findings, facts)

@@ -1,0 +1,41 @@
+"""Comments that hide a warning: ``# hf: ignore[HF602]`` at the end of its first or last line."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from hfdsl.check.codes import CODES
+from hfdsl.check.findings import Finding, Severity
+
+COMMENT = re.compile(r"#\s*hf:\s*ignore(?:\[([^\]]*)\])?(?=\s*(?:#.*)?$)")
+
+
+def heeded(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings that no comment hides; one that a comment meant to hide says why it did not."""
+    for finding in findings:
+        codes = _ignored(finding)
+        if codes is None:
+            yield finding
+        elif finding.severity is Severity.ERROR or finding.code not in codes:
+            yield replace(finding, notes=(*finding.notes, *_notes(finding, codes)))
+
+
+def _ignored(finding: Finding) -> list[str] | None:
+    """The codes that the comments on a finding's lines name; None where there is no such comment."""
+    span = finding.primary.span
+    lines = {linecache.getline(span.file, line) for line in (span.line, span.end_line or span.line)}
+    found = [match[1] or "" for line in lines for match in COMMENT.finditer(line)]
+    return [code for text in found for code in re.split(r"[\s,]+", text.strip())] if found else None
+
+
+def _notes(finding: Finding, codes: list[str]) -> Iterator[str]:
+    for code in codes:
+        if not code:
+            yield f"a comment names what it hides, as in '# hf: ignore[{finding.code}]'"
+        elif code not in CODES:
+            yield f"'# hf: ignore[{code}]' names no code of hfdsl"
+        elif code == finding.code:
+            yield f"'# hf: ignore[{code}]' hides nothing: {code} is an error, and comments hide warnings only"
