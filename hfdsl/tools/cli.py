@@ -1,4 +1,4 @@
-"""The command line: ``hfdsl check | plan | draw | run TARGET``, ``hfdsl explain CODE``, ``hfdsl doctor``."""
+"""The command line: ``hfdsl check | requires | plan | draw | run TARGET``, ``hfdsl explain CODE``, ``hfdsl doctor``."""
 
 from __future__ import annotations
 
@@ -65,20 +65,35 @@ def _parser() -> argparse.ArgumentParser:
 
     form = argparse.ArgumentParser(add_help=False)
     form.add_argument("--format", choices=["human", "json"], default="human", help="for people or machines")
-    target = argparse.ArgumentParser(add_help=False, parents=[form])
+    sizes = argparse.ArgumentParser(add_help=False)
+    sizes.add_argument("--set", action="append", default=[], metavar="DIM=SIZE", help="the size of a dim; repeatable")
+    target = argparse.ArgumentParser(add_help=False, parents=[form, sizes])
     target.add_argument("target", metavar="TARGET", help="file.py:attribute or package.module:attribute")
-    target.add_argument("--set", action="append", default=[], metavar="DIM=SIZE", help="the size of a dim; repeatable")
 
-    def command(name: str, summary: str, parent: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        added = subparsers.add_parser(name, help=summary, description=summary.capitalize() + ".", parents=[parent])
+    def command(name: str, summary: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        added = subparsers.add_parser(name, help=summary, description=summary.capitalize() + ".", parents=parents)
         added.set_defaults(command=getattr(commands, name))
         return added
 
-    cluster = argparse.ArgumentParser(add_help=False, parents=[target])
+    cluster = argparse.ArgumentParser(add_help=False)
     cluster.add_argument("--cluster", metavar="FILE", help="a TOML file that describes the nodes")
 
-    command("check", "report every mistake that can be known before launch", cluster)
-    command("plan", "print where everything runs and what moves", cluster)
+    check = command("check", "report every mistake that can be known before launch", sizes, cluster)
+    check.add_argument("target", metavar="TARGET", nargs="+", help="file.py:attribute or package.module:attribute")
+    check.add_argument(
+        "--format", choices=["human", "json", "sarif", "github"], default="human", help="for people or machines"
+    )
+    check.add_argument("--strict", action="store_true", help="warnings count as findings in the exit code")
+    check.add_argument(
+        "--discover",
+        action="store_true",
+        help="every TARGET is a file or a folder; check all that is defined there, and pass over files without",
+    )
+    check.add_argument("--fix", action="store_true", help="make the fixes that are certain, and tell what remains")
+    check.add_argument("--diff", action="store_true", help="with --fix: show what would be changed, and change nothing")
+
+    command("requires", "tell what the program demands of its sizes", target)
+    command("plan", "print where everything runs and what moves", target, cluster)
 
     draw = command("draw", "draw the plan", target)
     draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")

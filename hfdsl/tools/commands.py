@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 
 def check(arguments: argparse.Namespace) -> int:
     """``hfdsl check``."""
-    report = load(arguments.target, arguments.set, arguments.cluster).check()
-    show_report(report, arguments)
-    return OK if report.ok else FINDINGS
+    from hfdsl.tools.checking import check as check_targets
+
+    return check_targets(arguments)
+
+
+def requires(arguments: argparse.Namespace) -> int:
+    """``hfdsl requires``."""
+    from hfdsl.tools.requiring import requires as show_demands
+
+    return show_demands(load(arguments.target, arguments.set), arguments)
 
 
 def plan(arguments: argparse.Namespace) -> int:

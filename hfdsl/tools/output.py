@@ -48,10 +48,17 @@ def show_report(report: Report, arguments: argparse.Namespace, file: TextIO | No
         say(report.json(), file=stream)
 
 
-def show_error(error: HfError, arguments: argparse.Namespace) -> None:
+def finding_of(error: HfError) -> Finding | None:
     """An error that a program raised outside of a check, in the form of a finding where it has a code."""
-    if error.code in CODES:
-        finding = Finding(error.code, error.message, Label(traceback_span(error)))
+    if error.code not in CODES:
+        return None
+    return Finding(error.code, error.message, Label(traceback_span(error)))
+
+
+def show_error(error: HfError, arguments: argparse.Namespace) -> None:
+    """An error that a program raised outside of a check."""
+    finding = finding_of(error)
+    if finding is not None:
         report = Report(getattr(arguments, "target", "hfdsl"), (finding,))
         show_report(report, arguments, None if machine(arguments) else sys.stderr)
     else:

@@ -104,6 +104,60 @@ def _cluster(file: str) -> Cluster:
         raise UsageError(error.message) from None
 
 
+def discovered(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Iterator[Target]:
+    """All programs of a file, or of the files of a folder; files that define none are not imported.
+
+    A program is an experiment, a function that says it returns one, or a dataflow that is in none of these.
+
+    Raises:
+        UsageError: where there is no such file or folder, and where importing one fails.
+    """
+    place, attribute = _parts(text)
+    if attribute:
+        yield load(text, sizes, cluster)
+        return
+    for file in _files(Path(place)):
+        if not _defines_programs(file):
+            continue
+        source = _source(str(file))
+        names = [name for name, value in _candidates(source.module) if not isinstance(value, Dataflow)]
+        made = [load(f"{file}:{name}", sizes, cluster) for name in names]
+        used = [target.dataflow for target in made]
+        flows = [(n, v) for n, v in _candidates(source.module) if isinstance(v, Dataflow)]
+        yield from made
+        yield from (load(f"{file}:{n}", sizes, cluster) for n, v in flows if not any(v is flow for flow in used))
+
+
+def _files(place: Path) -> list[Path]:
+    """A file, or the Python files of a folder less those of hidden folders and of environments."""
+    if not place.is_dir():
+        return [place]
+    found: list[Path] = []
+    for entry in sorted(place.iterdir()):
+        if entry.is_dir() and not entry.name.startswith((".", "__")) and not (entry / "pyvenv.cfg").exists():
+            found += _files(entry)
+        elif entry.suffix == ".py" and entry.is_file():
+            found.append(entry)
+    return found
+
+
+def _defines_programs(file: Path) -> bool:
+    """Whether a file that imports hfdsl names a dataflow or an experiment, as far as its text tells."""
+    import ast
+
+    if not file.is_file():
+        raise UsageError(f"there is no file '{file}'{_hint(file.name, _python_files(file.parent))}")
+    source = file.read_bytes()
+    if b"hfdsl" not in source:
+        return False
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return True  # importing it tells what is wrong
+    named = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in nodes}
+    return not named.isdisjoint(("dataflow", "Experiment"))
+
+
 # -- the module
 
 

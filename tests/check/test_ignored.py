@@ -28,7 +28,7 @@ def test_a_warning_is_hidden() -> None:
     @hf.dataflow
     def program(rows: Rows, actor: Actor) -> Rows:
         actor.score(rows)  # hf: ignore[HF602]
-        actor.score(rows)  # hf: ignore[HF305, HF602]  # noqa: B018
+        actor.score(rows)  # hf: ignore[HF305, HF602]
         actor.score(
             rows,
         )  # hf:ignore[HF602]

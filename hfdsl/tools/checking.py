@@ -1,0 +1,109 @@
+"""``hfdsl check``: several targets, in one of several forms."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hfdsl.check.findings import Finding, Report
+from hfdsl.errors import HfError
+from hfdsl.tools import output
+from hfdsl.tools.target import UsageError, discovered, load
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one target: its report, or why there is none.
+
+    ``raised`` is true of a report on a declaration that has no meaning, so that there is no program to check.
+    """
+
+    target: str
+    report: Report | None = None
+    failure: str = ""
+    raised: bool = False
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, where there is a report."""
+        return () if self.report is None else self.report.findings
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be checked: with ``discover`` every program of every file, and of every file of a folder."""
+
+    targets: Sequence[str]
+    sizes: Sequence[str]
+    discover: bool
+    cluster: str | None
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Question:
+        """What the command line asks."""
+        return cls(arguments.target, arguments.set, arguments.discover, arguments.cluster)
+
+
+def outcomes(question: Question) -> Iterator[Outcome]:
+    """Check every target."""
+    sizes, cluster = question.sizes, question.cluster
+    for text in question.targets:
+        try:
+            found = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
+            yield from (Outcome(target.text, target.check()) for target in found)
+        except UsageError as error:
+            yield Outcome(text, failure=str(error))
+        except HfError as error:
+            finding = output.finding_of(error)
+            if finding is None:
+                raise
+            yield Outcome(text, Report(text, (finding,)), raised=True)
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """The command."""
+    if arguments.fix:
+        from hfdsl.tools.fixing import fix
+
+        return fix(arguments)
+    if arguments.diff:
+        raise UsageError("--diff goes with --fix: it shows what would be changed")
+    found = list(outcomes(Question.of(arguments)))
+    show(found, arguments)
+    return exit_code(found, strict=arguments.strict)
+
+
+def exit_code(found: Sequence[Outcome], *, strict: bool) -> int:
+    """The worst of all: a target that cannot be checked, errors (with ``strict`` warnings too), nothing."""
+    if any(outcome.report is None for outcome in found):
+        return output.USAGE
+    refuted = any(not o.report.ok or (strict and o.report.findings) for o in found if o.report is not None)
+    return output.FINDINGS if refuted else output.OK
+
+
+def show(found: Sequence[Outcome], arguments: argparse.Namespace) -> None:
+    """All reports on stdout, and on stderr what could not be checked."""
+    failures = [outcome.failure for outcome in found if outcome.report is None]
+    if arguments.format == "human":
+        _show_people(found, arguments)
+    else:
+        from hfdsl.tools.formats import FORMATS
+
+        reports = [outcome.report for outcome in found if outcome.report is not None]
+        text = FORMATS[arguments.format](reports, failures)
+        if text:
+            output.say(text)
+    for failure in failures:
+        output.say(f"hfdsl check: {failure}", file=sys.stderr)
+
+
+def _show_people(found: Sequence[Outcome], arguments: argparse.Namespace) -> None:
+    if not found:
+        output.say("nothing to check: no experiment and no function under @hf.dataflow is defined there")
+    for i, outcome in enumerate(o for o in found if o.report is not None):
+        if i:
+            output.say()
+        if outcome.report is not None:
+            output.show_report(outcome.report, arguments, sys.stderr if outcome.raised else sys.stdout)

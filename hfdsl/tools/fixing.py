@@ -1,0 +1,230 @@
+"""``hfdsl check --fix``: make the fixes that are certain, each kept only where a new check says that it mends.
+
+The files are written at the end. Until then every check is made by a process of its own, in which changed texts stand
+in for files; so the fixes of a module never meet what an earlier import of it left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hfdsl.check.edits import apply, overlap
+from hfdsl.check.findings import Edit, Finding, Fix, Label, Report
+from hfdsl.graph.spans import Span
+from hfdsl.tools import output
+from hfdsl.tools.checking import Outcome, Question, exit_code, show
+from hfdsl.tools.target import UsageError
+
+Key: TypeAlias = tuple[str, str, str, int]
+"""A finding as it is known again after an edit: target, code, file and line."""
+
+
+def fix(arguments: argparse.Namespace) -> int:
+    """The command: what was changed, then what remains."""
+    original = Session(Question.of(arguments), {})
+    before = original.ask()
+    session, after = repaired(original, before)
+    diffs = [diff(file, text) for file, text in session.texts.items()]
+    made = sum(keys(before).values()) - sum(keys(after).values())
+    stream = sys.stdout if arguments.format == "human" else sys.stderr
+    if diffs:
+        output.say("".join(diffs), file=stream)
+    files = f"{len(diffs)} file{'' if len(diffs) == 1 else 's'}"
+    findings = f"{made} finding{'' if made == 1 else 's'}"
+    end = "" if arguments.diff else "\n"
+    output.say(f"{'would fix' if arguments.diff else 'fixed'} {findings} in {files}{end}", file=stream)
+    if not arguments.diff:
+        for file, text in session.texts.items():
+            write(Path(file), text)
+    remaining = before if arguments.diff else after
+    if not (arguments.diff and arguments.format == "human"):
+        show(remaining, arguments)
+    return exit_code(remaining, strict=arguments.strict)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What is checked, and the texts, by the real paths of their files, that differ from the files."""
+
+    question: Question
+    texts: Mapping[str, str]
+
+    def ask(self) -> list[Outcome]:
+        """Check in a process of its own.
+
+        Raises:
+            UsageError: where that process ends without an answer, as a module does that exits when it is imported.
+        """
+        question = {**asdict(self.question), "texts": self.texts}
+        package = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "hfdsl.tools.overlay"],
+            input=json.dumps(question),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env={**os.environ, "PYTHONPATH": path},
+            check=False,
+        )
+        try:
+            return [_outcome(told) for told in json.loads(done.stdout)]
+        except ValueError:
+            said = done.stderr.strip() or "nothing"
+            raise UsageError(f"the check ended with exit code {done.returncode} and said\n\n{said}") from None
+
+    def text(self, file: str) -> str:
+        """A file as it would be."""
+        return self.texts[file] if file in self.texts else Path(file).read_bytes().decode()
+
+    def with_edits(self, edits: Sequence[Edit]) -> Session:
+        """The session with edits, which do not overlap."""
+        changed = dict(self.texts)
+        for file in dict.fromkeys(os.path.realpath(edit.span.file) for edit in edits):
+            own = [edit for edit in edits if os.path.realpath(edit.span.file) == file]
+            changed[file] = apply(self.text(file), own)
+        return Session(self.question, changed)
+
+
+def keys(found: Sequence[Outcome]) -> Counter[Key]:
+    """All findings."""
+    return Counter(_key(outcome, finding) for outcome in found for finding in outcome.findings)
+
+
+def _key(outcome: Outcome, finding: Finding) -> Key:
+    return outcome.target, finding.code, finding.primary.span.file, finding.primary.span.line
+
+
+Repair: TypeAlias = tuple[Key, Fix]
+
+
+def repaired(session: Session, found: list[Outcome]) -> tuple[Session, list[Outcome]]:
+    """Make the first fix of each finding: all that do not overlap at once if that works, else one by one."""
+    refused: set[Repair] = set()
+    while True:
+        open_ = [repair for repair in repairs(found) if _again(repair) not in refused]
+        if not open_:
+            return session, found
+        for batch in (joint(open_), open_[:1]):
+            tried = session.with_edits(list(dict.fromkeys(edit for _, one in batch for edit in one.edits)))
+            after = _asked(tried)
+            if after is not None and _works(batch, found, after):
+                session, found = tried, after
+                break
+        else:
+            refused.add(_again(open_[0]))
+
+
+def _asked(session: Session) -> list[Outcome] | None:
+    try:
+        return session.ask()
+    except UsageError:
+        return None
+
+
+def _again(repair: Repair) -> Repair:
+    """A repair as it is known again when other edits have moved its columns."""
+    return repair[0], Fix(repair[1].title, ())
+
+
+def repairs(found: Sequence[Outcome]) -> Iterator[Repair]:
+    """The first fix of every finding, where all that it touches may be edited."""
+    for outcome in found:
+        for finding in outcome.findings:
+            if finding.fixes and all(editable(edit.span.file) for edit in finding.fixes[0].edits):
+                yield _key(outcome, finding), finding.fixes[0]
+
+
+def joint(repairs: Sequence[Repair]) -> list[Repair]:
+    """Repairs that can be made at once; two targets may well ask for the same one."""
+    chosen: list[Repair] = []
+    for key, one in repairs:
+        if all(one.edits == other.edits or not overlap(one.edits, other.edits) for _, other in chosen):
+            chosen.append((key, one))
+    return chosen
+
+
+def _works(batch: Sequence[Repair], before: Sequence[Outcome], after: Sequence[Outcome]) -> bool:
+    """Whether the findings of a batch have gone, and no other came."""
+    failures = [[o.failure for o in outcomes] for outcomes in (before, after)]
+    expected = keys(before) - Counter(key for key, _ in batch)
+    return failures[0] == failures[1] and keys(after) <= expected
+
+
+def editable(file: str) -> bool:
+    """Whether a file is the user's own: below the current folder, not installed, in UTF-8, and theirs to write."""
+    path = Path(os.path.realpath(file))
+    if not path.is_file() or not path.is_relative_to(os.path.realpath(Path.cwd())):
+        return False
+    if {"site-packages", "dist-packages"} & set(path.parts) or not os.access(path, os.W_OK):
+        return False
+    if hasattr(os, "geteuid") and path.stat().st_uid != os.geteuid():
+        return False
+    try:
+        return not path.read_bytes().decode().startswith("\ufeff")
+    except UnicodeDecodeError:
+        return False
+
+
+def diff(file: str, text: str) -> str:
+    """What is changed in a file."""
+    name, old = os.path.relpath(file), Path(file).read_bytes().decode()
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}", n=2
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def write(file: Path, text: str) -> None:
+    """Put a new file in the place of the old one, at once, with the same mode.
+
+    Raises:
+        UsageError: where it cannot be written.
+    """
+    try:
+        with tempfile.NamedTemporaryFile("wb", dir=file.parent, prefix=f".{file.name}.", delete=False) as new:
+            new.write(text.encode())
+        shutil.copymode(file, new.name)
+        Path(new.name).replace(file)
+    except OSError as error:
+        raise UsageError(f"cannot write '{file}': {error.strerror}") from None
+
+
+# -- what the other process told
+
+
+def _outcome(told: dict[str, Any]) -> Outcome:
+    report = told["report"]
+    if report is not None:
+        report = Report(**{**report, "findings": tuple(map(_finding, report["findings"]))})
+    return Outcome(**{**told, "report": report})
+
+
+def _finding(told: dict[str, Any]) -> Finding:
+    return Finding(
+        told["code"],
+        told["message"],
+        Label(_span(told["primary"]), told["primary"]["label"]),
+        tuple(Label(_span(label), label["label"]) for label in told["related"]),
+        tuple(told["notes"]),
+        tuple(told["help"]),
+        tuple(
+            Fix(one["title"], tuple(Edit(_span(edit), edit["text"]) for edit in one["edits"])) for one in told["fixes"]
+        ),
+    )
+
+
+def _span(told: dict[str, Any]) -> Span:
+    return Span(told["file"], told["line"], told["column"], told["endLine"], told["endColumn"])

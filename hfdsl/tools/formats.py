@@ -1,0 +1,182 @@
+"""The forms of a report: for people, as JSON, as SARIF 2.1.0, and as workflow commands of GitHub Actions."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hfdsl
+from hfdsl.check.codes import CODES, explain
+from hfdsl.check.findings import Finding, Fix, Label, Report
+from hfdsl.graph.spans import NOWHERE, Span
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_json(reports: Sequence[Report], failures: Sequence[str]) -> str:
+    """One finding a line; what failed is told on stderr alone."""
+    return "\n".join(report.json() for report in reports if report.findings)
+
+
+def as_sarif(reports: Sequence[Report], failures: Sequence[str]) -> str:
+    """One SARIF log: every code that was found is a rule with its explain page."""
+    findings = [finding for report in reports for finding in report]
+    codes = sorted({finding.code for finding in findings})
+    failed = [{"level": "error", "message": {"text": failure}} for failure in failures]
+    run = {
+        "tool": {
+            "driver": {
+                "name": "hfdsl",
+                "semanticVersion": hfdsl.__version__,
+                "rules": [_rule(code) for code in codes],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "invocations": [{"executionSuccessful": not failures, "toolExecutionNotifications": failed}],
+        "results": [_result(finding, codes.index(finding.code)) for finding in findings],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def as_github(reports: Sequence[Report], failures: Sequence[str]) -> str:
+    """One annotation a finding."""
+    lines = [_annotation(finding) for report in reports for finding in report]
+    return "\n".join([*lines, *(f"::error title=hfdsl::{_data(failure)}" for failure in failures)])
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Report], Sequence[str]], str]] = {
+    "json": as_json,
+    "sarif": as_sarif,
+    "github": as_github,
+}
+"""The forms for machines, each of the reports and of what could not be checked."""
+
+
+# -- places
+
+
+def characters(span: Span) -> tuple[int, int]:
+    """The columns of a span in characters from 1, the end exclusive: those of the parser count bytes from 0."""
+
+    def column(line: int, count: int) -> int:
+        return len(linecache.getline(span.file, line).encode()[:count].decode(errors="ignore")) + 1
+
+    return column(span.line, span.column), column(span.end_line, span.end_column)
+
+
+def _region(span: Span) -> dict[str, int]:
+    start, end = characters(span)
+    return {"startLine": span.line, "startColumn": start, "endLine": span.end_line, "endColumn": end}
+
+
+def _is_known(span: Span) -> bool:
+    return span != NOWHERE and not span.file.startswith("<")  # "<stdin>" is no file
+
+
+def _relative(file: str, root: str) -> str | None:
+    """The path of a file below ``root``, with slashes; None for one elsewhere."""
+    path, base = Path(os.path.realpath(file)), Path(os.path.realpath(root))
+    return path.relative_to(base).as_posix() if path.is_relative_to(base) else None
+
+
+# -- SARIF
+
+
+def _rule(code: str) -> dict[str, Any]:
+    page = explain(code) or CODES[code].title
+    return {
+        "id": code,
+        "shortDescription": {"text": CODES[code].title},
+        "help": {"text": page, "markdown": page},
+        "defaultConfiguration": {"level": CODES[code].severity},
+    }
+
+
+def _result(finding: Finding, rule: int) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": finding.severity.value,
+        "message": {"text": _text(finding)},
+        "locations": [_location(finding.primary)] if _is_known(finding.primary.span) else [],
+        "relatedLocations": [
+            {"id": i, **_location(label)} for i, label in enumerate(finding.related) if _is_known(label.span)
+        ],
+    }
+    return {**result, "fixes": [_fix(fix) for fix in finding.fixes]} if finding.fixes else result
+
+
+def _location(label: Label) -> dict[str, Any]:
+    span = label.span
+    region = _region(span) if span.end_column else {"startLine": span.line}
+    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(span.file), "region": region}}
+    return {**place, "message": {"text": label.text}} if label.text else place
+
+
+def _artifact(file: str) -> dict[str, str]:
+    from urllib.parse import quote
+
+    below = _relative(file, _root())
+    return {"uri": Path(file).absolute().as_uri()} if below is None else {"uri": quote(below), "uriBaseId": "%SRCROOT%"}
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    files = list(dict.fromkeys(edit.span.file for edit in fix.edits))
+    return {
+        "description": {"text": fix.title},
+        "artifactChanges": [
+            {
+                "artifactLocation": _artifact(file),
+                "replacements": [
+                    {"deletedRegion": _region(edit.span), "insertedContent": {"text": edit.text}}
+                    for edit in fix.edits
+                    if edit.span.file == file
+                ],
+            }
+            for file in files
+        ],
+    }
+
+
+# -- GitHub Actions
+
+
+def _root() -> str:
+    """The folder that paths are told from: the checkout where a workflow runs, else the current one."""
+    return os.environ.get("GITHUB_WORKSPACE") or str(Path.cwd())
+
+
+def _annotation(finding: Finding) -> str:
+    span, properties = finding.primary.span, dict[str, object]()
+    if _is_known(span):
+        properties = {"file": _relative(span.file, _root()) or span.file, "line": span.line}
+        if span.end_column and span.end_line == span.line:  # columns are taken of one line only
+            properties |= dict(zip(("col", "endColumn"), characters(span), strict=True))
+        elif span.end_line > span.line:
+            properties["endLine"] = span.end_line
+    properties["title"] = finding.code
+    shown = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    return f"::{finding.severity.value} {shown}::{_data(_text(finding))}"
+
+
+def _text(finding: Finding) -> str:
+    notes, helps = (f"note: {note}" for note in finding.notes), (f"help: {text}" for text in finding.help)
+    return "\n".join([finding.message, *notes, *helps])
+
+
+def _data(text: str) -> str:
+    r"""What follows the last ``::`` of a workflow command.
+
+    >>> _data("50 % 8 = 2\nsee")
+    '50 %25 8 = 2%0Asee'
+    """
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """The value of a property of a workflow command, where ``:`` and ``,`` mean something as well."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,55 @@
+"""A check in a process of its own, of files as they would be, for ``hfdsl check --fix``.
+
+Texts stand in for the files of their names while modules are imported; nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import SourceFileLoader
+from types import CodeType
+from typing import Any
+
+from hfdsl.tools.checking import Outcome, Question, outcomes
+
+
+def main() -> None:
+    """Read a question from stdin, answer on stdout; what the programs themselves print goes to stderr."""
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    question = json.load(sys.stdin)
+    lay_over(question.pop("texts"))
+    found = outcomes(Question(**question))
+    json.dump([as_dict(outcome) for outcome in found], answer)
+    answer.close()
+
+
+def lay_over(texts: Mapping[str, str]) -> None:
+    """Import ``texts``, by the real paths of their files, instead of what is in the files."""
+    read = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        text = texts.get(os.path.realpath(loader.path))
+        if text is None:
+            return read(loader, name)
+        linecache.cache[loader.path] = (len(text), None, text.splitlines(keepends=True), loader.path)
+        return compile(text, loader.path, "exec", dont_inherit=True)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment]  # for this process, which checks and ends
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """An outcome for the process that asked."""
+    report, told = outcome.report, None
+    if report is not None:
+        findings = [finding.as_dict() for finding in report]
+        told = {"dataflow": report.dataflow, "findings": findings, "facts": report.facts}
+    return {"target": outcome.target, "report": told, "failure": outcome.failure, "raised": outcome.raised}
+
+
+if __name__ == "__main__":
+    main()
