@@ -67,6 +67,16 @@ def rename(place: Span, old: str, new: str) -> Edit | None:
     return Edit(found, new) if attribute else None
 
 
+def spelt(call: Span, old: str, new: str) -> Edit | None:
+    """A name that is given to a call as text."""
+    found = _call_at(call)
+    nodes = [node for node in ast.walk(found) if isinstance(node, ast.Constant) and node.value == old] if found else []
+    written = _text(_place(call.file, nodes[0])) if len(nodes) == 1 else None
+    if written is None or written[1:-1] != old:
+        return None  # in three quotes, with a prefix or an escape
+    return Edit(_place(call.file, nodes[0]), f"{written[0]}{new}{written[-1]}")
+
+
 def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
     """The keyword-only port ``name``, and all that are given by position after it, are given by name instead."""
     found = _call_at(call)

@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import linecache
 import os
+import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import Any
 
+from hfdsl.check import edits
+from hfdsl.check.findings import Finding, Fix
 from hfdsl.tools.checking import Outcome, Question, outcomes
 
 
@@ -46,9 +50,17 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
     """An outcome for the process that asked."""
     report, told = outcome.report, None
     if report is not None:
-        findings = [finding.as_dict() for finding in report]
+        findings = [(spelt(finding) if outcome.raised else finding).as_dict() for finding in report]
         told = {"dataflow": report.dataflow, "findings": findings, "facts": report.facts}
     return {"target": outcome.target, "report": told, "failure": outcome.failure, "raised": outcome.raised}
+
+
+def spelt(finding: Finding) -> Finding:
+    """A declaration that raised, with the name that its message asks about. Whether it mends is tried by who asked."""
+    names = re.search(r"'(\w+)'.*; did you mean '(\w+)'\?", finding.message)
+    edit = edits.spelt(finding.primary.span, *names.groups()) if names else None
+    fix = Fix(f"replace {names[1]!r} by {names[2]!r}", (edit,)) if names and edit else None
+    return replace(finding, fixes=(fix,)) if fix else finding
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ CASES = {
     "an argument over two lines": (
         (
             "    rollout = actor.generate(hf.repeat(prompts, 2))\n    scores = actor.score(rollout.probs)\n"
-            "    actor.update(\n        actor.generate(\n            prompts\n        ),\n        scores.reward,\n    )\n"
+            "    actor.update(\n        actor.generate(\n            prompts\n        ),\n        scores.reward)\n"
         ),
         ["repeat what is wired to 'rollout': hf.repeat(..., 2)"],
     ),

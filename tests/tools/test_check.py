@@ -1,0 +1,242 @@
+"""``hfdsl check``: its forms, its exit codes, several targets, and what it finds by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hfdsl
+from hfdsl.check.codes import CODES, explain
+from hfdsl.tools import output
+from hfdsl.tools.cli import main
+from tests.tools.conftest import PROGRAM
+
+Capture = pytest.CaptureFixture[str]
+Write = Callable[[str, str], str]
+
+
+def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+    code = main(["check", *argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def wide(text: str) -> str:
+    """The program with letters of two bytes, and of two UTF-16 units, before what is misspelt."""
+    return text.replace("answers = actor.answer(questions)", "é, 𝛼 = 1, 2; answers = actor.anwser(questions)")
+
+
+# -- exit codes
+
+
+UNUSED = PROGRAM.replace("    return answers, judge", "    actor.answer(questions)\n    return answers, judge")
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "code"),
+    [
+        (PROGRAM, [], output.OK),
+        (PROGRAM, ["--strict"], output.OK),
+        (PROGRAM, ["--set", "B=3"], output.FINDINGS),
+        (UNUSED, [], output.OK),
+        (UNUSED, ["--strict"], output.FINDINGS),
+        (PROGRAM, ["--set", "Q=3"], output.USAGE),
+        (PROGRAM, ["--diff"], output.USAGE),
+        ("import hfdsl as hf\nraise RuntimeError\n", [], output.USAGE),
+    ],
+)
+@pytest.mark.parametrize("form", ["human", "json", "sarif", "github"])
+def test_exit_codes(text: str, argv: list[str], code: int, form: str, write: Write, capsys: Capture) -> None:
+    write("program.py", text)
+    target = "program.py:experiment" if "experiment" in text else "program.py"
+    assert said(capsys, target, "--format", form, *argv)[0] == code
+
+
+def test_the_worst_of_several_targets_counts(write: Write, capsys: Capture) -> None:
+    write("clean.py", PROGRAM)
+    write("wrong.py", wide(PROGRAM))
+    assert said(capsys, "clean.py:experiment", "wrong.py:pondering")[0] == output.OK
+    code, out, _ = said(capsys, "clean.py:experiment", "wrong.py:experiment")
+    assert code == output.FINDINGS
+    assert dataflows(out) == ["shout", "shout"]
+    code, out, err = said(capsys, "zzz.py", "wrong.py:experiment")
+    assert (code, err) == (output.USAGE, "hfdsl check: there is no file 'zzz.py'\n")
+    assert out.startswith("error[HF202]")  # the others are checked all the same
+
+
+def test_a_bug_is_told_in_every_form(program: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def broken(*_: object, **__: object) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("hfdsl.tools.checking.load", broken)
+    code, _, err = said(capsys, program, "--format", "sarif")
+    assert code == output.BUG
+    assert "this is a bug in hfdsl" in err
+
+
+# -- forms
+
+
+def test_json_has_a_version_and_the_fixes(write: Write, capsys: Capture) -> None:
+    write("program.py", wide(PROGRAM))
+    _, out, _ = said(capsys, "program.py:experiment", "--format", "json")
+    [finding] = map(json.loads, out.splitlines())
+    assert finding["version"] == 1
+    [fix] = finding["fixes"]
+    [edit] = fix.pop("edits")
+    assert fix == {"title": "replace 'anwser' by 'answer'"}
+    line = wide(PROGRAM).splitlines()[edit["line"] - 1].encode()
+    assert line[edit["column"] : edit["endColumn"]] == b"anwser"
+
+
+def test_sarif(write: Write, tmp_path: Path, capsys: Capture) -> None:
+    write("sub folder/program.py", wide(PROGRAM))
+    code, out, err = said(capsys, "sub folder/program.py:experiment", "--format", "sarif")
+    assert (code, err) == (output.FINDINGS, "")
+    log = json.loads(out)
+    assert (log["version"], len(log["runs"])) == ("2.1.0", 1)
+    [run] = log["runs"]
+    assert run["columnKind"] == "unicodeCodePoints"
+    assert run["invocations"] == [{"executionSuccessful": True, "toolExecutionNotifications": []}]
+    [rule] = run["tool"]["driver"]["rules"]
+    assert rule["id"] == "HF202"
+    assert rule["shortDescription"]["text"] == CODES["HF202"].title
+    assert rule["help"]["markdown"] == explain("HF202")
+    [result] = run["results"]
+    assert (result["ruleId"], result["ruleIndex"], result["level"]) == ("HF202", 0, "error")
+    [place] = result["locations"]
+    physical = place["physicalLocation"]
+    assert physical["artifactLocation"] == {"uri": "sub%20folder/program.py", "uriBaseId": "%SRCROOT%"}
+    lines = wide(PROGRAM).splitlines()
+    assert cut(lines, physical["region"]) == "actor.anwser"
+    assert [related["id"] for related in result["relatedLocations"]] == [0]
+    assert result["relatedLocations"][0]["message"]["text"].startswith("its registered methods: ")
+    [fix] = result["fixes"]
+    assert fix["description"]["text"] == "replace 'anwser' by 'answer'"
+    [change] = fix["artifactChanges"]
+    [replacement] = change["replacements"]
+    assert change["artifactLocation"] == physical["artifactLocation"]
+    assert cut(lines, replacement["deletedRegion"]) == "anwser"
+    assert replacement["insertedContent"] == {"text": "answer"}
+
+
+def cut(lines: list[str], region: dict[str, int]) -> str:
+    assert region["startLine"] == region["endLine"]
+    return lines[region["startLine"] - 1][region["startColumn"] - 1 : region["endColumn"] - 1]
+
+
+def test_sarif_of_a_clean_program_and_of_one_that_is_not_there(program: str, capsys: Capture) -> None:
+    [run] = json.loads(said(capsys, "shouting.py:experiment", "--format", "sarif")[1])["runs"]
+    assert run["results"] == run["tool"]["driver"]["rules"] == []
+    assert run["tool"]["driver"]["semanticVersion"] == hfdsl.__version__
+    code, out, err = said(capsys, "nothing.py", "--format", "sarif")
+    [invocation] = json.loads(out)["runs"][0]["invocations"]
+    assert code == output.USAGE
+    assert invocation["executionSuccessful"] is False
+    assert invocation["toolExecutionNotifications"][0]["message"]["text"] in err
+
+
+def test_a_declaration_without_meaning_is_a_result(write: Write, capsys: Capture) -> None:
+    write("declared.py", "import hfdsl as hf\nclass Bad(hf.Batch):\n    x: int\n")
+    _, out, _ = said(capsys, "declared.py", "--format", "sarif")
+    [result] = json.loads(out)["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
+
+
+def test_github(write: Write, capsys: Capture) -> None:
+    write("program.py", wide(PROGRAM))
+    code, out, err = said(capsys, "program.py:experiment", "zzz.py", "--format", "github")
+    first, last = out.splitlines()
+    assert (code, err) == (output.USAGE, "hfdsl check: there is no file 'zzz.py'\n")
+    line = wide(PROGRAM).splitlines().index("    é, 𝛼 = 1, 2; answers = actor.anwser(questions)") + 1
+    assert first == (
+        f"::error file=program.py,line={line},col=28,endColumn=40,title=HF202::"
+        "role 'Actor' has no registered method 'anwser'%0Ahelp: did you mean 'answer'?"
+    )
+    assert last == "::error title=hfdsl::there is no file 'zzz.py'"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("a,b.py", "a%2Cb.py"), ("100%.py", "100%25.py"), ("c:d.py", "c%3Ad.py"), ("e f.py", "e f.py")]
+)
+def test_github_escapes_names(name: str, shown: str, write: Write, capsys: Capture) -> None:
+    write(name, PROGRAM)
+    _, out, _ = said(capsys, f"./{name}", "--discover", "--set", "B=3", "--format", "github")
+    assert f"file={shown},line=" in out
+    assert "3 %25 2 = 1" in out
+
+
+def test_github_tells_paths_from_the_checkout(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    write("inner/program.py", PROGRAM)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "inner")
+    _, out, _ = said(capsys, "program.py:experiment", "--set", "B=3", "--format", "github")
+    assert "file=inner/program.py," in out
+
+
+@pytest.mark.parametrize("form", ["json", "github"])
+def test_what_is_clean_says_nothing_to_machines(form: str, program: str, capsys: Capture) -> None:
+    assert said(capsys, "shouting.py:experiment", "--format", form) == (output.OK, "", "")
+
+
+# -- discovery
+
+
+def dataflows(out: str) -> list[str]:
+    return re.findall(r"^check of '(\w+)'", out, re.MULTILINE)
+
+
+def test_discover_checks_all_that_a_file_defines(write: Write, capsys: Capture) -> None:
+    more = "\n\n@hf.dataflow\ndef alone(questions: Questions, actor: Actor) -> Questions:\n"
+    write("program.py", f"{PROGRAM}{more}    return actor.answer(questions)\n")
+    code, out, err = said(capsys, "--discover", "program.py")
+    assert (code, err) == (output.OK, "")
+    assert sorted(dataflows(out)) == ["alone", "ponder", "shout"]
+
+
+def test_discover_passes_over_files_without_a_dataflow(write: Write, capsys: Capture) -> None:
+    raising = "raise RuntimeError('imported')\n"
+    write("setup.py", raising)
+    write("uses.py", f"import hfdsl\n{raising}")
+    write("text.py", f"# hfdsl is a DSL with a dataflow\n{raising}")
+    files = ["setup.py", "uses.py", "text.py"]
+    assert said(capsys, "--discover", *files)[:2] == (
+        output.OK,
+        "nothing to check: no experiment and no function under @hf.dataflow is defined there\n",
+    )
+    write("broken.py", f"import hfdsl as hf\n@hf.dataflow\ndef f(): ...\n{raising}")
+    code, _, err = said(capsys, "--discover", *files, "broken.py")
+    assert code == output.USAGE
+    assert "RuntimeError: imported" in err
+
+
+def test_discover_goes_through_folders(write: Write, capsys: Capture) -> None:
+    write("one.py", PROGRAM)
+    write("package/__init__.py", "")
+    flow = "@hf.dataflow\ndef same(questions: Questions) -> Questions:\n    return questions\n"
+    write("package/two.py", f"import hfdsl as hf\nfrom one import Questions, ponder\n{flow}")
+    for hidden in (".hidden/three.py", "__pycache__/three.py", "env/lib/three.py"):
+        write(hidden, PROGRAM.replace("shout", "hidden"))
+    write("env/pyvenv.cfg", "")
+    code, out, err = said(capsys, "--discover", ".")
+    assert (code, err) == (output.OK, "")
+    assert sorted(dataflows(out)) == ["ponder", "same", "shout"]
+
+
+def test_discover_of_a_file_that_is_not_there(write: Write, capsys: Capture) -> None:
+    write("program.py", PROGRAM)
+    code, _, err = said(capsys, "--discover", "progam.py")
+    assert code == output.USAGE
+    assert "did you mean 'program.py'?" in err
+
+
+def test_no_colour_where_no_terminal_is(program: str, capsys: Capture) -> None:
+    for form in ("human", "json", "sarif", "github"):
+        assert "\033" not in said(capsys, "shouting.py:experiment", "--set", "B=3", "--format", form)[1]
