@@ -45,14 +45,15 @@ class Demands:
     def __str__(self) -> str:
         """The sizes in words."""
         left = self.sizes
-        if left.empty:
+        first = next(left.upward(left.least, 1), None)
+        if first is None:
             return "no size satisfies all of this"
         words = []
         if left.step > 1:
             more = f"{left.residue} more than " if left.residue else ""
             words.append(f"{more}a multiple of {left.step}")
-        if left.least > 1:
-            words.append(f"at least {left.least}")
+        if first > (left.residue or left.step):
+            words.append(f"at least {first}")
         if left.most is not None:
             words.append(f"at most {left.most}")
         return ", ".join(words) or "any size"

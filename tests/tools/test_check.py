@@ -28,7 +28,7 @@ def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
 
 def wide(text: str) -> str:
     """The program with letters of two bytes, and of two UTF-16 units, before what is misspelt."""
-    return text.replace("answers = actor.answer(questions)", "é, 𝛼 = 1, 2; answers = actor.anwser(questions)")
+    return text.replace("answers = actor.answer(questions)", "é, 𐍈 = 1, 2; answers = actor.anwser(questions)")
 
 
 # -- exit codes
@@ -153,7 +153,7 @@ def test_github(write: Write, capsys: Capture) -> None:
     code, out, err = said(capsys, "program.py:experiment", "zzz.py", "--format", "github")
     first, last = out.splitlines()
     assert (code, err) == (output.USAGE, "hfdsl check: there is no file 'zzz.py'\n")
-    line = wide(PROGRAM).splitlines().index("    é, 𝛼 = 1, 2; answers = actor.anwser(questions)") + 1
+    line = wide(PROGRAM).splitlines().index("    é, 𐍈 = 1, 2; answers = actor.anwser(questions)") + 1
     assert first == (
         f"::error file=program.py,line={line},col=28,endColumn=40,title=HF202::"
         "role 'Actor' has no registered method 'anwser'%0Ahelp: did you mean 'answer'?"

@@ -1,0 +1,122 @@
+"""What other tools run: the pre-commit hook and the GitHub action, each as it is written in its file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.tools.cli import _parser
+from tests.tools.conftest import PROGRAM
+
+yaml = pytest.importorskip("yaml")  # comes with the documentation's tools
+
+ROOT = Path(__file__).parents[2]
+Write = Callable[[str, str], str]
+
+
+@pytest.fixture
+def on_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which ``hfdsl`` is the command of this checkout."""
+    folder = tmp_path_factory.mktemp("bin")
+    command = folder / "hfdsl"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hfdsl "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    path = os.pathsep.join([str(folder), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+
+
+def hook() -> dict[str, Any]:
+    [found] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def action() -> dict[str, Any]:
+    found = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    assert isinstance(found, dict)
+    return found
+
+
+def step(name: str) -> dict[str, Any]:
+    [found] = [one for one in action()["runs"]["steps"] if one.get("name") == name]
+    assert isinstance(found, dict)
+    return found
+
+
+def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+# -- pre-commit
+
+
+def test_the_hook_is_one_that_pre_commit_takes() -> None:
+    found = hook()
+    assert (found["id"], found["language"], found["types"]) == ("hfdsl-check", "python", ["python"])
+    assert set(found) <= {"id", "name", "description", "entry", "language", "types", "require_serial"}
+    assert found["require_serial"] is True  # no two checks write the same bytecode, and one report is shown
+
+
+def test_the_hook_checks_the_files_that_it_is_given(write: Write, on_path: dict[str, str]) -> None:
+    write("setup.py", "raise RuntimeError('a hook imports only what defines a dataflow')\n")
+    write("good.py", PROGRAM)
+    entry = shlex.split(hook()["entry"])
+    done = run([*entry, "setup.py", "good.py"], on_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    write("bad.py", PROGRAM.replace("dims={B: 4}", "dims={B: 3}"))
+    done = run([*entry, "setup.py", "good.py", "bad.py"], on_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "error[HF310]" in done.stdout
+
+
+# -- GitHub
+
+
+def test_the_action_is_composite_and_its_inputs_are_used() -> None:
+    found = action()
+    assert found["runs"]["using"] == "composite"
+    text = (ROOT / "action.yml").read_text("utf-8")
+    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(found["inputs"])
+    assert all(one.get("description") and "default" in one for one in found["inputs"].values())
+
+
+def test_the_scripts_of_the_action_take_inputs_from_the_environment_alone() -> None:
+    for one in action()["runs"]["steps"]:
+        if "run" in one:
+            assert one["shell"] == "bash"
+            assert "${{" not in one["run"]  # an input with a quote in it would be a command
+            used = set(re.findall(r"\$([A-Z_]+)", one["run"]))
+            assert used - {"GITHUB_ACTION_PATH"} <= set(one["env"])
+
+
+def test_the_options_of_the_action_are_those_of_the_command() -> None:
+    parser = _parser()
+    for name in ("Check", "Write SARIF"):
+        [line] = [line for line in step(name)["run"].splitlines() if line.startswith("hfdsl ")]
+        words = line.partition(" > ")[0].replace("$STRICT", "--strict").replace("$TARGETS", "a.py b.py").split()
+        assert parser.parse_args(words[1:]).target == ["a.py", "b.py"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the action's steps are for bash")
+def test_the_steps_of_the_action_run(write: Write, on_path: dict[str, str], tmp_path: Path) -> None:
+    write("good.py", PROGRAM)
+    write("bad.py", PROGRAM.replace("dims={B: 4}", "dims={B: 3}"))
+
+    def script(name: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return run(["bash", "-e", "-o", "pipefail", "-c", step(name)["run"]], {**on_path, **env})
+
+    assert script("Check", TARGETS="good.py", STRICT="").returncode == 0
+    done = script("Check", TARGETS=".", STRICT="--strict")
+    assert (done.returncode, done.stdout.count("::error file=bad.py,")) == (1, 1)
+    assert script("Write SARIF", TARGETS=".", SARIF="out.sarif").returncode == 0  # the check that follows fails the job
+    assert '"ruleId": "HF310"' in (tmp_path / "out.sarif").read_text()
+    assert script("Write SARIF", TARGETS="none.py", SARIF="out.sarif").returncode != 0

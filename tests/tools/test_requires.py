@@ -1,0 +1,156 @@
+"""``hfdsl requires``: what it says of sizes is what a check finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.tools import output
+from hfdsl.tools.cli import main
+
+Capture = pytest.CaptureFixture[str]
+Write = Callable[[str, str], str]
+
+PROGRAM = """
+import hfdsl as hf
+from hfdsl import Dispatch, Mul, register
+
+
+class B(hf.Dim): ...
+class N(hf.Dim): ...
+class R(hf.Dim): ...
+
+
+class Prompts(hf.Batch):
+    ids: hf.i64[B, R]
+
+
+class Table(hf.Batch):
+    ids: hf.i64[Mul[B, N]]
+
+
+class Actor(hf.Worker):
+    def __init__(self, micro_batch: int = 6, longest: int = 64) -> None: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.requires("R <= longest", "B >= 32", "R == 8 or R == 16")
+    def generate(self, prompts: Prompts) -> Prompts: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.requires("B % micro_batch == 0")
+    def update(self, rollout: Prompts) -> None: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    def look(self, table: Table) -> None: ...
+
+
+@hf.dataflow
+def program(prompts: Prompts, table: Table, actor: Actor) -> None:
+    rollout = actor.generate(hf.repeat(prompts, 4))
+    actor.look(table)
+    for _ in range(2):
+        for part in hf.minibatches(rollout, 4):
+            actor.update(part)
+
+
+pool = hf.ResourcePool([4])
+deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
+experiment = hf.Experiment(program, deployment, dims={B: 10})
+"""
+
+METRICS = """
+from typing import Literal
+import hfdsl as hf
+
+class Metrics(hf.Batch):
+    loss: hf.Metric[float, Literal["mean"]]
+
+@hf.dataflow
+def same(metrics: Metrics) -> Metrics:
+    return metrics
+"""
+
+
+@pytest.fixture
+def program(write: Write) -> str:
+    return write("demanding.py", PROGRAM)
+
+
+def said(capsys: Capture, *argv: str) -> str:
+    assert main(["requires", *argv]) == output.OK
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def told(capsys: Capture, *argv: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said(capsys, *argv, "--format", "json"))
+    return found
+
+
+def test_for_people(program: str, capsys: Capture) -> None:
+    rows = "for an even split over the 4 chunks of 3D_PROTO on Mesh(pp=1 dp=4 tp=1)"
+    lines = [line.partition(", demanding.py:")[0] for line in said(capsys, "demanding.py:experiment").splitlines()]
+    assert lines == [
+        "B: a multiple of 12 (given: 10, which breaks 2 of 3)",
+        f"  broken  actor.update: 4 must divide B, {rows}",
+        "  broken  actor.update: 6 must divide B, for the requirement B % micro_batch == 0",
+        "  ok      actor.generate: B >= 32 with B = B*4",
+        "",
+        "N: a multiple of 2 with B = 10 (not given)",
+        f"  open    actor.look: 4 must divide B*N, {rows}",
+        "",
+        "R: at most 64 (not given)",
+        "  open    actor.generate: R <= longest with longest = 64",
+        "",
+        "beside these:",
+        "  open    actor.generate: R == 8 or R == 16 (R = ?)",
+    ]
+
+
+def test_for_machines_without_any_size(program: str, write: Write, capsys: Capture) -> None:
+    write("open.py", PROGRAM.replace("dims={B: 10}", "dims={}"))
+    found = told(capsys, "open.py:experiment")
+    assert (found["version"], found["dataflow"], found["complete"]) == (1, "program", True)
+    dims = {
+        name: (one["given"], one["multipleOf"], one["remainder"], one["least"], one["most"], one["possible"])
+        for name, one in found["dims"].items()
+    }
+    assert dims == {"B": ([], 12, 0, 8, None, True), "R": ([], 1, 0, 1, 64, True)}
+    assert {rule["need"] for rule in found["others"]} == {"4 must divide B*N", "R == 8 or R == 16 (R = ?)"}
+    assert {rule["holds"] for one in found["dims"].values() for rule in one["demands"]} == {None}
+
+
+@pytest.mark.parametrize("b", [1, 2, 7, 8, 12, 24, 30, 36])
+def test_what_it_allows_is_what_a_check_passes(b: int, program: str, capsys: Capture) -> None:
+    sizes = ["--set", f"B={b}", "--set", "R=16", "--set", "N=4"]
+    found = told(capsys, "demanding.py:experiment", *sizes)
+    one = found["dims"]["B"]
+    allowed = b % one["multipleOf"] == one["remainder"] and b >= one["least"]
+    assert allowed is all(rule["holds"] for rule in one["demands"])
+    assert allowed is (main(["check", "demanding.py:experiment", *sizes]) == output.OK)
+
+
+def test_a_program_without_a_deployment_or_with_mistakes_says_so(program: str, write: Write, capsys: Capture) -> None:
+    assert "without a deployment nothing is known of splits" in said(capsys, "demanding.py:program")
+    write("wrong.py", PROGRAM.replace("actor.look(table)", "actor.look(prompts)"))
+    assert "'hfdsl check' tells which" in said(capsys, "wrong.py:experiment")
+    assert told(capsys, "wrong.py:experiment")["complete"] is False
+
+
+def test_what_no_size_satisfies(write: Write, capsys: Capture) -> None:
+    write("none.py", PROGRAM.replace('"R <= longest"', '"R <= longest", "R >= 100"'))
+    assert "R: no size satisfies all of this (not given)\n" in said(capsys, "none.py:experiment")
+    assert told(capsys, "none.py:experiment")["dims"]["R"]["possible"] is False
+
+
+def test_a_program_without_demands(write: Write, capsys: Capture) -> None:
+    write("free.py", (Path(__file__).parent / "conftest.py").read_text().split("'''")[1].replace("dp=2, tp=2", "tp=4"))
+    out = said(capsys, "free.py:experiment").splitlines()
+    assert out[0] == "B: a multiple of 2 (given: 4, which works)"
+    write("freer.py", METRICS)
+    assert said(capsys, "freer.py").startswith("any sizes will do\n")
