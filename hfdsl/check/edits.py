@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hfdsl.check.findings import Edit
-from hfdsl.check.sources import _call_at, _tree, keyword_span
+from hfdsl.check.sources import _call_at, keyword_span
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Dim
@@ -103,8 +103,7 @@ def repeat(argument: Span, times: int) -> tuple[Edit, Edit] | None:
 
 def spelling(file: str, name: str) -> str | None:
     """How a module calls a name of hfdsl, by its imports at the top."""
-    tree = _tree(file)
-    for statement in tree.body if tree else ():
+    for statement in _tree(file).body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "hfdsl" and not statement.level:
             for alias in statement.names:
                 if alias.name == name:
@@ -150,7 +149,7 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
     """A name in the text of the one ``hf.requires`` that a ``def`` has it in."""
     found = [
         node
-        for statement in ast.walk(_tree(function.file) or ast.Module([], []))
+        for statement in ast.walk(_tree(function.file))
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.lineno == function.line
         for decorator in statement.decorator_list
         for node in ast.walk(decorator)
@@ -166,11 +165,11 @@ def _variable(file: str, name: str) -> ast.expr | None:
     """What a module gives to a name, where it does so once."""
     tree = _tree(file)
     given: list[ast.expr | None] = []
-    for node in ast.walk(tree) if tree else ():
+    for node in ast.walk(tree):
         stored = isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
         if stored or (isinstance(node, ast.arg) and node.arg == name):
             given.append(None)
-    for statement in tree.body if tree else ():
+    for statement in tree.body:
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             given[:1] = [getattr(statement, "value", None)]
@@ -180,6 +179,13 @@ def _variable(file: str, name: str) -> ast.expr | None:
 def _number(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
     written = isinstance(node, ast.Constant) and type(node.value) is int and node.value == old
     return Edit(_place(file, node), str(new)) if written else None
+
+
+def _tree(file: str) -> ast.Module:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ast.Module([], [])
 
 
 def _place(file: str, node: ast.expr) -> Span:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import linecache
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,25 +70,24 @@ def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> Functio
 
     Only the text of the function itself is put to work: nothing of the module runs a second time.
     """
-    function = inspect.unwrap(body) if body is not None else None
-    if not isinstance(function, FunctionType):
+    if not isinstance(body, FunctionType) or hasattr(body, "__wrapped__"):
         return None
-    old = function.__code__
+    old = body.__code__
     text = "".join(linecache.getlines(old.co_filename))
     if not text or any(edit.span.file != old.co_filename or "\n" in edit.text for edit in edits):
         return None
     try:
         module = compile(apply(text, edits), old.co_filename, "exec", dont_inherit=True)
-    except SyntaxError:
+    except (SyntaxError, ValueError, IndexError):  # edits that do not go, or a file that is not what was imported
         return None
     known = (old.co_qualname, old.co_firstlineno, old.co_freevars)
     found = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == known]
     if len(found) != 1:
         return None
-    new = FunctionType(found[0], function.__globals__, old.co_name, function.__defaults__, function.__closure__)
-    new.__kwdefaults__, new.__annotations__ = function.__kwdefaults__, function.__annotations__
-    new.__dict__.update(function.__dict__)
-    new.__module__, new.__qualname__ = function.__module__, function.__qualname__
+    new = FunctionType(found[0], body.__globals__, old.co_name, body.__defaults__, body.__closure__)
+    new.__kwdefaults__ = body.__kwdefaults__
+    functools.update_wrapper(new, body)
+    del new.__wrapped__  # type: ignore[attr-defined]  # it stands for itself
     return new
 
 

@@ -277,6 +277,39 @@ def test_a_mesh_that_a_function_gives_to_several_roles_is_not_edited(load: Any) 
     assert finding.help[0].startswith("set dp to 2")
 
 
+def test_a_file_that_changed_since_it_was_imported_is_not_trusted(load: Any) -> None:
+    body = "    scores = actor.score(actor.generate(prompts).probs)\n"
+    body += "    actor.update(actor.generate(hf.repeat(prompts, 2)), scores.reward)\n"
+    text = HEAD + f"@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n{body}\n"
+    module = load(text)
+    for other in ("", "x = 1\n", text.replace("hf.repeat(prompts, 2)", "prompts"), "é" * len(text)):
+        file = str(module.__file__)
+        linecache.cache[file] = (len(other), None, other.splitlines(keepends=True), file)
+        report = module.program.check()
+        assert (report.codes, [finding.fixes for finding in report]) == (("HF212",), [()])
+
+
+def test_a_dataflow_under_another_decorator_is_not_rewritten(load: Any) -> None:
+    text = HEAD + (
+        "import functools\n\n\ndef twice(body):\n    @functools.wraps(body)\n    def both(**arguments):\n"
+        "        return body(**arguments), body(**arguments)\n\n    return both\n\n\n"
+        "@hf.dataflow\n@twice\ndef program(prompts: Prompts, actor: Actor):\n    return actor.generat(prompts)\n"
+    )
+    [finding] = load(text).program.check()
+    assert (finding.code, finding.fixes) == ("HF202", ())
+
+
+def test_a_dataflow_within_a_function_keeps_what_it_closes_over(load: Any) -> None:
+    text = HEAD + (
+        "def make(times):\n    @hf.dataflow\n    def program(prompts: Prompts, actor: Actor):\n"
+        "        return actor.generat(hf.repeat(prompts, times))\n\n    return program\n\n\n"
+        "def report():\n    return make(3).check()\n"
+    )
+    before = load(text).report()
+    [fix] = before.findings[0].fixes
+    mends(load, text, before.findings[0], fix, before)
+
+
 def test_a_dataflow_without_a_file_has_no_fixes() -> None:
     names: dict[str, Any] = {}
     text = HEAD + "@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n    return actor.generat(prompts)\n"
