@@ -19,7 +19,6 @@ from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Misuse, MisuseKind, Node, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
-from hfdsl.protocols.mesh import Mesh
 from hfdsl.types.dims import Answer, Dim
 
 
@@ -72,17 +71,22 @@ def _sizes(trials: Trials, finding: Finding, sizes: Mapping[type[Dim], Sequence[
                 yield Fix(f"set {dim} to {number}", (edit,))
 
 
-def meshed(trials: Trials, finding: Finding, role: str, mesh: Mesh) -> Finding:
-    """Another size of the data-parallel axis that fills the pool."""
+def filled(trials: Trials, finding: Finding, role: str) -> Finding:
+    """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh."""
     placements = trials.subject.deployment.placements if trials.subject.deployment else {}
-    placed = placements[role]
-    if not trials.placed(finding, {**placements, role: replace(placed, mesh=mesh)}):
-        return finding
-    text = f"set dp to {mesh.dp}: {mesh.pp} * {mesh.dp} * {mesh.tp} = {mesh.world_size}"
-    edit = edits.axis(placed.span, "dp", placed.mesh.dp, mesh.dp)
-    alone = [other.span for other in placements.values()].count(placed.span) == 1  # else a function places several
-    fixes = (Fix(f"set dp to {mesh.dp}", (edit,)),) if edit is not None and alone else ()
-    return replace(finding, help=(text, *finding.help), fixes=fixes)
+    placed, help_, fixes = placements[role], list[str](), list[Fix]()
+    mesh, slots, ranks = placed.mesh, placed.pool.world_size, placed.mesh.world_size
+    dp, rest = divmod(slots, mesh.pp * mesh.tp)
+    if not rest and trials.placed(finding, {**placements, role: replace(placed, mesh=replace(mesh, dp=dp))}):
+        help_.append(f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}")
+        edit = edits.axis(placed.span, "dp", mesh.dp, dp)
+        alone = [other.span for other in placements.values()].count(placed.span) == 1  # else a function places several
+        fixes += [Fix(f"set dp to {dp}", (edit,))] if edit is not None and alone else []
+    if ranks < slots:
+        part, _ = placed.pool.split([ranks, slots - ranks])
+        if trials.placed(finding, {**placements, role: replace(placed, pool=part)}):
+            help_.append(f"split the pool: pool.split([{ranks}, {slots - ranks}])")
+    return replace(finding, help=tuple(help_), fixes=tuple(fixes))
 
 
 def role_renamed(trials: Trials, finding: Finding, old: str, new: str) -> Finding:

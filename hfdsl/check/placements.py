@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.subject import Subject
-from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
@@ -70,25 +68,21 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
     for name, placement in subject.deployment.placements.items() if subject.deployment else ():
         ranks, slots = placement.mesh.world_size, placement.pool.world_size
         if ranks != slots:
-            cut = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
             finding = Finding(
                 "HF501",
                 f"role '{name}': {placement.mesh} lays out {ranks} ranks, but pool '{placement.pool.name}' "
                 f"{list(placement.pool.processes)} has {slots} slots",
                 Label(placement.span),
-                help=(cut,) if ranks < slots else (),
             )
-            yield _filled(subject, finding, name, placement)
+            yield _filled(subject, finding, name)
 
 
-def _filled(subject: Subject, finding: Finding, name: str, placement: Placement[Any]) -> Finding:
-    """The pool is filled by more or fewer data-parallel ranks, where they can be and the rows still work out."""
-    rest = placement.mesh.pp * placement.mesh.tp
-    if subject.trials is None or placement.pool.world_size % rest:
+def _filled(subject: Subject, finding: Finding, role: str) -> Finding:
+    if subject.trials is None:
         return finding
-    from hfdsl.check.fixes import meshed
+    from hfdsl.check.fixes import filled
 
-    return meshed(subject.trials, finding, name, replace(placement.mesh, dp=placement.pool.world_size // rest))
+    return filled(subject.trials(), finding, role)
 
 
 def _renamed(subject: Subject, finding: Finding, old: str, new: str) -> Finding:
@@ -96,7 +90,7 @@ def _renamed(subject: Subject, finding: Finding, old: str, new: str) -> Finding:
         return finding
     from hfdsl.check.fixes import role_renamed
 
-    return role_renamed(subject.trials, finding, old, new)
+    return role_renamed(subject.trials(), finding, old, new)
 
 
 def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:

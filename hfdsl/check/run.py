@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.check import (
     collects,
@@ -38,6 +38,9 @@ from hfdsl.graph.infer import infer
 from hfdsl.graph.spans import Span, caller_span, definition_span
 from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim, Sizes
+
+if TYPE_CHECKING:
+    from hfdsl.check.trials import Trials
 
 PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     definitions.results_are_bound,
@@ -120,15 +123,19 @@ def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
 
 
 def judge(subject: Subject, start: float) -> Report:
-    """Ask every pass; then again, to offer the repairs that work, where there is something to repair."""
-    findings = order(_ask(subject))
-    if findings:
-        # Late: a program without findings needs neither.
-        from hfdsl.check.ignored import heeded
-        from hfdsl.check.trials import Trials, place
+    """Ask every pass; repairs are tried, and offered where they work."""
 
-        trials = Trials(subject, _ask, Counter(map(place, findings)))
-        findings = order(tuple(heeded(_ask(replace(subject, trials=trials)))))
+    @cache
+    def trials() -> Trials:
+        from hfdsl.check.trials import Trials  # late: a program without findings needs no repairs
+
+        return Trials(subject, _ask)
+
+    findings = order(_ask(replace(subject, trials=trials)))
+    if findings:
+        from hfdsl.check.ignored import heeded
+
+        findings = tuple(heeded(findings))
     milliseconds = (perf_counter() - start) * 1000
     facts = f" ({len(subject.graph.nodes)} nodes, {len(subject.graph.roles)} roles, {milliseconds:.1f} ms)"
     return Report(subject.graph.name, findings, facts)

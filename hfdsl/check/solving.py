@@ -131,7 +131,7 @@ def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str
     from hfdsl.check.fixes import calls_of, required
 
     known = [known_names(subject, node) for node in calls_of(subject, signature)]
-    return required(subject.trials, finding, signature, text, known)
+    return required(subject.trials(), finding, signature, text, known)
 
 
 def in_words(subject: Subject, sizes: dict[type[Dim], tuple[int, ...]]) -> Iterator[tuple[str, str]]:
@@ -150,7 +150,7 @@ def _resized(subject: Subject, finding: Finding, sizes: dict[type[Dim], tuple[in
         return helped
     from hfdsl.check.fixes import resized
 
-    return resized(subject.trials, helped, sizes)
+    return resized(subject.trials(), helped, sizes)
 
 
 class _Trial:

@@ -43,7 +43,7 @@ class Subject:
     cluster: Cluster | None = None
     body: Callable[..., Any] | None = None  # the dataflow itself
     several: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)  # dims with more sizes than one
-    trials: Trials | None = field(default=None, compare=False)  # None: no repairs are asked for
+    trials: Callable[[], Trials] | None = field(default=None, compare=False)  # None: no repairs are asked for
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
@@ -32,13 +33,17 @@ def better(finding: Place, before: Counter[Place], after: Counter[Place]) -> boo
     return after <= before and after[finding] < before[finding]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Trials:
-    """Repairs of one program: ``ask`` puts all passes to a subject, ``before`` is what they find as it stands."""
+    """Repairs of one program; ``ask`` puts all passes to a subject."""
 
     subject: Subject
     ask: Callable[[Subject], Iterable[Finding]]
-    before: Counter[Place]
+
+    @cached_property
+    def before(self) -> Counter[Place]:
+        """What is found in the program as it stands."""
+        return Counter(map(place, self.ask(self.subject)))
 
     def written(self, finding: Finding, edits: Sequence[Edit]) -> bool:
         """Whether edits in the dataflow's own text mend it: it is compiled anew, and traced."""

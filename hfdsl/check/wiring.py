@@ -186,7 +186,7 @@ def _nearest(subject: Subject, finding: Finding, misuse: Misuse) -> Finding:
         return finding
     from hfdsl.check.fixes import named
 
-    return named(subject.trials, finding, misuse)
+    return named(subject.trials(), finding, misuse)
 
 
 def _column_makers(subject: Subject, misuse: Misuse) -> str:
@@ -325,9 +325,9 @@ def _repeated(subject: Subject, finding: Finding, m: Mismatch) -> Finding:
     want, have = subject.known(m.expected), subject.known(m.found)
     factor = (have / want).value if len(want.terms) == 1 else None
     if factor is not None and factor.denominator == 1:
-        return repeated(subject.trials, finding, m, dict(m.detail)["origin"], factor.numerator)
+        return repeated(subject.trials(), finding, m, dict(m.detail)["origin"], factor.numerator)
     if factor is not None and factor.numerator == 1:
-        return repeated(subject.trials, finding, m, m.port, factor.denominator)
+        return repeated(subject.trials(), finding, m, m.port, factor.denominator)
     return finding
 
 
