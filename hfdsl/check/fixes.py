@@ -10,7 +10,7 @@ from typing import Any
 
 from hfdsl.check import edits
 from hfdsl.check.findings import Edit, Finding, Fix
-from hfdsl.check.requirements import Known, config_fields, holds, names
+from hfdsl.check.requirements import Known, holds, names
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.check.trials import Trials
@@ -102,16 +102,12 @@ def role_renamed(trials: Trials, finding: Finding, old: str, new: str) -> Findin
 def required(trials: Trials, finding: Finding, signature: Signature, text: str, known: Sequence[Known]) -> Finding:
     """A requirement with the name that its author meant: at every call it then holds."""
     for old in names(text):
-        for new in get_close_matches(old, _known_names(known[0])) if _unknown(old, known[0]) else ():
+        for new in get_close_matches(old, [*known[0].sizes, *known[0].fields]) if _unknown(old, known[0]) else ():
             meant = re.sub(rf"\b{old}\b", new, text)
             edit = edits.requirement(signature.span, text, old, new)
             if edit is not None and all(_proved(meant, one) for one in known):
                 return _with(finding, [_renaming(old, new, edit)])
     return finding
-
-
-def _known_names(known: Known) -> list[str]:
-    return [*known.sizes, *((config_fields(known.placement) or {}) if known.placement else {})]
 
 
 def _unknown(name: str, known: Known) -> bool:
