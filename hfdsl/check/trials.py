@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import io
 import linecache
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,7 +51,8 @@ class Trials:
         """Whether edits in the dataflow's own text mend it: it is compiled anew, and traced."""
         body = rewritten(self.subject.body, edits)
         try:
-            graph = trace(body) if body is not None else None
+            with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace
+                graph = trace(body) if body is not None else None
         except HfError:
             return False
         if graph is None:

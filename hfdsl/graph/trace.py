@@ -361,10 +361,13 @@ def trace(body: Callable[..., Any]) -> Graph:
 
 def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     token = _active.set(tracer)
-    bound = inspect.BoundArguments(inspect.signature(body), arguments)
+    parameters = inspect.signature(body).parameters
+    by_position = [name for name in arguments if parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY]
+    positional = [arguments[name] for name in by_position]
+    named = {name: value for name, value in arguments.items() if name not in by_position}
     try:
         with refused(body, tracer.outsider):
-            return body(*bound.args, **bound.kwargs)
+            return body(*positional, **named)
     except DefinitionError as error:
         tracer.definition(error, traceback_span(error))
         return None

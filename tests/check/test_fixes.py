@@ -232,7 +232,7 @@ experiment = hf.Experiment(program, deployment, dims={dims})
 def report():
     from hfdsl.check.run import check
 
-    return check(program.body, deployment, experiment.dims, experiment.span)
+    return check(program.body, deployment, experiment.dims, asked=experiment.span)
 """
 
 PLACES = {

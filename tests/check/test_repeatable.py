@@ -154,7 +154,7 @@ def test_a_program_with_mistakes_is_traced_once() -> None:
 
     def body(rows: Any, role: Any) -> Any:
         traces.append(1)
-        return role.work(rows.valeu)
+        return role.work(rows.nothing_like_it)
 
     report = check(body)
     assert (report.codes, traces) == (("HF201",), [1])
