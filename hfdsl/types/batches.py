@@ -32,10 +32,14 @@ BatchT = TypeVar("BatchT", bound="Batch")
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of a record in declared order, and the row dim that they share (None for a record of metrics)."""
+    """The columns of a record in declared order, and the row dim that they share (None for a record of metrics).
+
+    ``spare`` are the optional columns declared with ``= None``: whoever builds a record may leave them out.
+    """
 
     fields: Mapping[str, FieldSpec]
     row: Size | None
+    spare: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -80,20 +84,26 @@ class Batch:
     >>> len(questions), questions[1:].text.objects
     (2, ['1+1'])
 
+    A column declared ``f32[B, R] | None`` is there for all rows or for none; with ``= None`` it may be left out.
+
     Raises:
-        DefinitionError: HF104, HF115 for a declaration that is not a record of columns with one row dim.
-        WiringError: HF201 unknown column, HF203 missing column, HF210 shape, HF220 dtype.
+        DefinitionError: HF104, HF115, HF117 for a declaration that is not a record of columns with one row dim.
+        WiringError: HF201 unknown column, HF203 missing column, HF210 shape, HF220 dtype, HF231 absent column.
     """
 
     __hf_columns__: dict[str, Any]
     __hf_schema__: typing.ClassVar[Schema]
+    __hf_spare__: typing.ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         annotations = inspect.get_annotations(cls)
+        cls.__hf_spare__ = frozenset(name for name in annotations if vars(cls).get(name, cls) is None)
         for name in annotations:
-            if name in vars(cls):
-                raise DefinitionError("HF117", f"column '{name}' of '{cls.__name__}' has a default; records are closed")
+            if name in vars(cls) and name not in cls.__hf_spare__:
+                raise DefinitionError(
+                    "HF117", f"column '{name}' of '{cls.__name__}' has a default other than None; records are closed"
+                )
             setattr(cls, name, _Field(name))
         frame = sys._getframe(1)  # the class statement: the only place that sees dims defined within a function
         names = {**frame.f_globals, **frame.f_locals}
@@ -114,9 +124,9 @@ class Batch:
 
     def __init__(self, **columns: Any) -> None:
         declared = schema(type(self)).fields
-        _check_names(type(self), declared, columns)
+        _check_names(type(self), schema(type(self)), columns)
         object.__setattr__(
-            self, "__hf_columns__", {n: _plain(type(self), n, columns[n], declared[n]) for n in declared}
+            self, "__hf_columns__", {n: _plain(type(self), n, columns.get(n), declared[n]) for n in declared}
         )
         _check_shapes(self)
 
@@ -149,34 +159,42 @@ class Batch:
     def __hf_rows__(self) -> int:
         """The number of rows; HF413 for a record of metrics, which are not split."""
         for name, spec in schema(type(self)).fields.items():
-            if spec.dims:
+            if spec.dims and not spec.optional:
                 return len(self.__hf_columns__[name])
         raise SizeError("HF413", f"'{type(self).__name__}' holds metrics only: it has no rows to count, split or slice")
 
     def __hf_slice__(self: BatchT, start: int, stop: int) -> BatchT:
         """The rows ``start`` to ``stop``; tensors are views, object lists are new."""
         fields = schema(type(self)).fields
-        return rebuild(type(self), {n: v[start:stop] if fields[n].dims else v for n, v in self.__hf_columns__.items()})
+        cut = {n for n, v in self.__hf_columns__.items() if fields[n].dims and v is not None}
+        return rebuild(type(self), {n: v[start:stop] if n in cut else v for n, v in self.__hf_columns__.items()})
 
     @classmethod
     def __hf_concat__(cls: type[BatchT], parts: Sequence[BatchT]) -> BatchT:
         """Join the rows of ``parts`` in order; metrics are reduced."""
+        same_columns(parts, [f"part {number}" for number in range(len(parts))])
         return rebuild(
             cls, {n: join_column(s, [p.__hf_columns__[n] for p in parts]) for n, s in schema(cls).fields.items()}
         )
 
 
 def wrap_field(spec: FieldSpec, raw: Any) -> Any:
-    """A raw value as a body sees it: tensor, list or number in the class that its type says."""
+    """A raw value as a body sees it: tensor, list or number in the class that its type says; None where absent."""
+    return None if raw is None and spec.optional else _wrapped(spec, raw)
+
+
+def _wrapped(spec: FieldSpec, raw: Any) -> Any:
     if isinstance(spec, ColumnSpec):
         return COLUMNS[spec.dtype](raw)
     return Obj(raw) if isinstance(spec, ObjSpec) else Metric(raw)
 
 
 def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
-    """Join one column's parts in order: rows are concatenated, a metric is reduced."""
+    """Join one column's parts in order: rows are concatenated, a metric is reduced; of absent parts, None."""
     if isinstance(spec, MetricSpec):
         return REDUCTIONS[spec.reduction](parts)
+    if parts[0] is None:
+        return None
     if isinstance(spec, ObjSpec):
         return [row for part in parts for row in part]
     if len(parts) == 1:
@@ -186,16 +204,50 @@ def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
     return torch.cat(list(parts))
 
 
+def same_columns(parts: Sequence[Any], makers: Sequence[str]) -> None:
+    """Refuse parts of one whole of which only some have a column; ``makers`` says who made each.
+
+    Raises:
+        WiringError: HF810 naming the column and the makers.
+    """
+    records = [part for part in parts if isinstance(part, Batch)]
+    for name in records[0].__hf_columns__ if records else ():
+        there(
+            f"column '{name}' of '{type(records[0]).__name__}'", [r.__hf_columns__.get(name) for r in records], makers
+        )
+
+
+def there(what: str, parts: Sequence[Any], makers: Sequence[str]) -> bool:
+    """Whether a column is there, of which these are parts.
+
+    >>> there("column 'x'", [[1], [2]], ["rank 0", "rank 1"])
+    True
+
+    Raises:
+        WiringError: HF810 where some have it and others do not.
+    """
+    giving = [maker for maker, part in zip(makers, parts, strict=True) if part is not None]
+    lacking = [maker for maker, part in zip(makers, parts, strict=True) if part is None]
+    if giving and lacking:
+        raise WiringError(
+            "HF810",
+            f"{what} is there on {', '.join(giving)} and absent on {', '.join(lacking)}; "
+            "an optional column is there for all rows or for none",
+        )
+    return not lacking
+
+
 def schema(record: type[Batch]) -> Schema:
     """The declared columns of a record class, those of its bases first.
 
     Raises:
-        DefinitionError: HF104, HF109, HF115.
+        DefinitionError: HF104, HF109, HF115, HF117.
     """
     if "__hf_schema__" in record.__dict__:
         found: Schema = record.__dict__["__hf_schema__"]  # its own: a base's has fewer columns
         return found
     fields: dict[str, FieldSpec] = {}
+    spare: set[str] = set()
     row: Size | None = None
     for base in reversed(record.__mro__):
         if base is Batch or not issubclass(base, Batch):
@@ -211,12 +263,21 @@ def schema(record: type[Batch]) -> Schema:
                     "HF109", f"{where}: cannot evaluate '{written}' ({error}); define its dims at module level"
                 ) from None
             fields[name] = spec
+            spare -= {name}
+            if name in base.__hf_spare__:
+                spare.add(name)
+                if not spec.optional:
+                    raise DefinitionError("HF117", f"{where} is {spec}, which is never None, and has the default None")
             if spec.dims and row is None:
                 row = spec.dims[0]
             if not isinstance(spec, MetricSpec) and (not spec.dims or spec.dims[0] != row):
                 shown = spec.dims[0] if spec.dims else "none"
                 raise DefinitionError("HF115", f"{where} has row dim {shown}, other columns of the record have {row}")
-    record.__hf_schema__ = Schema(fields, row)
+    if row is not None and all(spec.optional for spec in fields.values() if spec.dims):
+        raise DefinitionError(
+            "HF117", f"every column of '{record.__name__}' is optional: one must be there to say how many rows it has"
+        )
+    record.__hf_schema__ = Schema(fields, row, frozenset(spare))
     return record.__hf_schema__
 
 
@@ -254,11 +315,12 @@ def closest(name: str, names: Sequence[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
-def _check_names(record: type[Batch], declared: Mapping[str, FieldSpec], given: Mapping[str, Any]) -> None:
+def _check_names(record: type[Batch], declared: Schema, given: Mapping[str, Any]) -> None:
+    fields = declared.fields
     for name in given:
-        if name not in declared:
-            raise WiringError("HF201", f"'{record.__name__}' has no column '{name}'; {closest(name, list(declared))}")
-    missing = [name for name in declared if name not in given]
+        if name not in fields:
+            raise WiringError("HF201", f"'{record.__name__}' has no column '{name}'; {closest(name, list(fields))}")
+    missing = [name for name in fields if name not in given and name not in declared.spare]
     if missing:
         raise WiringError("HF203", f"'{record.__name__}' is built without its column(s) {', '.join(missing)}")
 
@@ -270,6 +332,10 @@ def _plain(record: type[Batch], name: str, value: Any, spec: FieldSpec) -> Any:
     where, got = f"column '{name}' of '{record.__name__}'", type(value).__name__
     if isinstance(spec, MetricSpec):
         return number(value, where)
+    if value is None:
+        if spec.optional:
+            return None
+        raise WiringError("HF231", f"{where} is declared {spec}, which is always there, and got None")
     if isinstance(spec, ObjSpec):
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise WiringError("HF206", f"{where} takes a list, one object a row, got {got}")
@@ -291,6 +357,7 @@ def _check_shapes(batch: Batch) -> None:
         (name, i, dim, len(batch.__hf_columns__[name]) if i == 0 else int(batch.__hf_columns__[name].shape[i]))
         for name, spec in schema(type(batch)).fields.items()
         for i, dim in enumerate(spec.dims)
+        if batch.__hf_columns__[name] is not None
     ]
     bound: dict[Any, Size] = {}
     origin: dict[Any, str] = {}
@@ -316,6 +383,8 @@ def _shown(rows: object) -> str:
 
 
 def _actual(value: Any, spec: FieldSpec) -> str:
+    if value is None:
+        return "absent"
     if isinstance(spec, ColumnSpec):
         dtype = BY_TORCH_NAME.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
         name = dtype.name if dtype else str(getattr(value, "dtype", type(value).__name__))

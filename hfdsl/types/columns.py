@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Number
+from types import UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -18,6 +19,7 @@ from typing import (
     TypeAlias,
     TypeVar,
     TypeVarTuple,
+    Union,
     get_args,
     get_origin,
 )
@@ -232,21 +234,23 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A declared tensor column: dtype and dims in normal form, row dim first."""
+    """A declared tensor column: dtype and dims in normal form, row dim first; an optional one may be absent."""
 
     dtype: type[DType]
     dims: tuple[Size, ...]
+    optional: bool = False
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}[{', '.join(map(str, self.dims))}]"
+        return f"{self.dtype.name}[{', '.join(map(str, self.dims))}]{' | None' if self.optional else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class ObjSpec:
-    """A declared object column: the Python type of one row's object, and the row dim."""
+    """A declared object column: the Python type of one row's object, and the row dim; an optional one may be absent."""
 
     type: Any
     row: Size
+    optional: bool = False
 
     @property
     def dims(self) -> tuple[Size, ...]:
@@ -254,7 +258,7 @@ class ObjSpec:
         return (self.row,)
 
     def __str__(self) -> str:
-        return f"Obj[{getattr(self.type, '__name__', self.type)}, {self.row}]"
+        return f"Obj[{getattr(self.type, '__name__', self.type)}, {self.row}]{' | None' if self.optional else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +273,11 @@ class MetricSpec:
         """A metric has no rows."""
         return ()
 
+    @property
+    def optional(self) -> bool:
+        """A metric is always there: ranks reduce what all of them give."""
+        return False
+
     def __str__(self) -> str:
         return f'Metric[{getattr(self.type, "__name__", self.type)}, "{self.reduction}"]'
 
@@ -276,12 +285,31 @@ class MetricSpec:
 FieldSpec: TypeAlias = ColumnSpec | ObjSpec | MetricSpec
 
 
+def optional_of(annotation: object) -> object | None:
+    """``f32[B, R]`` of ``f32[B, R] | None``; None for what is no such union.
+
+    >>> optional_of(int | None), optional_of(int)
+    (<class 'int'>, None)
+    """
+    if get_origin(annotation) not in (Union, UnionType):
+        return None
+    others = [part for part in get_args(annotation) if part is not type(None)]
+    return others[0] if len(others) == 1 and len(get_args(annotation)) == 2 else None
+
+
 def field_spec(annotation: object, where: str) -> FieldSpec:
-    """Read an annotation such as ``f32[B, R]``; ``where`` names it in the error.
+    """Read an annotation such as ``f32[B, R]`` or ``f32[B, R] | None``; ``where`` names it in the error.
 
     Raises:
-        DefinitionError: HF101 bad dim, HF102 unknown dtype, HF104 not a column, HF116 unknown reduction.
+        DefinitionError: HF101 bad dim, HF102 unknown dtype, HF104 not a column, HF116 unknown reduction, HF117 a metric
+            that may be absent.
     """
+    inner = optional_of(annotation)
+    if inner is not None:
+        spec = field_spec(inner, where)
+        if isinstance(spec, MetricSpec):
+            raise DefinitionError("HF117", f"{where}: a metric cannot be optional: ranks reduce what all of them give")
+        return replace(spec, optional=True)
     origin, arguments = get_origin(annotation), get_args(annotation)
     try:
         if origin is Column:
