@@ -11,6 +11,7 @@ from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.split import Pad, Site, drop_pad, join, kind_of, pad_size, rows_of, split
+from hfdsl.types.batches import Batch, same_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,11 @@ def collect(
     site = site or Site()
     if len(outputs) != mesh.world_size:
         raise ProtocolError("HF407", f"{site.method} has {len(outputs)} outputs for {mesh.world_size} ranks of {mesh}")
-    pieces = [outputs[rank] for rank in protocol.collected(mesh)]
+    ranks = protocol.collected(mesh)
+    pieces = [outputs[rank] for rank in ranks]
     if not protocol.joins:
         return pieces
+    if all(isinstance(piece, Batch) for piece in pieces):
+        same_columns(pieces, [f"rank {rank}" for rank in ranks])
     what = f"the output of {site.method}"
     return drop_pad(join(pieces, what=what), padding.added, padding.rows, what=what)
