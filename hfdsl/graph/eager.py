@@ -19,7 +19,7 @@ from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, closest, schema, upcast
-from hfdsl.types.columns import Column, Obj
+from hfdsl.types.columns import Column, ColumnSpec, Obj, ObjSpec
 
 
 @dataclass
@@ -83,6 +83,15 @@ def call_arguments(label: str, signature: Signature, args: tuple[Any, ...], kwar
     """The arguments of a call by port, each record with the columns that its port declares."""
     parameters = [p for p in inspect.signature(signature.body).parameters.values() if signature.port(p.name)]
     bound = bind(label, inspect.Signature(parameters), args, kwargs)
+    for name, value in bound.arguments.items():
+        port = signature.port(name)
+        if (
+            port is not None
+            and value is None
+            and isinstance(port.type, (ColumnSpec, ObjSpec))
+            and not port.type.optional
+        ):
+            raise WiringError("HF231", f"port '{name}' of '{label}' takes {port.type} and got a column that is absent")
     return {n: narrowed(p.type, v) for n, v in bound.arguments.items() if (p := signature.port(n)) is not None}
 
 

@@ -64,6 +64,8 @@ def check_result(label: str, returns: PortType, result: Any, where: str) -> None
     got, hint = type(result).__name__, ""
     kind = returns.record if isinstance(returns, RecordType) else _RESULTS.get(type(returns))
     right = kind is None or isinstance(result, kind)
+    if isinstance(returns, (ColumnSpec, ObjSpec)) and returns.optional and result is None:
+        return
     if isinstance(returns, ColumnSpec):
         hint = f"; wrap the tensor: hf.{returns.dtype.name}(tensor)"
         if isinstance(result, Column):

@@ -7,7 +7,7 @@ left to right; all other dims are the same everywhere in the program.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
@@ -22,6 +22,7 @@ from hfdsl.graph.program import (
     Node,
     Operand,
     Pack,
+    Present,
     Ref,
     Repeat,
     Take,
@@ -77,6 +78,7 @@ class MismatchKind(Enum):
     LIST = "a list of ranks' values where a whole one is taken, or the reverse"
     VALUE = "a Python value where a record or column is taken, or the reverse"
     UNSOLVED = "a dim that cannot be solved for"
+    ABSENT = "a column that may be absent where one is needed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,8 @@ def operand_value(values: Any, operand: Operand) -> Value:
         return value if operand.column is None else None
     spec = schema(value.type.record).fields[operand.column]
     if isinstance(spec, ColumnSpec) and value.rows is not None:
-        return ColumnSpec(spec.dtype, (value.rows, *spec.dims[1:]))
-    return ObjSpec(spec.type, value.rows) if isinstance(spec, ObjSpec) and value.rows is not None else spec
+        return replace(spec, dims=(value.rows, *spec.dims[1:]))
+    return replace(spec, row=value.rows) if isinstance(spec, ObjSpec) and value.rows is not None else spec
 
 
 @dataclass
@@ -160,6 +162,9 @@ class _Call:
 
     def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
         """One port against the value that is wired to it."""
+        if isinstance(formal, (ColumnSpec, ObjSpec)) and formal.optional and actual == Constant(None):
+            return
+        self.presence(port, formal, actual, source)
         match formal:
             case ListType():
                 self.entries(port, formal, actual, source)
@@ -180,6 +185,17 @@ class _Call:
                 pass
             case _:
                 self.report(MismatchKind.VALUE, port, formal, actual, source)
+
+    def presence(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
+        """A column that may be absent goes where that is said."""
+        if isinstance(formal, (ColumnSpec, ObjSpec)) and isinstance(actual, (ColumnSpec, ObjSpec)):
+            if actual.optional and not formal.optional:
+                self.report(MismatchKind.ABSENT, port, formal, actual, source)
+        elif isinstance(formal, RecordType) and isinstance(actual, RecordValue):
+            given = schema(actual.type.record).fields
+            for name, spec in schema(formal.record).fields.items():
+                if name in given and given[name].optional and not spec.optional:  # made optional by a derived record
+                    self.report(MismatchKind.ABSENT, port, formal, actual, source, column=name)
 
     def entries(self, port: str, formal: ListType, actual: Any, source: Any) -> None:
         """A list of ranks' values goes where one of its kind is taken, if an entry does."""
@@ -287,6 +303,9 @@ def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, Kept
         case Pack(record):
             _match_columns(record, node, call, values)
             return RecordValue(RecordType(record), _result_rows(record, call))
+        case Present():
+            column = operand_value(values, node.arguments[0][1])
+            return replace(column, optional=False) if isinstance(column, (ColumnSpec, ObjSpec)) else None
         case op:
             given = {name for name, _ in node.arguments}
             call.broken = any(port.required and port.name not in given for port in op.signature.ports)
@@ -329,9 +348,9 @@ def _result(declared: PortType, call: _Call) -> Value:
     if isinstance(declared, RecordType):
         return RecordValue(declared, _result_rows(declared.record, call))
     if isinstance(declared, ColumnSpec):
-        return ColumnSpec(declared.dtype, (call.row(declared.dims[0]), *(call.inner(dim) for dim in declared.dims[1:])))
+        return replace(declared, dims=(call.row(declared.dims[0]), *(call.inner(dim) for dim in declared.dims[1:])))
     if isinstance(declared, ObjSpec):
-        return ObjSpec(declared.type, call.row(declared.row))
+        return replace(declared, row=call.row(declared.row))
     return ListValue(declared.kind, _result(declared.inner, call)) if isinstance(declared, ListType) else declared
 
 

@@ -10,17 +10,19 @@ from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.graph.eager import active_run, call_arguments, call_body, role_of
 from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, deferred, function_signature
+from hfdsl.graph.spans import caller_span
 from hfdsl.graph.trace import active_tracer
 from hfdsl.protocols.filtering import kept_rows, taken_rows
-from hfdsl.protocols.register import requirements_of, requires
+from hfdsl.protocols.register import PROVISIONS, REQUIREMENTS
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import Column, MetricSpec, ObjSpec, bool_
+from hfdsl.types.columns import Column, MetricSpec, Obj, ObjSpec, bool_
 from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ColumnT = TypeVar("ColumnT", bound=Column[Any, *tuple[Any, ...]] | Obj[Any, Any])
 BatchT = TypeVar("BatchT", bound=Batch)
 Row = TypeVar("Row")
 
@@ -60,9 +62,9 @@ def function(body: Any = None, /, *, rows: Rows = Independent) -> Any:
 
     @functools.cache
     def signature() -> Signature:  # read at first use: annotations may name classes that are defined further down
-        written = requirements_of(call)[: len(requirements_of(call)) - len(requirements_of(body))]
-        if written:  # @hf.requires above @hf.function
-            requires(*written)(body)
+        for said in (REQUIREMENTS, PROVISIONS):
+            if said in vars(call):  # @hf.requires above @hf.function
+                setattr(body, said, vars(call)[said])
         return function_signature(body, rows)
 
     @functools.wraps(body)
@@ -101,7 +103,7 @@ def repeat(batch: BatchT, times: int) -> BatchT:
     fields = schema(type(batch)).fields
     columns = {
         name: value
-        if isinstance(fields[name], MetricSpec)
+        if isinstance(fields[name], MetricSpec) or value is None
         else [row for row in value for _ in range(times)]
         if isinstance(fields[name], ObjSpec)
         else value.repeat_interleave(times, dim=0)
@@ -244,7 +246,7 @@ def _picked(batch: BatchT, rows: Sequence[int]) -> BatchT:
     fields, picked = schema(type(batch)).fields, list(rows)
     columns = {
         name: value
-        if isinstance(fields[name], MetricSpec)
+        if isinstance(fields[name], MetricSpec) or value is None
         else [value[row] for row in picked]
         if isinstance(fields[name], ObjSpec)
         else value[picked]
@@ -256,8 +258,10 @@ def _picked(batch: BatchT, rows: Sequence[int]) -> BatchT:
 def merge(record: type[BatchT], *parts: Batch) -> BatchT:
     """A record of class ``record`` from the columns of ``parts``: each column from the one part that has it.
 
+    A column that is optional in ``record``, with the default None, is absent where no part has it.
+
     Raises:
-        WiringError: HF204 no part has a column, HF205 two parts have it.
+        WiringError: HF204 no part has a column, HF205 two parts have it, HF231 it is absent and not optional.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -276,9 +280,35 @@ def merge(record: type[BatchT], *parts: Batch) -> BatchT:
     columns: dict[str, Any] = {}
     for name in schema(record).fields:
         owners = [part for part in parts if name in schema(type(part)).fields]
+        if not owners and name in schema(record).spare:
+            continue
         if len(owners) != 1:
             code, found = ("HF205", "two parts have") if owners else ("HF204", "no part has")
             names = ", ".join(f"'{type(part).__name__}'" for part in owners or parts)
             raise WiringError(code, f"merge into '{record.__name__}': {found} column '{name}' ({names})")
         columns[name] = owners[0].__hf_columns__[name]
     return record(**columns)
+
+
+def present(column: ColumnT | None) -> ColumnT:
+    """An optional column as one that is there, for what needs it: ``f32[B, R] | None`` becomes ``f32[B, R]``.
+
+    In a dataflow it is a promise: refuted where a check knows that the column is absent, tested when it is read.
+
+    Raises:
+        WiringError: HF231 where it is absent.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Answers(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    ...     hint: hf.Obj[str, B] | None = None
+    >>> hf.present(Answers(text=["42"], hint=hf.Obj(["6*7"])).hint).objects
+    ['6*7']
+    """
+    tracer = active_tracer((column,))
+    if tracer is not None:
+        return tracer.present(column)  # type: ignore[no-any-return]  # a symbolic column stands for a column
+    if column is None:
+        raise WiringError("HF231", f"hf.present at {caller_span()} got a column that is absent")
+    return column

@@ -98,7 +98,12 @@ class Pack:
     record: type[Batch]
 
 
-Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Filter | Take | Pack
+@dataclass(frozen=True, slots=True)
+class Present:
+    """An optional column, its only argument, as one that is there; where it is absent, reading it fails."""
+
+
+Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Filter | Take | Pack | Present
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,8 @@ class Node:
                 return "filter"
             case Take(_, fill):
                 return "fill" if fill else "take"
+            case Present():
+                return "present"
 
     @property
     def batch(self) -> Ref | None:
@@ -168,6 +175,7 @@ class MisuseKind(Enum):
     NOT_A_RECORD = "an operation on rows was given something else"
     NO_SYNC = "a sync between roles that share no state"
     VARIADIC = "a parameter of the dataflow takes any number of values"
+    NOT_A_COLUMN = "what takes an optional column was given something else"
     PARAMETER = "a parameter of the dataflow is neither a record nor a role"
     ROLE = "a role is used as a value"
     OUTSIDER = "a worker that is no parameter of the dataflow is called or made"
@@ -206,7 +214,8 @@ class Output:
 class Graph:
     """A traced dataflow. ``roles`` are its role parameters with their classes, in order.
 
-    ``returns`` is the annotation of its result (``inspect.Signature.empty`` where it has none).
+    ``returns`` is the annotation of its result (``inspect.Signature.empty`` where it has none). ``optional_reads`` are
+    the places that read an optional column, each with what it is called and declared as.
     """
 
     name: str
@@ -216,6 +225,7 @@ class Graph:
     misuses: tuple[Misuse, ...]
     span: Span
     returns: Any = inspect.Signature.empty
+    optional_reads: tuple[tuple[Span, str, PortType], ...] = ()
 
     @property
     def inputs(self) -> Iterator[Node]:

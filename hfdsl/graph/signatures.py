@@ -16,8 +16,11 @@ from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
+from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec, optional_of
 from hfdsl.types.rows import Independent, Rows
+
+VALUE = ""
+"""The name under which a value that is no record is kept: a loose column, a metric, a Python object."""
 
 LIST_KINDS: dict[str, type[PerRank[Any]] | type[PerStage[Any]]] = {"per_rank": PerRank, "per_stage": PerStage}
 
@@ -58,6 +61,12 @@ class StaticType:
 
 
 PortType: TypeAlias = "RecordType | ListType | StaticType | ColumnSpec | ObjSpec | MetricSpec"
+
+
+def optional_columns(kind: PortType) -> tuple[str, ...]:
+    """The columns of a value that may be absent, by the names under which they are kept."""
+    fields = schema(kind.record).fields if isinstance(kind, RecordType) else {VALUE: kind}
+    return tuple(n for n, spec in fields.items() if isinstance(spec, (ColumnSpec, ObjSpec)) and spec.optional)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +208,8 @@ def port_type(annotation: Any, where: str) -> PortType:
     if isinstance(annotation, type) and issubclass(annotation, Batch):
         schema(annotation)
         return RecordType(annotation)
-    origin = get_origin(annotation)
-    if isinstance(origin, type) and issubclass(origin, (Column, Obj, Metric)):
+    origin, certain = get_origin(annotation), get_origin(optional_of(annotation))
+    if any(isinstance(kind, type) and issubclass(kind, (Column, Obj, Metric)) for kind in (origin, certain)):
         return field_spec(annotation, where)
     if origin in (PerRank, PerStage):
         return ListType(origin.__name__, port_type(get_args(annotation)[0], where))

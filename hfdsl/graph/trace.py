@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfdsl.errors import DefinitionError
@@ -25,6 +25,7 @@ from hfdsl.graph.program import (
     Operand,
     Output,
     Pack,
+    Present,
     Ref,
     Repeat,
     RoleCall,
@@ -37,6 +38,7 @@ from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
 class Symbolic(Pythonic):
@@ -67,6 +69,8 @@ class Symbolic(Pythonic):
         if isinstance(self._type, RecordType):
             fields = schema(self._type.record).fields
             if name in fields and isinstance(self._operand, Ref):
+                if fields[name].optional:
+                    self._tracer.optional_reads.append((caller_span(), f"{self._shown}.{name}", fields[name]))
                 return Symbolic(self._tracer, Ref(self._operand.node, name), fields[name], f"{self._shown}.{name}")
             return self._tracer.misuse(MisuseKind.NO_COLUMN, self._type.record.__name__, name, tuple(fields), self)
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
@@ -84,9 +88,9 @@ class Symbolic(Pythonic):
             if name not in fields:
                 self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields), self)
         for name in fields:
-            if name not in columns:
+            if name not in columns and name not in schema(record).spare:
                 self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
-        return self._tracer.emit(Pack(record), {n: v for n, v in columns.items() if n in fields}, RecordType(record))
+        return self._tracer.pack(record, columns)
 
 
 class SymbolicRole(PythonicRole):
@@ -122,6 +126,7 @@ class Tracer:
     calls: int = 0
     roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
     told: set[tuple[object, ...]] = field(default_factory=set)
+    optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
 
     def signatures(self, role: type) -> dict[str, Signature | None]:
         """The role's signatures, read once; None for a method whose declaration has no meaning, which is then told."""
@@ -278,11 +283,23 @@ class Tracer:
                     self.misuse(MisuseKind.MERGE_TWICE, record.__name__, name, (owners[name]._shown, part._shown), part)
                 columns[name], owners[name] = getattr(part, name), part
         for name in schema(record).fields:
-            if name not in columns:
+            if name not in columns and name not in schema(record).spare:
                 self.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
-        return self.emit(
-            Pack(record), {n: columns[n] for n in schema(record).fields if n in columns}, RecordType(record)
-        )
+        return self.pack(record, columns)
+
+    def pack(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
+        """A record put together from columns; those that may be left out, and are, are absent."""
+        given = dict.fromkeys(schema(record).spare) | dict(columns)
+        return self.emit(Pack(record), {n: given[n] for n in schema(record).fields if n in given}, RecordType(record))
+
+    def present(self, column: Any) -> Any:
+        """``hf.present`` on a symbolic column."""
+        kind = column._type if isinstance(column, Symbolic) else None
+        if isinstance(kind, (ColumnSpec, ObjSpec)):
+            return self.emit(Present(), {"column": column}, replace(kind, optional=False)) if kind.optional else column
+        if isinstance(column, Symbolic) and isinstance(column._operand, Broken):
+            return column
+        return self.misuse(MisuseKind.NOT_A_COLUMN, _in_words(column))
 
     def can_sync(self, source: Any, target: Any) -> bool:
         """Whether ``hf.sync`` has something to bring from one to the other."""
@@ -356,7 +373,8 @@ def trace(body: Callable[..., Any]) -> Graph:
     result = _run(tracer, body, arguments)
     output = _output(tracer, result, span)  # may note misuses
     returns = hints.get("return", inspect.Signature.empty)
-    return Graph(body.__name__, tuple(tracer.nodes), roles, output, tuple(tracer.misuses), span, returns)
+    reads = tuple(tracer.optional_reads)
+    return Graph(body.__name__, tuple(tracer.nodes), roles, output, tuple(tracer.misuses), span, returns, reads)
 
 
 def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) -> Any:
