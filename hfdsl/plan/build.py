@@ -10,6 +10,7 @@ from typing import Any
 
 from hfdsl.check.bindings import refused
 from hfdsl.check.findings import CheckError, Report
+from hfdsl.check.presence import provided
 from hfdsl.check.run import examine, judge
 from hfdsl.check.sizes import argument_rows, row_ratio
 from hfdsl.check.subject import Subject
@@ -47,9 +48,10 @@ def compile_dataflow(
     layouts: dict[int, Layout] = {n.id: Layout(DRIVER, (0,)) for n in subject.graph.inputs}
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
     steps = _stages(_lifetimes(subject, steps), subject, groups)
+    known = {node.id: provided(subject, node) for node in subject.graph.calls}
     plan = Plan(
-        subject.graph, subject.inference, deployment, dict(subject.dims), groups, tuple(steps), (), layouts, report
-    )
+        subject.graph, subject.inference, deployment, dict(subject.dims), groups, tuple(steps), (), layouts, report, known
+    )  # fmt: skip  # the order of the declaration
     return replace(plan, edges=edges(plan), report=report_with_driver(plan))
 
 

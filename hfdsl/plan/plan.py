@@ -95,6 +95,9 @@ class Plan:
     edges: tuple[Edge, ...]
     layouts: Mapping[int, Layout]
     report: Report = field(compare=False)
+    presence: Mapping[int, Mapping[str, bool]] = field(
+        default_factory=dict
+    )  # of optional columns, by node, where known
 
     @property
     def name(self) -> str:

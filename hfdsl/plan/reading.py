@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hfdsl.graph.program import Constant, Filter, MiniBatch, Node, Operand, Pack, Ref, Repeat, Take
-from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType
-from hfdsl.plan.plan import Layout
+from hfdsl.errors import WiringError
+from hfdsl.graph.program import Constant, Filter, Input, MiniBatch, Node, Operand, Pack, Present, Ref, Repeat, Take
+from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
+from hfdsl.plan.plan import DRIVER, Layout
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.filtering import runs
 from hfdsl.protocols.split import Pad
-from hfdsl.types.batches import Batch, join_column, rebuild, schema, wrap_field
+from hfdsl.types.batches import Batch, join_column, rebuild, schema, there, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
-
-VALUE = ""
-"""The name under which a value that is no record is kept: a loose column, a metric, a Python object."""
 
 Piece = Mapping[str, Any]
 """One chunk of a value: raw columns by name."""
@@ -53,6 +51,9 @@ class Reader:
                 ref = dict(self.nodes[node].arguments)[column]
                 if isinstance(ref, Ref):
                     yield from self.resolve(ref.node, ref.column or VALUE, start, stop)
+            case Present():
+                ref = _operand(self.nodes[node])
+                yield from self.resolve(ref.node, ref.column or VALUE, start, stop)
             case _:
                 yield node, column, start, stop
 
@@ -76,7 +77,11 @@ class Reader:
     # -- the rows themselves
 
     def column(self, node: int, column: str, start: int, stop: int) -> Any:
-        """Rows ``start`` to ``stop`` of a column (for a metric: its reduced value)."""
+        """Rows ``start`` to ``stop`` of a column (for a metric: its reduced value); None where it is absent.
+
+        Raises:
+            WiringError: HF231 where ``hf.present`` says that it is not, HF810 where only some ranks have it.
+        """
         spec = _spec(self.nodes[node].result, column)
         match self.nodes[node].op:
             case Repeat() | MiniBatch() | Filter() | Take() if isinstance(spec, MetricSpec):
@@ -84,6 +89,8 @@ class Reader:
             case Repeat(times):
                 first = start // times
                 inner = self.column(_inner(self.nodes[node]), column, first, -(-stop // times))
+                if inner is None:
+                    return None
                 return _repeated(inner, times)[start - first * times : stop - first * times]
             case MiniBatch(index, _):
                 shift = index * self.table.rows[node]
@@ -97,12 +104,36 @@ class Reader:
                 if not isinstance(operand, Ref):
                     return operand.value if isinstance(operand, Constant) else None
                 return self.column(operand.node, operand.column or VALUE, start, stop)
+            case Present():
+                ref = _operand(self.nodes[node])
+                value = self.column(ref.node, ref.column or VALUE, start, stop)
+                if value is None:
+                    raise WiringError(
+                        "HF231", f"hf.present at {self.nodes[node].span}: {self._absent(ref, start, stop)}"
+                    )
+                return value
         if spec is None:
             return self.fetch(node, 0)[column]
         if isinstance(spec, MetricSpec):
             return join_column(spec, [self.fetch(node, chunk)[column] for chunk in range(self.layouts[node].chunks)])
-        parts = [_rows(self.fetch(node, c)[column], first, last) for c, first, last in self._overlap(node, start, stop)]
+        chunks = list(self._overlap(node, start, stop))
+        parts = [_rows(self.fetch(node, c)[column], first, last) for c, first, last in chunks]
+        there(self._named(node, column), parts, [f"rank {self.layouts[node].holders[c]}" for c, _, _ in chunks])
         return join_column(spec, parts)
+
+    def _named(self, node: int, column: str) -> str:
+        label = self.nodes[node].label
+        return f"column '{column}' of '{label}'" if column else f"the result of '{label}'"
+
+    def _absent(self, ref: Ref, start: int, stop: int) -> str:
+        """That a column is absent, and who leaves it out."""
+        for node, column, first, last in self.resolve(ref.node, ref.column or VALUE, start, stop):
+            layout, label = self.layouts[node], self._named(node, column)
+            if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
+                return f"{label} is absent"
+            ranks = ", ".join(str(layout.holders[chunk]) for chunk, _, _ in self._overlap(node, first, last))
+            return f"{label} is absent (rank {ranks} made it without)"
+        return f"{self._named(ref.node, ref.column or VALUE)} is absent: it was put together without"
 
     def value(self, operand: Operand, wanted: PortType, start: int, stop: int) -> Any:
         """Rows of an operand as the body of ``wanted``'s port takes them: record, column, metric, list or object."""
@@ -131,13 +162,18 @@ class Reader:
             pieces = [part.__hf_columns__ for part in parts]
             fields = schema(wanted.record).fields.items()
             return rebuild(wanted.record, {n: _joined(spec, [piece[n] for piece in pieces]) for n, spec in fields})
-        if isinstance(wanted, (ColumnSpec, ObjSpec)):
+        if isinstance(wanted, (ColumnSpec, ObjSpec)) and parts[0] is not None:
             return wrap(wanted, join_column(wanted, [part._value for part in parts]))
         return parts[0]
 
 
+def _operand(node: Node) -> Ref:
+    """What an operation is of: its first argument."""
+    return node.batch or Ref(0)
+
+
 def _inner(node: Node) -> int:
-    return node.batch.node if node.batch is not None else 0
+    return _operand(node).node
 
 
 def _joined(spec: FieldSpec, parts: list[Any]) -> Any:
@@ -158,7 +194,7 @@ def padded_spans(start: int, stop: int, rows: int, pad: Pad | None) -> tuple[tup
 
 
 def _rows(value: Any, first: int, last: int) -> Any:
-    return value if first == 0 and last == len(value) else value[first:last]
+    return value if value is None or (first == 0 and last == len(value)) else value[first:last]
 
 
 def _repeated(value: Any, times: int) -> Any:

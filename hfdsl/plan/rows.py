@@ -63,6 +63,8 @@ def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Si
             if isinstance(spec, MetricSpec):
                 continue
             value = batch.__hf_columns__[column]
+            if value is None:
+                continue
             if not len(value):
                 raise SizeError("HF302", f"input '{name}' has no rows: every size is at least 1")
             lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]

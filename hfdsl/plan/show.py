@@ -60,11 +60,17 @@ def _protocol(step: Step) -> str:
 
 def _edge(plan: Plan, edge: Edge) -> str:
     source = plan.node(edge.source).label
-    named = ", ".join(column for column in edge.columns if column)
+    named = ", ".join(f"{column}{_maybe(plan, edge.source, column)}" for column in edge.columns if column)
     size = "? bytes" if edge.bytes is None else amount(edge.bytes)
     if any(isinstance(column_spec(plan, edge.source, column), ObjSpec) for column in edge.columns):
         size += " and objects"  # whose size nobody knows before they are there
     return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}"
+
+
+def _maybe(plan: Plan, node: int, column: str) -> str:
+    """The mark of a column of which nobody knows whether it is there; it is counted as if it were."""
+    spec = column_spec(plan, node, column)
+    return "?" if spec is not None and spec.optional and column not in plan.presence.get(node, {}) else ""
 
 
 def column_spec(plan: Plan, node: int, column: str) -> FieldSpec | None:

@@ -6,11 +6,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hfdsl.graph.program import Filter, FunctionCall, Graph, Input, MiniBatch, Pack, Ref, Repeat, RoleCall, Take
-from hfdsl.graph.signatures import ListType, PortType, RecordType
+from hfdsl.graph.program import (
+    Filter,
+    FunctionCall,
+    Graph,
+    Input,
+    MiniBatch,
+    Pack,
+    Present,
+    Ref,
+    Repeat,
+    RoleCall,
+    Take,
+)
+from hfdsl.graph.signatures import VALUE, ListType, PortType, RecordType
 from hfdsl.plan.filters import all_kept, filters_behind, masks
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
-from hfdsl.plan.reading import VALUE, Reader, padded_spans
+from hfdsl.plan.reading import Reader, padded_spans
 from hfdsl.plan.rows import RowTable, row_table, rows_in, share
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
@@ -72,6 +84,8 @@ def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]
             operand = dict(node.arguments)[column]
             if isinstance(operand, Ref):
                 yield from origins(graph, operand.node, operand.column or VALUE)
+        case Present():
+            yield from (pair for ref in node.refs for pair in origins(graph, ref.node, ref.column or VALUE))
         case _:
             yield number, column
 
@@ -196,13 +210,15 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
 def _edges(plan: Plan, step: Step, table: RowTable | None) -> Iterator[Edge]:
     columns: dict[int, dict[str, None]] = {}
     for node, column in columns_read(plan.graph, step.node):
-        columns.setdefault(node, {})[column] = None
+        names = columns.setdefault(node, {})
+        if plan.presence.get(node, {}).get(column, True):
+            names[column] = None
     total, moved = dict.fromkeys(columns, 0), dict.fromkeys(columns, 0)
     away = dict.fromkeys(columns, False)
     sizes = {(n, c): row_bytes(plan.graph, n, c, plan.dims) for n, names in columns.items() for c in names}
     for index, rank in enumerate(step.ranks):
         for read in reads(plan, step, index, table) if table else ():
-            amount = read.rows * (sizes[read.node, read.column] or 0)
+            amount = read.rows * (sizes.get((read.node, read.column)) or 0)
             total[read.node] += amount
             if not _here(plan, step, rank, read):
                 moved[read.node] += amount

@@ -11,13 +11,14 @@ from typing import Any
 from hfdsl.errors import RoleError, WiringError
 from hfdsl.graph.guards import check_result, inputs_unchanged, versions
 from hfdsl.graph.program import Constant, Ref
-from hfdsl.graph.signatures import RecordType
+from hfdsl.graph.signatures import VALUE, RecordType
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.reading import VALUE, Piece, Reader, pack
+from hfdsl.plan.reading import Piece, Reader, pack
 from hfdsl.plan.rows import RowTable, share
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import Collectives, alone
 from hfdsl.protocols.kinds import PerRank
+from hfdsl.protocols.register import provisions_of
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.types.batches import Batch, own_rows, schema, upcast
 from hfdsl.types.columns import MetricSpec
@@ -25,12 +26,13 @@ from hfdsl.types.columns import MetricSpec
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One rank's part of a step is done; times are seconds since the epoch."""
+    """One rank's part of a step is done; times are seconds since the epoch, ``absent`` the columns it left out."""
 
     label: str
     rank: int
     start: float
     stop: float
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Executor:
             self._store[order.node] = (step.layout.holders.index(self._rank), Kept.of(step.label, columns))
         for dead in step.last_reads:
             self._store.pop(dead, None)
-        done = Done(step.label, self._rank, start, time.time())
+        done = Done(step.label, self._rank, start, time.time(), tuple(n for n, v in columns.items() if v is None))
         if step.custom is not None:
             return done, columns
         return done, own_rows({name: columns[name] for name in order.exports}) if holds and order.exports else None
@@ -161,7 +163,17 @@ class Executor:
                 step.label, step.signature.returns, result, f"on rank {self._rank}"
             )  # of other ranks nobody looks at the result
         columns = _own_result(step, result)
+        for name, there in self._plans[order.plan].presence.get(step.node, {}).items():
+            if step.custom is None and self._rank in step.layout.holders and (columns[name] is not None) is not there:
+                raise WiringError("HF805", f"{_other_presence(step, name, there)} on rank {self._rank}")
         return columns if step.custom else _real_rows(step, chunk, order.table, columns, self._rank)
+
+
+def _other_presence(step: Step, name: str, there: bool) -> str:
+    said = next(p for p in provisions_of(step.signature.body) if name in (p.columns or (VALUE,)))
+    what = f"column '{name}'" if name else "its result"
+    says, made = ("there", "left it out") if there else ("absent", "gave it")
+    return f"'{step.label}' is declared {said}, by which {what} is {says}, and {made}"
 
 
 def _own_result(step: Step, result: Any) -> dict[str, Any]:
@@ -208,7 +220,7 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
     )
     real = {}
     for name, value in columns.items():
-        if isinstance(kinds[name], MetricSpec):
+        if isinstance(kinds[name], MetricSpec) or value is None:
             real[name] = value
             continue
         if len(value) != expected:

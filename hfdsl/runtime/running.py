@@ -10,17 +10,17 @@ from typing import Any, Protocol, Self
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Constant, Filter, Input, Output, Ref
-from hfdsl.graph.signatures import Signature
+from hfdsl.graph.signatures import VALUE, Signature, optional_columns
 from hfdsl.plan.filters import filters_behind, masks
 from hfdsl.plan.guard import hold
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.reading import VALUE, Piece, Reader, pack, unpack
+from hfdsl.plan.reading import Piece, Reader, pack, unpack
 from hfdsl.plan.rows import bind_sizes, row_table, rows_in
 from hfdsl.plan.traffic import Traffic, columns_read, origins, result_origins, result_type, traffic
 from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.executor import Done, Order
-from hfdsl.types.batches import Batch, closest, upcast
+from hfdsl.types.batches import Batch, closest, there, upcast
 
 
 class Backend(Protocol):
@@ -250,6 +250,8 @@ class _Step:
                         self._handles[step.node, chunk] = by_rank[holder][1]
             self._drop(remote)
         done = self._backend.done(acknowledged)
+        for step in self._plan.steps:
+            _agree(step, done)
         output = self._plan.graph.output
         self._filter(frozenset().union(*(self._behind[ref.node] for ref in output.refs())))
         return self._result(output), done
@@ -317,6 +319,16 @@ class _Step:
         stored = dict.fromkeys(node for node, _ in result_origins(graph, value))
         reader = self._reader([(node, chunk) for node in stored for chunk in range(layouts[node].chunks)])
         return reader.value(value, result_type(graph, value), 0, reader.table.rows.get(value.node, 0))
+
+
+def _agree(step: Step, done: Sequence[Done]) -> None:
+    """Refuse a value of which only some ranks made a column, though nobody may have read more than one part of it."""
+    made = {d.rank: d.absent for d in done if d.label == step.label and d.rank in step.layout.holders}
+    if step.custom is not None or step.layout.lists:
+        return
+    for name in optional_columns(step.signature.returns):
+        what = f"column '{name}' of '{step.label}'" if name else f"the result of '{step.label}'"
+        there(what, [None if name in absent else name for absent in made.values()], [f"rank {rank}" for rank in made])
 
 
 def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -193,7 +193,7 @@ def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
     """Join one column's parts in order: rows are concatenated, a metric is reduced; of absent parts, None."""
     if isinstance(spec, MetricSpec):
         return REDUCTIONS[spec.reduction](parts)
-    if parts[0] is None:
+    if not there("a column", parts, [f"part {number}" for number in range(len(parts))]):
         return None
     if isinstance(spec, ObjSpec):
         return [row for part in parts for row in part]

@@ -25,6 +25,7 @@ class Rows(hf.Batch):
     x: hf.i64[B, R]
     name: hf.Obj[str, B]
     y: hf.i32[B]
+    echo: hf.i32[B] | None = None  # y once more, in batches that have it
 
 
 class Total(hf.Batch):
@@ -35,16 +36,20 @@ class Total(hf.Batch):
 # -- bodies: whole numbers, row by row; a rank that must not be collected gives garbage
 
 
+def echoed(rows: Rows, y: torch.Tensor) -> hf.i32[B] | None:
+    return None if rows.echo is None else hf.i32(y.int())
+
+
 def mapped(rows: Rows, factor: int, tag: str, collected: bool = True) -> Rows:
     x, y, names = rows.x.tensor * factor + 1, rows.y.tensor + factor, [f"{name}{tag}" for name in rows.name.objects]
     if not collected:
         x, y, names = torch.full_like(x, GARBAGE), torch.full_like(y, GARBAGE), ["garbage" for _ in names]
-    return Rows(x=x, name=names, y=y.int())
+    return Rows(x=x, name=names, y=y.int(), echo=echoed(rows, y))
 
 
 def flipped(rows: Rows) -> Rows:
     pairs = rows.x.tensor.view(-1, 2, rows.x.tensor.shape[1]).flip(1).flatten(0, 1)
-    return Rows(x=pairs, name=rows.name, y=rows.y)
+    return Rows(x=pairs, name=rows.name, y=rows.y, echo=rows.echo)
 
 
 def dealt(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,12 +118,13 @@ class Role(hf.Worker):
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
     def both(self, left: Rows, right: Rows, times: int = 1) -> Rows:
-        return Rows(x=left.x.tensor + right.x.tensor * times, name=right.name, y=left.y)
+        return Rows(x=left.x.tensor + right.x.tensor * times, name=right.name, y=left.y, echo=left.echo)
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
-    def column(self, x: hf.i64[B, R], name: hf.Obj[str, B]) -> Rows:
-        return Rows(x=x.tensor, name=[f"{n}{r}" for n, r in zip(name.objects, x.tensor[:, 0].tolist(), strict=True)],
-                    y=x.tensor[:, 0].int())  # fmt: skip  # one row, one name
+    def column(self, x: hf.i64[B, R], name: hf.Obj[str, B], echo: hf.i32[B] | None) -> Rows:
+        y = x.tensor[:, 0].int()
+        return Rows(x=x.tensor, name=[f"{n}{r}" for n, r in zip(name.objects, y.tolist(), strict=True)], y=y,
+                    echo=None if echo is None else hf.i32(y + echo.tensor * 0))  # fmt: skip  # one row, one name
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
     def total(self, rows: Rows) -> Total:
@@ -142,7 +148,7 @@ class Role(hf.Worker):
 
 @hf.function
 def plus(rows: Rows, add: int) -> Rows:
-    return Rows(x=rows.x.tensor + add, name=rows.name, y=rows.y)
+    return Rows(x=rows.x.tensor + add, name=rows.name, y=rows.y, echo=rows.echo)
 
 
 @hf.function(rows=hf.Grouped(2))
@@ -152,7 +158,7 @@ def swap(rows: Rows) -> Rows:
 
 @hf.function(rows=hf.Whole)
 def centre(rows: Rows) -> Rows:
-    return Rows(x=rows.x.tensor - rows.x.tensor.sum(0), name=rows.name, y=rows.y)
+    return Rows(x=rows.x.tensor - rows.x.tensor.sum(0), name=rows.name, y=rows.y, echo=rows.echo)
 
 
 @hf.function(rows=hf.Whole)
@@ -168,6 +174,11 @@ def double(x: hf.i64[B, R]) -> hf.i64[B, R]:
 @hf.function
 def longest(name: hf.Obj[str, B]) -> hf.Obj[str, B]:
     return hf.Obj([n + n for n in name.objects])
+
+
+@hf.function
+def same(y: hf.i32[B] | None) -> hf.i32[B] | None:
+    return y
 
 
 @hf.function
@@ -249,7 +260,7 @@ class Program:
                     case "part", v, count, index:
                         values.append(hf.minibatches(values[v], count)[index])
                     case "pack", v, w:
-                        values.append(Rows(x=values[v].x, name=values[w].name, y=values[v].y))
+                        values.append(Rows(x=values[v].x, name=values[w].name, y=values[v].y, echo=values[v].echo))
                     case "plus", v, add:
                         values.append(plus(values[v], add))
                     case "swap", v:
@@ -267,11 +278,12 @@ class Program:
                         values.append(hf.take(values[v], count))
                     case "loose", v:
                         doubled = double(double(values[v].x))
-                        values.append(Rows(x=doubled, name=longest(values[v].name), y=values[v].y))
+                        name = longest(values[v].name)
+                        values.append(Rows(x=doubled, name=name, y=values[v].y, echo=same(values[v].echo)))
                     case "both", r, v, w:
                         values.append(roles[r].both(values[v], right=values[w], times=3))
                     case "column", r, v, w:
-                        values.append(roles[r].column(values[v].x, values[w].name))
+                        values.append(roles[r].column(values[v].x, values[w].name, values[v].echo))
                     case "everywhere", r, v, index:
                         values.append(entry(roles[r].everywhere(values[v]), index))
                     case "given", r, v, index:
@@ -460,15 +472,18 @@ def options(draw: st.DrawFn, program: Program, v: int, n: int, alike: list[int])
     return [simple, functions, [*repeats, *parts, *parts], simple, two, lists, chosen]
 
 
-def batch_of(rows: list[Row]) -> Rows:
+def batch_of(rows: list[Row], echo: bool = False) -> Rows:
+    y = torch.tensor([y for _, _, y in rows], dtype=torch.int32)
     return Rows(
         x=torch.tensor([x for x, _, _ in rows]).view(-1, WIDTH),
         name=[name for _, name, _ in rows],
-        y=torch.tensor([y for _, _, y in rows], dtype=torch.int32),
+        y=y,
+        echo=hf.i32(y) if echo else None,
     )
 
 
 def rows_of(batch: Rows) -> list[Row]:
+    assert batch.echo is None or torch.equal(batch.echo.tensor, batch.y.tensor)
     columns = (batch.x.tensor.tolist(), batch.name.objects, batch.y.tensor.tolist())
     return [(tuple(x), name, y) for x, name, y in zip(*columns, strict=True)]
 

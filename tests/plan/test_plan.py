@@ -130,7 +130,7 @@ def test_unknown_sizes_are_unknown_bytes() -> None:
     deployment = hf.Deployment(role=hf.place(Role, 2, pool=hf.ResourcePool([2])))
     sizes: list[dict[type[hf.Dim], int]] = [{B: 4, R: 2}, {B: 4}, {}]
     known = [flow.compile(deployment, dims=dims).edges for dims in sizes]
-    assert [[edge.bytes for edge in edges] for edges in known] == [[4 * 20, 4 * 20], [None, None], [None, None]]
+    assert [[edge.bytes for edge in edges] for edges in known] == [[4 * 24, 4 * 24], [None, None], [None, None]]
 
 
 # -- what travels
@@ -153,7 +153,7 @@ def test_a_column_is_read_by_those_who_take_it_alone() -> None:
     )
     plan = flow.compile(apart, dims={B: 4, R: 2})
     assert [(edge.columns, edge.bytes, edge.moved, edge.transport) for edge in plan.edges] == [
-        (("x", "name", "y"), 80, 80, "from caller"),
+        (("x", "name", "y", "echo"), 96, 96, "from caller"),
         (("x",), 64, 64, "object store"),
     ]
     pool = hf.ResourcePool([2], name="a")

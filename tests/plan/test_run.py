@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -22,10 +23,19 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value]
 
 
+def records(value: Any) -> Iterator[Rows]:
+    if isinstance(value, Rows):
+        yield value
+    elif not isinstance(value, Total):
+        for inner in value:
+            yield from records(inner)
+
+
 def agrees(program: Program, running: Running, rows: int, seed: int) -> None:
     batch = some_rows(rows, seed)
-    given_batch = batch_of(batch)
+    given_batch = batch_of(batch, echo=seed % 2 == 1)
     *whole, x, name = running.step(given_batch)
+    assert all((record.echo is None) is (given_batch.echo is None) for record in records(whole))
     meant, meant_extra = program.meaning(batch)
     assert plain(whole) == ([meant[1:], meant_extra] if program.everything else [])
     assert x.tensor.tolist() == [list(row[0]) for row in meant[-1]]

@@ -1,0 +1,119 @@
+"""Optional columns at run time: absence travels, a promise that is not kept is told, ranks that disagree are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.errors import WiringError
+from tests.runtime import optional_programs as p
+
+BACKENDS = pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+DEPLOYMENTS = pytest.mark.parametrize("critics", [None, 2, 4])
+SIZES = {p.B: 8, p.R: 2}
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, backend: str) -> Any:
+    return request.getfixturevalue("ray_cluster") if backend == "ray" else None
+
+
+def deployment(config: p.Config, critics: int | None, actors: int = 2) -> hf.Deployment:
+    """``critics`` ranks of their own, or the actor's processes."""
+    pool = hf.ResourcePool([actors], use_gpu=False)
+    other = pool if critics is None else hf.ResourcePool([critics], use_gpu=False)
+    return hf.Deployment(actor=hf.place(p.Actor, config, pool=pool), critic=hf.place(p.Critic, pool=other))
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, p.Sums):
+        return value.total.tensor.tolist(), value.hints.objects
+    if isinstance(value, p.Rollout):
+        values = value.values.tensor.tolist() if value.values is not None else None
+        return value.ids.tensor.tolist(), values, value.hint.objects if value.hint is not None else None
+    return [plain(inner) for inner in value]
+
+
+def meant(values: bool, hint: bool) -> Any:
+    """What ``carries`` gives, in plain Python."""
+    ids = [[2 * i, 2 * i + 1] for i in range(8)]
+    hints = [f"h{i}" for i in range(8)]
+    totals = [(4 * i + 1) / 2 if values else -(4.0 * i + 1) for i in range(8)]
+    told = hints if hint else ["none"] * 8
+    twice = [(total, name) for total, name in zip(totals, told, strict=True) for _ in range(2)]
+    halves = [tuple(map(list, zip(*half, strict=True))) for half in (twice[:8], twice[8:])]
+    rollout = (ids, [[a / 2, b / 2] for a, b in ids] if values else None, hints if hint else None)
+    return [rollout, (totals, told), (totals, told), (totals, ["none"] * 8), halves]
+
+
+@BACKENDS
+@DEPLOYMENTS
+def test_absence_travels(cluster: Any, backend: Any, critics: int | None) -> None:
+    for values in (True, False):
+        plan = p.carries.compile(deployment(p.Config(values), critics), SIZES)
+        with plan.launch(backend) as running:
+            for hint in (True, False):
+                assert plain(running.step(p.batch(hint))) == meant(values, hint)
+
+
+def test_eager_is_the_same() -> None:
+    for values in (True, False):
+        for hint in (True, False):
+            eager = p.carries(p.batch(hint), p.Actor(p.Config(values)), p.Critic())
+            assert plain(eager) == meant(values, hint)
+
+
+@BACKENDS
+def test_a_promise_is_tested_when_it_is_read(cluster: Any, backend: Any) -> None:
+    with p.needs.compile(deployment(p.Config(True), 2), SIZES).launch(backend) as running:
+        assert plain(running.step(p.batch(False)))[0] == [(4 * i + 1) / 2 for i in range(8)]
+    told = r"HF231: hf.present at .*optional_programs.py:\d+: column 'values' of 'actor.undeclared' is absent \(rank 0"
+    with (
+        p.needs.compile(deployment(p.Config(False), None), SIZES).launch(backend) as running,
+        pytest.raises(WiringError, match=told),
+    ):
+        running.step(p.batch(False))
+
+
+def test_a_promise_is_tested_eagerly() -> None:
+    with pytest.raises(WiringError, match=r"HF231: hf.present at .*optional_programs.py:\d+ got"):
+        p.needs(p.batch(False), p.Actor(p.Config(False)), p.Critic())
+
+
+@BACKENDS
+@pytest.mark.parametrize("critics", [None, 1])
+def test_ranks_that_disagree_are_named(cluster: Any, backend: Any, critics: int | None) -> None:
+    plan = p.passes.compile(deployment(p.Config(ranks_with_values=(1,)), critics), SIZES)
+    told = "HF810: column 'values' of 'actor.undeclared' is there on rank 1 and absent on rank 0; an optional column"
+    with plan.launch(backend) as running:
+        with pytest.raises(WiringError, match=told):
+            running.step(p.batch(False))
+        with pytest.raises(hf.HfError, match="HF808"):
+            running.step(p.batch(False))
+
+
+@BACKENDS
+def test_a_body_is_held_to_what_it_provides(cluster: Any, backend: Any) -> None:
+    pool = hf.ResourcePool([2], use_gpu=False)
+    places = hf.Deployment(actor=hf.place(p.Actor, p.Config(ranks_with_values=()), pool=pool))
+    told = (
+        r"HF805: 'actor.generate' is declared provides\('values', when='with_values'\), "
+        "by which column 'values' is there, and left it out on rank 0"
+    )
+    with p.declared.compile(places, SIZES).launch(backend) as running, pytest.raises(WiringError, match=told):
+        running.step(p.batch(False))
+
+
+def test_a_plan_shows_what_may_be_absent() -> None:
+    there, away = (p.carries.compile(deployment(p.Config(values), 4), SIZES) for values in (True, False))
+    reads = {(edge.source, edge.target): (edge.columns, edge.bytes) for edge in there.edges}
+    others = {(edge.source, edge.target): (edge.columns, edge.bytes) for edge in away.edges}
+    assert set(reads) == set(others)
+    first = next(step.node for step in there.steps if step.label == "critic.record#3")
+    assert reads[1, first] == (("ids", "hint", "values"), 8 * 2 * 8 + 8 * 2 * 4)
+    assert others[1, first] == (("ids", "hint"), 8 * 2 * 8)
+    assert "<- prompts (ids, hint?): 128 B and objects from caller" in str(there)
+    assert "<- actor.generate (ids, hint?, values): 192 B and objects object store" in str(there)
+    assert "<- actor.generate (ids, hint?): 128 B and objects object store" in str(away)
