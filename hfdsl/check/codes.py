@@ -27,7 +27,7 @@ CODES: dict[str, Code] = {
     "HF114": Code("a requirement that is not an expression"),
     "HF115": Code("columns of one record with different row dims"),
     "HF116": Code("an unknown reduction of a metric"),
-    "HF117": Code("a column with a default value"),
+    "HF117": Code("an optional column or a default that a record cannot have"),
     "HF118": Code("a decorator on what is no function"),
     "HF119": Code("a dataflow parameter that is neither a record nor a role"),
     "HF120": Code("a state without a name, or a staleness that is no number of steps"),
@@ -49,6 +49,7 @@ CODES: dict[str, Code] = {
     "HF220": Code("dtypes differ"),
     "HF221": Code("truth values where whole numbers are taken, or the reverse"),
     "HF230": Code("two values of one type, each at the port of the other's name", "warning"),
+    "HF231": Code("a column that may be absent where one is needed"),
     # HF3xx sizes
     "HF301": Code("a number of rows that nothing tells"),
     "HF302": Code("a size that is no whole number of at least 1, or not the one that was planned for"),
@@ -121,6 +122,7 @@ CODES: dict[str, Code] = {
     "HF806": Code("a role's body raised, or a worker died"),
     "HF807": Code("a wait that outlasted its deadline"),
     "HF808": Code("a run that is closed or broken"),
+    "HF810": Code("ranks that disagree on whether an optional column is there"),
 }
 
 

@@ -151,6 +151,9 @@ def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | No
         case ast.UnaryOp(ast.USub(), operand):
             value = evaluate(operand, known, used)
             return None if value is None else Fraction(-value)
+        case ast.UnaryOp(ast.Not(), operand):
+            value = _evaluate(operand, known, used)
+            return None if value is None else not value
         case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
             a, b = evaluate(left, known, used), evaluate(right, known, used)
             if a is None or b is None:

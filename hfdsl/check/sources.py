@@ -71,6 +71,27 @@ def _call_at(span: Span) -> ast.Call | None:
     return _places(span.file).calls.get((span.line, span.column, span.end_column))
 
 
+def source_text(span: Span) -> str | None:
+    """What is written at a span of one line."""
+    line = linecache.getline(span.file, span.line).encode() if span.line == span.end_line else b""
+    return line[span.column : span.end_column].decode() or None
+
+
+def tested_for_none(span: Span) -> str | None:
+    """``is`` or ``is not`` where the expression at ``span`` is compared with None by it."""
+    tree = _tree(span.file)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            sides = [node.left, node.comparators[0]]
+            none = [isinstance(side, ast.Constant) and side.value is None for side in sides]
+            here = [
+                (s.lineno, s.col_offset, s.end_col_offset) == (span.line, span.column, span.end_column) for s in sides
+            ]
+            if (none[1] and here[0]) or (none[0] and here[1]):
+                return "is" if isinstance(node.ops[0], ast.Is) else "is not"
+    return None
+
+
 def keyword_span(call: Span, name: str) -> Span:
     """The argument ``name=...`` of the call at ``call`` (the call itself where it cannot be told)."""
     found = _call_at(call)

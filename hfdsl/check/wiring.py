@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from hfdsl.check import shapes
+from hfdsl.check import presence, shapes
 from hfdsl.check.filtered import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
@@ -87,6 +87,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "parameter '{m.name}' of '{m.subject}' stands for any number of values: neither a record nor a role",
         "give every record and role a parameter of its own",
     ),
+    MisuseKind.NOT_A_COLUMN: ("HF206", "hf.present takes a column of a record, got {m.subject}", ""),
     MisuseKind.PARAMETER: (
         "HF119",
         "parameter '{m.name}' of '{m.subject}' {m.candidates[0]}: neither a record nor a role",
@@ -237,16 +238,24 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
     node = subject.graph.nodes[m.node]
     signature = signature_of(node)
     what = "column" if isinstance(node.op, Pack) else "port"
-    told = _explain(subject, m, f"{what} '{m.port}' of '{node.label}'")
+    primary = argument_span(node.span, signature, m.port)
+    named = f"{what} '{m.port}' of '{node.label}'"
+    if m.kind is Kind.ABSENT:
+        told: Told | None = presence.absent(
+            subject, m, f"{named} takes {m.formal} but is wired to {_actual(m)}", primary
+        )
+    else:
+        told = _explain(subject, m, named)
     if told is None:
         return None
     code, message, help_ = told
-    primary = argument_span(node.span, signature, m.port)
     related = [subject.produced(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
     maker = signature_of(subject.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
     if maker is not None and maker.registration is not None:
         related.append(Label(maker.span, f"registered with {maker.registration.name}"))
+    if m.kind is Kind.ABSENT and m.source is not None:
+        related += presence.presence(subject, m.source).places
     if signature is not None and signature.span != NOWHERE:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
     finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), shapes.notes(m), help_)
@@ -263,7 +272,7 @@ def _actual(m: Mismatch) -> str:
 
 
 def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
-    """What is to be said of a mismatch; None where known sizes settle it."""
+    """What is to be said of a mismatch of types or sizes; None where known sizes settle it."""
     facts = dict(m.detail)
     wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
     match m.kind:
@@ -288,7 +297,7 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
                 f"{port} takes {m.formal}: {unsolved}",
                 ("leave one name open in it, as x in Mul[x, Literal[2]]",),
             )
-        case Kind.ROWS | Kind.ROWS_UNKNOWN:
+        case _:
             return _rows(subject, m, port, facts)
 
 

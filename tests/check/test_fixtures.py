@@ -25,7 +25,7 @@ NOT_BY_A_CHECK = {
     **dict.fromkeys(("HF513", "HF518", "HF519"), "of a cluster, or of a launch"),
     "HF523": "raised by the definition",
     **dict.fromkeys(("HF520", "HF521", "HF522"), "of a worker group"),
-    **dict.fromkeys(("HF703", "HF801", "HF805", "HF806", "HF807", "HF808"), "of a run"),
+    **dict.fromkeys(("HF703", "HF801", "HF805", "HF806", "HF807", "HF808", "HF810"), "of a run"),
 }
 
 

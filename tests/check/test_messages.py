@@ -19,6 +19,8 @@ MESSAGES = {
     "dim": "fixtures.hf210_bad",
     "rows": "fixtures.hf212_bad",
     "dtype": "fixtures.hf220_bad",
+    "optional": "fixtures.hf231_bad",
+    "absent": "fixtures.hf231_absent_bad",
     "open_size": "fixtures.hf319_bad",
     "broadcast": "fixtures.hf215_bad",
     "crossed": "fixtures.hf230_bad",

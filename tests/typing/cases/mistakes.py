@@ -48,6 +48,13 @@ class Scores(hf.Batch):
     tokens: f32[B, T]
 
 
+class Optional(hf.Batch):
+    ids: i64[B, T]
+    values: f32[B, R] | None = None
+    hint: hf.Obj[str, B] | None = None
+    late: f32[B] | None
+
+
 class Metrics(hf.Batch):
     loss: hf.Metric[float, Literal["mean"]]
 
@@ -101,6 +108,19 @@ def whiten(x: f32[b, t]) -> f32[b, t]:
 @hf.function
 def difference(x: f32[b, t], y: f32[b, t]) -> f32[b, t]:
     return f32(x.tensor - y.tensor)
+
+
+@hf.function
+def middle(values: f32[B, R] | None) -> f32[B, R]:
+    if values is None:
+        return f32(values.tensor)  # E: the tensor of what is absent
+    return values
+
+
+@hf.function
+def body(record: Optional) -> f32[B, R]:
+    record.hint.objects  # E: an optional column without a test
+    return f32(record.values.tensor)  # E: an optional column without a test
 
 
 @hf.function
@@ -162,6 +182,24 @@ def mistakes(prompts: Prompts, actor: Actor, reference: Reference, scores: Score
     hf.minibatches(rollout)  # E: missing argument
     hf.merge(LogProbs, rollout.ids)  # E: a column where a record is taken
     return rollout  # E: wrong dataflow result
+
+
+@hf.dataflow
+def optional(record: Optional, rollout: Rollout) -> tuple[f32[B, R], Optional]:
+    middle(record.values)
+    middle(rollout.log_probs)
+    middle(record.hint)  # E: objects to a column
+    whiten(record.values)  # E: an optional column where one is needed
+    whiten(hf.present(record.values))
+    middle(hf.present(record.late))  # E: another shape
+    hf.present(record)  # E: a record where a column is taken
+    hf.present(record.values).tensor.mean()
+    RefLogProbs(log_probs=record.values)  # E: an optional column into a record that needs it
+    RefLogProbs(log_probs=hf.present(record.values))
+    Optional(ids=record.ids)  # E: an optional column without a default must be given
+    Optional(ids=record.ids, late=None, values=record.values, hint=None)
+    Optional(ids=None, late=None)  # E: None where a column is always there
+    return record.values, Optional(ids=record.ids, late=None)  # E: an optional column where one is promised
 
 
 @hf.dataflow

@@ -1,0 +1,188 @@
+"""Presence: is an optional column there where one is needed?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.requirements import config_fields, holds, names
+from hfdsl.check.sizes import known_names
+from hfdsl.check.sources import return_span, source_text, tested_for_none
+from hfdsl.check.subject import Subject, dims_of, signature_of
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.infer import Mismatch
+from hfdsl.graph.program import Constant, Input, Node, Output, Pack, Present, Ref
+from hfdsl.graph.signatures import VALUE, RecordType, Signature, optional_columns
+from hfdsl.protocols.register import Provision, provisions_of
+from hfdsl.types.batches import closest, schema
+from hfdsl.types.columns import Column, ColumnSpec, Obj, ObjSpec
+from hfdsl.types.dims import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Whether a column is there: the answer, what it is of, and the places that say so."""
+
+    answer: Answer
+    what: str = ""
+    because: str = ""
+    places: tuple[Label, ...] = ()
+    declared: bool = False  # whether somebody says when it is there
+
+
+def presence(subject: Subject, ref: Ref) -> Presence:
+    """Whether a column is there, as far as its maker says so; repeats, mini-batches and merges are seen through."""
+    node = subject.graph.nodes[ref.node]
+    spec = subject.inference.operand(ref)
+    if not isinstance(spec, (ColumnSpec, ObjSpec)) or not spec.optional:
+        return Presence(Answer.PROVED)
+    what = f"column '{ref.column}' of '{node.label}'" if ref.column else f"the result of '{node.label}'"
+    signature = signature_of(node)
+    if signature is not None:
+        return _provided(subject, node, signature, ref.column or VALUE, what)
+    if isinstance(node.op, Input):
+        return Presence(Answer.UNKNOWN, what)
+    operand = dict(node.arguments).get(ref.column or "") if isinstance(node.op, Pack) else node.arguments[0][1]
+    if isinstance(operand, Ref):
+        return presence(subject, operand if isinstance(node.op, Pack) else Ref(operand.node, ref.column))
+    if operand == Constant(None):
+        return Presence(Answer.REFUTED, what, "put together without it", (Label(node.span, "without this column"),))
+    return Presence(Answer.PROVED, what)
+
+
+def _provided(subject: Subject, node: Node, signature: Signature, column: str, what: str) -> Presence:
+    said = next((p for p in provisions_of(signature.body) if column in (p.columns or (VALUE,))), None)
+    if said is None:
+        return Presence(Answer.UNKNOWN, what)
+    places = [Label(signature.span, f"declared {said}")]
+    if said.when is None:
+        return Presence(Answer.PROVED, what, "always", tuple(places), declared=True)
+    try:
+        answer, _ = holds(said.when, known_names(subject, node))
+    except DefinitionError:
+        return Presence(Answer.UNKNOWN, what)  # told by the pass on what methods provide
+    placement = subject.placement(node)
+    fields = (config_fields(placement) or {}) if placement else {}
+    given = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)
+    if placement is not None and given:
+        places.append(Label(placement.span, f"placed with {given}"))
+    because = f"it is there when {said.when}" + (f", and {given}" if given else "")
+    return Presence(answer, what, because, tuple(places), declared=True)
+
+
+def provided(subject: Subject, node: Node) -> dict[str, bool]:
+    """Which optional columns of a call's result are there, and which are not, as far as that is known."""
+    signature = signature_of(node)
+    columns = optional_columns(signature.returns) if signature else ()
+    answers = {name: _provided(subject, node, signature, name, "").answer for name in columns if signature}
+    return {name: answer is Answer.PROVED for name, answer in answers.items() if answer is not Answer.UNKNOWN}
+
+
+def certain_columns(subject: Subject) -> Iterator[Finding]:
+    """What ``hf.present`` says to be there is not known to be absent."""
+    for node in subject.graph.nodes:
+        ref = node.arguments[0][1] if isinstance(node.op, Present) else None
+        if not isinstance(ref, Ref):
+            continue
+        found = presence(subject, ref)
+        if found.answer is Answer.REFUTED:
+            message = f"hf.present: {found.what} is absent: {found.because}"
+            yield Finding("HF231", message, Label(node.span, "needs it"), found.places)
+        elif found.answer is Answer.UNKNOWN and found.declared and subject.deployment is not None:
+            message = f"cannot decide before launch whether {found.what} is there: {found.because}"
+            yield Finding("HF319", message, Label(node.span, "needs it"), found.places)
+
+
+def absent(subject: Subject, m: Mismatch, wired: str, primary: Any) -> tuple[str, str, tuple[str, ...]]:
+    """The code, message and help for a column that may be absent at a port that needs it."""
+    column = dict(m.detail).get("column")
+    if column is not None:
+        maker, needed = str(m.actual).partition(" ")[0], m.formal
+        return "HF231", f"{wired}: column '{column}' of {maker} may be absent, and {needed} has it always", ()
+    port = "column" if isinstance(subject.graph.nodes[m.node].op, Pack) else "port"
+    found = presence(subject, m.source) if m.source else Presence(Answer.UNKNOWN)
+    if found.answer is Answer.REFUTED:
+        return "HF231", f"{wired}: {found.what} is absent: {found.because}", ()
+    text = source_text(primary) if primary != subject.graph.nodes[m.node].span else None
+    if text is None:
+        help_ = (
+            f"build the record from its columns, {m.port}=hf.present(...): the column is then tested when it is read"
+        )
+    else:
+        help_ = f"hf.present({text}) where it is always there; or declare the {port} {m.formal} | None"
+    return "HF231", f"{wired}: it may be absent", (help_,)
+
+
+def provisions_are_right(subject: Subject) -> Iterator[Finding]:
+    """``hf.provides`` names optional columns of the result, and fields of the role's config."""
+    for node in subject.graph.calls:
+        signature = signature_of(node)
+        for said in provisions_of(signature.body) if signature else ():
+            if signature is not None:
+                yield from _wrong_columns(node, signature, said)
+                yield from _wrong_names(subject, node, signature, said)
+
+
+def _wrong_columns(node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
+    kind = signature.returns
+    fields = schema(kind.record).fields if isinstance(kind, RecordType) else ()
+    optional = optional_columns(kind)
+    for name in said.columns or (VALUE,):
+        if name in optional or (name in fields and said.when is None):
+            continue
+        lack = f"'{kind}' has no optional column '{name}'" if name else f"its result {kind} is no optional column"
+        message = f"'{node.label}' is declared {said}, but {lack}; {closest(name, [n for n in optional if n])}"
+        yield Finding("HF201", message, Label(signature.span))
+
+
+def _wrong_names(subject: Subject, node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
+    placement = subject.placement(node)
+    built = placement is None or config_fields(placement) is not None
+    if said.when is None or not (built or set(names(said.when)) <= {dim.__name__ for dim in dims_of(signature)}):
+        return
+    try:
+        holds(said.when, known_names(subject, node))
+    except DefinitionError as error:
+        placed = (Label(placement.span, "placed here"),) if placement and error.code == "HF323" else ()
+        yield Finding(error.code, f"'{node.label}' is declared {said}: {error.message}", Label(signature.span), placed)
+
+
+def tests_of_columns(subject: Subject) -> Iterator[Finding]:
+    """``rollout.values is None`` asks a symbolic value: while a dataflow is traced, it always looks present."""
+    for span, shown, spec in subject.graph.optional_reads:
+        operator = tested_for_none(span)
+        if operator is not None:
+            text = source_text(span) or shown
+            yield Finding(
+                "HF207",
+                f"'{operator} None' asks whether '{shown}' is there, which is not known before the program runs",
+                Label(span),
+                help=(
+                    f"hf.present({text}) where it always is; or wire it to a port that takes {spec}, and test there",
+                ),
+            )
+
+
+def returned_columns(subject: Subject) -> Iterator[Finding]:
+    """What the dataflow is annotated to return as a column is a column."""
+    graph = subject.graph
+    for spec in _may_lack(subject, graph.returns, graph.output) if not graph.misuses else ():
+        yield Finding(
+            "HF231",
+            f"'{graph.name}' is annotated to return a column and returns {spec}: it may be absent",
+            Label(return_span(graph.span)),
+            help=("return hf.present(...) of it where it is always there; or annotate it with | None",),
+        )
+
+
+def _may_lack(subject: Subject, annotation: Any, output: Output) -> Iterator[ColumnSpec | ObjSpec]:
+    origin, inner, value = get_origin(annotation), get_args(annotation), output.value
+    if origin is tuple and isinstance(value, tuple) and len(value) == len(inner):
+        for kind, part in zip(inner, value, strict=True):
+            yield from _may_lack(subject, kind, part)
+    if isinstance(origin, type) and issubclass(origin, (Column, Obj)) and isinstance(value, Ref):
+        spec = subject.inference.operand(value)
+        if isinstance(spec, (ColumnSpec, ObjSpec)) and spec.optional:
+            yield spec

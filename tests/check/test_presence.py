@@ -1,0 +1,261 @@
+"""Whether an optional column is there: proved, refuted or left to the run, and what type checkers refuse is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Dispatch, f32, i64, register
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rollout(hf.Batch):
+    ids: i64[B, R]
+    values: f32[B, R] | None = None
+    name: hf.Obj[str, B] | None = None
+
+
+class Narrow(hf.Batch):
+    ids: i64[B, R]
+
+
+class Full(hf.Batch):
+    ids: i64[B, R]
+    values: f32[B, R]
+
+
+class Sure(hf.Batch):
+    values: f32[B, R]
+
+
+class Unsure(Sure):
+    values: f32[B, R] | None  # type: ignore[assignment]  # type checkers see it here; a check sees it where it matters
+    ids: i64[B, R]
+
+
+@dataclass(frozen=True)
+class Config:
+    critic: bool
+    estimator: int = 1
+
+
+class Actor(hf.Worker):
+    def __init__(self, config: Config) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    @hf.provides("values", when="critic and not estimator == 2")
+    @hf.provides("name")
+    def generate(self, rollout: Narrow) -> Rollout:
+        return Rollout(ids=rollout.ids)
+
+    @register(Dispatch.DP_PROTO)
+    def silent(self, rollout: Narrow) -> Rollout:
+        return Rollout(ids=rollout.ids)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.provides("values")
+    def everywhere(self, rollout: Narrow) -> Rollout:
+        return Rollout(ids=rollout.ids)
+
+
+@hf.function
+def total(values: f32[B, R]) -> f32[B]:
+    return f32(values.tensor.sum(1))
+
+
+@hf.function
+def maybe(values: f32[B, R] | None) -> f32[B, R] | None:
+    return values
+
+
+@hf.provides(when="R > 4")
+@hf.function
+def long(values: f32[B, R] | None) -> f32[B, R] | None:
+    return values
+
+
+@hf.function
+def named(name: hf.Obj[str, B]) -> f32[B]:
+    return f32(name.objects)  # type: ignore[arg-type]  # never run
+
+
+@hf.function
+def sure(record: Sure) -> Sure:
+    return record
+
+
+@hf.function
+def first(records: hf.PerRank[Rollout]) -> Rollout:
+    return records[0]
+
+
+def report(body: Any, config: Config | None = None, size: int | None = None) -> hf.Report:
+    pool = hf.ResourcePool([2], use_gpu=False)
+    places = hf.Deployment(actor=hf.place(Actor, config, pool=pool)) if config else None
+    found: hf.Report = hf.dataflow(body).check(places, {B: 4, **({R: size} if size else {})})
+    return found
+
+
+def present(rollout: Narrow, actor: Actor) -> f32[B]:
+    return total(hf.present(actor.generate(rollout).values))
+
+
+@pytest.mark.parametrize("config", [Config(True), Config(True, 3)])
+def test_what_the_config_proves_is_silent(config: Config) -> None:
+    assert report(present, config).findings == ()
+
+
+@pytest.mark.parametrize("config", [Config(False), Config(True, 2), Config(False, 2)])
+def test_what_the_config_refutes_is_told_with_both_ends(config: Config) -> None:
+    [finding] = report(present, config).findings
+    assert finding.code == "HF231"
+    assert "critic and not estimator == 2" in finding.message
+    assert f"critic = {config.critic}, estimator = {config.estimator}" in finding.message
+    assert [label.text.partition("(")[0] for label in finding.related] == [
+        "declared provides", f"placed with critic = {config.critic}, estimator = {config.estimator}",
+    ]  # fmt: skip  # a line each
+
+
+def test_without_a_deployment_or_a_declaration_it_is_left_to_the_run() -> None:
+    def silent(rollout: Narrow, actor: Actor) -> f32[B]:
+        return total(hf.present(actor.silent(rollout).values))
+
+    def given(rollout: Rollout) -> f32[B]:
+        return total(hf.present(rollout.values))
+
+    assert report(present).findings == report(silent, Config(False)).findings == report(given).findings == ()
+
+
+@pytest.mark.parametrize("config", [Config(True), Config(False)])
+def test_presence_is_seen_through_repeats_minibatches_merges_and_records(config: Config) -> None:
+    def through(rollout: Narrow, actor: Actor) -> tuple[Rollout, list[f32[B]]]:
+        made = hf.repeat(actor.generate(rollout), 2)
+        again = Rollout(ids=made.ids, values=made.values)
+        return again, [total(hf.present(hf.merge(Rollout, part).values)) for part in hf.minibatches(again, 2)]
+
+    assert report(through, config).codes == (() if config.critic else ("HF231",))
+
+
+def test_what_a_record_was_put_together_without_is_absent_and_what_it_was_given_is_there() -> None:
+    def without(rollout: Full) -> f32[B]:
+        return total(hf.present(hf.merge(Rollout, Narrow(ids=rollout.ids)).values))
+
+    def given(rollout: Full) -> f32[B]:
+        return total(hf.present(Rollout(ids=rollout.ids, values=rollout.values).values))
+
+    [finding] = report(without).findings
+    assert finding.message == "hf.present: column 'values' of 'Rollout' is absent: put together without it"
+    assert report(given).findings == ()
+
+
+def test_sizes_decide_too() -> None:
+    def by_size(rollout: Full, actor: Actor) -> f32[B]:
+        return total(hf.present(long(rollout.values)))
+
+    assert report(by_size, Config(True), 8).codes == ()
+    assert report(by_size, Config(True), 4).codes == ("HF231",)
+    assert report(by_size, Config(True)).codes == ("HF319",)
+
+
+def test_what_takes_an_optional_column_takes_all() -> None:
+    def takes(rollout: Rollout, full: Full) -> tuple[f32[B, R] | None, ...]:
+        return maybe(rollout.values), maybe(full.values), maybe(None), maybe(hf.present(full.values))
+
+    assert report(takes).findings == ()
+
+
+def test_other_mistakes_in_an_optional_column_are_told_beside() -> None:
+    def wrong(rollout: Rollout) -> f32[B]:
+        return total(rollout.name)  # type: ignore[arg-type]  # a mistake on purpose
+
+    assert set(report(wrong).codes) == {"HF206", "HF231"}
+
+
+def test_whatever_needs_the_column_is_told() -> None:
+    def needs(rollout: Rollout, unsure: Unsure) -> tuple[Any, ...]:
+        loose = total(rollout.values)  # type: ignore[arg-type]  # a mistake on purpose
+        objects = named(rollout.name)  # type: ignore[arg-type]  # the same
+        function = total(maybe(rollout.values))  # type: ignore[arg-type]  # the same
+        record = Full(ids=rollout.ids, values=rollout.values)  # type: ignore[arg-type]  # the same
+        return loose, objects, function, record, hf.merge(Full, rollout), sure(unsure)
+
+    found = report(needs)
+    assert found.codes == ("HF231",) * 6
+    assert len({finding.primary.span.line for finding in found.findings}) == 5
+    helps = [finding.help[0] for finding in found.findings if finding.help]
+    assert helps == [
+        "hf.present(rollout.values) where it is always there; or declare the port f32[B, R] | None",
+        "hf.present(rollout.name) where it is always there; or declare the port Obj[str, B] | None",
+        "hf.present(maybe(rollout.values)) where it is always there; or declare the port f32[B, R] | None",
+        "hf.present(rollout.values) where it is always there; or declare the column f32[B, R] | None",
+        "build the record from its columns, values=hf.present(...): the column is then tested when it is read",
+    ]
+
+
+def test_a_list_of_records_says_nothing_of_one() -> None:
+    def lists(rollout: Narrow, actor: Actor) -> f32[B]:
+        return total(hf.present(first(actor.everywhere(rollout)).values))
+
+    assert report(lists, Config(False)).findings == ()
+
+
+def test_what_is_no_column_is_refused() -> None:
+    def record(rollout: Rollout) -> Any:
+        return hf.present(rollout)  # type: ignore[arg-type]  # a mistake on purpose
+
+    [finding] = report(record).findings
+    assert (finding.code, finding.message) == ("HF206", "hf.present takes a column of a record, got 'rollout'")
+
+
+@pytest.mark.parametrize("test", ["is None", "is not None"])
+def test_a_dataflow_does_not_branch_on_presence(test: str) -> None:
+    def left(rollout: Rollout) -> Rollout:
+        return rollout if rollout.values is not None else hf.repeat(rollout, 2)
+
+    def right(rollout: Rollout) -> Rollout:
+        if None is rollout.values:
+            return hf.repeat(rollout, 2)
+        return rollout
+
+    [finding] = report(right if test == "is None" else left).findings
+    assert finding.code == "HF207"
+    assert finding.message.startswith(f"'{test}' asks whether 'rollout.values' is there")
+
+
+def test_wrong_declarations() -> None:
+    with pytest.raises(hf.DefinitionError, match="HF114: provides cannot read 'critic and'"):
+        hf.provides("values", when="critic and")
+    with pytest.raises(hf.DefinitionError, match="HF114: provides takes names of columns, got 3"):
+        hf.provides(3)  # type: ignore[arg-type]  # a mistake on purpose
+
+    @hf.function
+    @hf.provides("ids", when="R > 4")
+    def always(rollout: Narrow) -> Narrow:
+        return rollout
+
+    @hf.function
+    @hf.provides("ids")
+    def fine(rollout: Narrow) -> Narrow:
+        return rollout
+
+    @hf.function
+    @hf.provides(when="R > 4")
+    def loose(values: f32[B, R]) -> f32[B, R]:
+        return values
+
+    def flow(rollout: Full) -> tuple[Narrow, Narrow, f32[B, R]]:
+        narrow = Narrow(ids=rollout.ids)
+        return always(narrow), fine(narrow), loose(rollout.values)
+
+    messages = [finding.message for finding in report(flow).findings]
+    assert len(messages) == 2
+    assert "'Narrow' has no optional column 'ids'" in messages[0]
+    assert "its result f32[B, R] is no optional column" in messages[1]
