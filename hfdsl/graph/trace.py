@@ -296,7 +296,12 @@ class Tracer:
         """``hf.present`` on a symbolic column."""
         kind = column._type if isinstance(column, Symbolic) else None
         if isinstance(kind, (ColumnSpec, ObjSpec)):
-            return self.emit(Present(), {"column": column}, replace(kind, optional=False)) if kind.optional else column
+            # Said of one column twice it is one value: what is filtered by it keeps the same rows.
+            again = (n for n in self.nodes if isinstance(n.op, Present) and n.batch == column._operand)
+            certain = replace(kind, optional=False)
+            if kind.optional and (node := next(again, None)) is not None:
+                return Symbolic(self, Ref(node.id), certain, node.label)
+            return self.emit(Present(), {"column": column}, certain) if kind.optional else column
         if isinstance(column, Symbolic) and isinstance(column._operand, Broken):
             return column
         return self.misuse(MisuseKind.NOT_A_COLUMN, _in_words(column))

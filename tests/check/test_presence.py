@@ -200,6 +200,24 @@ def test_whatever_needs_the_column_is_told() -> None:
     ]
 
 
+def test_a_filter_needs_the_column_that_it_goes_by() -> None:
+    class Masked(Narrow):
+        keep: hf.bool_[B] | None = None
+
+    def promised(masked: Masked) -> Masked:
+        return hf.filter(masked, hf.present(masked.keep))
+
+    def bare(masked: Masked) -> Masked:
+        return hf.filter(masked, masked.keep)  # type: ignore[arg-type]  # a mistake on purpose
+
+    promised.__annotations__ = bare.__annotations__ = {"masked": Masked, "return": Masked}
+    assert report(promised).findings == ()
+    [finding] = report(bare).findings
+    assert (finding.code, finding.message) == (
+        "HF231", "port 'keep' of 'filter' takes bool_[rows] but is wired to bool_[B] | None: it may be absent"
+    )  # fmt: skip  # one pair
+
+
 def test_a_list_of_records_says_nothing_of_one() -> None:
     def lists(rollout: Narrow, actor: Actor) -> f32[B]:
         return total(hf.present(first(actor.everywhere(rollout)).values))

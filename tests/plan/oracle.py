@@ -270,8 +270,12 @@ class Program:
                     case "sieve", v, group, count, r:
                         keep = keepers(values[v], group)
                         kept = hf.filter(values[v], keep, group=group)
-                        other = hf.filter(Rows(x=values[v].x, name=values[v].name, y=values[v].y), keep, group=group)
-                        kept = plus(Rows(x=kept.x, name=other.name, y=kept.y), 1)
+                        other = hf.filter(
+                            Rows(x=values[v].x, name=values[v].name, y=values[v].y, echo=values[v].echo),
+                            keep,
+                            group=group,
+                        )
+                        kept = plus(Rows(x=kept.x, name=other.name, y=kept.y, echo=other.echo), 1)
                         kept = kept if r is None else roles[r].padded_cycle(kept)
                         values.append(hf.fill(swap(kept) if group == 2 else kept, count))
                     case "first", v, count:

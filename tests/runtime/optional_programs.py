@@ -25,6 +25,10 @@ class Rollout(Prompts):
     values: f32[B, R] | None = None
 
 
+class Marked(Prompts):
+    keep: hf.bool_[B] | None = None
+
+
 class Experience(hf.Batch):
     ids: i64[B, R]
     values: f32[B, R]
@@ -53,6 +57,11 @@ class Actor(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def undeclared(self, prompts: Prompts) -> Rollout:
         return self.made(prompts)
+
+    @register(Dispatch.DP_PROTO)
+    def mark(self, prompts: Prompts) -> Marked:
+        keep = prompts.ids.tensor[:, 0] % 4 == 0
+        return Marked(ids=prompts.ids, hint=prompts.hint, keep=hf.bool_(keep) if self.config.with_values else None)
 
     def made(self, prompts: Prompts) -> Rollout:
         there = self.config.with_values and self.rank in self.config.ranks_with_values
@@ -97,6 +106,18 @@ def needs(prompts: Prompts, actor: Actor, critic: Critic) -> Sums:
 @hf.dataflow
 def passes(prompts: Prompts, actor: Actor, critic: Critic) -> Sums:
     return critic.record(actor.undeclared(prompts))
+
+
+@hf.function
+def both(left: Marked, right: Prompts) -> Sums:
+    return sums(left.ids.tensor + right.ids.tensor, None, left.hint)
+
+
+@hf.dataflow
+def filtered(prompts: Prompts, actor: Actor) -> tuple[Sums, Marked]:
+    marked = actor.mark(prompts)
+    left, right = hf.filter(marked, hf.present(marked.keep)), hf.filter(prompts, hf.present(marked.keep))
+    return both(left, right), hf.fill(left, 6)
 
 
 @hf.dataflow

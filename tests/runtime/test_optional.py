@@ -77,6 +77,34 @@ def test_a_promise_is_tested_when_it_is_read(cluster: Any, backend: Any) -> None
         running.step(p.batch(False))
 
 
+@BACKENDS
+@pytest.mark.parametrize("hint", [True, False])
+def test_rows_are_filtered_by_an_optional_column_that_is_there(cluster: Any, backend: Any, hint: bool) -> None:
+    def held(sums: p.Sums, filled: p.Marked) -> None:
+        assert plain(sums) == ([-2.0 - 16 * i for i in range(4)], [f"h{2 * i}" if hint else "none" for i in range(4)])
+        assert filled.ids.tensor[:, 0].tolist() == [0, 4, 8, 12, 0, 4]
+        assert (filled.hint is not None) is hint
+        assert filled.keep is not None
+        assert filled.keep.tensor.tolist() == [True] * 6
+
+    held(*p.filtered(p.batch(hint), p.Actor(p.Config())))
+    pool = hf.ResourcePool([2], use_gpu=False)
+    with p.filtered.compile(hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=pool)), SIZES).launch(
+        backend
+    ) as running:
+        held(*running.step(p.batch(hint)))
+
+
+def test_rows_are_not_filtered_by_a_column_that_is_absent() -> None:
+    pool = hf.ResourcePool([2], use_gpu=False)
+    places = hf.Deployment(actor=hf.place(p.Actor, p.Config(False), pool=pool))
+    with (
+        p.filtered.compile(places, SIZES).launch() as running,
+        pytest.raises(WiringError, match=r"HF231: hf.present at .*: column 'keep' of 'actor.mark' is absent \(rank 0"),
+    ):
+        running.step(p.batch(False))
+
+
 def test_a_promise_is_tested_eagerly() -> None:
     with pytest.raises(WiringError, match=r"HF231: hf.present at .*optional_programs.py:\d+ got"):
         p.needs(p.batch(False), p.Actor(p.Config(False)), p.Critic())
