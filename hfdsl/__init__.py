@@ -28,6 +28,7 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
 from hfdsl.types.dims import Add, Dim, Div, Mul
+from hfdsl.types.ragged import Ragged
 from hfdsl.types.rows import Grouped, Independent, Whole
 
 __version__ = "0.1.0"
@@ -63,6 +64,7 @@ __all__ = [
     "Placement",
     "Protocol",
     "ProtocolError",
+    "Ragged",
     "Replicated",
     "Report",
     "ResourceError",

@@ -45,6 +45,7 @@ CODES: dict[str, Code] = {
     "HF210": Code("shapes differ"),
     "HF212": Code("row counts differ within one call"),
     "HF213": Code("a dim that cannot be solved for"),
+    "HF214": Code("a ragged column where every row has one length, or the reverse"),
     "HF215": Code("a trailing dim of 1 that would broadcast"),
     "HF220": Code("dtypes differ"),
     "HF221": Code("truth values where whole numbers are taken, or the reverse"),

@@ -284,6 +284,8 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
             return "HF401", wired, _to_list(m)
         case Kind.DTYPE:
             return shapes.dtypes(wired, m)
+        case Kind.RAGGED:
+            return "HF214", wired, _ragged(m)
         case Kind.RANK:
             return shapes.ranks(wired, m)
         case Kind.DIM:
@@ -299,6 +301,14 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
             )
         case _:
             return _rows(subject, m, port, facts)
+
+
+def _ragged(m: Mismatch) -> tuple[str, ...]:
+    if isinstance(m.formal, ColumnSpec) and m.formal.ragged:
+        return ("cut its rows where it is made, and declare it so there: Ragged[...], from a list with a tensor a row",)
+    return (
+        "pad its rows in an @hf.function, torch.nn.utils.rnn.pad_sequence(x.rows, True); or take it as Ragged[...]",
+    )
 
 
 def _to_list(m: Mismatch) -> tuple[str, ...]:
@@ -350,9 +360,13 @@ def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
         return (f"values of type {wanted.__name__}: {', '.join(dict.fromkeys(makers))}",)
     if not isinstance(m.actual, RecordValue):
         return ()
-    lacking = [name for name in schema(wanted).fields if name not in schema(m.actual.type.record).fields]
+    fields, given = schema(wanted).fields, schema(m.actual.type.record).fields
+    lacking = [name for name in fields if name not in given and name not in schema(wanted).spare]
     if lacking:
         return (f"it lacks {', '.join(lacking)}",)
+    uncertain = [f"{n}=hf.present(...)" for n in fields if n in given and given[n].optional and not fields[n].optional]
+    if uncertain:
+        return (f"records are nominal: build {wanted.__name__}({', '.join([*uncertain, '...'])}) from its columns",)
     return (f"records are nominal: convert with hf.merge({wanted.__name__}, ...)",)
 
 

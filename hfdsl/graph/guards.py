@@ -11,6 +11,7 @@ from hfdsl.graph.signatures import PortType, RecordType
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.ragged import Jagged
 
 
 @contextmanager
@@ -70,8 +71,8 @@ def check_result(label: str, returns: PortType, result: Any, where: str) -> None
         hint = f"; wrap the tensor: hf.{returns.dtype.name}(tensor)"
         if isinstance(result, Column):
             got, hint = f"{result.tensor.dtype} of shape {tuple(result.tensor.shape)}", ""
-            right = str(result.tensor.dtype) == f"torch.{returns.dtype.torch_name}" and result.tensor.dim() == len(
-                returns.dims
-            )
+            raw = result._value
+            right = str(raw.dtype) == f"torch.{returns.dtype.torch_name}" and raw.dim() == len(returns.dims)
+            right = right and isinstance(raw, Jagged) is returns.ragged
     if not right:
         raise WiringError("HF805", f"'{label}' declares {returns} and returned {got} {where}{hint}")

@@ -78,6 +78,7 @@ class MismatchKind(Enum):
     LIST = "a list of ranks' values where a whole one is taken, or the reverse"
     VALUE = "a Python value where a record or column is taken, or the reverse"
     UNSOLVED = "a dim that cannot be solved for"
+    RAGGED = "a ragged column where every row has one length, or the reverse"
     ABSENT = "a column that may be absent where one is needed"
 
 
@@ -211,7 +212,9 @@ class _Call:
             self.match(port, formal.inner, actual.inner, source)
 
     def column(self, port: str, formal: ColumnSpec, actual: ColumnSpec, source: Any) -> None:
-        if actual.dtype is not formal.dtype:
+        if actual.ragged is not formal.ragged:
+            self.report(MismatchKind.RAGGED, port, formal, actual, source)
+        elif actual.dtype is not formal.dtype:
             self.report(MismatchKind.DTYPE, port, formal, actual, source)
         elif len(actual.dims) != len(formal.dims):
             self.report(MismatchKind.RANK, port, formal, actual, source)

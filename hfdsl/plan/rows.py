@@ -41,7 +41,10 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     """
     known: dict[Any, int] = dict(plan.dims)
     origin: dict[Any, str] = dict.fromkeys(plan.dims, "the plan was compiled for")
-    for name, column, dim, length in _lengths(plan, inputs):
+    for name, column, dim, length, at_most in _lengths(plan, inputs):
+        if at_most:
+            _within(name, column, dim, length, known)
+            continue
         bound = {atom: constant(n) for atom, n in known.items()}
         for atom, size in (solve(dim, constant(length), bound) or {}).items():
             known[atom] = int(size.value or 0)
@@ -54,9 +57,12 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
     return known
 
 
-def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Size, int]]:
-    """What the inputs' columns tell: input, column, dim and length, those of one dim first."""
-    found: list[tuple[str, str, Size, int]] = []
+def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Size, int, bool]]:
+    """What the inputs' columns tell: input, column, dim, length, and whether that is the longest row of a ragged one.
+
+    Dims alone come first, then sums and products of them, then what they bound.
+    """
+    found: list[tuple[str, str, Size, int, bool]] = []
     for number, batch in inputs.items():
         name = plan.node(number).label
         for column, spec in schema(type(batch)).fields.items():
@@ -68,8 +74,17 @@ def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Si
             if not len(value):
                 raise SizeError("HF302", f"input '{name}' has no rows: every size is at least 1")
             lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]
-            found += [(name, column, dim, int(length)) for dim, length in zip(spec.dims, lengths, strict=True)]
-    return sorted(found, key=lambda length: len(length[2].atoms))
+            ragged = isinstance(spec, ColumnSpec) and spec.ragged
+            pairs = enumerate(zip(spec.dims, lengths, strict=True))
+            found += [(name, column, dim, int(length), ragged and i == 1) for i, (dim, length) in pairs]
+    return sorted(found, key=lambda length: (length[4], len(length[2].atoms)))
+
+
+def _within(name: str, column: str, bound: Size, longest: int, known: Mapping[Any, int]) -> None:
+    """The longest row of a ragged column against its bound, where that is known."""
+    if all(atom in known for atom in bound.atoms) and longest > evaluate(bound, known):
+        most = f"{bound} = {evaluate(bound, known)}"
+        raise SizeError("HF302", f"input '{name}': column '{column}' has a row of {longest}, more than {most}")
 
 
 def row_table(plan: Plan, sizes: Mapping[Any, int], filtered: Mapping[int, tuple[int, ...]] | None = None) -> RowTable:

@@ -103,13 +103,15 @@ def result_origins(graph: Graph, ref: Ref) -> Iterator[tuple[int, str]]:
 
 
 def row_bytes(graph: Graph, node: int, column: str, dims: Mapping[Any, int]) -> int | None:
-    """Bytes of one row of a column: 0 for Python objects, None where a size is unknown."""
+    """Bytes of one row of a column: 0 for Python objects, None where a size is unknown, or of each row its own."""
     result = graph.nodes[node].result
     if isinstance(result, ListType):
         return None  # every entry has rows of its own
     spec = schema(result.record).fields[column] if isinstance(result, RecordType) else result
     if not isinstance(spec, ColumnSpec):
         return 0
+    if spec.ragged:
+        return None
     size = constant(spec.dtype.itemsize)
     for dim in spec.dims[1:]:
         size = size * dim

@@ -21,11 +21,13 @@ from hfdsl.types.columns import (
     MetricSpec,
     Obj,
     ObjSpec,
+    empty_values,
     field_spec,
     number,
 )
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.dtypes import BY_TORCH_NAME
+from hfdsl.types.ragged import Jagged, jagged_of
 
 BatchT = TypeVar("BatchT", bound="Batch")
 
@@ -199,6 +201,8 @@ def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
         return [row for part in parts for row in part]
     if len(parts) == 1:
         return parts[0]
+    if isinstance(parts[0], Jagged):
+        return Jagged.cat(parts)
     import torch
 
     return torch.cat(list(parts))
@@ -340,6 +344,8 @@ def _plain(record: type[Batch], name: str, value: Any, spec: FieldSpec) -> Any:
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
             raise WiringError("HF206", f"{where} takes a list, one object a row, got {got}")
         return list(value)
+    if spec.ragged or isinstance(value, Jagged) or getattr(value, "is_nested", False):
+        value = _ragged(value, spec, where)
     dtype = BY_TORCH_NAME.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
     if not hasattr(value, "untyped_storage"):
         raise WiringError("HF206", f"{where} takes a torch.Tensor as {spec}, got {got}")
@@ -349,6 +355,17 @@ def _plain(record: type[Batch], name: str, value: Any, spec: FieldSpec) -> Any:
     if value.dim() != len(spec.dims):
         raise WiringError("HF210", f"{differs}: rank {value.dim()} where {len(spec.dims)} is needed")
     return value
+
+
+def _ragged(value: Any, spec: ColumnSpec, where: str) -> Jagged:
+    """The rows of a ragged column, from a list of them or a nested tensor."""
+    rows = jagged_of(value, lambda: empty_values(spec.dtype, len(spec.dims) - 1))
+    if rows is None and not hasattr(value, "untyped_storage"):
+        raise WiringError("HF206", f"{where} takes a list with a tensor a row as {spec}, got {type(value).__name__}")
+    if rows is None or not spec.ragged:
+        got, hint = ("dense", "give a list with a tensor a row") if spec.ragged else ("ragged", "pad its rows")
+        raise WiringError("HF214", f"{where} is declared {spec} and got a {got} tensor; {hint}")
+    return rows
 
 
 def _check_shapes(batch: Batch) -> None:
@@ -362,13 +379,16 @@ def _check_shapes(batch: Batch) -> None:
     bound: dict[Any, Size] = {}
     origin: dict[Any, str] = {}
     pending.sort(key=lambda entry: len(entry[2].atoms))  # plain dims bind first, whatever the order of declaration
+    ragged = {n for n, spec in schema(type(batch)).fields.items() if isinstance(spec, ColumnSpec) and spec.ragged}
+    pending.sort(key=lambda entry: entry[0] in ragged and entry[1] == 1)  # a bound binds nothing
     for name, position, dim, length in pending:
-        for atom, value in (solve(dim, constant(length), bound) or {}).items():
+        bounded = name in ragged and position == 1
+        for atom, value in (solve(dim, constant(length), bound) or {} if not bounded else {}).items():
             bound[atom], origin[atom] = value, name
         if any(atom not in bound for atom in dim.atoms):
             continue
         expected = dim.substitute(bound)
-        if expected != constant(length):
+        if expected != constant(length) and not (bounded and (expected.value or 0) >= length):
             spec = schema(type(batch)).fields[name]
             got = f"{_actual(batch.__hf_columns__[name], spec)}: dim {position} is {length} where {dim} = {expected}"
             why = ", ".join(f"{atom.__name__}={bound[atom]} from '{origin[atom]}'" for atom in dim.atoms)
@@ -388,5 +408,6 @@ def _actual(value: Any, spec: FieldSpec) -> str:
     if isinstance(spec, ColumnSpec):
         dtype = BY_TORCH_NAME.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
         name = dtype.name if dtype else str(getattr(value, "dtype", type(value).__name__))
-        return f"{name}[{', '.join(map(str, value.shape))}]"
+        shape = [f"~{n}" if i == 1 and isinstance(value, Jagged) else str(n) for i, n in enumerate(value.shape)]
+        return f"{name}[{', '.join(shape)}]"
     return f"{len(value)} objects" if isinstance(spec, ObjSpec) else repr(value)

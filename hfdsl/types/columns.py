@@ -39,6 +39,7 @@ from hfdsl.types.dtypes import (
     Int64,
     UInt8,
 )
+from hfdsl.types.ragged import Jagged, Ragged, jagged_of
 
 if TYPE_CHECKING:
     import torch
@@ -54,6 +55,8 @@ Reduction = TypeVar("Reduction", covariant=True)
 class Column(Generic[D, *Sh]):
     """A tensor with a dtype and named dims; ``.tensor`` is the raw tensor, for the body of a role.
 
+    A ragged column is made of a list with a tensor a row, or of a jagged nested tensor.
+
     Deliberately not a subclass of ``torch.Tensor``: in a dataflow a column can be passed on, not computed with, and a
     type checker sees that even where torch is not installed.
     """
@@ -61,13 +64,19 @@ class Column(Generic[D, *Sh]):
     __slots__ = ("__orig_class__", "_value")
     dtype: ClassVar[type[DType]]
 
-    def __init__(self, value: torch.Tensor) -> None:
-        self._value = value
+    def __init__(self, value: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        ragged = not hasattr(value, "untyped_storage") or getattr(value, "is_nested", False)
+        self._value: Any = (jagged_of(value, lambda: empty_values(self.dtype, 1)) or value) if ragged else value
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The raw tensor: this rank's rows."""
-        return self._value
+        """The raw tensor: this rank's rows; of a ragged column, a jagged nested tensor."""
+        return self._value.nested if isinstance(self._value, Jagged) else self._value
+
+    @property
+    def rows(self) -> list[torch.Tensor]:
+        """A tensor for each of this rank's rows."""
+        return self._value.rows if isinstance(self._value, Jagged) else list(self._value)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._value!r})"
@@ -76,6 +85,13 @@ class Column(Generic[D, *Sh]):
 
         def __get__(self, record: object, owner: Any = None) -> Self: ...
         def __set__(self, record: object, value: torch.Tensor | Column[D, *Sh]) -> None: ...
+
+
+def empty_values(dtype: type[DType], dims: int) -> torch.Tensor:
+    """No values of a dtype."""
+    import torch
+
+    return torch.zeros((0,) * dims, dtype=getattr(torch, dtype.torch_name))
 
 
 class f64(Column[Float64, *Sh]):
@@ -234,14 +250,19 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:
-    """A declared tensor column: dtype and dims in normal form, row dim first; an optional one may be absent."""
+    """A declared tensor column: dtype and dims in normal form, row dim first; an optional one may be absent.
+
+    In a ragged one, the dim after the rows is the most that a row may have.
+    """
 
     dtype: type[DType]
     dims: tuple[Size, ...]
     optional: bool = False
+    ragged: bool = False
 
     def __str__(self) -> str:
-        return f"{self.dtype.name}[{', '.join(map(str, self.dims))}]{' | None' if self.optional else ''}"
+        dims = [f"~{dim}" if self.ragged and i == 1 else str(dim) for i, dim in enumerate(self.dims)]
+        return f"{self.dtype.name}[{', '.join(dims)}]{' | None' if self.optional else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +337,7 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
             known = ", ".join(column.__name__ for column in COLUMNS.values())
             raise DefinitionError("HF102", f"a column is one of {known}; write it as in f32[B, R]")
         if isinstance(origin, type) and issubclass(origin, Column):
-            return ColumnSpec(origin.dtype, tuple(size(dim) for dim in arguments))
+            return _column_spec(origin.dtype, arguments)
         if origin is Obj:
             return ObjSpec(arguments[0], size(arguments[1]))
         if origin is Metric:
@@ -331,6 +352,16 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
         f"{where}: {shown} says neither dtype nor dims; write a column such as f32[B, R], Obj[str, B] or "
         'Metric[float, Literal["mean"]]',
     )
+
+
+def _column_spec(dtype: type[DType], dims: tuple[Any, ...]) -> ColumnSpec:
+    ragged = [i for i, dim in enumerate(dims) if get_origin(dim) is Ragged or dim is Ragged]
+    if ragged not in ([], [1]):
+        raise DefinitionError("HF101", "the dim after the rows can be ragged, and no other: i64[B, Ragged[R], H]")
+    if any(dim is Ragged for dim in dims):
+        raise DefinitionError("HF101", "Ragged says no bound; write it as in i64[B, Ragged[R]]")
+    sizes = tuple(size(get_args(dim)[0] if i in ragged else dim) for i, dim in enumerate(dims))
+    return ColumnSpec(dtype, sizes, ragged=bool(ragged))
 
 
 def _reduction(argument: object) -> str:

@@ -18,6 +18,7 @@ MESSAGES = {
     "computation": "fixtures.hf208_bad",
     "dim": "fixtures.hf210_bad",
     "rows": "fixtures.hf212_bad",
+    "ragged": "fixtures.hf214_bad",
     "dtype": "fixtures.hf220_bad",
     "optional": "fixtures.hf231_bad",
     "absent": "fixtures.hf231_absent_bad",

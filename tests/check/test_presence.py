@@ -218,6 +218,28 @@ def test_a_filter_needs_the_column_that_it_goes_by() -> None:
     )  # fmt: skip  # one pair
 
 
+@hf.function
+def wants(record: Full) -> Full:
+    return record
+
+
+@hf.function
+def takes(record: Rollout) -> Rollout:
+    return record
+
+
+def test_a_record_is_converted_with_what_it_has() -> None:
+    def full(rollout: Rollout) -> Full:
+        return wants(rollout)  # type: ignore[arg-type]  # a mistake on purpose
+
+    def narrow(rollout: Narrow) -> Rollout:
+        return takes(rollout)  # type: ignore[arg-type]  # the same
+
+    [finding], [other] = report(full).findings, report(narrow).findings
+    assert finding.help == ("records are nominal: build Full(values=hf.present(...), ...) from its columns",)
+    assert other.help == ("records are nominal: convert with hf.merge(Rollout, ...)",)
+
+
 def test_a_list_of_records_says_nothing_of_one() -> None:
     def lists(rollout: Narrow, actor: Actor) -> f32[B]:
         return total(hf.present(first(actor.everywhere(rollout)).values))

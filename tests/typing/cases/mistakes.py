@@ -55,6 +55,11 @@ class Optional(hf.Batch):
     late: f32[B] | None
 
 
+class Packed(hf.Batch):
+    ids: i64[B, hf.Ragged[T]]
+    log_probs: f32[B, hf.Ragged[R]] | None = None
+
+
 class Metrics(hf.Batch):
     loss: hf.Metric[float, Literal["mean"]]
 
@@ -200,6 +205,20 @@ def optional(record: Optional, rollout: Rollout) -> tuple[f32[B, R], Optional]:
     Optional(ids=record.ids, late=None, values=record.values, hint=None)
     Optional(ids=None, late=None)  # E: None where a column is always there
     return record.values, Optional(ids=record.ids, late=None)  # E: an optional column where one is promised
+
+
+@hf.function
+def packed_rows(packed: Packed) -> i64[b, hf.Ragged[t]]:
+    return i64([row.float() for row in packed.ids.rows[0]])
+
+
+@hf.dataflow
+def ragged(packed: Packed, rollout: Rollout) -> i64[B, T]:
+    RefLogProbs(log_probs=hf.present(packed.log_probs))  # E: ragged to dense
+    Packed(ids=rollout.ids)  # E: dense to ragged
+    Packed(ids=packed.ids, log_probs=packed.log_probs)
+    packed.ids.rows[0]
+    return packed.ids  # E: ragged to dense
 
 
 @hf.dataflow

@@ -1,0 +1,158 @@
+"""Ragged columns: every row has a length of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+D = TypeVar("D")
+
+
+class Ragged(Generic[D]):
+    """The dim after the rows, where each row has a length of its own: ``i64[B, Ragged[R]]`` has 0 to R tokens a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jagged:
+    """The rows of a ragged column, one after another in ``values``; row i is ``values[offsets[i]:offsets[i + 1]]``.
+
+    It answers what the package asks of any raw column, so whatever cuts, joins and sends rows takes it as a tensor.
+    """
+
+    values: torch.Tensor
+    offsets: torch.Tensor  # on the CPU: whoever cuts rows needs the numbers
+
+    @classmethod
+    def of(cls, rows: Sequence[torch.Tensor]) -> Jagged:
+        """One row after another; there is at least one."""
+        import torch
+
+        lengths = torch.tensor([0, *(len(row) for row in rows)])
+        return cls(torch.cat(list(rows)), lengths.cumsum(0))
+
+    @classmethod
+    def none(cls, like: torch.Tensor) -> Jagged:
+        """No rows."""
+        import torch
+
+        return cls(like, torch.zeros(1, dtype=torch.int64))
+
+    @property
+    def rows(self) -> list[torch.Tensor]:
+        """A tensor a row: views."""
+        return list(self.values.split(self.offsets.diff().tolist()))
+
+    @property
+    def nested(self) -> torch.Tensor:
+        """The jagged nested tensor of torch, on the same memory."""
+        import torch
+
+        made: torch.Tensor = torch.nested.nested_tensor_from_jagged(self.values, self.offsets.to(self.values.device))
+        return made
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows, the length of the longest one, and the rest."""
+        longest = int(self.offsets.diff().max()) if len(self) else 0
+        return len(self), longest, *self.values.shape[1:]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return self.values.dtype
+
+    def dim(self) -> int:
+        """Rows count as a dim."""
+        return self.values.dim() + 1
+
+    # -- rows
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice | list[int]) -> Jagged:
+        if isinstance(rows, list):
+            mine = self.rows
+            return Jagged.of([mine[row] for row in rows]) if rows else self[:0]
+        start, stop, _ = rows.indices(len(self))
+        bounds = self.offsets[start : max(start, stop) + 1]
+        return Jagged(self.values[int(bounds[0]) : int(bounds[-1])], bounds - bounds[0])
+
+    def repeat_interleave(self, times: int, dim: int = 0) -> Jagged:
+        """Every row ``times`` times in a row."""
+        return self[[row for row in range(len(self)) for _ in range(times)]]
+
+    @staticmethod
+    def cat(parts: Sequence[Jagged]) -> Jagged:
+        """The rows of all parts."""
+        import torch
+
+        lengths = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.offsets.diff() for part in parts)])
+        return Jagged(torch.cat([part.values for part in parts]), lengths.cumsum(0))
+
+    # -- memory
+
+    @property
+    def _version(self) -> int:
+        return self.values._version
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the values have a history of gradients."""
+        return self.values.requires_grad
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the values lie on a GPU."""
+        return self.values.is_cuda
+
+    @property
+    def nbytes(self) -> int:
+        """Of the values."""
+        return self.values.nbytes
+
+    def untyped_storage(self) -> Any:
+        """Of the values."""
+        return self.values.untyped_storage()
+
+    def is_inference(self) -> bool:
+        """Whether the values were made in inference mode."""
+        return self.values.is_inference()
+
+    def clone(self) -> Jagged:
+        """In memory of its own."""
+        return Jagged(self.values.clone(), self.offsets)
+
+    def detach(self) -> Jagged:
+        """Without a history of gradients."""
+        return Jagged(self.values.detach(), self.offsets)
+
+    def cpu(self) -> Jagged:
+        """On the CPU."""
+        return Jagged(self.values.cpu(), self.offsets)
+
+    def cuda(self) -> Jagged:
+        """On the GPU."""
+        return Jagged(self.values.cuda(), self.offsets)
+
+
+def jagged_of(value: Any, empty: Any) -> Jagged | None:
+    """A list of rows or a nested tensor as what a ragged column holds, None for anything else.
+
+    ``empty()`` makes the values of no rows.
+    """
+    if isinstance(value, Jagged):
+        return value
+    if isinstance(value, (list, tuple)):
+        rows = list(value)
+    elif getattr(value, "is_nested", False):
+        rows = list(value.unbind())
+    else:
+        return None
+    if not all(hasattr(row, "untyped_storage") and row.dim() for row in rows):
+        return None
+    return Jagged.of(rows) if rows else Jagged.none(empty())
