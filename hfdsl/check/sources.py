@@ -16,10 +16,14 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The calls of a file by line, column and end column, its functions by line: the outermost where two are there."""
+    """The calls of a file by line, column and end column, its functions by line: the outermost where two are there.
+
+    ``tests`` are the expressions that are compared with None, with ``is`` or ``is not``.
+    """
 
     calls: dict[tuple[int, int, int | None], ast.Call] = field(default_factory=dict)
     functions: dict[int, Function] = field(default_factory=dict)
+    tests: dict[tuple[int, int, int | None], str] = field(default_factory=dict)
 
 
 @functools.lru_cache(maxsize=64)
@@ -35,6 +39,11 @@ def _places(file: str) -> _Places:
             found.calls.setdefault((node.lineno, node.col_offset, node.end_col_offset), node)
         elif isinstance(node, Function):
             found.functions.setdefault(node.lineno, node)
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            operator = "is" if isinstance(node.ops[0], ast.Is) else "is not"
+            for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+                if isinstance(other, ast.Constant) and other.value is None:
+                    found.tests[one.lineno, one.col_offset, one.end_col_offset] = operator
     return found
 
 
@@ -79,17 +88,10 @@ def source_text(span: Span) -> str | None:
 
 def tested_for_none(span: Span) -> str | None:
     """``is`` or ``is not`` where the expression at ``span`` is compared with None by it."""
-    tree = _tree(span.file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
-            sides = [node.left, node.comparators[0]]
-            none = [isinstance(side, ast.Constant) and side.value is None for side in sides]
-            here = [
-                (s.lineno, s.col_offset, s.end_col_offset) == (span.line, span.column, span.end_column) for s in sides
-            ]
-            if (none[1] and here[0]) or (none[0] and here[1]):
-                return "is" if isinstance(node.ops[0], ast.Is) else "is not"
-    return None
+    around = (linecache.getline(span.file, line) for line in range(span.line - 1, span.end_line + 2))
+    if not any(" is " in f" {' '.join(line.split())} " for line in around):
+        return None  # most are not, and a file is not read for nothing
+    return _places(span.file).tests.get((span.line, span.column, span.end_column))
 
 
 def keyword_span(call: Span, name: str) -> Span:

@@ -162,10 +162,16 @@ class _Call:
         self.mismatches.append(Mismatch(kind, self.node.id, port, formal, actual, source, facts, *sizes))
 
     def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """One port against the value that is wired to it."""
+        """One port against the value that is wired to it; whether that is there is asked of what fits otherwise."""
         if isinstance(formal, (ColumnSpec, ObjSpec)) and formal.optional and actual == Constant(None):
             return
-        self.presence(port, formal, actual, source)
+        told = len(self.mismatches)
+        self.fit(port, formal, actual, source)
+        if len(self.mismatches) == told:
+            self.presence(port, formal, actual, source)
+
+    def fit(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
+        """The type of a value against that of its port."""
         match formal:
             case ListType():
                 self.entries(port, formal, actual, source)

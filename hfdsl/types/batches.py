@@ -365,7 +365,9 @@ def _ragged(value: Any, spec: ColumnSpec, where: str) -> Jagged:
     if rows is None or not spec.ragged:
         got, hint = ("dense", "give a list with a tensor a row") if spec.ragged else ("ragged", "pad its rows")
         raise WiringError("HF214", f"{where} is declared {spec} and got a {got} tensor; {hint}")
-    return rows
+    return (
+        rows if len(rows) or rows.dim() == len(spec.dims) else Jagged.none(empty_values(spec.dtype, len(spec.dims) - 1))
+    )
 
 
 def _check_shapes(batch: Batch) -> None:

@@ -65,8 +65,10 @@ class Column(Generic[D, *Sh]):
     dtype: ClassVar[type[DType]]
 
     def __init__(self, value: torch.Tensor | Sequence[torch.Tensor]) -> None:
-        ragged = not hasattr(value, "untyped_storage") or getattr(value, "is_nested", False)
-        self._value: Any = (jagged_of(value, lambda: empty_values(self.dtype, 1)) or value) if ragged else value
+        rows = None
+        if not hasattr(value, "untyped_storage") or getattr(value, "is_nested", False):
+            rows = jagged_of(value, lambda: empty_values(self.dtype, 1))
+        self._value: Any = value if rows is None else rows
 
     @property
     def tensor(self) -> torch.Tensor:

@@ -92,7 +92,8 @@ class Jagged:
         import torch
 
         lengths = torch.cat([torch.zeros(1, dtype=torch.int64), *(part.offsets.diff() for part in parts)])
-        return Jagged(torch.cat([part.values for part in parts]), lengths.cumsum(0))
+        values = [part.values for part in parts if len(part.values)]  # no values say nothing of other dims
+        return Jagged(torch.cat(values or [parts[0].values]), lengths.cumsum(0))
 
     # -- memory
 

@@ -108,7 +108,12 @@ def test_a_row_is_no_longer_than_its_bound() -> None:
 
 
 def test_no_rows_have_a_dtype() -> None:
-    assert plain(Tokens(ids=hf.i64([]), number=torch.arange(0))) == []
+    nothing = Tokens(ids=hf.i64([]), number=torch.arange(0), hidden=hf.f32([]))
+    assert plain(nothing) == []
+    assert plain(join([nothing, tokens([[1], []], hidden=True), nothing])) == [[1], []]
+    loose: hf.i64[B, hf.Ragged[R]] = hf.i64([])
+    assert loose.rows == []
+    assert loose.tensor.dtype is torch.int64
 
 
 def test_dense_is_not_ragged() -> None:
