@@ -131,8 +131,8 @@ class Reader:
             layout, label = self.layouts[node], self._named(node, column)
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
                 return f"{label} is absent"
-            ranks = ", ".join(str(layout.holders[chunk]) for chunk, _, _ in self._overlap(node, first, last))
-            return f"{label} is absent (rank {ranks} made it without)"
+            ranks = [str(layout.holders[chunk]) for chunk, _, _ in self._overlap(node, first, last)]
+            return f"{label} is absent (rank{'s' if ranks[1:] else ''} {', '.join(ranks)} made it without)"
         return f"{self._named(ref.node, ref.column or VALUE)} is absent: it was put together without"
 
     def value(self, operand: Operand, wanted: PortType, start: int, stop: int) -> Any:
