@@ -66,10 +66,11 @@ def _fits(wanted: PortType, found: Value | Constant) -> bool:
             return issubclass(given.record, record)
         case ListType(kind, inner), ListValue(given_kind, given):
             return kind == given_kind and (given is None or _fits(inner, given))
-        case ColumnSpec(dtype, dims), ColumnSpec(given_dtype, given_dims):
+        case ColumnSpec(dtype, dims, _, ragged), ColumnSpec(given_dtype, given_dims, _, given_ragged):
             alike = zip(dims[1:], given_dims[1:], strict=False)
             return (
                 dtype is given_dtype
+                and ragged is given_ragged
                 and len(dims) == len(given_dims)
                 and all(
                     want.equals(have) is Answer.PROVED

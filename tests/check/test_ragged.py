@@ -63,6 +63,17 @@ def test_other_bounds_differ() -> None:
     assert "takes i64[b, ~t] but is wired to i64[B, ~P+R]: dim 1 is P+R where R is needed" in finding.message
 
 
+def test_a_dense_result_is_not_ragged() -> None:
+    @hf.dataflow
+    def flow(tokens: Tokens) -> i64[B, R]:
+        return tokens.ids  # type: ignore[return-value]  # a mistake on purpose
+
+    [finding] = flow.check().findings
+    assert (finding.code, finding.message) == (
+        "HF603", "'flow' is annotated to return i64[B, R] and returns i64[B, ~R]"
+    )  # fmt: skip  # one pair
+
+
 def test_a_record_is_not_put_together_of_the_other_kind() -> None:
     @hf.dataflow
     def flow(tokens: Tokens, dense: Dense) -> tuple[Dense, Dense, Tokens]:
