@@ -190,6 +190,12 @@ def mistakes(prompts: Prompts, actor: Actor, reference: Reference, scores: Score
 
 
 @hf.dataflow
+def nothing(prompts: Prompts, actor: Actor) -> Rollout:
+    actor.generate(prompts)  # its result is never returned
+    return None  # E: wrong dataflow result
+
+
+@hf.dataflow
 def optional(record: Optional, rollout: Rollout) -> tuple[f32[B, R], Optional]:
     middle(record.values)
     middle(rollout.log_probs)
@@ -219,12 +225,6 @@ def ragged(packed: Packed, rollout: Rollout) -> i64[B, T]:
     Packed(ids=packed.ids, log_probs=packed.log_probs)
     packed.ids.rows[0]
     return packed.ids  # E: ragged to dense
-
-
-@hf.dataflow
-def nothing(prompts: Prompts, actor: Actor) -> Rollout:
-    actor.generate(prompts)  # its result is never returned
-    return None  # E: wrong dataflow result
 
 
 class Sized(hf.Worker):
