@@ -18,6 +18,7 @@ from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span, definition_span
 from hfdsl.graph.trace import SymbolicRole
 from hfdsl.types.batches import closest, schema
+from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import Answer
 
 # kind of misuse -> code, message, help. Fields: {m} the misuse, {near} did you mean ...
