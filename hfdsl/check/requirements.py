@@ -26,6 +26,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
 }
+_SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Not: operator.not_}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -148,12 +149,9 @@ def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | No
             if used is not None:
                 used[name] = number
             return number
-        case ast.UnaryOp(ast.USub(), operand):
+        case ast.UnaryOp(op, operand) if type(op) in _SIGNS:
             value = evaluate(operand, known, used)
-            return None if value is None else Fraction(-value)
-        case ast.UnaryOp(ast.Not(), operand):
-            value = _evaluate(operand, known, used)
-            return None if value is None else not value
+            return None if value is None else _SIGNS[type(op)](value)
         case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
             a, b = evaluate(left, known, used), evaluate(right, known, used)
             if a is None or b is None:

@@ -49,9 +49,8 @@ def compile_dataflow(
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
     steps = _stages(_lifetimes(subject, steps), subject, groups)
     known = {node.id: provided(subject, node) for node in subject.graph.calls}
-    plan = Plan(
-        subject.graph, subject.inference, deployment, dict(subject.dims), groups, tuple(steps), (), layouts, report, known
-    )  # fmt: skip  # the order of the declaration
+    graph, inference, sizes = subject.graph, subject.inference, dict(subject.dims)
+    plan = Plan(graph, inference, deployment, sizes, groups, tuple(steps), (), layouts, report, known)
     return replace(plan, edges=edges(plan), report=report_with_driver(plan))
 
 
