@@ -1,0 +1,174 @@
+"""The page docs/compared.md, made of the heads of the programs in ``bad/`` and of the times of their checks.
+
+``python -m tests.corpus.table`` writes it. ``test_corpus.py`` holds that page and programs agree in all but the times.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from time import perf_counter
+
+import hfdsl as hf
+from hfdsl.check.codes import CODES
+
+ROOT = Path(__file__).parent.parent.parent
+BAD = Path(__file__).parent / "bad"
+VALID = Path(__file__).parent / "valid"
+PAGE = ROOT / "docs" / "compared.md"
+
+AREAS = {
+    "rows": "Rows and ranks",
+    "group": "Groups of samples",
+    "sizes": "Batches, mini-batches, micro-batches",
+    "engine": "Lengths and engines",
+    "repeat": "Repeated rows",
+    "whole": "Functions of the whole batch",
+    "columns": "Columns",
+    "wiring": "Calls and constructors",
+    "shape": "Shapes",
+    "dtype": "Dtypes",
+    "protocol": "Transfer protocols",
+    "place": "Roles and GPUs",
+    "unused": "Work that nobody reads",
+    "trace": "Values of a graph",
+}
+"""What the name of a program begins with, and the heading of its table."""
+
+AS_PROCESSES = ("rows_512_over_6", "columns_tool_output_masks", "shape_two_tokenizers", "place_tp_2_on_one_gpu")
+"""The programs whose check is also timed as a command of its own."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program with a mistake, as its file tells."""
+
+    file: Path
+    mistake: str
+    seen: str
+    elsewhere: str
+    line: int
+    code: str
+
+    @property
+    def name(self) -> str:
+        return self.file.stem
+
+    @property
+    def area(self) -> str:
+        return self.name.partition("_")[0]
+
+    @property
+    def thread(self) -> str:
+        """The linked thread in short: ``verl #473``."""
+        *_, repository, _, number = self.seen.split("/")
+        return f"{repository} #{number}"
+
+    @cached_property
+    def experiment(self) -> hf.Experiment:
+        found: hf.Experiment = importlib.import_module(f"tests.corpus.bad.{self.name}").experiment
+        return found
+
+
+def read(file: Path) -> Program:
+    """A program's head, and the one line that is marked.
+
+    Raises:
+        ValueError: where a program has not one mark, or another head.
+    """
+    text = file.read_text("utf-8")
+    head = re.fullmatch(r"(.+)\n\nSeen: (\S+)\nElsewhere: (.+)", ast.get_docstring(ast.parse(text)) or "")
+    marks = [(n, line) for n, line in enumerate(text.splitlines(), 1) if "# <- " in line]
+    if head is None or len(marks) != 1:
+        raise ValueError(f"{file.name}: a head of three paragraphs and one mark are needed")
+    [(line, marked)] = marks
+    return Program(file, *head.groups(), line, marked.partition("# <- ")[2])
+
+
+def programs() -> list[Program]:
+    """All programs with a mistake, area by area."""
+    order = list(AREAS)
+    return sorted(map(read, BAD.glob("*.py")), key=lambda program: (order.index(program.area), program.name))
+
+
+INTRODUCTION = """\
+# Mistakes that others met
+
+Each row is a mistake that somebody made with another system and told in public. It is re-created as a small program in
+`tests/corpus/bad`, with the algorithm, the roles and, where they are told, the numbers of the thread. The second column
+says what that system did and when, as far as the thread tells. The third is what `hfdsl check` reports before launch:
+exactly this finding and no other, at the line that is wrong; a test holds it. `tests/corpus/valid` has {valid} valid
+programs, on which a check finds nothing.
+
+Times are medians of {times} checks in a warm process, on {machine}. As a command of its own, with the start of
+Python and the import of the program, a check takes {commands}.
+
+This page is written by `python -m tests.corpus.table`.
+"""
+
+
+def render(
+    found: list[Program], milliseconds: Mapping[str, float], commands: Mapping[str, float], machine: str, times: int
+) -> str:
+    """The page."""
+    listed = ", ".join(f"{seconds:.2f} s (`{name}`)" for name, seconds in commands.items())
+    valid = len(list(VALID.glob("*.py")))
+    parts = [INTRODUCTION.format(valid=valid, times=times, machine=machine, commands=listed)]
+    for area, rows in groupby(found, key=lambda program: program.area):
+        parts.append(f"## {AREAS[area]}\n\n| mistake | in that system | hfdsl | ms |\n|---|---|---|--:|\n")
+        for row in rows:
+            told = f"{row.code} {CODES[row.code].title}"
+            mistake, there = f"{row.mistake} [{row.thread}]({row.seen})", row.elsewhere[0].upper() + row.elsewhere[1:]
+            parts[-1] += f"| {mistake} | {there} | {told} | {milliseconds[row.name]:.1f} |\n"
+    return "\n".join(parts)
+
+
+def without_times(page: str) -> str:
+    """The page without what another machine or another run changes."""
+    page = re.sub(r"\| \d+\.\d \|$", "| |", page, flags=re.MULTILINE)
+    return re.sub(r"Times are medians.*?\n\n", "", page, flags=re.DOTALL)
+
+
+def _median(times: int, action: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(times):
+        start = perf_counter()
+        action()
+        taken.append(perf_counter() - start)
+    return statistics.median(taken)
+
+
+def _as_command(program: Program) -> None:
+    command = [sys.executable, "-m", "hfdsl", "check", str(program.file)]
+    subprocess.run(command, cwd=ROOT, check=False, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    found, times = programs(), 9
+    for program in found:
+        program.experiment.check()
+    milliseconds = {program.name: 1000 * _median(times, program.experiment.check) for program in found}
+    commands = {
+        program.name: _median(5, lambda program=program: _as_command(program))
+        for program in found
+        if program.name in AS_PROCESSES
+    }
+    machine = f"{os.cpu_count()} shared cores, Python {platform.python_version()}, {platform.system()}"
+    PAGE.write_text(render(found, milliseconds, commands, machine, times), encoding="utf-8")
+    print(f"{PAGE}: {len(found)} programs")
+
+
+if __name__ == "__main__":
+    main()
