@@ -125,7 +125,8 @@ def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
         try:
             taken.bind(*placement.args, **placement.kwargs)
         except TypeError as error:
-            shown = taken.replace(return_annotation=inspect.Signature.empty)
+            bare = [taken.parameters[p].replace(annotation=inspect.Parameter.empty) for p in taken.parameters]
+            shown = taken.replace(parameters=bare, return_annotation=inspect.Signature.empty)
             yield Finding(
                 "HF516",
                 f"role '{name}': {placement.role.__name__}{shown} cannot be built: {error}",

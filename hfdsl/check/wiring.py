@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from hfdsl.check import presence, shapes
@@ -11,7 +11,7 @@ from hfdsl.check.filtered import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
 from hfdsl.check.subject import Subject, signature_of
-from hfdsl.graph.infer import Mismatch, RecordValue
+from hfdsl.graph.infer import ListValue, Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.signatures import ListType, RecordType
@@ -62,7 +62,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{makers}"),
     MisuseKind.MERGE_TWICE: (
         "HF205",
-        "column '{m.name}' of '{m.subject}' comes from both {both}",
+        "column '{m.name}' of '{m.subject}' comes from {both}",
         "pass only one of them",
     ),
     MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),
@@ -170,7 +170,7 @@ def misuses(subject: Subject) -> Iterator[Finding]:
             "makers": _column_makers(subject, misuse) if "{makers}" in help_ else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
-            "both": " and ".join(f"'{name}'" for name in misuse.candidates),
+            "both": _both(misuse.candidates),
         }
         helped = help_.format(**fields)
         finding = Finding(
@@ -189,6 +189,12 @@ def _nearest(subject: Subject, finding: Finding, misuse: Misuse) -> Finding:
     from hfdsl.check.fixes import named
 
     return named(subject.trials(), finding, misuse)
+
+
+def _both(makers: Sequence[str]) -> str:
+    """Two makers of one column, in words."""
+    once = list(dict.fromkeys(makers))
+    return f"two calls of {once[0]!r}" if len(once) == 1 else f"both {' and '.join(map(repr, once))}"
 
 
 def _column_makers(subject: Subject, misuse: Misuse) -> str:
@@ -281,6 +287,9 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
             return "HF204", wired, _makers(subject, m)
         case Kind.VALUE:
             return "HF206", wired, _makers(subject, m)
+        case Kind.LIST if isinstance(m.formal, ListType) and _takes_entries(subject, m):
+            told = f"{port} is declared {m.formal}, but each rank is given its own entry of the list: {m.formal.inner}"
+            return "HF401", told, (f"declare the port {m.formal.inner}",)
         case Kind.LIST:
             return "HF401", wired, _to_list(m)
         case Kind.DTYPE:
@@ -310,6 +319,12 @@ def _ragged(m: Mismatch) -> tuple[str, ...]:
     return (
         "pad its rows in an @hf.function, torch.nn.utils.rnn.pad_sequence(x.rows, True); or take it as Ragged[...]",
     )
+
+
+def _takes_entries(subject: Subject, m: Mismatch) -> bool:
+    """Whether the port is one of a method whose protocol gives every rank one entry of a list."""
+    signature = signature_of(subject.graph.nodes[m.node])
+    return signature is not None and signature.per_rank and not isinstance(m.actual, (ListValue, Constant))
 
 
 def _to_list(m: Mismatch) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from time import perf_counter
@@ -93,7 +93,7 @@ def read(file: Path) -> Program:
     if head is None or len(marks) != 1:
         raise ValueError(f"{file.name}: a head of three paragraphs and one mark are needed")
     [(line, marked)] = marks
-    return Program(file, *head.groups(), line, marked.partition("# <- ")[2])
+    return Program(file, head[1], head[2], head[3], line, marked.partition("# <- ")[2])
 
 
 def programs() -> list[Program]:
@@ -151,7 +151,10 @@ def _median(times: int, action: Callable[[], object]) -> float:
 
 def _as_command(program: Program) -> None:
     command = [sys.executable, "-m", "hfdsl", "check", str(program.file)]
-    subprocess.run(command, cwd=ROOT, check=False, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment)
+    if f"[{program.code}]" not in done.stdout:
+        raise RuntimeError(f"{' '.join(command)} does not report {program.code}:\n{done.stdout}{done.stderr}")
 
 
 def main() -> None:
@@ -160,11 +163,8 @@ def main() -> None:
     for program in found:
         program.experiment.check()
     milliseconds = {program.name: 1000 * _median(times, program.experiment.check) for program in found}
-    commands = {
-        program.name: _median(5, lambda program=program: _as_command(program))
-        for program in found
-        if program.name in AS_PROCESSES
-    }
+    timed = [program for program in found if program.name in AS_PROCESSES]
+    commands = {program.name: _median(5, partial(_as_command, program)) for program in timed}
     machine = f"{os.cpu_count()} shared cores, Python {platform.python_version()}, {platform.system()}"
     PAGE.write_text(render(found, milliseconds, commands, machine, times), encoding="utf-8")
     print(f"{PAGE}: {len(found)} programs")

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body, arg-type"
 """Image features in float16 are given to a model in bfloat16.
 
-Seen: https://github.com/llava-rlhf/LLaVA-RLHF/issues/12
-Elsewhere: "mat1 and mat2 must have the same dtype" in the first of 6004 steps.
+Seen: https://github.com/thu-ml/MMTrustEval/issues/3
+Elsewhere: a RuntimeError on unlike dtypes (Half and BFloat16) in the first forward pass.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The trainer looks for a role that has nearly the same name as the one that is mapped to a worker.
+"""A trainer asks for a role that is not among the mapped ones, though one looks like it.
 
 Seen: https://github.com/verl-project/verl/issues/1061
 Elsewhere: an assertion in the trainer's constructor prints the mapping's keys, in which the role seems to be.

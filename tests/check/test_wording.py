@@ -1,0 +1,105 @@
+"""Messages that a user misread: what they say now."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import hfdsl as hf
+from hfdsl import Dispatch, PerRank, f32, register
+
+
+class B(hf.Dim): ...
+
+
+class Steps(hf.Batch):
+    observations: f32[B]
+
+
+class Judged(hf.Batch):
+    advantage: f32[B, Literal[1]]
+
+
+class Flat(hf.Batch):
+    advantage: f32[B]
+
+
+class Both(hf.Batch):
+    observations: f32[B]
+    advantage: f32[B]
+
+
+class Settings:
+    """A class whose full name would fill a line."""
+
+
+class Learner(hf.Worker):
+    def __init__(self, settings: Settings, role: str) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def judge(self, steps: Steps) -> Judged: ...  # type: ignore[empty-body]
+
+    @register(Dispatch.DP_PROTO)
+    def flat(self, steps: Steps) -> Flat: ...  # type: ignore[empty-body]
+
+    @register(Dispatch.ONE_TO_ALL)
+    def memory(self) -> float: ...  # type: ignore[empty-body]
+
+    @register(Dispatch.ALL_TO_ALL)
+    def limit(self, memory: PerRank[float]) -> None: ...
+
+
+@hf.function
+def flat_loss(advantage: f32[B]) -> Flat: ...  # type: ignore[empty-body]
+
+
+@hf.function
+def column_loss(advantage: f32[B, Literal[1]]) -> Flat: ...  # type: ignore[empty-body]
+
+
+def only(report: hf.Report) -> hf.Finding:
+    [finding] = report.findings
+    return finding
+
+
+def test_two_calls_of_one_method_are_not_called_both() -> None:
+    @hf.dataflow
+    def program(steps: Steps, learner: Learner) -> Both:
+        return hf.merge(Both, steps, learner.flat(steps), learner.flat(steps))
+
+    assert only(program.check()).message.endswith("comes from two calls of 'learner.flat'")
+
+
+def test_a_trailing_one_is_told_how_to_go() -> None:
+    @hf.dataflow
+    def program(steps: Steps, learner: Learner) -> Flat:
+        return flat_loss(learner.judge(steps).advantage)  # type: ignore[arg-type]
+
+    assert only(program.check()).help[0].startswith("drop the last dim where it is made, .squeeze(-1)")
+
+
+def test_a_missing_trailing_one_is_told_how_to_come() -> None:
+    @hf.dataflow
+    def program(steps: Steps, learner: Learner) -> Flat:
+        return column_loss(learner.flat(steps).advantage)  # type: ignore[arg-type]
+
+    assert only(program.check()).help[0].startswith("add a last dim of 1 where it is made, .unsqueeze(-1)")
+
+
+def test_a_port_that_declares_the_list_of_which_it_gets_an_entry() -> None:
+    @hf.dataflow
+    def program(learner: Learner) -> None:
+        learner.limit(learner.memory())  # type: ignore[arg-type]
+
+    finding = only(program.check())
+    assert finding.code == "HF401"
+    assert "is declared PerRank[float], but each rank is given its own entry of the list: float" in finding.message
+    assert finding.help == ("declare the port float",)
+
+
+def test_a_constructor_is_shown_without_its_annotations() -> None:
+    @hf.dataflow
+    def program(steps: Steps, learner: Learner) -> Flat:
+        return learner.flat(steps)
+
+    deployment = hf.Deployment(learner=hf.place(Learner, Settings(), pool=hf.ResourcePool([1])))
+    assert "Learner(settings, role) cannot be built" in only(program.check(deployment)).message
