@@ -41,6 +41,10 @@ from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
+MOST_STEPS = 100_000
+"""A dataflow with more steps has a loop without an end, such as one that waits for a value."""
+
+
 class Symbolic(Pythonic):
     """What stands for a value while a dataflow is traced: it can be passed on, and nothing else."""
 
@@ -166,6 +170,9 @@ class Tracer:
 
     def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
         """Append a node and give its symbolic value."""
+        if len(self.nodes) >= MOST_STEPS:
+            del self.nodes[MOST_STEPS // 100 :]  # what is told is the loop; the rest of its rounds would say no more
+            raise DefinitionError("HF610", f"more than {MOST_STEPS} steps were traced: a loop here does not end")
         operands = tuple((name, self.operand(value)) for name, value in arguments.items())
         node = Node(len(self.nodes), op, operands, result, caller_span())
         self.nodes.append(node)

@@ -447,3 +447,17 @@ def test_functions_without_meaning(declare: Callable[[], Any], text: str) -> Non
     with pytest.raises(DefinitionError) as error:
         declare()
     assert str(error.value) == text
+
+
+def test_a_loop_without_an_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfdsl.graph.trace.MOST_STEPS", 1000)
+
+    @hf.dataflow
+    def program(prompts: Prompts, actor: Actor) -> Rollout:
+        while True:
+            actor.generate(prompts)
+
+    [finding] = program.check().findings
+    assert finding.code == "HF610"
+    assert "more than 1000 steps were traced: a loop here does not end" in finding.message
+    assert finding.primary.span.line == program.body.__code__.co_firstlineno + 3
