@@ -34,6 +34,7 @@ AREAS = {
     "sizes": "Batches, mini-batches, micro-batches",
     "engine": "Lengths and engines",
     "repeat": "Repeated rows",
+    "filter": "Rows whose number only a run tells",
     "whole": "Functions of the whole batch",
     "columns": "Columns",
     "wiring": "Calls and constructors",
@@ -41,6 +42,7 @@ AREAS = {
     "dtype": "Dtypes",
     "protocol": "Transfer protocols",
     "place": "Roles and GPUs",
+    "weights": "Weights in two places",
     "unused": "Work that nobody reads",
     "trace": "Values of a graph",
 }
