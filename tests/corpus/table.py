@@ -34,6 +34,7 @@ AREAS = {
     "sizes": "Batches, mini-batches, micro-batches",
     "engine": "Lengths and engines",
     "repeat": "Repeated rows",
+    "cluster": "The cluster",
     "filter": "Rows whose number only a run tells",
     "whole": "Functions of the whole batch",
     "columns": "Columns",

@@ -39,7 +39,7 @@ mesh = hf.Mesh(pp=2, dp=2, tp=6, gen_pp=1, gen_tp=2)
 experiment = hf.Experiment(
     program,
     hf.Deployment(
-        actor=hf.place(Actor, PolicyConfig(), pool=hf.ResourcePool([8, 8, 8]), mesh=mesh),
+        actor=hf.place(Actor, PolicyConfig(), pool=hf.ResourcePool([12, 12]), mesh=mesh),
         reward=hf.place(Reward, pool=hf.ResourcePool([1], use_gpu=False)),
     ),
     dims={B: 24, P: 3, R: 4},
