@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sizes import call_rows, chunks_of
+from hfdsl.check.sizes import call_rows, chunks_of, refuted
 from hfdsl.check.solving import in_words, repairs
 from hfdsl.check.subject import Subject
 from hfdsl.graph.program import RoleCall
@@ -30,7 +30,9 @@ def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
             continue
         share = chunks * registration.group
         added = -int(number) % share
-        if added:
+        if added and not any(
+            node.id == key[0] for key in refuted(subject)
+        ):  # else its rows are told to be wrong anyway
             offered = in_words(subject, repairs(subject, rows.atoms, set(), rows, share))
             yield Finding(
                 "HF317",

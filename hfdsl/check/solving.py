@@ -73,7 +73,7 @@ def _uneven(subject: Subject, broken: list[Divides]) -> Finding:
         (*first.others, *related),
         notes=(f"with {given}",) if given and shown != given else (),
     )
-    return _resized(subject, finding, sizes) or _impossible(subject, first.size.atoms) or finding
+    return _resized(subject, finding, sizes) or _impossible(subject, first.size.atoms, least=2) or finding
 
 
 def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
@@ -96,7 +96,7 @@ def requirements(subject: Subject) -> Iterator[Finding]:
             declared = imposed(subject, node, signature, text)
             finding = Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), declared)
             resized = _resized(subject, finding, repairs(subject, atoms, {(node.id, text)}))
-            yield resized or _impossible(subject, atoms) or finding
+            yield resized or _impossible(subject, atoms, least=2) or finding
         elif _misgiven(subject, names(text)):
             continue
         elif answer is Answer.UNKNOWN and (placement or (subject.deployment and isinstance(node.op, FunctionCall))):
@@ -180,14 +180,17 @@ def _on(subject: Subject, dim: type[Dim]) -> dict[Demand, Divides | Limit]:
     return found
 
 
-def _impossible(subject: Subject, atoms: Iterable[object]) -> Finding | None:
-    """The finding that no size of one of these dims meets all that is demanded of it, where that is certain."""
+def _impossible(subject: Subject, atoms: Iterable[object], least: int = 1) -> Finding | None:
+    """The finding that no size of one of these dims meets all that is demanded of it, where that is certain.
+
+    ``least``: a smaller set of demands is told as what it is, such as a requirement that fails with the sizes given.
+    """
     for dim in atoms:
         if not isinstance(dim, type) or not issubclass(dim, Dim):
             continue
         rules = _on(subject, dim)
         clash = [rules[demand] for demand in conflict(dim, list(rules))]
-        if clash:
+        if len(clash) >= max(1, least):
             others = dict.fromkeys(atom for rule in clash for atom in rule.demand.size.atoms if atom is not dim)
             given = ", ".join(f"{other} = {size}" for other, size in subject.dims.items() if other in others)
             return Finding(

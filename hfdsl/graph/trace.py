@@ -40,7 +40,6 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 
-
 MOST_STEPS = 100_000
 """A dataflow with more steps has a loop without an end, such as one that waits for a value."""
 

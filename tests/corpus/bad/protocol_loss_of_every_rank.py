@@ -22,7 +22,7 @@ class RewardModel(hf.Worker):
 
 @hf.dataflow
 def train(comparisons: Comparisons, model: RewardModel) -> float:
-    return model.training_step(comparisons)  # <- HF413
+    return model.training_step(comparisons)  # <- HF417
 
 
 experiment = hf.Experiment(

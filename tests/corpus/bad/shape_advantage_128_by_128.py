@@ -37,7 +37,7 @@ def subtract(vals_ref: f32[B], value: f32[B]) -> Advantage: ...
 @hf.dataflow
 def a2c(experience: Experience, net: Net) -> Advantage:
     predicted = net.value(experience)
-    return subtract(experience.vals_ref, predicted.value)  # <- HF210
+    return subtract(experience.vals_ref, predicted.value)  # <- HF215
 
 
 experiment = hf.Experiment(a2c, hf.Deployment(net=hf.place(Net, pool=hf.ResourcePool([1]))), dims={B: 128})

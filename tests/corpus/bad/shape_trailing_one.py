@@ -34,7 +34,7 @@ class Reinforce(hf.Worker):
 @hf.dataflow
 def reinforce(steps: Steps, critic: Critic, learner: Reinforce) -> ActorMetrics:
     judged = critic.judge(steps)
-    return learner.loss(steps.sample_log_prob, judged.advantage)  # <- HF210
+    return learner.loss(steps.sample_log_prob, judged.advantage)  # <- HF215
 
 
 pool = hf.ResourcePool([1])

@@ -60,6 +60,6 @@ experiment = hf.Experiment(
         reward=hf.place(Reward, pool=pool),
         imitator=hf.place(Imitator, PolicyConfig(), pool=pool),
     ),
-    dims={B: 5, P: 3, R: 4},
-    batches=prompts_of(5),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
 )
