@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from hfdsl.check.edits import apply
 from tests.check.random_programs import Program, load, programs
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -102,6 +103,21 @@ def test_one_mistake_is_found_alone_and_in_its_line(program: Program, random: An
     shown = f"{name} in line {wrong.number(index)}\n{wrong.source()}\n{report}"
     assert {finding.code for finding in report} == {code}, shown
     assert {finding.primary.span.line for finding in report} == {wrong.number(index)}, shown
+
+
+@settings(many, max_examples=60)
+@given(programs(), st.randoms(use_true_random=False))
+def test_every_offered_fix_mends_its_finding_and_adds_none(program: Program, random: Any) -> None:
+    found = [fault for fault in faulty(program) if "misspelt" in fault[0] or "repeated" in fault[0]]
+    assume(found)
+    name, _, wrong, _ = random.choice(found)
+    report = check(wrong)
+    fixes = [(finding, fix) for finding in report for fix in finding.fixes]
+    assert fixes or name not in ("misspelt method", "misspelt column"), str(report)
+    for finding, fix in fixes:
+        names = load(apply(wrong.source(), fix.edits))
+        mended: hf.Report = names["program"].check(names["deployment"], names["dims"])
+        assert {told(f) for f in mended} <= {told(f) for f in report} - {told(finding)}, f"{fix}\n{mended}"
 
 
 @many
