@@ -9,6 +9,7 @@ from functools import cache, reduce
 from types import new_class
 from typing import TypeAlias, TypeVar
 
+import mypy.types  # noqa: F401  # first: mypy's modules import each other in a ring
 from mypy.maptype import map_instance_to_supertype
 from mypy.type_visitor import TypeTranslator
 from mypy.types import Instance, LiteralType, Type, TypeAliasType, TypeVarId, TypeVarType, get_proper_type

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+import mypy.types  # noqa: F401  # first: mypy's modules import each other in a ring
 from mypy import errorcodes
 from mypy.errorcodes import ErrorCode
 from mypy.expandtype import expand_type
