@@ -68,6 +68,42 @@ def train(inputs: Inputs, model: Model, scale: Scale) -> tuple[Outputs, Metrics]
     return outputs, model.update(outputs)
 
 
+class Responses(hf.Batch):
+    """Rows of unlike lengths, a column that need not be there, and which rows go on."""
+
+    tokens: hf.i64[B, hf.Ragged[R]]
+    keep: hf.bool_[B]
+    bonus: f32[B] | None = None
+
+
+class Writer(hf.Worker):
+    def __init__(self, with_bonus: bool) -> None:
+        self.with_bonus = with_bonus
+
+    @register(Dispatch.DP_PROTO)
+    def write(self, inputs: Inputs) -> Responses:
+        lengths = inputs.x.tensor[:, 0].long() % 4
+        tokens: hf.i64[B, hf.Ragged[R]] = hf.i64([torch.arange(int(n), device=device()) for n in lengths])
+        bonus: f32[B] | None = f32(inputs.x.tensor[:, 0].to(device())) if self.with_bonus else None
+        return Responses(tokens=tokens, keep=(lengths > 1).to(device()), bonus=bonus)
+
+
+class Reader(hf.Worker):
+    @register(Dispatch.DP_PROTO, pad="repeat_last")
+    def read(self, responses: Responses) -> Outputs:
+        sums = torch.stack([row.sum() for row in responses.tokens.rows]) if len(responses) else torch.zeros(0)
+        bonus = responses.bonus.tensor if responses.bonus is not None else torch.zeros(len(responses))
+        on_gpu = torch.full((len(responses),), float(responses.tokens.rows[0].is_cuda) if len(responses) else 0.0)
+        columns = [column.to(device()).float() for column in (sums, bonus, on_gpu, on_gpu)]
+        return Outputs(y=torch.stack(columns, 1))
+
+
+@hf.dataflow
+def read_kept(inputs: Inputs, writer: Writer, reader: Reader) -> Outputs:
+    responses = writer.write(inputs)
+    return reader.read(hf.filter(responses, responses.keep))
+
+
 class Accumulator(hf.Worker):
     """The class of the field's notebooks, on whatever device there is."""
 

@@ -54,6 +54,24 @@ def test_a_plan_on_gpus_gives_what_it_gives_here(gpu_cluster: Any, ranks: int, c
         assert metrics.device.value == 1  # the column came back onto the GPU, whichever process made it
 
 
+@pytest.mark.parametrize("with_bonus", [True, False])
+@pytest.mark.parametrize("colocate", [True, False])
+def test_filtered_ragged_and_optional_columns_on_gpus(gpu_cluster: Any, colocate: bool, with_bonus: bool) -> None:
+    def placed(use_gpu: bool) -> hf.Deployment:
+        pool = hf.ResourcePool([GPUS], use_gpu=use_gpu)
+        writer = hf.place(p.Writer, with_bonus, pool=pool)
+        return hf.Deployment(writer=writer, reader=hf.place(p.Reader, pool=pool, colocate=colocate))
+
+    given, dims = p.Inputs(x=torch.arange(8.0)[:, None].expand(8, 4).contiguous()), {p.B: 8, p.R: 4}
+    with p.read_kept.compile(placed(False), dims).launch("local") as running:
+        expected = running.step(given).y.tensor.cpu()
+    with p.read_kept.compile(placed(True), dims).launch("ray", timeout=120) as running:
+        y = running.step(given).y.tensor.cpu()
+    torch.testing.assert_close(y[:, :2], expected[:, :2])
+    assert y[:, 0].tolist() == [1.0, 3.0, 1.0, 3.0]
+    assert y[:, 2].tolist() == [1.0] * 4  # the rows came back onto the GPU
+
+
 def test_the_imperative_layer_on_gpus(gpu_cluster: Any) -> None:
     with RayResourcePool([GPUS]) as pool, RayWorkerGroup(pool, RayClassWithInitArgs(p.Accumulator, x=2)) as group:
         assert group.execute_all_sync("add", x=[1] * GPUS) == [float(rank + 3) for rank in range(GPUS)]
