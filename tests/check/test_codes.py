@@ -76,11 +76,8 @@ def test_the_wrong_snippet_shows_the_code_and_the_right_one_does_not(code: str) 
 
 def outcome(snippet: str, code: str) -> set[str]:
     """The codes that a snippet raises, or that a check of its dataflow finds with its ``deployment`` and ``dims``."""
-    file = f"<{code}.md, {hash(snippet)}>"
-    linecache.cache[file] = (len(snippet), None, snippet.splitlines(keepends=True), file)
-    names: dict[str, Any] = {name: getattr(prelude, name) for name in prelude.__all__} | {"__name__": prelude.__name__}
     try:
-        exec(compile(snippet, file, "exec"), names)  # noqa: S102  # our own pages
+        names = run(snippet, code)
     except HfError as error:
         return {error.code}
     except AssertionError:
@@ -89,6 +86,15 @@ def outcome(snippet: str, code: str) -> set[str]:
         flow.check(names.get("deployment"), names.get("dims", {}), names.get("cluster")) for flow in flows(names)
     ]
     return {found for report in reports for found in report.codes}
+
+
+def run(snippet: str, code: str) -> dict[str, Any]:
+    """The names that a snippet makes; its text is where messages look for it."""
+    file = f"<{code}.md, {hash(snippet)}>"
+    linecache.cache[file] = (len(snippet), None, snippet.splitlines(keepends=True), file)
+    names: dict[str, Any] = {name: getattr(prelude, name) for name in prelude.__all__} | {"__name__": prelude.__name__}
+    exec(compile(snippet, file, "exec"), names)  # noqa: S102  # our own pages
+    return names
 
 
 def flows(names: dict[str, Any]) -> list[Dataflow[Any, Any]]:

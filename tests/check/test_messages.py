@@ -1,4 +1,4 @@
-"""The whole text of some reports, as people read it; ``HFDSL_UPDATE=1`` writes the expected texts anew."""
+"""The whole text of every report and error, as people read it; ``HFDSL_UPDATE=1`` writes the expected texts anew."""
 
 from __future__ import annotations
 
@@ -10,51 +10,55 @@ from typing import Any
 
 import pytest
 
+from hfdsl.check.codes import CODES
+from hfdsl.errors import HfError
+from tests.check.pages import read
+from tests.check.test_codes import run
+from tests.check.test_fixtures import BAD, NOT_BY_A_CHECK
+
 HERE = Path(__file__).parent
-MESSAGES = {
-    "definition": "fixtures.hf104_bad",
-    "column": "fixtures.hf201_bad",
-    "record": "fixtures.hf204_bad",
-    "computation": "fixtures.hf208_bad",
-    "dim": "fixtures.hf210_bad",
-    "rows": "fixtures.hf212_bad",
-    "ragged": "fixtures.hf214_bad",
-    "dtype": "fixtures.hf220_bad",
-    "optional": "fixtures.hf231_bad",
-    "absent": "fixtures.hf231_absent_bad",
-    "open_size": "fixtures.hf319_bad",
-    "broadcast": "fixtures.hf215_bad",
-    "crossed": "fixtures.hf230_bad",
-    "outsider": "fixtures.hf607_bad",
-    "sent": "fixtures.hf802_bad",
-    "requirement": "fixtures.hf322_bad",
-    "kinds": "fixtures.hf401_bad",
-    "collect": "fixtures.hf405_bad",
-    "mesh_and_pool": "fixtures.hf501_bad",
-    "place": "fixtures.hf507_bad",
-    "cluster": "fixtures.hf502_bad",
-    "tensor_group": "fixtures.hf503_bad",
-    "gpu_memory": "fixtures.hf504_gib_bad",
-    "model": "fixtures.hf512_bad",
+REPORTS = {name.removesuffix("_bad"): f"fixtures.{name}" for name in BAD} | {
     "row_arithmetic": "joint_rows",
     "all_at_once": "many_mistakes",
 }
+RAISED = [code.lower() for code in CODES if code in NOT_BY_A_CHECK and read(code).runs]
+"""The codes that the failing program of their page raises by itself."""
 
 
 def rendered(module: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(HERE.parents[1])  # paths are told from here
     program: Any = importlib.import_module(f"tests.check.{module}")
-    return re.sub(r"\d+\.\d ms\)$", "? ms)", str(program.report())) + "\n"
+    return steady(str(program.report()))
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_the_text_of_a_report(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, text = HERE / "messages" / f"{name}.txt", rendered(MESSAGES[name], monkeypatch)
+def steady(text: str) -> str:
+    """The text without what differs from run to run: times, addresses, and the random numbers of a fixture."""
+    text = re.sub(r"\d+\.\d ms\)$", "? ms)", text)
+    text = re.sub(r"takes \d+ the first time, and \d+ the second", "takes ? the first time, and ? the second", text)
+    return re.sub(r"0x[0-9a-f]{6,}", "0x?", text) + "\n"
+
+
+def expected(name: str, text: str) -> str:
+    file = HERE / "messages" / f"{name}.txt"
     if os.environ.get("HFDSL_UPDATE"):
-        expected.parent.mkdir(exist_ok=True)
-        expected.write_text(text, encoding="utf-8")
-    assert text == expected.read_text("utf-8")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return file.read_text("utf-8")
 
 
-def test_every_expected_text_is_of_a_report() -> None:
-    assert sorted(file.stem for file in (HERE / "messages").glob("*.txt")) == sorted(MESSAGES)
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_text_of_a_report(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = rendered(REPORTS[name], monkeypatch)
+    assert text == expected(name, text)
+
+
+@pytest.mark.parametrize("code", RAISED)
+def test_the_text_of_an_error(code: str) -> None:
+    with pytest.raises(HfError) as raised:
+        run(read(code.upper()).wrong, code)
+    text = steady(str(raised.value))
+    assert text == expected(code, text)
+
+
+def test_every_expected_text_is_of_a_report_or_error() -> None:
+    assert sorted(file.stem for file in (HERE / "messages").glob("*.txt")) == sorted({*REPORTS, *RAISED})
