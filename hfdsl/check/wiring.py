@@ -11,7 +11,7 @@ from hfdsl.check.filtered import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
 from hfdsl.check.subject import Subject, signature_of
-from hfdsl.graph.infer import ListValue, Mismatch, RecordValue
+from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.signatures import ListType, RecordType
@@ -322,9 +322,10 @@ def _ragged(m: Mismatch) -> tuple[str, ...]:
 
 
 def _takes_entries(subject: Subject, m: Mismatch) -> bool:
-    """Whether the port is one of a method whose protocol gives every rank one entry of a list."""
+    """Whether a port is declared as a list where its protocol gives every rank one entry of a list already."""
     signature = signature_of(subject.graph.nodes[m.node])
-    return signature is not None and signature.per_rank and not isinstance(m.actual, (ListValue, Constant))
+    port = signature.port(m.port) if signature is not None and signature.per_rank else None
+    return port is not None and port.type == m.formal
 
 
 def _to_list(m: Mismatch) -> tuple[str, ...]:

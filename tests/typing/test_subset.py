@@ -22,6 +22,9 @@ ARGUED = {
     # a check names the declaration that is wrong; a type checker each use of it
     ("hf102_bad.py", "actor.score(prompts.ids)"): "the column it is wired to has no dtype: told there",
     ("hf104_result_bad.py", "return centre(actor.score(prompts))"): "the method has no result type: told there",
+    ("hf108_record_bad.py", "values: hf.f32[B, n]"): "told at the record that has the column",
+    ("hf121_bad.py", "return reward.score(prompts)"): "the method is a coroutine: told there",
+    ("hf121_generator_bad.py", "return reward.score(prompts)"): "the method is a generator: told there",
     ("hf109_bad.py", "return actor.score(prompts)"): "the annotation of the port is not readable: told there",
     # Python's own
     ("wirings.py", "result: Rollout = prompts"): "an annotated name is never wired anywhere",
