@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from hfdsl.check.repairs import Choice, Demand
-from hfdsl.check.sizes import Divides, Limit, constraints, limits, undivided
+from hfdsl.check.constraints import Divides, Limit, constraints, limits, undivided
+from hfdsl.check.repair.search import Choice, Demand
 from hfdsl.check.subject import Subject
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.spans import Span

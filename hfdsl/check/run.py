@@ -8,29 +8,28 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check import (
+from hfdsl.check.findings import Finding, Label, Report, order
+from hfdsl.check.rules import (
+    classes,
     collects,
     crossed,
     definitions,
     filtered,
-    lowering,
+    given,
     memory,
-    models,
     padding,
     placements,
     presence,
     repeatable,
     resources,
     results,
+    sending,
     sizes,
-    solving,
     state,
     tensor_groups,
-    told,
     wiring,
 )
-from hfdsl.check.bindings import across
-from hfdsl.check.findings import Finding, Label, Report, order
+from hfdsl.check.several import across
 from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
@@ -41,7 +40,7 @@ from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
-    from hfdsl.check.trials import Trials
+    from hfdsl.check.repair.trials import Trials
 
 PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     definitions.results_are_bound,
@@ -56,14 +55,14 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     presence.provisions_are_right,
     presence.tests_of_columns,
     presence.returned_columns,
-    solving.row_arithmetic,
-    sizes.filtered_rows,
+    sizes.row_arithmetic,
+    filtered.filtered_rows,
     filtered.enough_rows,
     sizes.rows_split_alike,
-    sizes.whole_sizes,
-    sizes.dims_are_known,
-    told.row_dims_are_told,
-    solving.requirements,
+    given.whole_sizes,
+    given.dims_are_known,
+    given.row_dims_are_told,
+    sizes.requirements,
     padding.pad_rows_count_for_nothing,
     placements.roles_have_places,
     placements.meshes_fill_pools,
@@ -74,11 +73,11 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     placements.results_can_be_joined,
     collects.lists_fit_ranks,
     state.weights_are_fresh,
-    models.classes_fit_meshes,
+    classes.classes_fit_meshes,
     resources.pools_fit_cluster,
     memory.memory_fits_gpus,
     tensor_groups.tensor_groups_stay,
-    lowering.values_can_be_sent,
+    sending.values_can_be_sent,
 )
 
 
@@ -132,7 +131,7 @@ def judge(subject: Subject, start: float) -> Report:
 
     @cache
     def trials() -> Trials:
-        from hfdsl.check.trials import Trials  # late: a program without findings needs no repairs
+        from hfdsl.check.repair.trials import Trials  # late: a program without findings needs no repairs
 
         return Trials(subject, _ask)
 

@@ -24,7 +24,7 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size, constant
 
 if TYPE_CHECKING:
-    from hfdsl.check.trials import Trials
+    from hfdsl.check.repair.trials import Trials
 
 EVERYTHING = "<dims>"
 """The key of what was given for ``dims`` where it is no mapping."""

@@ -8,11 +8,11 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check.bindings import refused
+from hfdsl.check.constraints import argument_rows, row_ratio
 from hfdsl.check.findings import CheckError, Report
-from hfdsl.check.presence import provided
+from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import examine, judge
-from hfdsl.check.sizes import argument_rows, row_ratio
+from hfdsl.check.several import refused
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups

@@ -7,10 +7,9 @@ from itertools import chain
 from typing import Any
 
 from hfdsl.check.findings import Severity
-from hfdsl.check.sizes import rows_split_alike
-from hfdsl.check.solving import requirements, row_arithmetic
+from hfdsl.check.rules.sizes import requirements, row_arithmetic, rows_split_alike
+from hfdsl.check.rules.wiring import mismatches
 from hfdsl.check.subject import Subject
-from hfdsl.check.wiring import mismatches
 from hfdsl.errors import SizeError
 from hfdsl.plan.plan import Plan
 

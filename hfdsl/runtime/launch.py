@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping
 
-from hfdsl.check.lowering import unsendable_values
+from hfdsl.check.rules.sending import unsendable_values
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.local import LocalBackend

@@ -16,8 +16,8 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import Any
 
-from hfdsl.check import edits
 from hfdsl.check.findings import Finding, Fix
+from hfdsl.check.repair import edits
 from hfdsl.tools.checking import Outcome, Question, outcomes
 
 

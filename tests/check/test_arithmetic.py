@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
 from hfdsl.check.findings import Report
-from hfdsl.check.repairs import Demand, Search, conflict
+from hfdsl.check.repair.search import Demand, Search, conflict
 from hfdsl.types.dims import constant, size
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hfdsl.check.edits import apply
 from hfdsl.check.findings import Finding, Fix, Report
+from hfdsl.check.repair.edits import apply
 from tests.check.test_fixtures import BAD, FIXTURES
 from tests.check.test_fixtures import report as report_of
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl.check.demand import UNITS, demands, room_for
+from hfdsl.check.capacity import UNITS, demands, room_for
 from hfdsl.errors import HfError, ResourceError, RoleError, WiringError
 from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p

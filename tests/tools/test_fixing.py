@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hfdsl.check.edits import overlap
 from hfdsl.check.findings import Edit
+from hfdsl.check.repair.edits import overlap
 from hfdsl.graph.spans import Span
 from hfdsl.tools import fixing, output
 from hfdsl.tools.cli import main

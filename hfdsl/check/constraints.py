@@ -1,20 +1,18 @@
-"""Sizes: do the rows work out everywhere? All constraints are collected first and solved together."""
+"""Constraints: what every node of a program demands of its rows, by a split, a group or a requirement."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain
 from math import lcm
 from typing import TypeAlias
 
 from hfdsl.check.arithmetic import Terms, divisibility, limit
-from hfdsl.check.filtered import filtered, unknown_rows
-from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repairs import Demand
+from hfdsl.check.findings import Label
+from hfdsl.check.repair.search import Demand
 from hfdsl.check.requirements import Known, holds, names
-from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, row_dims, signature_of
+from hfdsl.check.subject import Subject, dims_of, row_dims, signature_of
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall
@@ -22,7 +20,7 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.placement import faults
 from hfdsl.protocols.register import requirements_of
 from hfdsl.types.columns import ColumnSpec, ObjSpec
-from hfdsl.types.dims import Answer, Dim, Size, atom_size, constant
+from hfdsl.types.dims import Answer, Kept, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
 
 
@@ -106,6 +104,11 @@ def row_ratio(rows: Size, first: Size) -> Fraction | None:
     return (rows / first).value if len(first.terms) == 1 else None
 
 
+def filtered(size: Size) -> bool:
+    """Whether only a run tells this size."""
+    return any(isinstance(atom, Kept) for atom in size.atoms)
+
+
 def rows_are_alike(subject: Subject, one: Size, other: Size) -> Answer:
     """Whether two numbers of rows are the same with the given sizes; what a filter keeps is as many as nothing else."""
     one, other = subject.known(one), subject.known(other)
@@ -113,39 +116,8 @@ def rows_are_alike(subject: Subject, one: Size, other: Size) -> Answer:
     return Answer.REFUTED if answer is Answer.UNKNOWN and (filtered(one) or filtered(other)) else answer
 
 
-def rows_split_alike(subject: Subject) -> Iterator[Finding]:
-    """Arguments of one call are cut alike: a row of one must go with the same rows of the others."""
-    for node in subject.graph.nodes:
-        chunks = chunks_of(subject, node)
-        if chunks is None:
-            continue
-        (first, rows), *others = argument_rows(subject, node).items() or [("", constant(1))]
-        for port, size in others:
-            ratio = row_ratio(size, rows)
-            alike = rows_are_alike(subject, size, rows)
-            if alike is Answer.PROVED or (ratio is not None and not _pads(node)):
-                continue
-            if ratio is None and alike is Answer.UNKNOWN:
-                open_ = dict.fromkeys((*subject.known(size).atoms, *subject.known(rows).atoms))
-                yield Finding(
-                    "HF319",
-                    f"cannot decide before launch whether '{node.label}' can split its arguments alike: port '{port}' "
-                    f"has {size} rows and port '{first}' has {rows}",
-                    Label(node.span, f"for a split over {chunks} chunks"),
-                    help=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in open_)}}}",),
-                )
-            else:
-                why = "padding keeps no such pairs" if ratio is not None else "which rows belong together is unknown"
-                yield Finding(
-                    "HF420",
-                    f"'{node.label}' splits its arguments over {chunks} chunks, but port '{port}' has {size} rows and "
-                    f"port '{first}' has {rows}: {why}",
-                    Label(node.span),
-                    help=("give both the same row dim, or place the role on one rank",),
-                )
-
-
-def _pads(node: Node) -> bool:
+def pads(node: Node) -> bool:
+    """Whether a call's method is registered with padding."""
     registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
     return registration is not None and registration.pad is not None
 
@@ -274,7 +246,7 @@ def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[t
     texts = requirements_of(signature.body)
     if not texts:
         return
-    chunks = None if _pads(node) else chunks_of(subject, node)
+    chunks = None if pads(node) else chunks_of(subject, node)
     dims = dims_of_call(subject, node)
     terms = Terms(dims, known_names(subject, node), call_rows(subject, node), chunks or 1)
     built = subject.config(node) is not None
@@ -313,12 +285,6 @@ def known_names(subject: Subject, node: Node) -> Known:
     return Known(sizes, subject.placement(node), isinstance(node.op, RoleCall), subject.config(node) or {})
 
 
-def filtered_rows(subject: Subject) -> Iterator[Finding]:
-    """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding."""
-    if any(isinstance(node.op, Filter) for node in subject.graph.nodes):
-        yield from unknown_rows(subject, constraints(subject))
-
-
 Key: TypeAlias = tuple[object, ...]
 
 
@@ -334,39 +300,6 @@ def refuted(subject: Subject) -> set[Key]:
         if m.expected and m.found and rows_are_alike(subject, m.expected, m.found) is Answer.REFUTED:
             keys.add((m.node, m.port))
     return keys
-
-
-def whole_sizes(subject: Subject) -> Iterator[Finding]:
-    """A size is a whole number of at least 1, given for a dim."""
-    for dim, number in subject.odd.items():
-        if dim == EVERYTHING:
-            message = f"dims= takes a dict of dim classes with their sizes, got {number!r}"
-        elif isinstance(dim, type) and issubclass(dim, Dim):
-            message = f"size {dim} = {number!r} is not a whole number of at least 1"
-        else:
-            message = f"dims= takes dim classes with their sizes, got {dim!r}: {number!r}"
-        yield Finding("HF302", message, Label(subject.asked))
-
-
-def dims_are_known(subject: Subject) -> Iterator[Finding]:
-    """A size is given for a dim that the program names: in a record, or in a signature or requirement of its roles."""
-    if not subject.dims or subject.graph.misuses:
-        return
-    signatures = list(program_signatures(subject))
-    there = dict.fromkeys(chain(input_dims(subject), *map(dims_of, signatures)))
-    required = {name for s in signatures for text in requirements_of(s.body) for name in names(text)}
-    required -= {dim.__name__ for dim in there}  # another class of the same name is the mistake that is looked for
-    for dim, number in subject.dims.items():
-        if dim not in there and dim.__name__ not in required:
-            same = any(other.__name__ == dim.__name__ for other in there)
-            listed = ", ".join(other.__name__ for other in there) or "none"
-            yield Finding(
-                "HF305",
-                f"size {dim} = {number} is given, but '{subject.graph.name}' does not have "
-                + (f"this dim: its '{dim}' is another class of that name" if same else "a dim of that name"),
-                Label(subject.asked),
-                help=(f"its dims: {listed}",),
-            )
 
 
 def undivided(subject: Subject) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:

@@ -6,9 +6,9 @@ import reprlib
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from hfdsl.check import presence, shapes
-from hfdsl.check.filtered import filtered
+from hfdsl.check.constraints import filtered
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.rules import presence, shapes
 from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.infer import Mismatch, RecordValue
@@ -186,7 +186,7 @@ def misuses(subject: Subject) -> Iterator[Finding]:
 def _nearest(subject: Subject, finding: Finding, misuse: Misuse) -> Finding:
     if subject.trials is None:
         return finding
-    from hfdsl.check.fixes import named
+    from hfdsl.check.repair.fixes import named
 
     return named(subject.trials(), finding, misuse)
 
@@ -356,7 +356,7 @@ def _repeated(subject: Subject, finding: Finding, m: Mismatch) -> Finding:
     """Where one side has a whole number of times the rows of the other, the other can be repeated."""
     if subject.trials is None or m.expected is None or m.found is None:
         return finding
-    from hfdsl.check.fixes import repeated
+    from hfdsl.check.repair.fixes import repeated
 
     want, have = subject.known(m.expected), subject.known(m.found)
     factor = (have / want).value if len(want.terms) == 1 else None

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
+from hfdsl.check.constraints import known_names
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.requirements import config_fields, holds, names
-from hfdsl.check.sizes import known_names
 from hfdsl.check.sources import return_span, source_text, tested_for_none
 from hfdsl.check.subject import Subject, dims_of, signature_of
 from hfdsl.errors import DefinitionError

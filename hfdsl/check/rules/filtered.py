@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
+from hfdsl.check.constraints import Divides, constraints, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.subject import Subject
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, Node, RoleCall, Take
 from hfdsl.types.dims import Answer, Kept, Size
 
-if TYPE_CHECKING:
-    from hfdsl.check.sizes import Divides
+
+def filtered_rows(subject: Subject) -> Iterator[Finding]:
+    """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding."""
+    if any(isinstance(node.op, Filter) for node in subject.graph.nodes):
+        yield from _unknown_rows(subject, constraints(subject))
 
 
-def filtered(size: Size) -> bool:
-    """Whether only a run tells this size."""
-    return any(isinstance(atom, Kept) for atom in size.atoms)
-
-
-def unknown_rows(subject: Subject, demands: Iterable[Divides]) -> Iterator[Finding]:
+def _unknown_rows(subject: Subject, demands: Iterable[Divides]) -> Iterator[Finding]:
     """The demands on rows that only a run tells: one finding for all that is demanded of what a filter keeps."""
     told: dict[tuple[Kept, ...], list[Divides]] = {}
     for demand in demands:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from hfdsl.check import edits
 from hfdsl.check.findings import Edit, Finding, Fix
+from hfdsl.check.repair import edits
+from hfdsl.check.repair.trials import Trials
 from hfdsl.check.requirements import Known, holds, names
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject, signature_of
-from hfdsl.check.trials import Trials
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Misuse, MisuseKind, Node, Ref

@@ -7,13 +7,13 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from hfdsl.check.alternatives import changed, works
-from hfdsl.check.demand import UNITS, Demand, Demands, Room, demands, has_room, room_for, shape, words
+from hfdsl.check.capacity import UNITS, Demand, Demands, Room, demands, has_room, room_for, shape, words
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.memory import overfull
-from hfdsl.check.models import spelled
+from hfdsl.check.repair.alternatives import changed, works
+from hfdsl.check.rules.classes import spelled
+from hfdsl.check.rules.memory import overfull
+from hfdsl.check.rules.tensor_groups import crossings
 from hfdsl.check.subject import Subject
-from hfdsl.check.tensor_groups import crossings
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.packing import too_many
 from hfdsl.deploy.pools import ResourcePool

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
-from hfdsl.check.alternatives import changed
-from hfdsl.check.demand import has_room, shape, slots_in_use, words
+from hfdsl.check.capacity import has_room, shape, slots_in_use, words
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.alternatives import changed
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.memory import GpuMemory

@@ -1,4 +1,4 @@
-"""Solving: what the sizes of a program upset, the sizes that mend it, and what no size can satisfy."""
+"""Sizes: do the rows work out everywhere? What given sizes upset, the sizes that mend it, and what no size satisfies."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from hfdsl.check.filtered import filtered
-from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repairs import Demand, Search, conflict
-from hfdsl.check.requirements import names
-from hfdsl.check.sizes import (
+from hfdsl.check.constraints import (
     Divides,
     Key,
     Limit,
+    argument_rows,
+    chunks_of,
     constraints,
     dims_of_call,
+    filtered,
     imposed,
     known_names,
     limits,
+    pads,
     refuted,
+    row_ratio,
+    rows_are_alike,
     undivided,
 )
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.search import Demand, Search, conflict
+from hfdsl.check.requirements import names
+from hfdsl.check.rules.given import untold
 from hfdsl.check.subject import EVERYTHING, Subject
-from hfdsl.check.told import untold
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import FunctionCall
 from hfdsl.graph.signatures import Signature
@@ -128,7 +133,7 @@ def repairs(
 def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str) -> Finding:
     if subject.trials is None:
         return finding
-    from hfdsl.check.fixes import calls_of, required
+    from hfdsl.check.repair.fixes import calls_of, required
 
     known = [known_names(subject, node) for node in calls_of(subject, signature)]
     return required(subject.trials(), finding, signature, text, known)
@@ -148,7 +153,7 @@ def _resized(subject: Subject, finding: Finding, sizes: dict[type[Dim], tuple[in
     helped = replace(finding, help=help_)
     if subject.trials is None:
         return helped
-    from hfdsl.check.fixes import resized
+    from hfdsl.check.repair.fixes import resized
 
     return resized(subject.trials(), helped, sizes)
 
@@ -201,3 +206,35 @@ def _impossible(subject: Subject, atoms: Iterable[object], least: int = 1) -> Fi
                 notes=(f"with {given}",) if given else (),
             )
     return None
+
+
+def rows_split_alike(subject: Subject) -> Iterator[Finding]:
+    """Arguments of one call are cut alike: a row of one must go with the same rows of the others."""
+    for node in subject.graph.nodes:
+        chunks = chunks_of(subject, node)
+        if chunks is None:
+            continue
+        (first, rows), *others = argument_rows(subject, node).items() or [("", constant(1))]
+        for port, size in others:
+            ratio = row_ratio(size, rows)
+            alike = rows_are_alike(subject, size, rows)
+            if alike is Answer.PROVED or (ratio is not None and not pads(node)):
+                continue
+            if ratio is None and alike is Answer.UNKNOWN:
+                open_ = dict.fromkeys((*subject.known(size).atoms, *subject.known(rows).atoms))
+                yield Finding(
+                    "HF319",
+                    f"cannot decide before launch whether '{node.label}' can split its arguments alike: port '{port}' "
+                    f"has {size} rows and port '{first}' has {rows}",
+                    Label(node.span, f"for a split over {chunks} chunks"),
+                    help=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in open_)}}}",),
+                )
+            else:
+                why = "padding keeps no such pairs" if ratio is not None else "which rows belong together is unknown"
+                yield Finding(
+                    "HF420",
+                    f"'{node.label}' splits its arguments over {chunks} chunks, but port '{port}' has {size} rows and "
+                    f"port '{first}' has {rows}: {why}",
+                    Label(node.span),
+                    help=("give both the same row dim, or place the role on one rank",),
+                )

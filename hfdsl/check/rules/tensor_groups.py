@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from hfdsl.check.alternatives import works
-from hfdsl.check.demand import shape
+from hfdsl.check.capacity import shape
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.models import spelled
+from hfdsl.check.repair.alternatives import works
+from hfdsl.check.rules.classes import spelled
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sendable import unsendable
+from hfdsl.check.rules.sendable import unsendable
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.deploy.deployment import Deployment, Placement

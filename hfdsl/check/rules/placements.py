@@ -80,7 +80,7 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
 def _filled(subject: Subject, finding: Finding, role: str) -> Finding:
     if subject.trials is None:
         return finding
-    from hfdsl.check.fixes import filled
+    from hfdsl.check.repair.fixes import filled
 
     return filled(subject.trials(), finding, role)
 
@@ -88,7 +88,7 @@ def _filled(subject: Subject, finding: Finding, role: str) -> Finding:
 def _renamed(subject: Subject, finding: Finding, old: str, new: str) -> Finding:
     if subject.trials is None:
         return finding
-    from hfdsl.check.fixes import role_renamed
+    from hfdsl.check.repair.fixes import role_renamed
 
     return role_renamed(subject.trials(), finding, old, new)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hfdsl.check.constraints import call_rows, chunks_of, refuted
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sizes import call_rows, chunks_of, refuted
-from hfdsl.check.solving import in_words, repairs
+from hfdsl.check.rules.sizes import in_words, repairs
 from hfdsl.check.subject import Subject
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, StaticType

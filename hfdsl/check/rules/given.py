@@ -1,18 +1,21 @@
-"""Told sizes: which dims a run knows, from the sizes that are given and from its inputs."""
+"""Given sizes: is each a size of a dim that the program has, and do they and the inputs tell a run all it must know?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
+from hfdsl.check.constraints import argument_rows
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sizes import argument_rows
-from hfdsl.check.subject import Subject
+from hfdsl.check.requirements import names
+from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures
 from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import Input, Node, RoleCall
+from hfdsl.protocols.register import requirements_of
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
-from hfdsl.types.dims import Kept, Size, atom_size, solve
+from hfdsl.types.dims import Dim, Kept, Size, atom_size, solve
 
 
 def told(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
@@ -64,3 +67,36 @@ def row_dims_are_told(subject: Subject) -> Iterator[Finding]:
             Label(subject.graph.nodes[node].span),
             help=(f"give the size: dims={{{dim.__name__}: ...}}",) if isinstance(dim, type) else (),
         )
+
+
+def whole_sizes(subject: Subject) -> Iterator[Finding]:
+    """A size is a whole number of at least 1, given for a dim."""
+    for dim, number in subject.odd.items():
+        if dim == EVERYTHING:
+            message = f"dims= takes a dict of dim classes with their sizes, got {number!r}"
+        elif isinstance(dim, type) and issubclass(dim, Dim):
+            message = f"size {dim} = {number!r} is not a whole number of at least 1"
+        else:
+            message = f"dims= takes dim classes with their sizes, got {dim!r}: {number!r}"
+        yield Finding("HF302", message, Label(subject.asked))
+
+
+def dims_are_known(subject: Subject) -> Iterator[Finding]:
+    """A size is given for a dim that the program names: in a record, or in a signature or requirement of its roles."""
+    if not subject.dims or subject.graph.misuses:
+        return
+    signatures = list(program_signatures(subject))
+    there = dict.fromkeys(chain(input_dims(subject), *map(dims_of, signatures)))
+    required = {name for s in signatures for text in requirements_of(s.body) for name in names(text)}
+    required -= {dim.__name__ for dim in there}  # another class of the same name is the mistake that is looked for
+    for dim, number in subject.dims.items():
+        if dim not in there and dim.__name__ not in required:
+            same = any(other.__name__ == dim.__name__ for other in there)
+            listed = ", ".join(other.__name__ for other in there) or "none"
+            yield Finding(
+                "HF305",
+                f"size {dim} = {number} is given, but '{subject.graph.name}' does not have "
+                + (f"this dim: its '{dim}' is another class of that name" if same else "a dim of that name"),
+                Label(subject.asked),
+                help=(f"its dims: {listed}",),
+            )

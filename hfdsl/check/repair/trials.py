@@ -14,8 +14,8 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
-from hfdsl.check.edits import apply
 from hfdsl.check.findings import Edit, Finding
+from hfdsl.check.repair.edits import apply
 from hfdsl.check.subject import Subject
 from hfdsl.errors import HfError
 from hfdsl.graph.infer import infer

@@ -7,8 +7,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+from hfdsl.check.constraints import refuted
 from hfdsl.check.requirements import Known, config_fields, holds
-from hfdsl.check.sizes import refuted
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from hfdsl.check.alternatives import known_of, unmet, works
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.alternatives import known_of, unmet, works
 from hfdsl.check.requirements import MESH_SIZES, config_fields, holds, names, remainder
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
