@@ -5,24 +5,17 @@ from hfdsl.deploy.cluster import Cluster, Nodes
 from hfdsl.deploy.deployment import Deployment, Placement, place
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.deploy.pools import ResourcePool
-from hfdsl.errors import (
-    DefinitionError,
-    HfError,
-    ProtocolError,
-    ResourceError,
-    RoleError,
-    SizeError,
-    WiringError,
-)
+from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError, RoleError, SizeError, WiringError
 from hfdsl.graph.dataflow import Dataflow, dataflow
 from hfdsl.graph.operations import fill, filter, function, merge, minibatches, present, repeat, sync, take  # noqa: A004  # hf.filter
 from hfdsl.protocols.call import Call, current_call
+from hfdsl.protocols.conditions import provides, requires
 from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.placement import At, Partial, Replicated, Sharded, Varying
 from hfdsl.protocols.protocol import Protocol
-from hfdsl.protocols.register import provides, register, requires
+from hfdsl.protocols.register import register
 from hfdsl.protocols.state import exports, loads, reads, writes
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch

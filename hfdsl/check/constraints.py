@@ -17,8 +17,8 @@ from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
+from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
-from hfdsl.protocols.register import requirements_of
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Answer, Kept, Size, atom_size, constant
 from hfdsl.types.rows import Grouped

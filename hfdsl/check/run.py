@@ -17,6 +17,7 @@ from hfdsl.check.rules import (
     filtered,
     given,
     memory,
+    misuses,
     padding,
     placements,
     presence,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     definitions.results_are_bound,
     definitions.records_name_dims,
-    wiring.misuses,
+    misuses.misuses,
     wiring.mismatches,
     wiring.unused,
     results.results,

@@ -12,8 +12,8 @@ from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.spans import caller_span
 from hfdsl.graph.trace import active_tracer
+from hfdsl.protocols.conditions import PROVISIONS, REQUIREMENTS
 from hfdsl.protocols.filtering import kept_rows, taken_rows
-from hfdsl.protocols.register import PROVISIONS, REQUIREMENTS
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema

@@ -11,7 +11,8 @@ from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 
 if TYPE_CHECKING:
-    from hfdsl.graph.trace import Symbolic, Tracer
+    from hfdsl.graph.symbolic import Symbolic
+    from hfdsl.graph.trace import Tracer
 
 _BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),

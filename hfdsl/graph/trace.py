@@ -31,9 +31,9 @@ from hfdsl.graph.program import (
     RoleCall,
     Take,
 )
-from hfdsl.graph.pythonic import Pythonic, PythonicRole
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, deferred, role_signature, type_hints
 from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
+from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
@@ -42,82 +42,6 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 MOST_STEPS = 100_000
 """A dataflow with more steps has a loop without an end, such as one that waits for a value."""
-
-
-class Symbolic(Pythonic):
-    """What stands for a value while a dataflow is traced: it can be passed on, and nothing else."""
-
-    __slots__ = ("_operand", "_shown", "_tracer", "_type")
-    _operand: Operand
-    _shown: str
-    _tracer: Tracer
-    _type: PortType | None
-
-    def __init__(self, tracer: Tracer, operand: Operand, type_: PortType | None, shown: str) -> None:
-        for name, value in (("_tracer", tracer), ("_operand", operand), ("_type", type_), ("_shown", shown)):
-            object.__setattr__(self, name, value)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not isinstance(self._operand, Broken):
-            self._tracer.misuse(MisuseKind.ASSIGN, self._shown, name, producer=self)
-
-    def __delattr__(self, name: str) -> None:
-        self.__setattr__(name, None)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)  # protocols such as pickling and copying probe for these
-        if isinstance(self._operand, Broken):
-            return self
-        if isinstance(self._type, RecordType):
-            fields = schema(self._type.record).fields
-            if name in fields and isinstance(self._operand, Ref):
-                if fields[name].optional:
-                    self._tracer.optional_reads.append((caller_span(), f"{self._shown}.{name}", fields[name]))
-                return Symbolic(self._tracer, Ref(self._operand.node, name), fields[name], f"{self._shown}.{name}")
-            return self._tracer.misuse(MisuseKind.NO_COLUMN, self._type.record.__name__, name, tuple(fields), self)
-        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
-
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        """A value is no function: a misuse, unless it stands in for one that was told already."""
-        if isinstance(self._operand, Broken):
-            return self  # a misspelt method, told where it was read
-        return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
-
-    def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
-        """The symbolic record of class ``record`` with these columns, of which this value is one."""
-        fields = schema(record).fields
-        for name in columns:
-            if name not in fields:
-                self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields), self)
-        for name in fields:
-            if name not in columns and name not in schema(record).spare:
-                self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
-        return self._tracer.pack(record, columns)
-
-
-class SymbolicRole(PythonicRole):
-    """A role parameter: its registered methods can be called."""
-
-    __slots__ = ("_name", "_role", "_tracer")
-    _name: str
-    _role: type
-    _tracer: Tracer
-
-    def __init__(self, tracer: Tracer, name: str, role: type) -> None:
-        for attribute, value in (("_tracer", tracer), ("_name", name), ("_role", role)):
-            object.__setattr__(self, attribute, value)
-
-    def __getattr__(self, method: str) -> Any:
-        if method.startswith("__") and method.endswith("__"):
-            raise AttributeError(method)
-        signatures = self._tracer.signatures(self._role)
-        if method not in signatures:
-            return self._tracer.misuse(MisuseKind.NO_METHOD, self._role.__name__, method, tuple(signatures))
-        signature = signatures[method]
-        if signature is None:
-            return Symbolic(self._tracer, Broken(), None, method)
-        return lambda *args, **kwargs: self._tracer.call_role(self._name, signature, args, kwargs)
 
 
 @dataclass

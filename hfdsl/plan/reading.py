@@ -18,8 +18,9 @@ from hfdsl.plan.plan import DRIVER, Layout
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.filtering import runs
 from hfdsl.protocols.split import Pad
-from hfdsl.types.batches import Batch, join_column, rebuild, schema, there, wrap_field
+from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.joining import join_column, there
 
 Piece = Mapping[str, Any]
 """One chunk of a value: raw columns by name."""

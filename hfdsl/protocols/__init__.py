@@ -1,5 +1,6 @@
 """How a value crosses into a worker group and back: coordinates, the protocols, and what a role method declares."""
 
+from hfdsl.protocols.conditions import requirements_of, requires
 from hfdsl.protocols.dispatch import (
     Dispatch,
     Execute,
@@ -13,14 +14,7 @@ from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Coordinates, Mesh
 from hfdsl.protocols.predefined import PREDEFINED
 from hfdsl.protocols.protocol import Protocol
-from hfdsl.protocols.register import (
-    Registration,
-    register,
-    registered_methods,
-    registration_of,
-    requirements_of,
-    requires,
-)
+from hfdsl.protocols.register import Registration, register, registered_methods, registration_of
 from hfdsl.protocols.worker import RankContext, Worker, current_rank
 
 __all__ = [

@@ -17,8 +17,8 @@ from hfdsl.plan.reading import Piece, Reader, pack
 from hfdsl.plan.rows import RowTable, share
 from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import Collectives, alone
+from hfdsl.protocols.conditions import provisions_of
 from hfdsl.protocols.kinds import PerRank
-from hfdsl.protocols.register import provisions_of
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.types.batches import Batch, own_rows, schema, upcast
 from hfdsl.types.columns import MetricSpec

@@ -20,7 +20,8 @@ from hfdsl.plan.traffic import Traffic, columns_read, origins, result_origins, r
 from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.executor import Done, Order
-from hfdsl.types.batches import Batch, closest, there, upcast
+from hfdsl.types.batches import Batch, closest, upcast
+from hfdsl.types.joining import there
 
 
 class Backend(Protocol):

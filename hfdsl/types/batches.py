@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, dataclass_transform, r
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.types.columns import (
     COLUMNS,
-    REDUCTIONS,
     Column,
     ColumnSpec,
     FieldSpec,
@@ -27,6 +26,7 @@ from hfdsl.types.columns import (
 )
 from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.dtypes import BY_TORCH_NAME
+from hfdsl.types.joining import join_column, there
 from hfdsl.types.ragged import Jagged, jagged_of
 
 BatchT = TypeVar("BatchT", bound="Batch")
@@ -191,23 +191,6 @@ def _wrapped(spec: FieldSpec, raw: Any) -> Any:
     return Obj(raw) if isinstance(spec, ObjSpec) else Metric(raw)
 
 
-def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
-    """Join one column's parts in order: rows are concatenated, a metric is reduced; of absent parts, None."""
-    if isinstance(spec, MetricSpec):
-        return REDUCTIONS[spec.reduction](parts)
-    if not there("a column", parts, [f"part {number}" for number in range(len(parts))]):
-        return None
-    if isinstance(spec, ObjSpec):
-        return [row for part in parts for row in part]
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], Jagged):
-        return Jagged.cat(parts)
-    import torch
-
-    return torch.cat(list(parts))
-
-
 def same_columns(parts: Sequence[Any], makers: Sequence[str]) -> None:
     """Refuse parts of one whole of which only some have a column; ``makers`` says who made each.
 
@@ -219,26 +202,6 @@ def same_columns(parts: Sequence[Any], makers: Sequence[str]) -> None:
         there(
             f"column '{name}' of '{type(records[0]).__name__}'", [r.__hf_columns__.get(name) for r in records], makers
         )
-
-
-def there(what: str, parts: Sequence[Any], makers: Sequence[str]) -> bool:
-    """Whether a column is there, of which these are parts.
-
-    >>> there("column 'x'", [[1], [2]], ["rank 0", "rank 1"])
-    True
-
-    Raises:
-        WiringError: HF810 where some have it and others do not.
-    """
-    giving = [maker for maker, part in zip(makers, parts, strict=True) if part is not None]
-    lacking = [maker for maker, part in zip(makers, parts, strict=True) if part is None]
-    if giving and lacking:
-        raise WiringError(
-            "HF810",
-            f"{what} is there on {', '.join(giving)} and absent on {', '.join(lacking)}; "
-            "an optional column is there for all rows or for none",
-        )
-    return not lacking
 
 
 def schema(record: type[Batch]) -> Schema:

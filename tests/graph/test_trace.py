@@ -13,7 +13,8 @@ import hfdsl as hf
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, MiniBatch, MisuseKind, Pack, Ref, Repeat, RoleCall
 from hfdsl.graph.spans import NOWHERE, Span
-from hfdsl.graph.trace import Symbolic, trace
+from hfdsl.graph.symbolic import Symbolic
+from hfdsl.graph.trace import trace
 
 
 class B(hf.Dim): ...

@@ -12,7 +12,7 @@ from hfdsl.check.requirements import Known, config_fields, holds
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
-from hfdsl.protocols.register import requirements_of
+from hfdsl.protocols.conditions import requirements_of
 from hfdsl.types.dims import Answer
 
 

@@ -14,8 +14,8 @@ from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.spans import definition_span
+from hfdsl.protocols.conditions import REQUIREMENTS, requirements_of
 from hfdsl.protocols.mesh import AXES, Mesh
-from hfdsl.protocols.register import REQUIREMENTS, requirements_of
 from hfdsl.types.batches import closest
 
 

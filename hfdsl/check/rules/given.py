@@ -12,7 +12,7 @@ from hfdsl.check.requirements import names
 from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures
 from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import Input, Node, RoleCall
-from hfdsl.protocols.register import requirements_of
+from hfdsl.protocols.conditions import requirements_of
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Dim, Kept, Size, atom_size, solve

@@ -15,7 +15,7 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Constant, Input, Node, Output, Pack, Present, Ref
 from hfdsl.graph.signatures import VALUE, RecordType, Signature, optional_columns
-from hfdsl.protocols.register import Provision, provisions_of
+from hfdsl.protocols.conditions import Provision, provisions_of
 from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import Column, ColumnSpec, Obj, ObjSpec
 from hfdsl.types.dims import Answer

@@ -10,7 +10,8 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import return_span
 from hfdsl.check.subject import Subject
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.infer import ListValue, RecordValue, Value, fits_metric, fits_static, is_subclass
+from hfdsl.graph.fits import fits_metric, fits_static, is_subclass
+from hfdsl.graph.infer import ListValue, RecordValue, Value
 from hfdsl.graph.program import Broken, Constant, Output, Ref
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, StaticType, port_type
 from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec

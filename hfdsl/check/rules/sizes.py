@@ -1,4 +1,4 @@
-"""Sizes: do the rows work out everywhere? What given sizes upset, the sizes that mend it, and what no size satisfies."""
+"""Sizes: do the rows work out everywhere? What given sizes upset, the sizes that mend it, what none satisfies."""
 
 from __future__ import annotations
 

@@ -1,0 +1,215 @@
+"""Misuses: what a trace meets that no dataflow may do, and names that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import keyword_span, return_span
+from hfdsl.check.subject import Subject
+from hfdsl.graph.program import Input, Misuse, MisuseKind, Pack
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.batches import closest, schema
+
+# kind of misuse -> code, message, help. Fields: {m} the misuse, {near} did you mean ...
+MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
+    MisuseKind.NO_COLUMN: ("HF201", "'{m.subject}' has no column '{m.name}'", "{near}"),
+    MisuseKind.NO_METHOD: ("HF202", "role '{m.subject}' has no registered method '{m.name}'", "{near}"),
+    MisuseKind.NO_PORT: ("HF202", "'{m.subject}' has no port '{m.name}'", "{near}"),
+    MisuseKind.TWICE: ("HF202", "'{m.subject}' is given its port '{m.name}' twice: by position and by name", ""),
+    MisuseKind.MISSING_PORT: (
+        "HF203",
+        "'{m.subject}' is called without a value for {m.name}",
+        "wire it: {m.subject}(..., {wires})",
+    ),
+    MisuseKind.KEYWORD_ONLY: ("HF202", "'{m.name}' of '{m.subject}' is keyword-only: write {m.name}=...", ""),
+    MisuseKind.TOO_MANY: (
+        "HF202",
+        "'{m.subject}' is called with {m.name} positional arguments, more than it has ports",
+        "its ports are: {listed}",
+    ),
+    MisuseKind.CONTROL: (
+        "HF207",
+        "'{m.name}' asks for the value of '{m.subject}', which is not there before the program runs",
+        "{decide}",
+    ),
+    MisuseKind.COMPUTE: (
+        "HF208",
+        "'{operator}' on '{m.subject}': a dataflow passes values on and does not compute with them",
+        "move it into a function decorated with @hf.function",
+    ),
+    MisuseKind.ASSIGN: (
+        "HF206",
+        "'{m.subject}.{m.name}' cannot be set: a record never changes",
+        "build a new one: hf.merge(Record, ...) or Record({m.name}=..., ...)",
+    ),
+    MisuseKind.FOREIGN: (
+        "HF209",
+        "'{m.subject}' belongs to another trace: it was kept from an earlier check or another dataflow",
+        "take it as a parameter of this dataflow, and keep no values outside of it",
+    ),
+    MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
+    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{makers}"),
+    MisuseKind.MERGE_TWICE: ("HF205", "column '{m.name}' of '{m.subject}' comes from {both}", "pass only one of them"),
+    MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),
+    MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
+    MisuseKind.NOT_A_RESULT: (
+        "HF603",
+        "the dataflow returns {m.subject}, which is no value of the graph",
+        "return records, metrics, or tuples of them",
+    ),
+    MisuseKind.CONTAINER: (
+        "HF206",
+        "a {m.subject} of values of the graph is wired to a call, whose ports take one value each",
+        "give each of them a port of its own; columns of several records go into one with hf.merge",
+    ),
+    MisuseKind.NOT_A_RECORD: (
+        "HF206",
+        "{m.subject} takes a record of rows, got '{m.name}'",
+        "give it the whole record, and read the column from what it makes",
+    ),
+    MisuseKind.NO_SYNC: ("HF707", "{m.subject}: {m.name}", ""),
+    MisuseKind.VARIADIC: (
+        "HF119",
+        "parameter '{m.name}' of '{m.subject}' stands for any number of values: neither a record nor a role",
+        "give every record and role a parameter of its own",
+    ),
+    MisuseKind.NOT_A_COLUMN: ("HF206", "hf.present takes a column of a record, got {m.subject}", ""),
+    MisuseKind.PARAMETER: (
+        "HF119",
+        "parameter '{m.name}' of '{m.subject}' {m.candidates[0]}: neither a record nor a role",
+        "{m.candidates[1]}",
+    ),
+    MisuseKind.ROLE: (
+        "HF206",
+        "'{m.name}' on the role '{m.subject}': a dataflow calls registered methods of {listed} and nothing else",
+        "what a role knows stays in its workers: let a registered method give or change it",
+    ),
+    MisuseKind.OUTSIDER: (
+        "HF607",
+        "'{m.subject}': a worker of class {m.name} that is no parameter of the dataflow has no place to run",
+        "take it as a parameter, annotated {m.name}, and call its methods on that",
+    ),
+}
+
+
+DECIDE = {
+    "": "decide inside a role or an hf.function; loops over hf.minibatches(x, n) and over plain Python values unroll",
+    "len()": "a size is a dim: what depends on it goes into a role, an hf.function or @hf.requires",
+    "iteration": "read columns by their names; rows are cut by hf.minibatches(x, n), whose loop unrolls",
+    "formatting": "print(x) shows what it stands for; format the numbers of what a step has returned",
+    "pickling": "return it from the dataflow, and save what a step has returned",
+}
+"""What to do instead, by what asks for a value."""
+
+
+NAMES = (MisuseKind.NO_COLUMN, MisuseKind.NO_METHOD, MisuseKind.NO_PORT, MisuseKind.KEYWORD_ONLY)
+"""The misuses that another name mends."""
+
+
+OPERATORS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
+    "neg": "-",
+    "pos": "+",
+    "invert": "~",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+    "contains": "in",
+    "getitem": "[...]",
+    "setitem": "[...] =",
+    "abs": "abs()",
+    "round": "round()",
+    "divmod": "divmod()",
+    "floor": "math.floor()",
+    "ceil": "math.ceil()",
+    "trunc": "math.trunc()",
+    "delitem": "del [...]",
+    "enter": "with",
+    "array": "a numpy function",
+    "array_ufunc": "a numpy function",
+    "torch_function": "a torch function",
+}
+"""What a user writes for the operators that a trace meets."""
+
+
+def misuses(subject: Subject) -> Iterator[Finding]:
+    """What the trace itself met."""
+    for misuse in subject.graph.misuses:
+        code, message, help_ = MISUSES[misuse.kind]
+        fields = {
+            "m": misuse,
+            "operator": OPERATORS.get(misuse.name, misuse.name),
+            "decide": DECIDE.get(misuse.name, DECIDE[""]),
+            "near": closest(misuse.name, misuse.candidates) if "{near}" in help_ else "",
+            "makers": _column_makers(subject, misuse) if "{makers}" in help_ else "",
+            "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
+            "listed": ", ".join(misuse.candidates),
+            "both": _both(misuse.candidates),
+        }
+        helped = help_.format(**fields)
+        finding = Finding(
+            code.format(**fields),
+            message.format(**fields),
+            Label(_misuse_span(misuse)),
+            tuple(_misuse_related(subject, misuse)),
+            help=(helped,) if helped else (),
+        )
+        yield _nearest(subject, finding, misuse) if misuse.kind in NAMES else finding
+
+
+def _nearest(subject: Subject, finding: Finding, misuse: Misuse) -> Finding:
+    if subject.trials is None:
+        return finding
+    from hfdsl.check.repair.fixes import named
+
+    return named(subject.trials(), finding, misuse)
+
+
+def _both(makers: Sequence[str]) -> str:
+    """Two makers of one column, in words."""
+    once = list(dict.fromkeys(makers))
+    return f"two calls of {once[0]!r}" if len(once) == 1 else f"both {' and '.join(map(repr, once))}"
+
+
+def _column_makers(subject: Subject, misuse: Misuse) -> str:
+    """Where a missing column can be had; a column of a like name is what is meant only where nothing makes it."""
+    for node, made in subject.made():
+        if isinstance(node.op, Pack):
+            continue  # a merge may be the very one that lacks it
+        if misuse.name in schema(made.record).fields:
+            return f"'{node.label}' gives a {made} with that column"
+    return closest(misuse.name, misuse.candidates)
+
+
+def _misuse_span(misuse: Misuse) -> Span:
+    if misuse.kind is MisuseKind.NOT_A_RESULT:
+        return return_span(misuse.span)
+    if misuse.kind in (MisuseKind.NO_PORT, MisuseKind.TWICE):
+        return keyword_span(misuse.span, misuse.name)
+    return misuse.span
+
+
+def _misuse_related(subject: Subject, misuse: Misuse) -> Iterator[Label]:
+    if misuse.producer is not None and not isinstance(subject.graph.nodes[misuse.producer].op, Input):
+        yield subject.produced(misuse.producer)
+    if misuse.signature is not None:
+        yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
+    if misuse.kind is MisuseKind.NO_METHOD and misuse.subject in {r.__name__ for r in subject.graph.roles.values()}:
+        role = next(r for r in subject.graph.roles.values() if r.__name__ == misuse.subject)
+        yield Label(definition_span(role), f"its registered methods: {', '.join(misuse.candidates) or 'none'}")
