@@ -1,4 +1,4 @@
-"""Demands: what a deployment asks of a cluster's nodes, as a launch asks for it."""
+"""Capacity: what a deployment claims of a cluster's nodes, as a launch asks for it, and whether they hold it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNITS = 10_000  # of a CPU: Ray's resolution
 
 
 @dataclass(slots=True)
-class Demand:
+class Claim:
     """What a pool asks for: ``sizes`` of slots that must each lie on one node, for ``roles``."""
 
     pool: ResourcePool
@@ -35,17 +35,17 @@ class Demand:
         return Counter(self.pool.processes[node] for node in self.nodes)
 
 
-Demands: TypeAlias = Sequence[Demand]
+Claims: TypeAlias = Sequence[Claim]
 
 
-def demands(deployment: Deployment) -> list[Demand]:
+def claims(deployment: Deployment) -> list[Claim]:
     """The pools that a launch places, each once; of a pool that is split, the nodes on which a part is used."""
-    found: dict[str, Demand] = {}
+    found: dict[str, Claim] = {}
     for root, first, end, name in slots_in_use(deployment):
         ends = list(accumulate(root.processes))
-        demand = found.setdefault(root.name, Demand(root, [], set(), deployment[name].span))
-        demand.nodes |= set(range(bisect_right(ends, first), bisect_left(ends, end) + 1))
-        demand.roles += [] if name in demand.roles else [name]
+        claim = found.setdefault(root.name, Claim(root, [], set(), deployment[name].span))
+        claim.nodes |= set(range(bisect_right(ends, first), bisect_left(ends, end) + 1))
+        claim.roles += [] if name in claim.roles else [name]
     return list(found.values())
 
 
@@ -66,7 +66,7 @@ class Room:
     cpu: int
     resource: Literal["GPU", "CPU"]
 
-    def answer(self, asked: Demands) -> Answer:
+    def answer(self, asked: Claims) -> Answer:
         """Whether the nodes hold these pools together."""
         return fits(self.parts(asked), self.nodes)
 
@@ -79,12 +79,12 @@ class Room:
             found[(kind.gpus,) if self.resource == "GPU" else (kind.gpus, cpus)] += kind.count
         return found
 
-    def parts(self, asked: Demands) -> Mapping[Amounts, int]:
+    def parts(self, asked: Claims) -> Mapping[Amounts, int]:
         """What must lie on one node each."""
         found: Counter[Amounts] = Counter()
-        for demand in asked:
-            for size, count in demand.sizes.items():
-                gpus = size if demand.pool.use_gpu else 0
+        for claim in asked:
+            for size, count in claim.sizes.items():
+                gpus = size if claim.pool.use_gpu else 0
                 if self.resource == "CPU":
                     found[(gpus, size * self.cpu)] += count
                 elif gpus:
@@ -100,7 +100,7 @@ def room_for(deployment: Deployment, cluster: Cluster, resource: Literal["GPU", 
 
 def has_room(cluster: Cluster, deployment: Deployment) -> bool:
     """Whether the nodes certainly have room for all pools."""
-    return room_for(deployment, cluster).answer(demands(deployment)) is Answer.PROVED
+    return room_for(deployment, cluster).answer(claims(deployment)) is Answer.PROVED
 
 
 def words(names: Sequence[str], quote: str = "'") -> str:

@@ -66,7 +66,7 @@ def argument_name(call: Span, signature: Signature, port: str) -> str | None:
 
 
 def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | None:
-    found = _call_at(call)
+    found = call_at(call)
     if found is None:
         return None
     for keyword in found.keywords:
@@ -76,7 +76,7 @@ def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | 
     return found.args[names.index(port)] if port in names and names.index(port) < len(found.args) else None
 
 
-def _call_at(span: Span) -> ast.Call | None:
+def call_at(span: Span) -> ast.Call | None:
     return _places(span.file).calls.get((span.line, span.column, span.end_column))
 
 
@@ -96,7 +96,7 @@ def tested_for_none(span: Span) -> str | None:
 
 def keyword_span(call: Span, name: str) -> Span:
     """The argument ``name=...`` of the call at ``call`` (the call itself where it cannot be told)."""
-    found = _call_at(call)
+    found = call_at(call)
     return next((_span(call.file, k) for k in found.keywords if k.arg == name), call) if found else call
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hfdsl.check.findings import Edit
-from hfdsl.check.sources import _call_at, keyword_span
+from hfdsl.check.sources import call_at, keyword_span
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Dim
@@ -69,7 +69,7 @@ def rename(place: Span, old: str, new: str) -> Edit | None:
 
 def spelt(call: Span, old: str, new: str) -> Edit | None:
     """A name that is given to a call as text."""
-    found = _call_at(call)
+    found = call_at(call)
     nodes = [node for node in ast.walk(found) if isinstance(node, ast.Constant) and node.value == old] if found else []
     written = _text(_place(call.file, nodes[0])) if len(nodes) == 1 else None
     if written is None or written[1:-1] != old:
@@ -79,7 +79,7 @@ def spelt(call: Span, old: str, new: str) -> Edit | None:
 
 def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
     """The keyword-only port ``name``, and all that are given by position after it, are given by name instead."""
-    found = _call_at(call)
+    found = call_at(call)
     if found is None or any(isinstance(argument, ast.Starred) for argument in found.args):
         return ()
     given = {keyword.arg for keyword in found.keywords}
@@ -117,7 +117,7 @@ def spelling(file: str, name: str) -> str | None:
 
 def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
     """The number of ``dim`` in the ``dims={...}`` of a call, or in the module's variable that is given there."""
-    found = _call_at(call)
+    found = call_at(call)
     given = next((k.value for k in found.keywords if k.arg == "dims"), None) if found else None
     if isinstance(given, ast.Name):
         given = _variable(call.file, given.id)
@@ -132,7 +132,7 @@ def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
 
 def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
     """The size of an axis in the ``mesh=hf.Mesh(...)`` of a call; an axis that is left out there is written."""
-    found = _call_at(call)
+    found = call_at(call)
     mesh = next((k.value for k in found.keywords if k.arg == "mesh"), None) if found else None
     if not isinstance(mesh, ast.Call) or mesh.args or not mesh.keywords:
         return None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from hfdsl.check.capacity import UNITS, Demand, Demands, Room, demands, has_room, room_for, shape, words
+from hfdsl.check.capacity import UNITS, Claim, Claims, Room, claims, has_room, room_for, shape, words
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import changed, works
 from hfdsl.check.rules.classes import spelled
@@ -24,7 +24,7 @@ def pools_fit_cluster(subject: Subject) -> Iterator[Finding]:
     """The nodes of the cluster have GPUs and CPUs for all pools; each node of a pool lies on one of them."""
     if subject.deployment is None or subject.cluster is None:
         return
-    asked = demands(subject.deployment)
+    asked = claims(subject.deployment)
     for code, room in (
         ("HF502", room_for(subject.deployment, subject.cluster, "GPU")),
         ("HF505", room_for(subject.deployment, subject.cluster, "CPU")),
@@ -34,12 +34,12 @@ def pools_fit_cluster(subject: Subject) -> Iterator[Finding]:
             return
 
 
-def _too_large(subject: Subject, code: str, room: Room, asked: Demands) -> Finding:
+def _too_large(subject: Subject, code: str, room: Room, asked: Claims) -> Finding:
     """The first pool that has no room beside those before it, alone where it does not even fit alone."""
-    mine = [demand for demand in asked if demand.pool.use_gpu or room.resource == "CPU"]
-    alone = next((demand for demand in mine if room.answer([demand]) is Answer.REFUTED), None)
+    mine = [claim for claim in asked if claim.pool.use_gpu or room.resource == "CPU"]
+    alone = next((claim for claim in mine if room.answer([claim]) is Answer.REFUTED), None)
     last = alone or next(
-        (demand for i, demand in enumerate(mine, 1) if room.answer(mine[:i]) is Answer.REFUTED), mine[-1]
+        (claim for i, claim in enumerate(mine, 1) if room.answer(mine[:i]) is Answer.REFUTED), mine[-1]
     )
     told = [alone] if alone else mine
     return Finding(
@@ -54,7 +54,7 @@ def _too_large(subject: Subject, code: str, room: Room, asked: Demands) -> Findi
     )
 
 
-def _reason(room: Room, told: Demands) -> str:
+def _reason(room: Room, told: Claims) -> str:
     """What is needed against what there is, in the numbers that refute it."""
     parts, nodes = room.parts(told), room.nodes
     i = 0 if room.resource == "GPU" else 1
@@ -76,13 +76,13 @@ def _reason(room: Room, told: Demands) -> str:
     return f"{what} on one node {count} times, and the nodes have that {places} time{'s' if places > 1 else ''}"
 
 
-def _of(demand: Demand, room: Room) -> str:
-    slots = sum(size * count for size, count in demand.sizes.items())
+def _of(claim: Claim, room: Room) -> str:
+    slots = sum(size * count for size, count in claim.sizes.items())
     return f"{slots} GPUs" if room.resource == "GPU" else f"{slots * room.cpu / UNITS:g} CPUs"
 
 
-def _listed(told: Demands) -> str:
-    shown = [f"'{demand.pool.name}' {shape(demand.pool.processes)}" for demand in told[:4]]
+def _listed(told: Claims) -> str:
+    shown = [f"'{claim.pool.name}' {shape(claim.pool.processes)}" for claim in told[:4]]
     rest = len(told) - len(shown)
     return f"pool{'s' if len(told) > 1 else ''} {words([*shown, *([f'{rest} more'] if rest else [])], quote='')}"
 
@@ -90,7 +90,7 @@ def _listed(told: Demands) -> str:
 # -- what mends it
 
 
-def _fixes(subject: Subject, room: Room, asked: Demands, culprit: Demand) -> Iterator[str]:
+def _fixes(subject: Subject, room: Room, asked: Claims, culprit: Claim) -> Iterator[str]:
     """Other pools for the roles of the culprit, each tried."""
     deployment, pool = subject.deployment, culprit.pool
     if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
