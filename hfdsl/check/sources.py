@@ -77,6 +77,7 @@ def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | 
 
 
 def call_at(span: Span) -> ast.Call | None:
+    """The call that is written at a span; None where nothing that was read says so."""
     return _places(span.file).calls.get((span.line, span.column, span.end_column))
 
 

@@ -1,4 +1,4 @@
-"""Models: do a role's config and its mesh go together as its class requires?"""
+"""Classes: do a role's config and its mesh go together as its class requires?"""
 
 from __future__ import annotations
 
