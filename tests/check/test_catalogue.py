@@ -1,11 +1,11 @@
 # mypy: disable-error-code="empty-body, arg-type, misc, possibly-undefined, valid-type, type-var"
-"""Mistakes of other systems that cannot be made here, or that another code catches: a program for each shows it."""
+"""The catalogue of mistakes has an answer to each; a program for each one that cannot be made, or has another code."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import ast
 import types
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, TypeVarTuple
 
@@ -14,9 +14,11 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, Mul, f32, register
+from hfdsl.check.codes import CODES
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.dispatch import register_dispatch_mode
-from hfdsl.protocols.register import registered_methods
+from hfdsl.rl.advantages import group_normalised
+from tests.check.catalogue import CATALOGUE, Row
 from tests.check.prelude import Actor, B, P, Prompts, R, Rollout, Scores, pool
 
 
@@ -43,6 +45,38 @@ def other_dim(values: f32[B, elsewhere]) -> Scores: ...
 
 @hf.function
 def same_name(values: f32[variable, R], scores: f32[variable]) -> f32[variable]: ...
+
+
+@cache
+def sources() -> dict[str, str]:
+    """The text of every test of the project, by its name."""
+    found: dict[str, str] = {}
+    for file in Path(__file__).parents[1].rglob("test_*.py"):
+        text = file.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                found[node.name] = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+    return found
+
+
+def test_the_catalogue_is_complete_and_in_order() -> None:
+    listed = [entry.listed for entry in CATALOGUE]
+    assert listed == sorted(set(listed))
+    assert len(listed) == 100
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=[entry.listed for entry in CATALOGUE])
+def test_every_mistake_of_the_catalogue_has_its_answer(entry: Row) -> None:
+    assert set(entry.codes) <= set(CODES)
+    assert entry.listed in entry.codes or entry.why, "another answer needs its reason"
+    fixtures = [name for name in entry.shown if not name.startswith("test_")]
+    tests = [name for name in entry.shown if name.startswith("test_")]
+    assert set(tests) <= set(sources())
+    assert all((Path(__file__).parent / "fixtures" / f"{name}_bad.py").exists() for name in fixtures)
+    for code in entry.codes:
+        assert code.lower() in {name[:5] for name in fixtures} or any(code in sources()[name] for name in tests), code
+    assert entry.shown
 
 
 # -- definitions
@@ -223,130 +257,56 @@ def test_roles_are_built_before_any_of_them_is_called() -> None:  # HF606
         assert built == ["built"]
 
 
-# -- verl's late mistakes (its rows 7, 8, 10, 11, 13 to 16, 21)
+def test_a_value_is_made_before_it_is_read() -> None:  # HF601
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> Scores:
+        for _ in range(2):
+            actor.update(rollout, scores)  # type: ignore[has-type]  # noqa: F821  # set a line too late
+            scores = actor.score(rollout)
+        return scores
+
+    [finding] = program.check().findings
+    assert finding.code == "HF610"
+    assert "UnboundLocalError" in finding.message
 
 
-def test_a_schema_is_declared_and_not_read_from_the_first_row() -> None:  # row 10
-    with pytest.raises(hf.WiringError, match="HF203: 'Scores' is built without its column"):
-        Scores()  # type: ignore[call-arg]
-    with pytest.raises(hf.WiringError, match="HF201: 'Scores' has no column 'accuracy'"):
-        Scores(reward=torch.zeros(2), accuracy=torch.zeros(2))  # type: ignore[call-arg]
+def test_calls_of_one_role_keep_the_order_of_the_program() -> None:  # HF702
+    class Counter(hf.Worker):
+        def __init__(self) -> None:
+            self.value = 1.0
 
+        @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+        @hf.writes("value")
+        def add(self) -> None:
+            self.value += 1
 
-def test_a_metric_names_its_reduction_and_every_rank_counts() -> None:  # row 11
-    class Judge(hf.Worker):
-        @register(Dispatch.DP_PROTO)
-        def mean(self, scores: Scores) -> hf.Metric[float, Literal["mean"]]:
-            return hf.Metric(float(self.rank))
+        @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+        @hf.writes("value")
+        def double(self) -> None:
+            self.value *= 2
 
-        @register(Dispatch.DP_PROTO)
-        def last(self, scores: Scores) -> hf.Metric[float, Literal["last"]]:
-            return hf.Metric(float(self.rank))
-
-        @register(Dispatch.ONE_TO_ALL)
-        def each(self, scores: Scores) -> float:
-            return float(self.rank)
-
-        @register(Dispatch.DP_PROTO)
-        def nothing(self, scores: Scores) -> None: ...
+        @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+        @hf.reads("value")
+        def read(self) -> float:
+            return self.value
 
     @hf.dataflow
-    def program(scores: Scores, judge: Any) -> object:
-        judge.nothing(scores)
-        return judge.mean(scores), judge.last(scores), judge.each(scores)
+    def program(counter: Any) -> object:
+        counter.add()
+        counter.double()
+        counter.add()
+        return counter.read()
 
-    program.body.__annotations__["judge"] = Judge
-    plan = program.compile(hf.Deployment(judge=hf.place(Judge, pool=pool)), {B: 8})
+    program.body.__annotations__["counter"] = Counter
+    plan = program.compile(hf.Deployment(counter=hf.place(Counter, pool=pool)))
     assert plan.report.codes == ()
     with plan.launch() as running:
-        mean, last, each = running.step(Scores(reward=torch.zeros(8)))
-    assert (mean.value, last.value, list(each)) == (1.5, 3.0, [0.0, 1.0, 2.0, 3.0])
+        assert [running.step(), running.step()] == [5.0, 13.0]
 
 
-@pytest.mark.parametrize("mesh", [hf.Mesh(tp=4), hf.Mesh(pp=4)])
-def test_a_number_of_one_chunk_needs_no_reduction(mesh: hf.Mesh) -> None:
-    class Judge(hf.Worker):
-        @register(Dispatch.THREE_D_PROTO)
-        def loss(self, scores: Scores) -> float: ...
-
-    @hf.dataflow
-    def program(scores: Scores, judge: Any) -> object:
-        return judge.loss(scores)
-
-    program.body.__annotations__["judge"] = Judge
-    placed = hf.Deployment(judge=hf.place(Judge, pool=pool, mesh=mesh))
-    assert program.check(placed, dims={B: 8}).codes == ()
-    assert program.check(hf.Deployment(judge=hf.place(Judge, pool=pool)), dims={B: 8}).codes == ("HF417",)
+# -- values
 
 
-def test_a_method_of_another_role_is_told_and_a_derived_role_has_its_own() -> None:  # row 13
-    class Critic(Actor):
-        @register(Dispatch.DP_PROTO)
-        def values(self, rollout: Rollout) -> Rollout: ...
-
-    @hf.dataflow
-    def program(rollout: Rollout, actor: Actor) -> Rollout:
-        return actor.values(rollout)  # type: ignore[attr-defined,no-any-return]
-
-    [finding] = program.check(hf.Deployment(actor=hf.place(Critic, pool=pool)), dims={B: 8}).findings
-    assert finding.code == "HF202"
-    assert "values" in registered_methods(Critic)
-
-
-def test_what_goes_with_a_protocol_is_known_before_any_call() -> None:  # row 16
-    class Judge(hf.Worker):
-        @register(Dispatch.DP_PROTO)
-        def score(self, rollout: Rollout, scale: float = 1.0) -> Scores: ...
-
-        @register(Dispatch.DP_PROTO)
-        def named(self, *, rollout: Rollout) -> Scores: ...
-
-        @register(Dispatch.ALL_TO_ALL)
-        def seed(self, seed: int) -> int: ...
-
-    def codes(body: Any) -> tuple[str, ...]:
-        def program(rollout: Rollout, judge: Any) -> object:
-            return body(rollout, judge)
-
-        program.__annotations__["judge"] = Judge
-        return hf.dataflow(program).check(hf.Deployment(judge=hf.place(Judge, pool=pool)), dims={B: 8}).codes
-
-    with pytest.raises(hf.ProtocolError, match=r"HF410: DP_PROTO with Execute\.RANK_ZERO"):
-        register(Dispatch.DP_PROTO, hf.Execute.RANK_ZERO)
-    with pytest.raises(hf.ProtocolError, match="HF412: no protocol is called 'RANK_ZERO'"):
-        register("RANK_ZERO")
-    assert codes(lambda rollout, judge: judge.score((rollout, rollout))) == (
-        "HF206",
-    )  # a tuple to a splitting protocol
-    assert codes(lambda rollout, judge: judge.score(rollout, [1.0] * 4)) == ("HF206",)  # a list is never cut unasked
-    assert codes(lambda rollout, judge: judge.named(rollout=rollout)) == ()  # keywords alone
-    assert codes(lambda rollout, judge: judge.seed([1, 2, 3, 4])) == ()
-    assert codes(lambda rollout, judge: judge.seed([1, 2])) == ("HF411",)
-
-
-def test_a_shared_constant_has_one_source() -> None:  # row 21: sizes are named once, and by their dim
-    @hf.dataflow
-    def train(rollout: Rollout, actor: Actor) -> Scores:
-        return actor.score(rollout)
-
-    @hf.dataflow
-    def evaluate(prompts: Prompts, actor: Actor) -> Rollout:
-        return actor.generate(prompts)
-
-    sizes = {B: 64, P: 8, R: 8}
-    for flow in (train, evaluate):
-        assert flow.check(deployment, dims=sizes).codes == ()
-        assert flow.check(deployment, dims={**sizes, B: 62}).codes == ("HF310",)
-
-
-def test_a_check_does_not_need_what_workers_import() -> None:  # HF801 is told by a launch alone
-    source = Path(__file__).parent / "fixtures" / "hf602_good.py"
-    code = f"""
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("loaded_by_hand", {str(source)!r})
-sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-print(module.report().findings)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "()\n"
+def test_a_group_of_one_has_no_deviation() -> None:  # HF314
+    with pytest.raises(hf.SizeError, match="HF314: a group of 1"):
+        group_normalised(torch.zeros(4), 1)
