@@ -94,3 +94,13 @@ def test_the_page_on_clusters_shows_its_mistake_as_it_is_told(
     command, _, told = shown.partition("\n")
     assert main(command.split()[2:]) == 1
     assert capsys.readouterr().out.startswith(told)
+
+
+@pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair"])
+def test_the_page_on_architecture_has_a_line_for_every_file_of_the_checker(folder: str) -> None:
+    page = (DOCS / "architecture.md").read_text()
+    _, _, table = page.partition(f"| file of `{folder}/` |")
+    rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines()[2:]]
+    listed = re.findall(r"`(\w+\.py)`", "".join(rows))
+    files = [file.name for file in (ROOT / "hfdsl" / folder).glob("*.py") if file.name != "__init__.py"]
+    assert sorted(listed) == sorted(files)
