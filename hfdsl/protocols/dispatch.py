@@ -131,8 +131,8 @@ def _add_member(name: str, functions: Functions) -> Dispatch:
     member = object.__new__(Dispatch)
     member._name_ = name
     member._value_ = name
-    member.__objclass__ = Dispatch  # type: ignore[attr-defined]
-    member._sort_order_ = len(Dispatch.__members__)  # type: ignore[attr-defined]
+    member.__objclass__ = Dispatch  # type: ignore[attr-defined]  # what EnumType sets on a member that it makes
+    member._sort_order_ = len(Dispatch.__members__)  # type: ignore[attr-defined]  # the same
     setattr(Dispatch, name, member)
     Dispatch._member_names_.append(name)
     Dispatch._member_map_[name] = member

@@ -124,27 +124,6 @@ def fault(placement: Placement, collect: Collect, size: int) -> str | None:
             return "HF403"
 
 
-def legal_collect(placement: Placement, collect: Collect, size: int) -> bool:
-    """Whether ``collect`` keeps the meaning of a value placed so on an axis of ``size``.
-
-    >>> legal_collect(S, "join", 4), legal_collect(S, "first", 4)
-    (True, False)
-    """
-    return fault(placement, collect, size) is None
-
-
-def dispatched(protocol: Protocol) -> dict[str, Placement]:
-    """How dispatch places a value: rows split along the split axes, the same along all others.
-
-    >>> from hfdsl.protocols.predefined import THREE_D_PROTO
-    >>> {axis: str(placement) for axis, placement in dispatched(THREE_D_PROTO).items()}
-    {'dp': 'S(0)', 'pp': 'R', 'tp': 'R'}
-    """
-    if protocol.takes == "per_rank":
-        return {axis: V for axis, _ in protocol.picks}
-    return {axis: S if axis in protocol.split else R for axis, _ in protocol.picks}
-
-
 PIPELINE = ("pp", "gen_pp")
 
 
@@ -190,14 +169,3 @@ def faults(protocol: Protocol, mesh: Mesh, leaves: Mapping[str, Placement] | Non
         if code is not None:
             found[axis] = code
     return found
-
-
-def cancels(left: Mapping[str, Placement], right: Mapping[str, Placement]) -> bool:
-    """Whether collecting from ``left`` and dispatching to ``right`` on the same mesh is the identity on every rank.
-
-    Only equal replicated or row-split placements are: what lies at one coordinate still has to be broadcast.
-
-    >>> cancels({"dp": S, "tp": R}, {"dp": S, "tp": R}), cancels({"pp": LAST}, {"pp": R})
-    (True, False)
-    """
-    return dict(left) == dict(right) and all(isinstance(placed, (Replicated, Sharded)) for placed in left.values())

@@ -153,7 +153,7 @@ def register(
     leaves: Mapping[str, Placement] | None = ...,
 ) -> _Same: ...
 @overload
-def register(  # type: ignore[overload-overlap]
+def register(  # type: ignore[overload-overlap]  # see above
     dispatch_mode: Literal[Dispatch.ALL_TO_ALL, "ALL_TO_ALL"] = ...,
     execute_mode: Literal[Execute.ALL] = ...,
     *,
@@ -163,7 +163,7 @@ def register(  # type: ignore[overload-overlap]
     leaves: Mapping[str, Placement] | None = ...,
 ) -> _Scatter: ...
 @overload
-def register(  # type: ignore[overload-overlap]
+def register(  # type: ignore[overload-overlap]  # see above
     dispatch_mode: Literal[Dispatch.ONE_TO_ALL, "ONE_TO_ALL"],
     execute_mode: Literal[Execute.ALL] = ...,
     *,
@@ -173,7 +173,7 @@ def register(  # type: ignore[overload-overlap]
     leaves: Mapping[str, Placement] | None = ...,
 ) -> _Gather: ...
 @overload
-def register(  # type: ignore[overload-overlap]
+def register(  # type: ignore[overload-overlap]  # see above
     dispatch_mode: _Staged,
     execute_mode: Literal[Execute.ALL] = ...,
     *,

@@ -17,12 +17,9 @@ from hfdsl.protocols.placement import (
     S,
     Sharded,
     V,
-    cancels,
     default_leaves,
-    dispatched,
     fault,
     faults,
-    legal_collect,
 )
 
 SIZES = (2, 3, 2)
@@ -81,7 +78,7 @@ def test_the_table_is_sound_and_complete() -> None:
         for collects in product(COLLECTS, repeat=3):
             got = take(local, collects)
             means = same(got, ROWS)
-            says = all(legal_collect(p, c, n) for p, c, n in zip(placements, collects, SIZES, strict=True))
+            says = all(fault(p, c, n) is None for p, c, n in zip(placements, collects, SIZES, strict=True))
             legal += says
             if means != says:
                 disagreements.append((placements, collects))
@@ -91,7 +88,7 @@ def test_the_table_is_sound_and_complete() -> None:
 
 def test_a_lone_coordinate_is_all_there_is() -> None:
     for placement, collect in product(PLACEMENTS, COLLECTS):
-        assert legal_collect(placement, collect, 1)
+        assert fault(placement, collect, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -121,11 +118,8 @@ def test_predefined_protocols_collect_what_their_bodies_leave(name: str) -> None
 
 def test_placements_of_3d() -> None:
     protocol = PREDEFINED["THREE_D_PROTO"]
-    assert dispatched(protocol) == {"dp": S, "pp": R, "tp": R}
     assert default_leaves(protocol) == {"dp": S, "pp": LAST, "tp": R}
     assert default_leaves(PREDEFINED["THREE_D_PP_ONLY"]) == {"pp": V, "dp": R, "tp": R}
-    assert not cancels(default_leaves(protocol), dispatched(protocol))  # the last stage still has to broadcast
-    assert cancels(dispatched(protocol), dispatched(protocol))
 
 
 def test_a_collect_at_the_wrong_stage_is_found() -> None:

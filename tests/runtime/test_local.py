@@ -404,12 +404,12 @@ def test_global_streams_are_the_ranks_own_and_the_callers_go_on_as_before() -> N
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002  # the global stream
     torch.manual_seed(3)
-    expected = random.random(), float(np.random.rand()), torch.rand(2).tolist()  # noqa: NPY002
+    expected = random.random(), float(np.random.rand()), torch.rand(2).tolist()  # noqa: NPY002  # the global stream
     random.seed(3)
-    np.random.seed(3)  # noqa: NPY002
+    np.random.seed(3)  # noqa: NPY002  # the global stream
     torch.manual_seed(3)
     first = drawn("from_globals", hf.Mesh(dp=2))
-    assert (random.random(), float(np.random.rand()), torch.rand(2).tolist()) == expected  # noqa: NPY002
+    assert (random.random(), float(np.random.rand()), torch.rand(2).tolist()) == expected  # noqa: NPY002  # the global stream
     assert drawn("from_globals", hf.Mesh(dp=2)) == first
     assert len({*first[0], *first[1]}) == 8
 

@@ -18,8 +18,13 @@ from hfdsl.types.dims import Answer
 
 def changed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
     """The deployment with other places for some roles."""
+    return placed(deployment, {**deployment.placements, **placements})
+
+
+def placed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
+    """The deployment with these places and no others."""
     other = copy(deployment)
-    other.placements = {**deployment.placements, **placements}
+    other.placements = dict(placements)
     return other
 
 

@@ -8,13 +8,13 @@ import linecache
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 from hfdsl.check.findings import Edit, Finding
+from hfdsl.check.repair.alternatives import placed
 from hfdsl.check.repair.edits import apply
 from hfdsl.check.subject import Subject
 from hfdsl.errors import HfError
@@ -61,11 +61,9 @@ class Trials:
 
     def placed(self, finding: Finding, placements: dict[str, Any]) -> bool:
         """Whether it is mended by other placements."""
-        deployment = copy(self.subject.deployment)
-        if deployment is None:
+        if self.subject.deployment is None:
             return False
-        deployment.placements = placements
-        return self.changed(finding, replace(self.subject, deployment=deployment))
+        return self.changed(finding, replace(self.subject, deployment=placed(self.subject.deployment, placements)))
 
     def changed(self, finding: Finding, subject: Subject) -> bool:
         """Whether it is mended in another subject."""
