@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.check.edits import apply
+from hfdsl.check.repair.edits import apply
 from tests.check.random_programs import Program, load, programs
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
