@@ -95,6 +95,7 @@ def call_rows(subject: Subject, node: Node) -> Size | None:
 def row_ratio(rows: Size, first: Size) -> Fraction | None:
     """How many rows there are for each row of ``first``; None where that is not the same number for all sizes.
 
+    >>> from hfdsl.types.dims import Dim
     >>> class B(Dim): ...
     >>> row_ratio(atom_size(B) * constant(2), atom_size(B))
     Fraction(2, 1)
