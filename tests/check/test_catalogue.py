@@ -190,6 +190,18 @@ def test_nothing_is_cast_on_an_edge() -> None:  # HF222: without casts none can 
     assert finding.code == "HF220"
 
 
+def test_numbers_are_not_to_be_converted_to_a_mask() -> None:  # HF220: 0.3 as a truth value is True
+    @hf.function
+    def masked(mask: hf.bool_[B, R], log_probs: hf.f32[B, R]) -> Scores: ...
+
+    @hf.dataflow
+    def program(rollout: Rollout) -> Scores:
+        return masked(rollout.log_probs, rollout.log_probs)
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.help) == ("HF220", ())
+
+
 # -- the graph
 
 
