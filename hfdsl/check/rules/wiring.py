@@ -114,7 +114,7 @@ def _ragged(m: Mismatch) -> tuple[str, ...]:
     if isinstance(m.formal, ColumnSpec) and m.formal.ragged:
         return ("cut its rows where it is made, and declare it so there: Ragged[...], from a list with a tensor a row",)
     return (
-        "pad its rows in an @hf.function, torch.nn.utils.rnn.pad_sequence(x.rows, True); or take it as Ragged[...]",
+        "pad its rows where it is made, to one length on all ranks, and declare it so there; or take it as Ragged[...]",
     )
 
 
