@@ -77,7 +77,7 @@ CODES: dict[str, Code] = {
     "HF410": Code("an execute or blocking mode that is none, or that does not go with the protocol"),
     "HF411": Code("a list that is not one value for each rank"),
     "HF412": Code("unknown protocol"),
-    "HF413": Code("a value that cannot be split"),
+    "HF413": Code("a value that cannot be split or joined"),
     "HF414": Code("generation sizes that do not divide the mesh"),
     "HF417": Code("a number from several chunks without a reduction"),
     "HF418": Code("padding that is none, or without a split and a join"),

@@ -197,14 +197,14 @@ def _unjoinable(
             *where,
             help=(
                 f'return hf.Metric(value), declared hf.Metric[{made}, Literal["mean"]]',
-                "or collect a list: Dispatch.ONE_TO_ALL",
+                "or give every rank all rows, and get a list: Dispatch.ONE_TO_ALL",
             ),
         )
     return Finding(
         "HF413",
         f"'{node.label}' gives a {made} from each of {chunks} chunks, which {protocol} cannot join",
         *where,
-        help=("return a record of rows and metrics, or collect a list: Dispatch.ONE_TO_ALL",),
+        help=("return a record of rows and metrics; or give every rank all rows, and get a list: Dispatch.ONE_TO_ALL",),
     )
 
 
