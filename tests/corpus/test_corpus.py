@@ -24,8 +24,8 @@ def experiment(name: str) -> hf.Experiment:
 
 
 def test_there_are_enough_programs() -> None:
-    assert len(PROGRAMS) >= 60
-    assert len(GOOD) >= 25
+    assert len(PROGRAMS) >= 120
+    assert len(GOOD) >= 40
 
 
 def test_every_area_has_programs() -> None:
@@ -58,7 +58,8 @@ def test_a_valid_program_runs(name: str) -> None:
     assert valid.batches is not None
     [batch] = valid.batches()
     arguments = batch if isinstance(batch, tuple) else (batch,)
-    with valid.compile().launch("local") as running:
+    one_size = {dim: size for dim, size in (valid.dims or {}).items() if isinstance(size, int)}
+    with valid.dataflow.compile(valid.deployment, one_size, valid.cluster).launch("local") as running:
         first = running.step(*arguments)
     assert _leaves(first)
 
