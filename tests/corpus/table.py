@@ -36,8 +36,11 @@ AREAS = {
     "repeat": "Repeated rows",
     "cluster": "The cluster",
     "filter": "Rows whose number only a run tells",
+    "pad": "Pad rows",
     "whole": "Functions of the whole batch",
     "columns": "Columns",
+    "optional": "Columns that may be absent",
+    "ragged": "Ragged and dense columns",
     "wiring": "Calls and constructors",
     "shape": "Shapes",
     "dtype": "Dtypes",
@@ -108,14 +111,14 @@ def programs() -> list[Program]:
 INTRODUCTION = """\
 # Mistakes that others met
 
-Each row is a mistake that somebody made with another system and told in public. It is re-created as a small program in
-`tests/corpus/bad`, with the algorithm, the roles and, where they are told, the numbers of the thread. The second column
-says what that system did and when, as far as the thread tells. The third is what `hfdsl check` reports before launch:
-exactly this finding and no other, at the line that is wrong; a test holds it. `tests/corpus/valid` has {valid} valid
-programs, on which a check finds nothing.
+{bad} mistakes that people made with other systems and told in public, each re-created as a small program in
+`tests/corpus/bad`, and what `hfdsl check` reports before launch: exactly the finding in the third column and no other,
+at the line that is wrong. `tests/corpus/valid` has {valid} valid programs, on which a check finds nothing, and which
+run a step. Tests hold both. Times are medians of {times} checks in a warm process, on {machine}. As a command of its
+own, with the start of Python and the import of the program, a check takes {commands}.
 
-Times are medians of {times} checks in a warm process, on {machine}. As a command of its own, with the start of
-Python and the import of the program, a check takes {commands}.
+A program has the algorithm, the roles and, where they are told, the numbers of its thread. The second column says what
+that system did and when, as far as the thread tells; such systems change, and the threads are of different ages.
 
 This page is written by `python -m tests.corpus.table`.
 """
@@ -127,7 +130,7 @@ def render(
     """The page."""
     listed = ", ".join(f"{seconds:.2f} s (`{name}`)" for name, seconds in commands.items())
     valid = len(list(VALID.glob("*.py")))
-    parts = [INTRODUCTION.format(valid=valid, times=times, machine=machine, commands=listed)]
+    parts = [INTRODUCTION.format(bad=len(found), valid=valid, times=times, machine=machine, commands=listed)]
     for area, rows in groupby(found, key=lambda program: program.area):
         parts.append(f"## {AREAS[area]}\n\n| mistake | in that system | hfdsl | ms |\n|---|---|---|--:|\n")
         for row in rows:
