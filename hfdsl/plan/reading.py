@@ -6,7 +6,7 @@ rows of what roles and functions made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -81,7 +81,8 @@ class Reader:
         """Rows ``start`` to ``stop`` of a column (for a metric: its reduced value); None where it is absent.
 
         Raises:
-            WiringError: HF231 where ``hf.present`` says that it is not, HF810 where only some ranks have it.
+            WiringError: HF231 where ``hf.present`` says that it is not, HF810 where only some ranks have it, and HF805
+                where they made rows of different shapes.
         """
         spec = _spec(self.nodes[node].result, column)
         match self.nodes[node].op:
@@ -119,7 +120,9 @@ class Reader:
             return join_column(spec, [self.fetch(node, chunk)[column] for chunk in range(self.layouts[node].chunks)])
         chunks = list(self._overlap(node, start, stop))
         parts = [_rows(self.fetch(node, c)[column], first, last) for c, first, last in chunks]
-        there(self._named(node, column), parts, [f"rank {self.layouts[node].holders[c]}" for c, _, _ in chunks])
+        ranks = [f"rank {self.layouts[node].holders[c]}" for c, _, _ in chunks]
+        there(self._named(node, column), parts, ranks)
+        _alike(self._named(node, column), spec, parts, ranks)
         return join_column(spec, parts)
 
     def _named(self, node: int, column: str) -> str:
@@ -175,6 +178,20 @@ def _operand(node: Node) -> Ref:
 
 def _inner(node: Node) -> int:
     return _operand(node).node
+
+
+def _alike(what: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str]) -> None:
+    """Refuse rows that are longer on one rank than on another: as when each pads to the longest row of its own."""
+    if not isinstance(spec, ColumnSpec) or spec.ragged or len(spec.dims) == 1 or parts[0] is None:
+        return
+    first, *others = (list(part.shape[1:]) for part in parts)
+    for rank, shape in zip(ranks[1:], others, strict=True):
+        if shape != first:
+            raise WiringError(
+                "HF805",
+                f"{what} has rows of shape {first} on {ranks[0]} and {shape} on {rank}, which are not one column; "
+                "give rows one length on all ranks, or make the column ragged",
+            )
 
 
 def _joined(spec: FieldSpec, parts: list[Any]) -> Any:

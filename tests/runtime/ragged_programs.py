@@ -52,6 +52,11 @@ class Critic(hf.Worker):
     def twice(self, ids: i64[B, Ragged[R]]) -> i64[B, Ragged[R]]:
         return i64(ids.tensor * 2)
 
+    @register(Dispatch.DP_PROTO)
+    def padded(self, tokens: Tokens) -> i64[B, R]:
+        """To the longest row of the rank, which is not that of the batch."""
+        return i64(torch.nn.utils.rnn.pad_sequence(tokens.ids.rows, batch_first=True))
+
     @register(Dispatch.ONE_TO_ALL)
     def everywhere(self, tokens: Tokens) -> Tokens:
         return tokens
@@ -92,3 +97,8 @@ def scale(ids: i64[B, Ragged[R]]) -> f32[B]:
 @hf.dataflow
 def writes(prompts: Prompts, actor: Actor) -> f32[B]:
     return scale(actor.generate(prompts).ids)
+
+
+@hf.dataflow
+def padded_by_each_rank(prompts: Prompts, actor: Actor, critic: Critic) -> i64[B, R]:
+    return critic.padded(actor.generate(prompts))

@@ -80,3 +80,16 @@ def test_a_row_of_the_caller_is_held_against_the_plan() -> None:
         pytest.raises(SizeError, match="HF302: input 'tokens': column 'ids' has a row of 5, more than R = 4"),
     ):
         running.step(tokens)
+
+
+@BACKENDS
+def test_ranks_that_pad_to_different_lengths_are_named(cluster: Any, backend: Any) -> None:
+    even, uneven = ([1, 3, 3, 1], [1, 2, 1, 3])
+    told = (
+        r"HF805: the result of 'critic.padded' has rows of shape \[2\] on rank 0 and \[3\] on rank 1, which are not one"
+    )
+    with p.padded_by_each_rank.compile(deployment(None), {p.B: 4}).launch(backend) as running:
+        padded = running.step(p.Prompts(number=torch.tensor(even)))
+        with pytest.raises(WiringError, match=told):
+            running.step(p.Prompts(number=torch.tensor(uneven)))
+    assert padded.tensor.tolist() == [[1, 0, 0], [3, 3, 3], [3, 3, 3], [1, 0, 0]]
