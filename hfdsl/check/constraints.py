@@ -242,11 +242,13 @@ def limits(subject: Subject) -> Iterator[Limit]:
 def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[tuple[str, Terms]]:
     """The requirements of a method with what their names stand for, less those that another mistake hides.
 
-    They ask for the config of a role which cannot be built (HF516), or for rows that the call is not given.
+    They ask for the config of a role which cannot be built (HF516) or is placed as another (HF515), for the sizes of a
+    mesh that does not fill its pool (HF501), or for rows that the call is not given.
     """
-    texts = requirements_of(signature.body)
-    if not texts:
+    texts, placement = requirements_of(signature.body), subject.placement(node)
+    if not texts or (isinstance(node.op, RoleCall) and _is_another(subject, node.op.role)):
         return
+    unfilled = placement is not None and placement.mesh.world_size != placement.pool.world_size
     chunks = None if pads(node) else chunks_of(subject, node)
     dims = dims_of_call(subject, node)
     terms = Terms(dims, known_names(subject, node), call_rows(subject, node), chunks or 1)
@@ -255,8 +257,16 @@ def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[t
     hidden = {atom.__name__ for port in signature.ports for atom in row_dims(port.type) if atom not in bound}
     for text in texts:
         named = set(names(text))
+        if unfilled and not named.isdisjoint(("dp", "micro_dp", "world_size")):
+            continue
         if (built or named <= set(dims)) and named.isdisjoint(hidden):
             yield text, terms
+
+
+def _is_another(subject: Subject, role: str) -> bool:
+    """Whether a role is placed as a class that is not the one which the dataflow takes."""
+    placements = subject.deployment.placements if subject.deployment else {}
+    return role in placements and not issubclass(placements[role].role, subject.graph.roles[role])
 
 
 def imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tuple[Label, ...]:

@@ -83,7 +83,7 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
     """The constructor's arguments by name, and the fields of those that are objects; None where it takes others."""
     try:
         role: type = placement.role
-        arguments = _constructor(role).bind(*placement.args, **placement.kwargs)
+        arguments = parameters(role).bind(*placement.args, **placement.kwargs)
     except TypeError:
         return None
     arguments.apply_defaults()
@@ -96,8 +96,9 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
 
 
 @lru_cache(maxsize=256)
-def _constructor(role: type) -> inspect.Signature:
-    return inspect.signature(role)
+def parameters(role: Any) -> inspect.Signature:
+    """What a role's constructor takes; a role without one takes nothing, though ``object`` does not mind."""
+    return inspect.Signature() if role.__init__ is object.__init__ else inspect.signature(role)
 
 
 def _field_names(value: Any) -> list[str]:

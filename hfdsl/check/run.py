@@ -142,7 +142,9 @@ def judge(subject: Subject, start: float) -> Report:
 
         findings = tuple(heeded(findings))
     milliseconds = (perf_counter() - start) * 1000
-    facts = f" ({len(subject.graph.nodes)} nodes, {len(subject.graph.roles)} roles, {milliseconds:.1f} ms)"
+    nodes, roles = len(subject.graph.nodes), len(subject.graph.roles)
+    counts = f"{nodes} node{'s' * (nodes != 1)}, {roles} role{'s' * (roles != 1)}"
+    facts = f" ({counts}, {milliseconds:.1f} ms)"
     return Report(subject.graph.name, findings, facts)
 
 

@@ -145,6 +145,12 @@ def _symbolic(value: Any) -> Symbolic:
     return symbolic
 
 
+def uncalled(value: object) -> str:
+    """How a function or method that was not called is told; nothing for another value."""
+    name = getattr(value, "__name__", None)
+    return f"the uncalled function '{name}'" if callable(value) and name and not isinstance(value, type) else ""
+
+
 def python_class(kind: PortType | None) -> type | None:
     """The class that a value of this type has when the dataflow runs eagerly."""
     match kind:

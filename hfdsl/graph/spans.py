@@ -36,13 +36,16 @@ NOWHERE = Span("<unknown>", 0)
 def caller_span() -> Span:
     """The expression in the user's code that is being executed: the innermost frame outside of hfdsl's own rooms."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_library(frame.f_code.co_filename):
+    while frame is not None and _is_library(frame):
         frame = frame.f_back
     return NOWHERE if frame is None else frame_span(frame)
 
 
-def _is_library(file: str) -> bool:
-    """Whether a file is one of hfdsl's rooms or of Python's own library: no line that a user can mend."""
+def _is_library(frame: FrameType) -> bool:
+    """Whether a frame is of hfdsl's rooms or of Python's own library: no line that a user can mend."""
+    file = frame.f_code.co_filename
+    if file == "<string>":  # the __init__ that dataclass makes, for a class of hfdsl
+        return str(frame.f_globals.get("__name__", "")).startswith("hfdsl.")
     return file.startswith(_OWN) or (file.startswith(_PYTHON) and "site-packages" not in file)
 
 
@@ -55,7 +58,7 @@ def traceback_span(error: BaseException) -> Span:
     """The innermost place outside of hfdsl at which ``error`` was raised."""
     span, step = NOWHERE, error.__traceback__
     while step is not None:
-        if not _is_library(step.tb_frame.f_code.co_filename):
+        if not _is_library(step.tb_frame):
             code = step.tb_frame.f_code
             span = _position(code, step.tb_lasti) or Span(code.co_filename, step.tb_lineno)
         step = step.tb_next

@@ -58,10 +58,10 @@ class Symbolic(Pythonic):
     def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
         """The symbolic record of class ``record`` with these columns, of which this value is one."""
         fields = schema(record).fields
-        for name in columns:
-            if name not in fields:
-                self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields), self)
-        for name in fields:
+        stray = [name for name in columns if name not in fields]
+        for name in stray:
+            self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields))
+        for name in fields if not stray else ():  # a misspelt column is the cause of the missing one
             if name not in columns and name not in schema(record).spare:
                 self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
         return self._tracer.pack(record, columns)
@@ -88,4 +88,9 @@ class SymbolicRole(PythonicRole):
         signature = signatures[method]
         if signature is None:
             return Symbolic(self._tracer, Broken(), None, method)
-        return lambda *args, **kwargs: self._tracer.call_role(self._name, signature, args, kwargs)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._tracer.call_role(self._name, signature, args, kwargs)
+
+        call.__name__ = f"{self._name}.{method}"  # for who forgets to call it
+        return call

@@ -31,6 +31,7 @@ from hfdsl.graph.program import (
     RoleCall,
     Take,
 )
+from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType, deferred, role_signature, type_hints
 from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
@@ -341,6 +342,7 @@ def _output(tracer: Tracer, value: Any, span: Span) -> Output:
     if isinstance(value, dict):
         return Output({key: _output(tracer, inner, span) for key, inner in value.items()})
     if not isinstance(value, (int, float, str, bool, type(None))):
-        shown = f"the role '{value._name}'" if isinstance(value, SymbolicRole) else f"a '{type(value).__name__}'"
+        shown = f"the role '{value._name}'" if isinstance(value, SymbolicRole) else uncalled(value)
+        shown = shown or f"a '{type(value).__name__}'"
         tracer.misuses.append(Misuse(MisuseKind.NOT_A_RESULT, span, shown))
     return Output(Constant(value))

@@ -103,7 +103,7 @@ MUTATIONS = (
     swap("log_probs(rollout)\n    adv", "log_probs(rollout, rollout)\n    adv", "HF202"),
     # kinds
     swap("compare(scores, rollout.mask)", "compare(rollout.mask, scores)", "HF206", "HF206"),
-    swap("ref=ref, advantages=advantages", "ref=advantages, advantages=ref", "HF204", "HF204", alone=True),
+    swap("ref=ref, advantages=advantages", "ref=advantages, advantages=ref", "HF204", alone=True),
     swap("reference.log_probs(rollout)", "reference.log_probs(prompts)", "HF204"),
     swap("reference.log_probs(rollout)", "reference.log_probs(3)", "HF206"),
     swap("reference.log_probs(rollout)", "reference.log_probs(None)", "HF206"),

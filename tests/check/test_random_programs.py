@@ -59,7 +59,8 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     # name: what is looked for in a line, what is put there, the code
     "misspelt column": (r"\.(ids|mask|log_probs|advantages|keep)\b(?!\()", r".\1z", "HF201"),
     "misspelt method": (r"(actor|judge)\.(\w+)\(", r"\1.\2z(", "HF202"),
-    "misspelt port": (r"\b(rollout|advantages|mask|scores|scale)=", r"\1z=", "HF202"),
+    "misspelt port": (r"(?<!Advantages\()\b(rollout|advantages|mask|scores|scale)=", r"\1z=", "HF202"),
+    "misspelt column of a record": (r"^Advantages\(advantages=", "Advantages(advantagesz=", "HF201"),
     "lost argument": (r"(?<=\()[^(),]+(?=\)$)", "", "HF203"),
     "another record": (r"^(actor\.log_probs|judge\.score|judge\.opinions)\(v\d+", r"\1(prompts", "HF204"),
     "a number": (r"^(actor\.log_probs|judge\.score|centre)\(\w+(?=[,)])", r"\1(3", "HF206"),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.requirements import parameters
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.graph.spans import definition_span
-from hfdsl.types.batches import schema
+from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
 
@@ -27,7 +28,8 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
     spare = [name for name in placements if name not in roles]
     for name, role in roles.items():
         if name not in placements:
-            near = get_close_matches(name, [other for other in spare if issubclass(placements[other].role, role)], n=1)
+            fitting = [other for other in spare if issubclass(placements[other].role, role)]
+            near = get_close_matches(name, fitting, n=1) or (fitting if len(fitting) == 1 else [])
             spare = [other for other in spare if other not in near]  # a misspelt role is one mistake
             finding = Finding(
                 "HF507",
@@ -70,11 +72,15 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
         if ranks != slots:
             finding = Finding(
                 "HF501",
-                f"role '{name}': {placement.mesh} lays out {ranks} ranks, but pool '{placement.pool.name}' "
-                f"{list(placement.pool.processes)} has {slots} slots",
+                f"role '{name}': {placement.mesh} lays out {_counted(ranks, 'rank')}, but pool "
+                f"'{placement.pool.name}' {list(placement.pool.processes)} has {_counted(slots, 'slot')}",
                 Label(placement.span),
             )
             yield _filled(subject, finding, name)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _filled(subject: Subject, finding: Finding, role: str) -> Finding:
@@ -113,23 +119,29 @@ def _constructor(role: Any) -> Label:
     return Label(definition_span(role.__init__), "its constructor")
 
 
-def _parameters(role: Any) -> inspect.Signature:
-    """What a role's constructor takes; a role without one takes nothing, though ``object`` does not mind."""
-    return inspect.Signature() if role.__init__ is object.__init__ else inspect.signature(role)
+def _unknown(taken: inspect.Signature, given: Iterable[str]) -> str:
+    """An argument that a constructor does not have: told before the one that is missing instead."""
+    kinds = {parameter.kind for parameter in taken.parameters.values()}
+    stray = [name for name in given if name not in taken.parameters]
+    if not stray or not taken.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
+        return ""
+    return f"it takes no '{stray[0]}'; {closest(stray[0], list(taken.parameters))}"
 
 
 def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
     """The arguments given to ``hf.place`` fit the role's constructor."""
     for name, placement in subject.deployment.placements.items() if subject.deployment else ():
-        taken = _parameters(placement.role)
+        role: type = placement.role
+        taken = parameters(role)
         try:
             taken.bind(*placement.args, **placement.kwargs)
         except TypeError as error:
+            unknown = _unknown(taken, placement.kwargs)
             bare = [taken.parameters[p].replace(annotation=inspect.Parameter.empty) for p in taken.parameters]
             shown = taken.replace(parameters=bare, return_annotation=inspect.Signature.empty)
             yield Finding(
                 "HF516",
-                f"role '{name}': {placement.role.__name__}{shown} cannot be built: {error}",
+                f"role '{name}': {placement.role.__name__}{shown} cannot be built: {unknown or error}",
                 Label(placement.span),
                 () if placement.role.__init__ is object.__init__ else (_constructor(placement.role),),
             )

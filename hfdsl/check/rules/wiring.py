@@ -8,12 +8,13 @@ from typing import TypeAlias
 
 from hfdsl.check.constraints import filtered
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.rules import presence, shapes
+from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Pack
+from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.graph.symbolic import SymbolicRole
@@ -25,12 +26,19 @@ from hfdsl.types.dims import Answer
 def mismatches(subject: Subject) -> Iterator[Finding]:
     """Every value that does not fit its port."""
     seen: set[tuple[Span, str, Kind]] = set()
+    of_node: dict[int, list[Mismatch]] = {}
+    for mismatch in subject.inference.mismatches:
+        of_node.setdefault(mismatch.node, []).append(mismatch)
     for mismatch in subject.inference.mismatches:
         # A value that grows in a loop differs in every round, each time by other numbers: the first tells it.
         place = subject.graph.nodes[mismatch.node].span, mismatch.port, mismatch.kind
         finding = _mismatch(subject, mismatch) if place not in seen else None
         if finding is not None:
             seen.add(place)
+            other = swapped.partner(mismatch, of_node[mismatch.node])
+            if other is not None:  # two wrong values are one mistake
+                seen.add((place[0], other.port, other.kind))
+                finding = swapped.told_once(subject, finding, mismatch, other)
             yield finding
 
 
@@ -72,7 +80,10 @@ def _actual(m: Mismatch) -> str:
     value = m.actual.value
     if isinstance(value, SymbolicRole):
         return f"the role '{value._name}'"
-    return "None" if value is None else f"the {type(value).__name__} {reprlib.repr(value)}"
+    shown = "" if value is None else reprlib.repr(value)
+    if shown.startswith("<"):  # an object that has no text of its own
+        return uncalled(value) or f"an object of class {type(value).__name__}"
+    return f"the {type(value).__name__} {shown}" if shown else "None"
 
 
 def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:

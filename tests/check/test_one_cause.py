@@ -1,0 +1,123 @@
+"""One cause is one finding: mistakes that upset several rules are told by the rule that they break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hfdsl as hf
+from hfdsl.errors import HfError
+from hfdsl.graph.spans import traceback_span
+from tests.check.prelude import Actor, B, Dispatch, Prompts, Rollout, Scores, pool, register
+
+
+class Steady(hf.Worker):
+    def __init__(self, top_k: int = 2) -> None: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.requires("B // dp % top_k == 0")
+    def score(self, rollout: Rollout) -> Scores:
+        raise NotImplementedError
+
+
+class Plain(hf.Worker):
+    """Without a constructor."""
+
+
+@hf.dataflow
+def steady(rollout: Rollout, judge: Steady) -> Scores:
+    return judge.score(rollout)
+
+
+def test_swapped_records_are_one_mistake() -> None:
+    @hf.function
+    def pair(rollout: Rollout, scores: Scores) -> Scores:
+        raise NotImplementedError
+
+    @hf.dataflow
+    def program(rollout: Rollout, scores: Scores) -> list[Scores]:
+        return [pair(scores, rollout) for _ in range(2)]  # type: ignore[arg-type]  # the mistake
+
+    [finding] = program.check()
+    assert finding.code == "HF204"
+    assert "takes Rollout as 'rollout' and Scores as 'scores', and is wired to them the other way" in finding.message
+    assert [finding.primary.text, finding.related[0].text] == ["this is Scores of B rows", "this is Rollout of B rows"]
+
+
+def test_two_wrong_records_that_are_not_swapped_are_two_mistakes() -> None:
+    @hf.function
+    def pair(rollout: Rollout, scores: Scores) -> Scores:
+        raise NotImplementedError
+
+    @hf.dataflow
+    def program(prompts: Prompts) -> Scores:
+        return pair(prompts, prompts)  # type: ignore[arg-type]  # the mistakes
+
+    assert program.check().codes == ("HF204", "HF204")
+
+
+def test_a_misspelt_column_of_a_record_is_no_missing_one() -> None:
+    @hf.dataflow
+    def program(scores: Scores) -> Scores:
+        return Scores(rewards=scores.reward)  # type: ignore[call-arg]  # the mistake
+
+    [finding] = program.check()
+    assert (finding.code, finding.help) == ("HF201", ("did you mean 'reward'?",))
+
+
+def test_what_was_not_called_is_told_by_its_name() -> None:
+    @hf.dataflow
+    def wired(rollout: Rollout, actor: Actor) -> Scores:
+        return actor.score(actor.generate)  # type: ignore[arg-type]  # the mistake
+
+    @hf.dataflow
+    def returned(rollout: Rollout, actor: Actor) -> Scores:
+        return actor.score  # type: ignore[return-value]  # the mistake
+
+    for program in (wired, returned):
+        [finding] = program.check()
+        assert "the uncalled function 'actor." in finding.message
+        assert "<function" not in str(finding)
+
+
+def test_an_object_is_told_by_its_class() -> None:
+    @hf.dataflow
+    def program(rollout: Rollout, actor: Actor) -> Scores:
+        return actor.score(object())  # type: ignore[arg-type]  # the mistake
+
+    [finding] = program.check()
+    assert finding.message.endswith("but is wired to an object of class object")
+
+
+def test_a_mesh_that_does_not_fill_its_pool_breaks_no_requirement_on_dp() -> None:
+    wide = hf.Deployment(judge=hf.place(Steady, pool=pool, mesh=hf.Mesh(dp=3)))
+    assert steady.check(wide, {B: 64}).codes == ("HF501",)
+
+
+def test_another_class_meets_no_requirement_of_the_right_one() -> None:
+    assert steady.check(hf.Deployment(judge=hf.place(Plain, pool=pool)), {B: 64}).codes == ("HF515",)
+
+
+def test_an_argument_that_does_not_exist_is_told_by_name() -> None:
+    placed = hf.Deployment(judge=hf.place(Steady, topk=2, pool=pool))
+    [finding] = steady.check(placed, {B: 64})
+    assert finding.code == "HF516"
+    assert finding.message.endswith("cannot be built: it takes no 'topk'; did you mean 'top_k'?")
+
+
+def test_the_only_other_place_of_the_class_is_the_one_that_was_meant() -> None:
+    [finding] = steady.check(hf.Deployment(reward_model=hf.place(Steady, pool=pool)), {B: 64})
+    assert (finding.code, finding.help) == ("HF507", ("rename 'reward_model' to 'judge'",))
+
+
+def test_one_rank_is_no_ranks() -> None:
+    [finding] = steady.check(hf.Deployment(judge=hf.place(Steady, pool=pool, mesh=hf.Mesh())), {B: 64})
+    assert "lays out 1 rank, but" in finding.message
+
+
+def test_a_declaration_that_raises_stands_in_the_users_file() -> None:
+    with pytest.raises(HfError) as caught:
+        hf.Mesh(tp=4, gen_tp=3)
+    span = traceback_span(caught.value)
+    assert span.file == str(Path(__file__))
