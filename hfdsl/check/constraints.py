@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from hfdsl.check.alike import alike, argument_rows
 from hfdsl.check.arithmetic import Terms, divisibility, limit
 from hfdsl.check.findings import Label
 from hfdsl.check.repair.search import Demand
 from hfdsl.check.requirements import Known, holds, names
 from hfdsl.check.subject import Subject, dims_of, row_dims, signature_of
+from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, ProtocolError
-from hfdsl.graph.infer import LOST, RecordValue
+from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
-from hfdsl.types.columns import ColumnSpec, ObjSpec
+from hfdsl.protocols.protocol import Protocol
 from hfdsl.types.dims import Answer, Kept, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
 
@@ -72,21 +74,6 @@ class Limit:
         return f"the requirement {self.text}"
 
 
-def argument_rows(subject: Subject, node: Node) -> dict[str, Size]:
-    """The rows of every argument that has rows and fits its port, by port."""
-    found: dict[str, Size] = {}
-    for port, operand in node.arguments:
-        if (node.id, port) in subject.inference.misfits:
-            continue  # another value is meant
-        value = subject.inference.operand(operand)
-        rows = value.rows if isinstance(value, RecordValue) else None
-        if isinstance(value, (ColumnSpec, ObjSpec)):
-            rows = value.dims[0]
-        if rows is not None and LOST not in rows.atoms:
-            found[port] = rows
-    return found
-
-
 def call_rows(subject: Subject, node: Node) -> Size | None:
     """The rows of a call: those of its first argument with rows."""
     return next(iter(argument_rows(subject, node).values()), None)
@@ -125,8 +112,16 @@ def pads(node: Node) -> bool:
 
 def chunks_of(subject: Subject, node: Node) -> int | None:
     """How many chunks a call splits its arguments into, where it does."""
-    placement = subject.placement(node)
-    protocol = node.op.signature.protocol if isinstance(node.op, RoleCall) else None
+    if not isinstance(node.op, RoleCall):
+        return None
+    key = chunks_of, node.op.role, node.op.signature
+    if key not in subject.memo:
+        subject.memo[key] = _chunks(subject.placement(node), node.op.signature.protocol)
+    chunks: int | None = subject.memo[key]
+    return chunks
+
+
+def _chunks(placement: Placement[Any] | None, protocol: Protocol | None) -> int | None:
     if placement is None or protocol is None or not protocol.splits:
         return None
     if placement.mesh.world_size != placement.pool.world_size:
@@ -138,38 +133,64 @@ def chunks_of(subject: Subject, node: Node) -> int | None:
     return chunks if chunks > 1 else None
 
 
-def constraints(subject: Subject) -> Iterator[Divides]:
-    """What every node demands of its rows."""
-    for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
-        match node.op:
-            case MiniBatch(0, count):
-                rows = call_rows(subject, node)
-                if rows is not None:
-                    told = f"minibatches: {{rows}} rows do not make {count} equal mini-batches"
-                    yield Divides(rows, count, node, "HF310", f"{count} mini-batches", told)
-            case MiniBatch():
-                pass
-            case Filter(group) if group > 1:
-                rows = call_rows(subject, node)
-                if rows is not None:
-                    told = f"filter: {{rows}} rows do not make whole groups of {group}"
-                    yield Divides(rows, group, node, "HF313", f"whole groups of {group}", told)
-            case RoleCall(_, signature):
-                yield from _split(subject, node, signature)
-                yield from _cut(subject, node, signature)
-                yield from _required(subject, node, signature)
-            case FunctionCall(signature):
-                yield from _grouped(subject, node, signature)
-                yield from _required(subject, node, signature)
-        given = argument_rows(subject, node).values() if isinstance(node.op, (RoleCall, FunctionCall)) else ()
-        made = value.rows if isinstance(value, RecordValue) and not isinstance(node.op, MiniBatch) else None
-        for dim, bound in subject.inference.bindings[node.id].items() if given else ():
-            if bound not in given and bound != made and subject.known(bound).value is not None:
-                told = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number"
-                yield Divides(bound, 1, node, "HF303", f"a whole number for {dim.__name__}", told)
-        if made is not None and LOST not in made.atoms:
-            told = f"'{node.label}' would have {{rows}} rows, which is no whole number"
-            yield Divides(made, 1, node, "HF303", "a whole number of rows", told)
+def constraints(subject: Subject, nodes: Iterable[Node] | None = None) -> Iterator[Divides]:
+    """What every node (or these ones) demands of its rows."""
+    like = alike(subject)
+    for node in subject.graph.nodes if nodes is None else nodes:
+        for one in _constraints_of(subject, like[node.id]):
+            yield Divides(one.size, one.divisor, node, one.code, one.why, one.complaint, one.others)
+
+
+def unproved(subject: Subject) -> Iterator[Divides]:
+    """The constraints that the sizes do not prove."""
+    like = alike(subject)
+    doubtful = {
+        node.id
+        for node in dict(zip(map(id, like), like, strict=True)).values()
+        if any(divided(subject, one) is not Answer.PROVED for one in _constraints_of(subject, node))
+    }
+    nodes = [node for node in subject.graph.nodes if like[node.id].id in doubtful] if doubtful else ()
+    return (one for one in constraints(subject, nodes) if divided(subject, one) is not Answer.PROVED)
+
+
+def _constraints_of(subject: Subject, node: Node) -> tuple[Divides, ...]:
+    key = constraints, node.id
+    if key not in subject.memo:
+        subject.memo[key] = tuple(_demanded(subject, node))
+    found: tuple[Divides, ...] = subject.memo[key]
+    return found
+
+
+def _demanded(subject: Subject, node: Node) -> Iterator[Divides]:
+    match node.op:
+        case MiniBatch(0, count):
+            rows = call_rows(subject, node)
+            if rows is not None:
+                told = f"minibatches: {{rows}} rows do not make {count} equal mini-batches"
+                yield Divides(rows, count, node, "HF310", f"{count} mini-batches", told)
+        case MiniBatch():
+            pass
+        case Filter(group) if group > 1:
+            rows = call_rows(subject, node)
+            if rows is not None:
+                told = f"filter: {{rows}} rows do not make whole groups of {group}"
+                yield Divides(rows, group, node, "HF313", f"whole groups of {group}", told)
+        case RoleCall(_, signature):
+            yield from _split(subject, node, signature)
+            yield from _cut(subject, node, signature)
+            yield from _required(subject, node, signature)
+        case FunctionCall(signature):
+            yield from _grouped(subject, node, signature)
+            yield from _required(subject, node, signature)
+    given = argument_rows(subject, node).values() if isinstance(node.op, (RoleCall, FunctionCall)) else ()
+    made = None if isinstance(node.op, MiniBatch) else subject.inference.rows(node.id)
+    for dim, bound in subject.inference.bindings[node.id].items() if given else ():
+        if bound not in given and bound != made and subject.known(bound).value is not None:
+            told = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number"
+            yield Divides(bound, 1, node, "HF303", f"a whole number for {dim.__name__}", told)
+    if made is not None and LOST not in made.atoms:
+        told = f"'{node.label}' would have {{rows}} rows, which is no whole number"
+        yield Divides(made, 1, node, "HF303", "a whole number of rows", told)
 
 
 def _grouped(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
@@ -239,15 +260,25 @@ def limits(subject: Subject) -> Iterator[Limit]:
                 yield Limit(Demand(found[0], strict=found[1]), node, text, where)
 
 
-def _decidable(subject: Subject, node: Node, signature: Signature) -> Iterator[tuple[str, Terms]]:
+def _decidable(subject: Subject, node: Node, signature: Signature) -> tuple[tuple[str, Terms], ...]:
     """The requirements of a method with what their names stand for, less those that another mistake hides.
 
     They ask for the config of a role which cannot be built (HF516) or is placed as another (HF515), for the sizes of a
     mesh that does not fill its pool (HF501), or for rows that the call is not given.
     """
-    texts, placement = requirements_of(signature.body), subject.placement(node)
+    texts = requirements_of(signature.body)
     if not texts or (isinstance(node.op, RoleCall) and _is_another(subject, node.op.role)):
-        return
+        return ()
+    like = alike(subject)[node.id]
+    key = _decidable, like.id
+    if key not in subject.memo:
+        subject.memo[key] = tuple(_with_terms(subject, like, signature))
+    found: tuple[tuple[str, Terms], ...] = subject.memo[key]
+    return found
+
+
+def _with_terms(subject: Subject, node: Node, signature: Signature) -> Iterator[tuple[str, Terms]]:
+    texts, placement = requirements_of(signature.body), subject.placement(node)
     unfilled = placement is not None and placement.mesh.world_size != placement.pool.world_size
     chunks = None if pads(node) else chunks_of(subject, node)
     dims = dims_of_call(subject, node)
@@ -296,33 +327,53 @@ def known_names(subject: Subject, node: Node) -> Known:
     return Known(sizes, subject.placement(node), isinstance(node.op, RoleCall), subject.config(node) or {})
 
 
-Key: TypeAlias = tuple[object, ...]
+Key: TypeAlias = tuple[int, str]
 
 
-def refuted(subject: Subject) -> set[Key]:
-    """Everything that the sizes of a program refute."""
-    keys: set[Key] = {
-        (d.node.id, d.why)
-        for d in constraints(subject)
-        if subject.known(d.size).divisible_by(d.divisor) is Answer.REFUTED
-    }
-    keys |= {(node.id, text) for node, _, text, answer, _ in undivided(subject) if answer is Answer.REFUTED}
+def divided(subject: Subject, one: Divides) -> Answer:
+    """Whether a constraint holds with the given sizes."""
+    key = divided, one.size, one.divisor
+    if key not in subject.memo:
+        subject.memo[key] = subject.known(one.size).divisible_by(one.divisor)
+    answer: Answer = subject.memo[key]
+    return answer
+
+
+def refuted(subject: Subject, nodes: Iterable[Node] | None = None) -> set[Key]:
+    """Everything that the sizes of a program refute, at all nodes or at these ones."""
+    asked = subject.graph.nodes if nodes is None else tuple(nodes)
+    keys: set[Key] = {(d.node.id, d.why) for d in constraints(subject, asked) if divided(subject, d) is Answer.REFUTED}
+    keys |= {(node.id, text) for node, _, text, answer, _ in undivided(subject, asked) if answer is Answer.REFUTED}
     for m in subject.inference.mismatches:
         if m.expected and m.found and rows_are_alike(subject, m.expected, m.found) is Answer.REFUTED:
             keys.add((m.node, m.port))
     return keys
 
 
-def undivided(subject: Subject) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:
+def undivided(
+    subject: Subject, nodes: Iterable[Node] | None = None
+) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:
     """The requirements that are not solved together with all splits, each with the answer and the numbers behind it."""
-    for node in subject.graph.nodes:
+    like = alike(subject)
+    for node in subject.graph.nodes if nodes is None else nodes:
         signature = signature_of(node)
-        for text, terms in _decidable(subject, node, signature) if signature else ():
-            values = [size.value for name, size in terms.known.sizes.items() if name in names(text)]
-            if any(value is not None and value.denominator != 1 for value in values):
-                continue  # told where it is made: rows that are not whole
-            if signature and divisibility(text, terms) is None:
-                try:
-                    yield node, signature, text, *holds(text, terms.known)
-                except DefinitionError as error:
-                    yield node, signature, text, error, ""
+        if signature is not None and requirements_of(signature.body):
+            key = undivided, like[node.id].id
+            if key not in subject.memo:
+                subject.memo[key] = tuple(_evaluated(subject, node, signature))
+            for text, answer, shown in subject.memo[key]:
+                yield node, signature, text, answer, shown
+
+
+def _evaluated(
+    subject: Subject, node: Node, signature: Signature
+) -> Iterator[tuple[str, Answer | DefinitionError, str]]:
+    for text, terms in _decidable(subject, node, signature):
+        values = [size.value for name, size in terms.known.sizes.items() if name in names(text)]
+        if any(value is not None and value.denominator != 1 for value in values):
+            continue  # told where it is made: rows that are not whole
+        if divisibility(text, terms) is None:
+            try:
+                yield text, *holds(text, terms.known)
+            except DefinitionError as error:
+                yield text, error, ""

@@ -131,10 +131,13 @@ def judge(subject: Subject, start: float) -> Report:
     """Ask every pass; repairs are tried, and offered where they work."""
 
     @cache
-    def trials() -> Trials:
+    def all_trials() -> Trials:
         from hfdsl.check.repair.trials import Trials  # late: a program without findings needs no repairs
 
         return Trials(subject, _ask)
+
+    def trials(finding: Finding) -> Trials | None:
+        return all_trials() if all_trials().take(finding) else None
 
     findings = order(_ask(replace(subject, trials=trials)))
     if findings:

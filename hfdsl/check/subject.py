@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check.findings import Label
+from hfdsl.check.findings import Finding, Label
 from hfdsl.check.requirements import config_fields
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, Placement
@@ -43,17 +43,20 @@ class Subject:
     cluster: Cluster | None = None
     body: Callable[..., Any] | None = None  # the dataflow itself
     several: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)  # dims with more sizes than one
-    trials: Callable[[], Trials] | None = field(default=None, compare=False)  # None: no repairs are asked for
+    trials: Callable[[Finding], Trials | None] | None = field(default=None, compare=False)  # None: none are asked for
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)
     # Few sizes, asked for many times: the known dims as sizes, and what they make of a size.
     _numbers: dict[Any, Size] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _known: dict[Size, Size] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )  # few sizes, many uses
+    _known: dict[Size, Size] = field(init=False, repr=False, compare=False, default_factory=dict)
+    memo: dict[Any, Any] = field(init=False, repr=False, compare=False, default_factory=dict)  # answers given before
 
     def __post_init__(self) -> None:
         self._numbers.update({dim: constant(number) for dim, number in self.dims.items()})
+
+    def repairs(self, finding: Finding) -> Trials | None:
+        """What tries repairs of a finding; None where none are to be tried."""
+        return self.trials(finding) if self.trials is not None else None
 
     def placement(self, node: Node) -> Placement[Any] | None:
         """Where a role call runs."""

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from hfdsl.errors import DefinitionError, ResourceError
+from hfdsl.graph.active import active_tracer
 from hfdsl.graph.eager import active_run, eager_arguments, eager_run
-from hfdsl.graph.program import Graph
 from hfdsl.graph.signatures import deferred
-from hfdsl.graph.trace import active_tracer, trace
 from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
     from hfdsl.check.findings import Report
     from hfdsl.deploy.cluster import Cluster
     from hfdsl.deploy.deployment import Deployment
+    from hfdsl.graph.program import Graph
     from hfdsl.plan.plan import Plan
 
 P = ParamSpec("P")
@@ -59,6 +59,8 @@ class Dataflow(Generic[P, R]):
 
     def trace(self) -> Graph:
         """The graph of this dataflow, mistakes included."""
+        from hfdsl.graph.trace import trace
+
         return trace(self.body)
 
     def check(

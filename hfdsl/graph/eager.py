@@ -12,7 +12,6 @@ from typing import Any
 from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.graph.guards import check_result, inputs_unchanged
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
-from hfdsl.graph.symbolic import SymbolicRole
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.protocols.kinds import PerRank, PerStage
@@ -190,6 +189,8 @@ class EagerRole:
 
 def role_of(worker: Any) -> type:
     """The class of a worker, wrapped for an eager run or not, or of a role in a trace."""
+    from hfdsl.graph.symbolic import SymbolicRole  # late: `import hfdsl` is kept fast
+
     if isinstance(worker, SymbolicRole):
         return worker._role
     return type(worker._worker) if isinstance(worker, EagerRole) else type(worker)

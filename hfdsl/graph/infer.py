@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 from hfdsl.graph.fits import fits_metric, fits_static
@@ -105,6 +106,8 @@ class Inference:
     bindings: tuple[Mapping[Any, Size], ...]
     mismatches: tuple[Mismatch, ...]
     misfits: frozenset[tuple[int, str]]  # the nodes and ports of all mismatches
+    # What passes have derived from it alone, for all sizes: they ask again for every size that they try.
+    memo: dict[Any, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def rows(self, node: int) -> Size | None:
         """The rows of a record."""
@@ -125,8 +128,13 @@ def operand_value(values: Any, operand: Operand) -> Value:
         return value if operand.column is None else None
     spec = schema(value.type.record).fields[operand.column]
     if isinstance(spec, ColumnSpec) and value.rows is not None:
-        return replace(spec, dims=(value.rows, *spec.dims[1:]))
+        return _with_rows(spec, value.rows)
     return replace(spec, row=value.rows) if isinstance(spec, ObjSpec) and value.rows is not None else spec
+
+
+@lru_cache(maxsize=1024)  # few columns, read many times
+def _with_rows(spec: ColumnSpec, rows: Size) -> ColumnSpec:
+    return replace(spec, dims=(rows, *spec.dims[1:]))
 
 
 @dataclass

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
+from hfdsl.graph.active import active_tracer
 from hfdsl.graph.eager import active_run, call_arguments, call_body, role_of
 from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.spans import caller_span
-from hfdsl.graph.trace import active_tracer
 from hfdsl.protocols.conditions import PROVISIONS, REQUIREMENTS
 from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.state import no_sync, sync_methods

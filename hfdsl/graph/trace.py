@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfdsl.errors import DefinitionError
+from hfdsl.graph.active import tracing
 from hfdsl.graph.outsiders import refused
 from hfdsl.graph.program import (
     Broken,
@@ -268,14 +268,6 @@ def _in_words(value: object) -> str:
     return f"'{value._shown}'" if isinstance(value, Symbolic) else repr(value)
 
 
-_active: ContextVar[Tracer | None] = ContextVar("hfdsl_tracer", default=None)
-
-
-def active_tracer(values: tuple[Any, ...]) -> Tracer | None:
-    """The tracer whose symbolic values are among ``values``, else the one whose dataflow is being traced."""
-    return next((value._tracer for value in values if isinstance(value, Symbolic)), _active.get())
-
-
 def trace(body: Callable[..., Any]) -> Graph:
     """Trace a dataflow. Never raises for a mistake in it: mistakes are in ``Graph.misuses``.
 
@@ -314,7 +306,7 @@ def trace(body: Callable[..., Any]) -> Graph:
 
 
 def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    token = _active.set(tracer)
+    token = tracing.set(tracer)
     parameters = inspect.signature(body).parameters
     by_position = [name for name in arguments if parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY]
     positional = [arguments[name] for name in by_position]
@@ -331,7 +323,7 @@ def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) ->
             tracer.misuses.append(Misuse(MisuseKind.RAISED, traceback_span(error), body.__name__, text))
         return None
     finally:
-        _active.reset(token)
+        tracing.reset(token)
 
 
 def _output(tracer: Tracer, value: Any, span: Span) -> Output:

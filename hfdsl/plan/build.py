@@ -8,7 +8,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check.constraints import argument_rows, row_ratio
+from hfdsl.check.alike import argument_rows
+from hfdsl.check.constraints import row_ratio
 from hfdsl.check.findings import CheckError, Report
 from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import examine, judge

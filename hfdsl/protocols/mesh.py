@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hfdsl.errors import ProtocolError, ResourceError
 
@@ -127,9 +128,14 @@ class Mesh:
         return at.pp % (self.pp // self.gen_pp_size) * tp_fold + at.tp % tp_fold
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
-        folded = [f"{axis}={size}" for axis in ("gen_pp", "gen_tp") if (size := getattr(self, axis)) is not None]
-        return f"Mesh({' '.join([sizes, *folded])})"
+        return _text(self)
+
+
+@lru_cache(maxsize=64)  # every call of a role may name it
+def _text(mesh: Mesh) -> str:
+    sizes = " ".join(f"{axis}={getattr(mesh, axis)}" for axis in AXES)
+    folded = [f"{axis}={size}" for axis in ("gen_pp", "gen_tp") if (size := getattr(mesh, axis)) is not None]
+    return f"Mesh({' '.join([sizes, *folded])})"
 
 
 AXIS_SIZE: Mapping[str, Callable[[Mesh], int]] = {

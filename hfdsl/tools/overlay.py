@@ -18,6 +18,7 @@ from typing import Any
 
 from hfdsl.check.findings import Finding, Fix
 from hfdsl.check.repair import edits
+from hfdsl.check.repair.trials import thorough
 from hfdsl.tools.checking import Outcome, Question, outcomes
 
 
@@ -26,6 +27,7 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     question = json.load(sys.stdin)
+    thorough.set(True)  # or findings that nothing mends would keep those after them from being tried
     lay_over(question.pop("texts"))
     found = outcomes(Question(**question))
     json.dump([as_dict(outcome) for outcome in found], answer)

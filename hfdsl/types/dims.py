@@ -132,7 +132,7 @@ class Size:
         return self + other * constant(-1)
 
     def __mul__(self, other: Size) -> Size:
-        return _collect([(_times(m, n), a * b) for m, a in self.terms for n, b in other.terms])
+        return _product(self, other)
 
     def __truediv__(self, other: Size) -> Size:
         """Divide exactly by a constant or by a product of dims."""
@@ -170,11 +170,7 @@ class Size:
 
     def equals(self, other: Size) -> Answer:
         """Whether both are the same size for every (PROVED) or no (REFUTED) choice of dims, each at least 1."""
-        gap = () if self == other else (self - other).terms
-        if not gap:
-            return Answer.PROVED
-        one_sign = len({coefficient > 0 for _, coefficient in gap}) == 1
-        return Answer.REFUTED if one_sign else Answer.UNKNOWN
+        return Answer.PROVED if self is other else _compared(self, other)
 
     def divisible_by(self, divisor: int) -> Answer:
         """Whether ``divisor`` divides this size: certain from the coefficients alone, or UNKNOWN."""
@@ -186,7 +182,29 @@ class Size:
         return Answer.PROVED if whole and positive else Answer.UNKNOWN
 
     def __str__(self) -> str:
-        return "+".join(_term_text(m, c) for m, c in self.terms).replace("+-", "-") or "0"
+        return _text(self)
+
+
+# A program has few sizes, and asks for them at every call.
+
+
+@lru_cache(maxsize=1024)
+def _product(one: Size, other: Size) -> Size:
+    return _collect([(_times(m, n), a * b) for m, a in one.terms for n, b in other.terms])
+
+
+@lru_cache(maxsize=1024)
+def _compared(one: Size, other: Size) -> Answer:
+    gap = (one - other).terms
+    if not gap:
+        return Answer.PROVED
+    one_sign = len({coefficient > 0 for _, coefficient in gap}) == 1
+    return Answer.REFUTED if one_sign else Answer.UNKNOWN
+
+
+@lru_cache(maxsize=1024)
+def _text(size: Size) -> str:
+    return "+".join(_term_text(m, c) for m, c in size.terms).replace("+-", "-") or "0"
 
 
 @lru_cache(maxsize=1024)

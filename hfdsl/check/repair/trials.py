@@ -8,7 +8,8 @@ import linecache
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
@@ -20,6 +21,18 @@ from hfdsl.check.subject import Subject
 from hfdsl.errors import HfError
 from hfdsl.graph.infer import infer
 from hfdsl.graph.trace import trace
+
+MOST = 16
+"""The places of one report at which repairs are tried: a report with more findings is read from its top anyway."""
+
+WORK = 2000
+"""The nodes and mistakes that may be gone through again for them: a check of any program stays fast.
+
+In a program with more of them than that, ``hfdsl check --fix`` alone tries repairs.
+"""
+
+thorough: ContextVar[bool] = ContextVar("thorough", default=False)
+"""Whether the repairs of all findings are tried, for a command that is to make them."""
 
 Place: TypeAlias = tuple[str, str, int]
 """A finding as it is known again after an edit, which moves columns and changes numbers in messages."""
@@ -41,6 +54,20 @@ class Trials:
 
     subject: Subject
     ask: Callable[[Subject], Iterable[Finding]]
+    taken: set[Place] = field(default_factory=set)
+    mended: dict[tuple[Place, tuple[Edit, ...]], bool] = field(default_factory=dict)
+
+    @cached_property
+    def most(self) -> int:
+        """How many places there are repairs for."""
+        graph, wrong = self.subject.graph, self.subject.inference.mismatches
+        return min(MOST, WORK // (len(graph.nodes) + len(graph.misuses) + len(wrong) + 1))
+
+    def take(self, finding: Finding) -> bool:
+        """Whether repairs of a finding are tried: at so many places, and at each as often as it is asked for there."""
+        if thorough.get() or len(self.taken) < self.most:
+            self.taken.add(place(finding))
+        return place(finding) in self.taken
 
     @cached_property
     def before(self) -> Counter[Place]:
@@ -49,6 +76,12 @@ class Trials:
 
     def written(self, finding: Finding, edits: Sequence[Edit]) -> bool:
         """Whether edits in the dataflow's own text mend it: it is compiled anew, and traced."""
+        key = place(finding), tuple(edits)
+        if key not in self.mended:  # a loop that unrolls asks again and again
+            self.mended[key] = self._written(finding, edits)
+        return self.mended[key]
+
+    def _written(self, finding: Finding, edits: Sequence[Edit]) -> bool:
         body = rewritten(self.subject.body, edits)
         try:
             with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from hfdsl.check.constraints import argument_rows
+from hfdsl.check.alike import argument_rows
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.requirements import names
 from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures

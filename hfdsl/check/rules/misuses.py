@@ -174,11 +174,12 @@ def misuses(subject: Subject) -> Iterator[Finding]:
 
 
 def _nearest(subject: Subject, finding: Finding, misuse: Misuse) -> Finding:
-    if subject.trials is None:
+    trials = subject.repairs(finding)
+    if trials is None:
         return finding
     from hfdsl.check.repair.fixes import named
 
-    return named(subject.trials(), finding, misuse)
+    return named(trials, finding, misuse)
 
 
 def _both(makers: Sequence[str]) -> str:

@@ -84,19 +84,21 @@ def _counted(number: int, what: str) -> str:
 
 
 def _filled(subject: Subject, finding: Finding, role: str) -> Finding:
-    if subject.trials is None:
+    trials = subject.repairs(finding)
+    if trials is None:
         return finding
     from hfdsl.check.repair.fixes import filled
 
-    return filled(subject.trials(), finding, role)
+    return filled(trials, finding, role)
 
 
 def _renamed(subject: Subject, finding: Finding, old: str, new: str) -> Finding:
-    if subject.trials is None:
+    trials = subject.repairs(finding)
+    if trials is None:
         return finding
     from hfdsl.check.repair.fixes import role_renamed
 
-    return role_renamed(subject.trials(), finding, old, new)
+    return role_renamed(trials, finding, old, new)
 
 
 def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:

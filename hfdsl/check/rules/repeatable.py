@@ -17,7 +17,7 @@ from hfdsl.graph.program import Constant, Graph, Node, Operand, Ref, Repeat, Tak
 from hfdsl.graph.spans import Span
 from hfdsl.graph.trace import trace
 
-LIMIT = 1000
+LIMIT = 500
 """The nodes up to which a program is traced again: beyond, a check would be noticeably slower."""
 
 

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
+from hfdsl.check.alike import alike, argument_rows
 from hfdsl.check.constraints import (
     Divides,
     Key,
     Limit,
-    argument_rows,
     chunks_of,
     constraints,
     dims_of_call,
+    divided,
     filtered,
     imposed,
     known_names,
@@ -23,6 +24,7 @@ from hfdsl.check.constraints import (
     row_ratio,
     rows_are_alike,
     undivided,
+    unproved,
 )
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.search import Demand, Search, conflict
@@ -37,9 +39,9 @@ from hfdsl.types.dims import Answer, Dim, Size, constant
 
 def row_arithmetic(subject: Subject) -> Iterator[Finding]:
     """One finding for all splits that the same sizes upset, with sizes that satisfy every constraint of the program."""
-    demands = list({(d.size, d.divisor, d.why, d.node.span): d for d in constraints(subject)}.values())
+    demands = list({(d.size, d.divisor, d.why, d.node.span): d for d in unproved(subject)}.values())
     open_row_dims = set(untold(subject) if subject.deployment else ())  # HF301: the run would not know them either
-    answers = [(d, subject.known(d.size).divisible_by(d.divisor)) for d in demands]
+    answers = [(d, divided(subject, d)) for d in demands]
     for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
         yield _uneven(subject, broken)
     for atoms, open_ in _by_dims([d for d, answer in answers if answer is Answer.UNKNOWN and not filtered(d.size)]):
@@ -131,12 +133,13 @@ def repairs(
 
 
 def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str) -> Finding:
-    if subject.trials is None:
+    trials = subject.repairs(finding)
+    if trials is None:
         return finding
     from hfdsl.check.repair.fixes import calls_of, required
 
     known = [known_names(subject, node) for node in calls_of(subject, signature)]
-    return required(subject.trials(), finding, signature, text, known)
+    return required(trials, finding, signature, text, known)
 
 
 def in_words(subject: Subject, sizes: dict[type[Dim], tuple[int, ...]]) -> Iterator[tuple[str, str]]:
@@ -151,24 +154,29 @@ def _resized(subject: Subject, finding: Finding, sizes: dict[type[Dim], tuple[in
     offered = in_words(subject, sizes)
     help_ = tuple(f"set {dim} to {numbers}: every split and requirement then works out" for dim, numbers in offered)
     helped = replace(finding, help=help_)
-    if subject.trials is None:
+    trials = subject.repairs(helped)
+    if trials is None:
         return helped
     from hfdsl.check.repair.fixes import resized
 
-    return resized(subject.trials(), helped, sizes)
+    return resized(trials, helped, sizes)
 
 
 class _Trial:
     """Whether another size of a dim mends what is ``mine`` and upsets nothing, with all sizes of the other dims."""
 
     def __init__(self, subject: Subject, dim: type[Dim], mine: set[Key]) -> None:
-        self.dim, self.mine, self.subjects = dim, mine, subject.with_this(dim)
-        self.before = [refuted(each) for each in self.subjects]
+        like = alike(subject)
+        self.dim, self.subjects = dim, subject.with_this(dim)
+        self.mine = {(like[node].id, *rest) for node, *rest in mine}
+        self.nodes = tuple(dict(zip(map(id, like), like, strict=True)).values())  # what one takes, all like it take
+        self.before = [refuted(each, self.nodes) for each in self.subjects]
 
     def __call__(self, number: int) -> bool:
         pairs = zip(self.subjects, self.before, strict=True)
         return all(
-            (after := refuted(replace(each, dims={**each.dims, self.dim: number}))) <= before and not after & self.mine
+            (after := refuted(replace(each, dims={**each.dims, self.dim: number}), self.nodes)) <= before
+            and not after & self.mine
             for each, before in pairs
         )
 

@@ -162,16 +162,17 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
 
 def _repeated(subject: Subject, finding: Finding, m: Mismatch) -> Finding:
     """Where one side has a whole number of times the rows of the other, the other can be repeated."""
-    if subject.trials is None or m.expected is None or m.found is None:
+    trials = subject.repairs(finding)
+    if trials is None or m.expected is None or m.found is None:
         return finding
     from hfdsl.check.repair.fixes import repeated
 
     want, have = subject.known(m.expected), subject.known(m.found)
     factor = (have / want).value if len(want.terms) == 1 else None
     if factor is not None and factor.denominator == 1:
-        return repeated(subject.trials(), finding, m, dict(m.detail)["origin"], factor.numerator)
+        return repeated(trials, finding, m, dict(m.detail)["origin"], factor.numerator)
     if factor is not None and factor.numerator == 1:
-        return repeated(subject.trials(), finding, m, m.port, factor.denominator)
+        return repeated(trials, finding, m, m.port, factor.denominator)
     return finding
 
 
