@@ -91,6 +91,17 @@ def test_a_requirement_that_was_open_is_held_by_the_run() -> None:
         assert len(running.step(rows(6))) == 6  # a size that is refused breaks nothing
 
 
+def test_a_comment_hides_a_warning_and_no_guard() -> None:
+    @hf.dataflow
+    def quiet(rows: Rows, actor: Actor) -> Rows:
+        return actor.score(rows)  # hf: ignore[HF319]
+
+    plan = quiet.compile(deployment)
+    assert plan.report.findings == ()
+    with plan.launch() as running, pytest.raises(hf.SizeError, match=r"HF322: 'actor.score' requires B % micro == 0"):
+        running.step(rows(5))
+
+
 def test_rows_that_may_differ_are_a_warning_and_are_held_by_the_run() -> None:
     [finding] = side_by_side.check().findings
     assert finding.code == "HF319"
