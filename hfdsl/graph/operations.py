@@ -100,16 +100,11 @@ def repeat(batch: BatchT, times: int) -> BatchT:
         return tracer.repeat(batch, times)  # type: ignore[no-any-return]  # a symbolic record stands for a record
     if times < 1:
         raise SizeError("HF304", f"repeat takes a count of at least 1, got {times}")
-    fields = schema(type(batch)).fields
-    columns = {
-        name: value
-        if isinstance(fields[name], MetricSpec) or value is None
-        else [row for row in value for _ in range(times)]
-        if isinstance(fields[name], ObjSpec)
-        else value.repeat_interleave(times, dim=0)
-        for name, value in batch.__hf_columns__.items()
-    }
-    return type(batch)(**columns)
+    return _with_rows(
+        batch,
+        lambda rows: [row for row in rows for _ in range(times)],
+        lambda rows: rows.repeat_interleave(times, dim=0),
+    )
 
 
 def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
@@ -243,13 +238,19 @@ def sync(source: Worker, *targets: Worker) -> None:
 
 
 def _picked(batch: BatchT, rows: Sequence[int]) -> BatchT:
-    fields, picked = schema(type(batch)).fields, list(rows)
+    picked = list(rows)
+    return _with_rows(batch, lambda values: [values[row] for row in picked], lambda values: values[picked])
+
+
+def _with_rows(batch: BatchT, objects: Callable[[list[Any]], list[Any]], tensor: Callable[[Any], Any]) -> BatchT:
+    """The record with other rows of its columns; metrics, and columns that are not there, stay as they are."""
+    fields = schema(type(batch)).fields
     columns = {
         name: value
         if isinstance(fields[name], MetricSpec) or value is None
-        else [value[row] for row in picked]
+        else objects(value)
         if isinstance(fields[name], ObjSpec)
-        else value[picked]
+        else tensor(value)
         for name, value in batch.__hf_columns__.items()
     }
     return type(batch)(**columns)
