@@ -50,5 +50,5 @@ def refused(subject: Subject) -> Finding:
         "HF302",
         f"a plan is for one size of a dim, got {given}; check takes several",
         Label(subject.asked),
-        help=(f"compile a plan for each of them, or leave {names} out: such a plan takes what its input has",),
+        notes=(f"compile a plan for each of them, or leave {names} out: such a plan takes what its input has",),
     )

@@ -95,6 +95,22 @@ def tested_for_none(span: Span) -> str | None:
     return _places(span.file).tests.get((span.line, span.column, span.end_column))
 
 
+def unpacks(span: Span) -> str | None:
+    """What a call, or a dict that is written out, unpacks with ``**`` at a span."""
+    try:
+        written = ast.parse((source_text(span) or "").strip(), mode="eval").body
+    except SyntaxError:
+        return None
+    match written:
+        case ast.Call(keywords=keywords):
+            found = [keyword.value for keyword in keywords if keyword.arg is None]
+        case ast.Dict(keys, values):
+            found = [value for key, value in zip(keys, values, strict=True) if key is None]
+        case _:
+            found = []
+    return ast.unparse(found[0]) if found else None
+
+
 def keyword_span(call: Span, name: str) -> Span:
     """The argument ``name=...`` of the call at ``call`` (the call itself where it cannot be told)."""
     found = call_at(call)

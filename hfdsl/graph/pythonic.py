@@ -168,9 +168,11 @@ def python_class(kind: PortType | None) -> type | None:
 
 
 def _trap(operator: str) -> Callable[..., Any]:
-    def compute(self: Any, *_: object, **__: object) -> Any:
+    def compute(self: Any, *others: object, **_: object) -> Any:
         if isinstance(self._operand, Broken):
             return self
+        if operator == "getitem" and isinstance(others[0], Pythonic) and isinstance(others[0]._operand, Broken):
+            return others[0]  # by the keys that ``**`` asked for, which was told
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
 
     return compute

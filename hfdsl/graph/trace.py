@@ -326,15 +326,15 @@ def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) ->
         tracing.reset(token)
 
 
-def _output(tracer: Tracer, value: Any, span: Span) -> Output:
+def _output(tracer: Tracer, value: Any, span: Span, where: str = "") -> Output:
     if isinstance(value, Symbolic):
         return Output(value._operand)
     if isinstance(value, (tuple, list)):
-        return Output(tuple(_output(tracer, inner, span) for inner in value), type(value))
+        return Output(tuple(_output(tracer, inner, span, where) for inner in value), type(value))
     if isinstance(value, dict):
-        return Output({key: _output(tracer, inner, span) for key, inner in value.items()})
+        return Output({key: _output(tracer, inner, span, f" at key {key!r}") for key, inner in value.items()})
     if not isinstance(value, (int, float, str, bool, type(None))):
         shown = f"the role '{value._name}'" if isinstance(value, SymbolicRole) else uncalled(value)
         shown = shown or f"a '{type(value).__name__}'"
-        tracer.misuses.append(Misuse(MisuseKind.NOT_A_RESULT, span, shown))
+        tracer.misuses.append(Misuse(MisuseKind.NOT_A_RESULT, span, f"{shown}{where}"))
     return Output(Constant(value))

@@ -40,7 +40,7 @@ def _findings(plan: Plan) -> Iterator[Finding]:
                 "which get whole values there",
                 Label(plan.node(step.node).span),
                 (Label(step.signature.span, "registered with a pair of functions"),),
-                help=("declare the protocol, hf.Protocol(...): what it sends goes from worker to worker",),
+                notes=("declare the protocol, hf.Protocol(...): what it sends goes from worker to worker",),
             )
     returned = carried(pair for ref in plan.graph.output.refs() for pair in result_origins(plan.graph, ref))
     if returned > LIMIT:
@@ -48,5 +48,5 @@ def _findings(plan: Plan) -> Iterator[Finding]:
             "HF804",
             f"'{plan.name}' returns {amount(returned)} a step, all of which the driver fetches",
             Label(return_span(plan.graph.span)),
-            help=("return metrics, or a record of fewer columns",),
+            notes=("return metrics, or a record of fewer columns",),
         )

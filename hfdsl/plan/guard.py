@@ -21,12 +21,11 @@ def hold(plan: Plan, sizes: Mapping[Any, int]) -> None:
     """Judge the sizes of a step, where the plan was compiled without some of them.
 
     Raises:
-        SizeError: with the code of the rule that does not hold, the numbers, and what a check would offer to mend it.
+        SizeError: with the code of the rule that does not hold, the numbers, and those near them that do.
     """
     if sizes.keys() <= plan.dims.keys():
         return  # nothing was left open; what was is not read from the report, where a comment may hide it
     subject = Subject(plan.graph, plan.inference, plan.deployment, sizes)
     for finding in chain(*(rule(subject) for rule in RULES)):
         if finding.severity is Severity.ERROR:
-            told = (finding.message, *finding.notes, *(f"help: {line}" for line in finding.help))
-            raise SizeError(finding.code, "; ".join(told))
+            raise SizeError(finding.code, "; ".join((finding.message, *finding.notes)))

@@ -318,4 +318,5 @@ def test_a_dataflow_without_a_file_has_no_fixes() -> None:
     report = names["program"].check()
     assert report.codes == ("HF202",)
     assert report.findings[0].fixes == ()
-    assert report.findings[0].help == ("did you mean 'generate'?",)
+    assert report.findings[0].help == ()
+    assert report.findings[0].notes == ("did you mean 'generate'?",)

@@ -190,8 +190,8 @@ def test_whatever_needs_the_column_is_told() -> None:
     found = report(needs)
     assert found.codes == ("HF231",) * 6
     assert len({finding.primary.span.line for finding in found.findings}) == 5
-    helps = [finding.help[0] for finding in found.findings if finding.help]
-    assert helps == [
+    advice = [finding.notes[0] for finding in found.findings if finding.notes]
+    assert advice == [
         "hf.present(rollout.values) where it is always there; or declare the port f32[B, R] | None",
         "hf.present(rollout.name) where it is always there; or declare the port Obj[str, B] | None",
         "hf.present(maybe(rollout.values)) where it is always there; or declare the port f32[B, R] | None",
@@ -236,8 +236,8 @@ def test_a_record_is_converted_with_what_it_has() -> None:
         return takes(rollout)  # type: ignore[arg-type]  # the same
 
     [finding], [other] = report(full).findings, report(narrow).findings
-    assert finding.help == ("records are nominal: build Full(values=hf.present(...), ...) from its columns",)
-    assert other.help == ("records are nominal: convert with hf.merge(Rollout, ...)",)
+    assert finding.notes == ("records are nominal: build Full(values=hf.present(...), ...) from its columns",)
+    assert other.notes == ("records are nominal: convert with hf.merge(Rollout, ...)",)
 
 
 def test_a_list_of_records_says_nothing_of_one() -> None:

@@ -47,4 +47,4 @@ def test_every_open_size_is_told_where_rows_are_split(name: str) -> None:
 def test_a_size_that_cannot_matter_is_not_asked_for() -> None:
     program = load("grpo")
     [split] = program.program.check(program.deployment, {})
-    assert split.help == ("give the size: dims={B: ...}",)
+    assert split.notes == ("give the size: dims={B: ...}",)

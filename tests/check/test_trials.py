@@ -52,8 +52,10 @@ def test_the_first_places_have_fixes(report: Report) -> None:
     assert [bool(finding.fixes) for finding in report] == [True] * trials.MOST + [False] * 4
 
 
-def test_the_others_are_told_all_the_same(report: Report) -> None:
-    assert {finding.help for finding in report} == {("did you mean 'length'?",)}
+def test_the_others_have_the_same_words_as_a_note(report: Report) -> None:
+    words = ("did you mean 'length'?",)
+    assert [finding.help for finding in report] == [words] * trials.MOST + [()] * 4
+    assert [finding.notes for finding in report] == [()] * trials.MOST + [words] * 4
 
 
 def test_a_command_that_makes_them_tries_all(tmp_path: Path) -> None:

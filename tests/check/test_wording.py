@@ -74,7 +74,7 @@ def test_a_trailing_one_is_told_how_to_go() -> None:
     def program(steps: Steps, learner: Learner) -> Flat:
         return flat_loss(learner.judge(steps).advantage)  # type: ignore[arg-type]
 
-    assert only(program.check()).help[0].startswith("drop it where it is made, .squeeze(-1)")
+    assert only(program.check()).notes[0].startswith("drop it where it is made, .squeeze(-1)")
 
 
 def test_a_missing_trailing_one_is_told_how_to_come() -> None:
@@ -82,7 +82,7 @@ def test_a_missing_trailing_one_is_told_how_to_come() -> None:
     def program(steps: Steps, learner: Learner) -> Flat:
         return column_loss(learner.flat(steps).advantage)  # type: ignore[arg-type]
 
-    assert only(program.check()).help[0].startswith("add it where it is made, .unsqueeze(-1)")
+    assert only(program.check()).notes[0].startswith("add it where it is made, .unsqueeze(-1)")
 
 
 def test_a_port_that_declares_the_list_of_which_it_gets_an_entry() -> None:
@@ -93,7 +93,7 @@ def test_a_port_that_declares_the_list_of_which_it_gets_an_entry() -> None:
     finding = only(program.check())
     assert finding.code == "HF401"
     assert "is declared PerRank[float], but each rank is given its own entry of the list: float" in finding.message
-    assert finding.help == ("declare the port float",)
+    assert finding.notes == ("declare the port float",)
 
 
 def test_a_constructor_is_shown_without_its_annotations() -> None:

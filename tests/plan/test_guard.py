@@ -83,10 +83,11 @@ def test_a_requirement_that_was_open_is_held_by_the_run() -> None:
     with scoring.compile(deployment).launch() as running:
         assert len(running.step(rows(4))) == 4
         with pytest.raises(
-            hf.SizeError, match=r"HF322: 'actor.score' requires B % micro == 0, but 5 % 2 = 1; help: set B to 4 or 6"
+            hf.SizeError,
+            match=r"HF322: 'actor.score' requires B % micro == 0, but 5 % 2 = 1; with B set to 4 or 6 this works out",
         ):
             running.step(rows(5))
-        with pytest.raises(hf.SizeError, match=r"HF322: 'actor.score' requires P <= 4, but P = 7; help: set P to 4"):
+        with pytest.raises(hf.SizeError, match=r"HF322: 'actor.score' requires P <= 4, but P = 7; with P set to 4"):
             running.step(rows(4, 7))
         assert len(running.step(rows(6))) == 6  # a size that is refused breaks nothing
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,10 @@ from hfdsl.check.requirements import Known, config_fields, holds
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
+from hfdsl.graph.infer import infer
+from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.conditions import requirements_of
+from hfdsl.protocols.register import Registration
 from hfdsl.types.dims import Answer
 
 
@@ -26,6 +29,23 @@ def placed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> 
     other = copy(deployment)
     other.placements = dict(placements)
     return other
+
+
+def moved(placements: Mapping[str, Placement[Any]], subject: Subject) -> Subject | None:
+    """The program with other places for some roles."""
+    return replace(subject, deployment=changed(subject.deployment, placements)) if subject.deployment else None
+
+
+def registered(body: Callable[..., Any], registration: Registration, subject: Subject) -> Subject:
+    """The program with another registration of a method."""
+
+    def changed_node(node: Node) -> Node:
+        if not isinstance(node.op, RoleCall) or node.op.signature.body is not body:
+            return node
+        return replace(node, op=replace(node.op, signature=replace(node.op.signature, registration=registration)))
+
+    graph = replace(subject.graph, nodes=tuple(map(changed_node, subject.graph.nodes)))
+    return replace(subject, graph=graph, inference=infer(graph))
 
 
 def works(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:

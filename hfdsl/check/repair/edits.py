@@ -71,10 +71,10 @@ def spelt(call: Span, old: str, new: str) -> Edit | None:
     """A name that is given to a call as text."""
     found = call_at(call)
     nodes = [node for node in ast.walk(found) if isinstance(node, ast.Constant) and node.value == old] if found else []
-    written = _text(_place(call.file, nodes[0])) if len(nodes) == 1 else None
+    written = _text(place(call.file, nodes[0])) if len(nodes) == 1 else None
     if written is None or written[1:-1] != old:
         return None  # in three quotes, with a prefix or an escape
-    return Edit(_place(call.file, nodes[0]), f"{written[0]}{new}{written[-1]}")
+    return Edit(place(call.file, nodes[0]), f"{written[0]}{new}{written[-1]}")
 
 
 def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
@@ -87,18 +87,24 @@ def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
     spare = [port.name for port in signature.ports if port.keyword_only and port.name not in given]
     pairs = list(zip(spare, found.args[first:], strict=False))
     later = pairs[spare.index(name) :] if name in spare else []
-    places = [(port, _place(call.file, argument)) for port, argument in later]
+    places = [(port, place(call.file, argument)) for port, argument in later]
     return tuple(Edit(Span(p.file, p.line, p.column, p.line, p.column), f"{port}=") for port, p in places)
 
 
-def repeat(argument: Span, times: int) -> tuple[Edit, Edit] | None:
-    """``x`` becomes ``hf.repeat(x, times)``, in the words of the user's imports."""
-    name = spelling(argument.file, "repeat")
+def wrap(argument: Span, function: str, number: int) -> tuple[Edit, Edit] | None:
+    """``x`` becomes ``hf.repeat(x, number)`` or another such call, in the words of the user's imports."""
+    name = spelling(argument.file, function)
     if name is None or not argument.end_column or _stands(argument, r"\*"):
         return None
     start = Span(argument.file, argument.line, argument.column, argument.line, argument.column)
     end = Span(argument.file, argument.end_line, argument.end_column, argument.end_line, argument.end_column)
-    return Edit(start, f"{name}("), Edit(end, f", {times})")
+    return Edit(start, f"{name}("), Edit(end, f", {number})")
+
+
+def swap(one: Span, other: Span) -> tuple[Edit, Edit] | None:
+    """Two expressions of one line each, each in the place of the other."""
+    texts = _text(one), _text(other)
+    return (Edit(one, texts[1]), Edit(other, texts[0])) if texts[0] and texts[1] else None
 
 
 def spelling(file: str, name: str) -> str | None:
@@ -127,7 +133,7 @@ def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
         if (isinstance(key, ast.Name) and key.id == dim.__name__)
         or (isinstance(key, ast.Attribute) and key.attr == dim.__name__)
     ]
-    return _number(call.file, numbers[0], old, new) if len(numbers) == 1 else None
+    return number(call.file, numbers[0], old, new) if len(numbers) == 1 else None
 
 
 def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
@@ -138,7 +144,7 @@ def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
         return None
     sizes = {keyword.arg: keyword.value for keyword in mesh.keywords}
     if name in sizes:
-        return _number(call.file, sizes[name], old, new)
+        return number(call.file, sizes[name], old, new)
     if None in sizes:  # Mesh(**sizes)
         return None
     first = mesh.keywords[0]
@@ -155,10 +161,10 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
         for node in ast.walk(decorator)
         if isinstance(node, ast.Constant) and node.value == text
     ]
-    written = _text(_place(function.file, found[0])) if len(found) == 1 else None
+    written = _text(place(function.file, found[0])) if len(found) == 1 else None
     if written is None or len(re.findall(rf"\b{old}\b", written)) != len(re.findall(rf"\b{old}\b", text)):
         return None  # joined of several strings, or a name inside of an escape
-    return Edit(_place(function.file, found[0]), re.sub(rf"\b{old}\b", new, written))
+    return Edit(place(function.file, found[0]), re.sub(rf"\b{old}\b", new, written))
 
 
 def _variable(file: str, name: str) -> ast.expr | None:
@@ -176,9 +182,10 @@ def _variable(file: str, name: str) -> ast.expr | None:
     return given[0] if len(given) == 1 else None
 
 
-def _number(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
+def number(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
+    """Another number where one is written."""
     written = isinstance(node, ast.Constant) and type(node.value) is int and node.value == old
-    return Edit(_place(file, node), str(new)) if written else None
+    return Edit(place(file, node), str(new)) if written else None
 
 
 def _tree(file: str) -> ast.Module:
@@ -188,7 +195,8 @@ def _tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-def _place(file: str, node: ast.expr) -> Span:
+def place(file: str, node: ast.expr) -> Span:
+    """Where an expression stands."""
     return Span(file, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 

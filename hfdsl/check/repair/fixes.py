@@ -1,55 +1,55 @@
-"""Fixes: the repairs that are an edit of the user's text, each tried on the program before it is offered."""
+"""Fixes: the changes that are an edit of the user's text."""
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from functools import partial
 
-from hfdsl.check.findings import Edit, Finding, Fix
+from hfdsl.check.findings import Edit, Fix
 from hfdsl.check.repair import edits
-from hfdsl.check.repair.trials import Trials
+from hfdsl.check.repair.alternatives import moved, placed
+from hfdsl.check.repair.offers import Offer, Option
+from hfdsl.check.repair.trials import written
 from hfdsl.check.requirements import Known, holds, names
-from hfdsl.check.sources import argument_span
+from hfdsl.check.sources import argument_span, call_at
 from hfdsl.check.subject import Subject, signature_of
+from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Misuse, MisuseKind, Node, Ref
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
-from hfdsl.types.dims import Answer, Dim
+from hfdsl.types.dims import Answer
 
 
-def named(trials: Trials, finding: Finding, misuse: Misuse) -> Finding:
-    """The nearest name of a column, method or port that fits where it is used."""
+def named(misuse: Misuse) -> Iterator[Offer]:
+    """The nearest names of a column, method or port."""
     if misuse.kind is MisuseKind.KEYWORD_ONLY and misuse.signature is not None:
-        keywords = edits.keywords(misuse.span, misuse.signature, misuse.name)
-        works = bool(keywords) and trials.written(finding, keywords)
-        return _with(finding, [Fix(f"write '{misuse.name}=' before it", keywords)] if works else [])
+        yield from _rewritten(
+            f"write '{misuse.name}=' before it", edits.keywords(misuse.span, misuse.signature, misuse.name)
+        )
     for name in get_close_matches(misuse.name, misuse.candidates):
         edit = edits.rename(misuse.span, misuse.name, name)
-        if edit is not None and trials.written(finding, (edit,)):
-            help_ = (f"did you mean '{name}'?",)
-            return replace(finding, help=help_, fixes=(_renaming(misuse.name, name, edit),))
-    return finding
+        title = f"replace '{misuse.name}' by '{name}'"
+        yield from _rewritten(f"did you mean '{name}'?", (edit,) if edit else (), title)
 
 
-def repeated(trials: Trials, finding: Finding, mismatch: Mismatch, port: str, times: int) -> Finding:
-    """The rows of ``port`` repeated; without a text that does it, nothing is offered."""
-    node = trials.subject.graph.nodes[mismatch.node]
+def repeated(subject: Subject, mismatch: Mismatch, port: str, times: int) -> Iterator[Offer]:
+    """The rows of ``port`` repeated: of a column, those of its record too."""
+    node = subject.graph.nodes[mismatch.node]
     argument = argument_span(node.span, signature_of(node), port)
-    operand = dict(node.arguments)[port]
     if argument == node.span:
-        return replace(finding, help=())
+        return
+    operand = dict(node.arguments)[port]
     column = operand.column if isinstance(operand, Ref) else None
     for place in (argument, *([] if column is None else [_before(argument, f".{column}")])):
-        edit = edits.repeat(place, times)
-        if edit is not None and trials.written(finding, edit):
-            text = f"repeat what is wired to '{port}': {edit[0].text}...{edit[1].text}"
-            return replace(finding, help=(text,), fixes=(Fix(text, edit),))
-    return replace(finding, help=())
+        edit = edits.wrap(place, "repeat", times)
+        text = f"repeat what is wired to '{port}': {edit[0].text}...{edit[1].text}" if edit else ""
+        yield from _rewritten(text, edit)
 
 
 def _before(place: Span, rest: str) -> Span:
@@ -57,57 +57,93 @@ def _before(place: Span, rest: str) -> Span:
     return replace(place, end_column=place.end_column - len(rest.encode()))
 
 
-def resized(trials: Trials, finding: Finding, sizes: Mapping[type[Dim], Sequence[int]]) -> Finding:
-    """Other sizes, where the number stands in the ``dims={...}`` that was given."""
-    return _with(finding, _sizes(trials, finding, sizes))
+def exchanged(node: Node, one: str, other: str, *, certain: bool = True) -> Iterator[Offer]:
+    """What is wired to two ports of a call, each at the other one."""
+    places = [argument_span(node.span, signature_of(node), port) for port in (one, other)]
+    if node.span not in places:
+        yield from _rewritten(f"swap what is wired to '{one}' and '{other}'", edits.swap(*places), certain=certain)
 
 
-def _sizes(trials: Trials, finding: Finding, sizes: Mapping[type[Dim], Sequence[int]]) -> Iterator[Fix]:
-    subject = trials.subject
-    for dim, numbers in sizes.items():
-        for number in numbers:
-            edit = edits.size(subject.asked, dim, subject.dims[dim], number)
-            if edit and trials.changed(finding, replace(subject, dims={**subject.dims, dim: number})):
-                yield Fix(f"set {dim} to {number}", (edit,))
+def reversed_sync(call: Span) -> Iterator[Offer]:
+    """``hf.sync`` of two roles, from the second to the first."""
+    found = call_at(call)
+    if found is not None and len(found.args) == 2 and not found.keywords:
+        places = [edits.place(call.file, argument) for argument in found.args]
+        yield from _rewritten(f"write {_exchanged(found)}", edits.swap(*places))
 
 
-def filled(trials: Trials, finding: Finding, role: str) -> Finding:
+def _exchanged(call: ast.Call) -> str:
+    return ast.unparse(ast.Call(call.func, call.args[::-1], []))
+
+
+def cut(place: Span, rows: int) -> Iterator[Offer]:
+    """So many rows of what is made at ``place``, whatever a filter keeps: more are left out, fewer start over."""
+    edit = edits.wrap(place, "fill", rows)
+    if edit:
+        yield from _rewritten(f"let a fixed number of rows go on: {edit[0].text}...{edit[1].text}", edit, certain=False)
+
+
+def taken(call: Span, rows: int, most: int) -> Iterator[Offer]:
+    """Fewer rows in a ``take``, or as many with those that start over."""
+    found = call_at(call)
+    if found is None or len(found.args) != 2:
+        return
+    number = edits.number(call.file, found.args[1], rows, most)
+    yield from _rewritten(f"take {most} rows", (number,) if number else (), certain=False)
+    name = edits.spelling(call.file, "fill")
+    if name is not None:
+        text = f"{name}(..., {rows}), which starts over from the first row"
+        yield from _rewritten(text, (Edit(edits.place(call.file, found.func), name),), certain=False)
+
+
+def _rewritten(words: str, made: Sequence[Edit] | None, title: str = "", *, certain: bool = True) -> Iterator[Offer]:
+    """An edit of the dataflow's own text, where it can be told; a machine makes it where it is ``certain`` to be meant.
+
+    Other edits mend the program too, but what it then computes is for its author to decide.
+    """
+    if made:
+        fix = Fix(title or words, tuple(made)) if certain else None
+        yield Offer((Option(words, partial(written, tuple(made)), fix),))
+
+
+def filled(deployment: dict[str, Placement], role: str) -> Iterator[Offer]:  # type: ignore[type-arg]  # of any role
     """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh."""
-    placements = trials.subject.deployment.placements if trials.subject.deployment else {}
-    placed, help_, fixes = placements[role], list[str](), list[Fix]()
-    mesh, slots, ranks = placed.mesh, placed.pool.world_size, placed.mesh.world_size
+    place = deployment[role]
+    mesh, slots, ranks = place.mesh, place.pool.world_size, place.mesh.world_size
     dp, rest = divmod(slots, mesh.pp * mesh.tp)
-    if not rest and trials.placed(finding, {**placements, role: replace(placed, mesh=replace(mesh, dp=dp))}):
-        help_.append(f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}")
-        edit = edits.axis(placed.span, "dp", mesh.dp, dp)
-        alone = [other.span for other in placements.values()].count(placed.span) == 1  # else a function places several
-        fixes += [Fix(f"set dp to {dp}", (edit,))] if edit is not None and alone else []
+    if not rest:
+        edit = edits.axis(place.span, "dp", mesh.dp, dp)
+        alone = [other.span for other in deployment.values()].count(place.span) == 1  # else a function places several
+        fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None and alone else None
+        other = {role: replace(place, mesh=replace(mesh, dp=dp))}
+        words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
+        yield Offer((Option(words, partial(moved, other), fix),))
     if ranks < slots:
-        part, _ = placed.pool.split([ranks, slots - ranks])
-        if trials.placed(finding, {**placements, role: replace(placed, pool=part)}):
-            help_.append(f"split the pool: pool.split([{ranks}, {slots - ranks}])")
-    return replace(finding, help=tuple(help_), fixes=tuple(fixes))
+        part, _ = place.pool.split([ranks, slots - ranks])
+        other = {role: replace(place, pool=part)}
+        yield Offer((Option(f"split the pool: pool.split([{ranks}, {slots - ranks}])", partial(moved, other)),))
 
 
-def role_renamed(trials: Trials, finding: Finding, old: str, new: str) -> Finding:
+def role_renamed(subject: Subject, old: str, new: str) -> Iterator[Offer]:
     """A role of the deployment under the name that the dataflow has for it."""
-    deployment = trials.subject.deployment
-    edit = edits.rename(deployment.span, old, new) if deployment else None
-    if deployment is None or edit is None:
-        return finding
-    works = trials.placed(finding, {new if n == old else n: p for n, p in deployment.placements.items()})
-    return _with(finding, [_renaming(old, new, edit)] if works else [])
+    deployment = subject.deployment
+    if deployment is not None:
+        edit = edits.rename(deployment.span, old, new)
+        fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
+        places = {new if name == old else name: place for name, place in deployment.placements.items()}
+        other = placed(deployment, places)
+        yield Offer((Option(f"rename '{old}' to '{new}'", lambda program: replace(program, deployment=other), fix),))
 
 
-def required(trials: Trials, finding: Finding, signature: Signature, text: str, known: Sequence[Known]) -> Finding:
+def required(signature: Signature, text: str, known: Sequence[Known]) -> Iterator[Fix]:
     """A requirement with the name that its author meant: at every call it then holds."""
     for old in names(text):
         for new in get_close_matches(old, [*known[0].sizes, *known[0].fields]) if _unknown(old, known[0]) else ():
             meant = re.sub(rf"\b{old}\b", new, text)
             edit = edits.requirement(signature.span, text, old, new)
             if edit is not None and all(_proved(meant, one) for one in known):
-                return _with(finding, [_renaming(old, new, edit)])
-    return finding
+                yield Fix(f"replace '{old}' by '{new}'", (edit,))
+                return
 
 
 def _unknown(name: str, known: Known) -> bool:
@@ -128,11 +164,3 @@ def _proved(text: str, known: Known) -> bool:
 def calls_of(subject: Subject, signature: Signature) -> Iterator[Node]:
     """The calls of one method or function."""
     return (node for node in subject.graph.calls if (own := signature_of(node)) and own.span == signature.span)
-
-
-def _renaming(old: str, new: str, edit: Edit) -> Fix:
-    return Fix(f"replace '{old}' by '{new}'", (edit,))
-
-
-def _with(finding: Finding, fixes: Any) -> Finding:
-    return replace(finding, fixes=tuple(fixes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heappop, heappush, merge
 from itertools import count, islice
 from math import ceil, floor, gcd, lcm
 
@@ -12,6 +13,7 @@ from hfdsl.types.dims import Dim, Size, constant
 
 SEARCH = 4096  # how many sizes are looked at on both sides, where a demand is not linear
 TRIALS = 64  # how many of those that meet all demands are tried against all other rules
+NEAR = 64  # of two dims: how many sizes of one are looked at on both sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +116,7 @@ class Search:
 
     def nearest(self) -> tuple[int, ...]:
         """The nearest size below and the nearest above that work, as far as there are any."""
-        choice, others = Choice(), list[Demand]()
-        for demand in self.demands:
-            narrowed = choice.under(self.dim, demand)
-            if narrowed is None:
-                others.append(demand)
-            else:
-                choice = narrowed
+        choice, others = _narrowed(self.dim, self.demands)
         length = SEARCH if others else TRIALS
         sides = choice.downward(self.now - 1, length), choice.upward(self.now + 1, length)
         found = (self._first(side, others) for side in sides)
@@ -129,6 +125,72 @@ class Search:
     def _first(self, numbers: Iterable[int], demands: Sequence[Demand]) -> int | None:
         met = (n for n in numbers if all(demand.met(self.dim, n) for demand in demands))
         return next(filter(self.tried, islice(met, TRIALS)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class PairSearch:
+    """The search for other sizes of two dims, which are ``now``; ``tried`` says whether the program takes both.
+
+    Every number near the first size leaves linear demands on the second: so many numbers are looked at on both sides.
+    """
+
+    dims: tuple[type[Dim], type[Dim]]
+    now: tuple[int, int]
+    demands: Sequence[Demand]
+    tried: Callable[[int, int], bool]
+
+    def change(self, one: int, other: int) -> Fraction:
+        """By what part of themselves the two sizes change, together."""
+        return sum((Fraction(abs(to - now), now) for to, now in zip((one, other), self.now, strict=True)), Fraction(0))
+
+    def nearest(self) -> tuple[int, int] | None:
+        """The pair that works with the smallest change, of those that are looked at."""
+        return next((pair for pair in islice(self._pairs(), TRIALS) if self.tried(*pair)), None)
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        """The pairs that meet all demands, the smallest change first."""
+        waiting: list[tuple[Fraction, int, int]] = []
+        for one, other in self._met():
+            least = self.change(one, self.now[1])  # of all that follow
+            while waiting and waiting[0][0] <= least:
+                yield heappop(waiting)[1:]
+            heappush(waiting, (self.change(one, other), one, other))
+        while waiting:
+            yield heappop(waiting)[1:]
+
+    def _met(self) -> Iterator[tuple[int, int]]:
+        """The pairs that meet all demands, the nearest first sizes first."""
+        first, last = self.dims
+        alone = {dim: [demand for demand in self.demands if demand.size.atoms == (dim,)] for dim in self.dims}
+        joint = [demand for demand in self.demands if len(demand.size.atoms) > 1]
+        firsts, beside = _narrowed(first, alone[first])
+        seconds, others = _narrowed(last, alone[last])
+        for one in _around(firsts, self.now[0], NEAR):
+            fixed = [replace(d, size=d.size.substitute({first: constant(one)})) for d in joint]
+            left, more = _narrowed(last, fixed, seconds)
+            rest = others + more
+            if all(demand.met(first, one) for demand in beside):
+                for other in _around(left, self.now[1], NEAR if rest else 2):
+                    if all(demand.met(last, other) for demand in rest):
+                        yield one, other
+
+
+def _around(choice: Choice, now: int, length: int) -> Iterator[int]:
+    """The numbers on both sides of one, the nearest first."""
+    below, above = choice.downward(now - 1, length), choice.upward(now + 1, length)
+    return merge(below, above, key=lambda number: abs(number - now))
+
+
+def _narrowed(dim: type[Dim], demands: Iterable[Demand], choice: Choice | None = None) -> tuple[Choice, list[Demand]]:
+    """What the linear ones of these demands leave of a dim, and the others."""
+    left, others = choice or Choice(), list[Demand]()
+    for demand in demands:
+        narrowed = left.under(dim, demand)
+        if narrowed is None:
+            others.append(demand)
+        else:
+            left = narrowed
+    return left, others
 
 
 def conflict(dim: type[Dim], demands: Sequence[Demand]) -> tuple[Demand, ...]:
@@ -144,17 +206,10 @@ def conflict(dim: type[Dim], demands: Sequence[Demand]) -> tuple[Demand, ...]:
     [('B', 16), ('-B+8', None)]
     """
     kept = [demand for demand in demands if Choice().under(dim, demand) is not None]
-    if not _left(dim, kept).empty:
+    if not _narrowed(dim, kept)[0].empty:
         return ()
     for demand in reversed(kept):
         fewer = [other for other in kept if other is not demand]
-        if _left(dim, fewer).empty:
+        if _narrowed(dim, fewer)[0].empty:
             kept = fewer
     return tuple(kept)
-
-
-def _left(dim: type[Dim], demands: Sequence[Demand]) -> Choice:
-    choice = Choice()
-    for demand in demands:
-        choice = choice.under(dim, demand) or choice
-    return choice

@@ -14,9 +14,9 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
-from hfdsl.check.findings import Edit, Finding
-from hfdsl.check.repair.alternatives import placed
+from hfdsl.check.findings import Edit, Finding, Fix
 from hfdsl.check.repair.edits import apply
+from hfdsl.check.repair.offers import Option
 from hfdsl.check.subject import Subject
 from hfdsl.errors import HfError
 from hfdsl.graph.infer import infer
@@ -55,7 +55,7 @@ class Trials:
     subject: Subject
     ask: Callable[[Subject], Iterable[Finding]]
     taken: set[Place] = field(default_factory=set)
-    mended: dict[tuple[Place, tuple[Edit, ...]], bool] = field(default_factory=dict)
+    mended: dict[tuple[Place, str, Fix | None], bool] = field(default_factory=dict)
 
     @cached_property
     def most(self) -> int:
@@ -72,36 +72,35 @@ class Trials:
     @cached_property
     def before(self) -> Counter[Place]:
         """What is found in the program as it stands."""
-        return Counter(map(place, self.ask(self.subject)))
+        return self._places(self.subject)
 
-    def written(self, finding: Finding, edits: Sequence[Edit]) -> bool:
-        """Whether edits in the dataflow's own text mend it: it is compiled anew, and traced."""
-        key = place(finding), tuple(edits)
+    def _places(self, subject: Subject) -> Counter[Place]:
+        return Counter(map(place, self.ask(replace(subject, trials=None))))
+
+    def mends(self, finding: Finding, option: Option) -> bool:
+        """Whether a change removes a finding and adds none: it is made, and every pass is asked again."""
+        key = place(finding), option.words, option.fix
+        if option.fix is None:
+            return self._mends(finding, option)
         if key not in self.mended:  # a loop that unrolls asks again and again
-            self.mended[key] = self._written(finding, edits)
+            self.mended[key] = self._mends(finding, option)
         return self.mended[key]
 
-    def _written(self, finding: Finding, edits: Sequence[Edit]) -> bool:
-        body = rewritten(self.subject.body, edits)
-        try:
-            with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace
-                graph = trace(body) if body is not None else None
-        except HfError:
-            return False
-        if graph is None:
-            return False
-        return self.changed(finding, replace(self.subject, graph=graph, inference=infer(graph), body=body))
+    def _mends(self, finding: Finding, option: Option) -> bool:
+        changed, beside = option.change(self.subject), option.beside and option.beside(self.subject)
+        before = self.before if beside is None else self._places(beside)
+        return changed is not None and better(place(finding), before, self._places(changed))
 
-    def placed(self, finding: Finding, placements: dict[str, Any]) -> bool:
-        """Whether it is mended by other placements."""
-        if self.subject.deployment is None:
-            return False
-        return self.changed(finding, replace(self.subject, deployment=placed(self.subject.deployment, placements)))
 
-    def changed(self, finding: Finding, subject: Subject) -> bool:
-        """Whether it is mended in another subject."""
-        after = Counter(map(place, self.ask(replace(subject, trials=None))))
-        return better(place(finding), self.before, after)
+def written(edits: Sequence[Edit], subject: Subject) -> Subject | None:
+    """The program with edits in the dataflow's own text: it is compiled anew, and traced."""
+    body = rewritten(subject.body, edits)
+    try:
+        with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace
+            graph = trace(body) if body is not None else None
+    except HfError:
+        return None
+    return None if graph is None else replace(subject, graph=graph, inference=infer(graph), body=body)
 
 
 def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> FunctionType | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import known_of, unmet, works
+from hfdsl.check.repair.alternatives import known_of, moved, unmet, works
+from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.requirements import MESH_SIZES, config_fields, holds, names, remainder
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
@@ -39,13 +41,13 @@ def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
             if not filled and not {"dp", "world_size"}.isdisjoint(names(text)):
                 continue
             rest = remainder(text, known_of(placement))
-            yield Finding(
+            finding = Finding(
                 "HF512",
                 f"role '{name}' requires {text}, but {shown}{f': {rest}' if rest else ''}",
                 Label(placement.span, f"placed on {placement.mesh}"),
                 (_declared(placement.role, text),),
-                help=_meshes(subject, name, text),
             )
+            yield mended(subject, finding, _meshes(subject, name, text), most=1)
 
 
 def _declared(role: type, text: str) -> Label:
@@ -63,19 +65,19 @@ def _unknown(text: str, placement: Placement[Any]) -> str:
     )
 
 
-def _meshes(subject: Subject, role: str, text: str) -> tuple[str, ...]:
+def _meshes(subject: Subject, role: str, text: str) -> Iterator[Offer]:
     """Other sizes of a model axis that the requirement names, for which everything works; dp fills the pool."""
     placement = subject.deployment[role] if subject.deployment else None
     if placement is None:
-        return ()
+        return
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
             found = [mesh for mesh in _variants(placement, axis) if _mends(subject, role, mesh)]
             now = getattr(placement.mesh, axis) or 1
             nearest = sorted(found, key=lambda mesh: abs((getattr(mesh, axis) or 1) - now))[:3]
-            if nearest:
-                return (f"use {' or '.join(map(spelled, nearest))}: {text} then holds and the pool is filled",)
-    return ()
+            places = [{role: replace(placement, mesh=mesh)} for mesh in nearest]
+            options = (Option(spelled(place[role].mesh), partial(moved, place)) for place in places)
+            yield Offer(tuple(options), "use ", f": {text} then holds and the pool is filled")
 
 
 def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:

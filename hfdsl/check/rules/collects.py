@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.alternatives import registered
+from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject
 from hfdsl.errors import ProtocolError
@@ -13,6 +18,9 @@ from hfdsl.graph.program import Constant, Node, Operand, Ref, RoleCall
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.mesh import AXES, axis_size
 from hfdsl.protocols.placement import PIPELINE, At, Partial, Placement, Replicated, Sharded, default_leaves, faults
+from hfdsl.protocols.predefined import PREDEFINED
+from hfdsl.protocols.protocol import Protocol
+from hfdsl.protocols.register import Registration
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
@@ -35,24 +43,38 @@ def _fault(code: str, axis: str, left: Placement) -> str:
             return f"which joins rows, but the body leaves its output split along another dim: {left}"
 
 
-def _mended(axis: str, left: Placement) -> Iterator[str]:
-    """A collect that keeps a value that lies so, or what the body is to do first."""
+def _in_the_body(axis: str, left: Placement) -> str:
+    """What the body is to do first, of a value that no collect keeps."""
     peers = {"rank": "world"}.get(axis, axis)
+    if peers not in (*AXES, "world"):
+        return ""
+    match left:
+        case Sharded(dim) if dim:
+            return f"gather it in the body: self.axis({peers!r}).all_gather(...)"
+        case Partial(op):
+            return f"reduce it in the body: self.axis({peers!r}).all_reduce(..., {op!r})"
+    return ""
+
+
+def _others(
+    body: Callable[..., Any], registration: Registration, protocol: Protocol, axis: str, left: Placement
+) -> Iterator[Offer]:
+    """The collect that keeps a value that lies so."""
+    picks: dict[str, Any] = dict(protocol.picks)
     match left:
         case Sharded(0):
-            yield f"collect {axis}='join'"
-        case Sharded() if peers in (*AXES, "world"):
-            yield f"gather it in the body: self.axis({peers!r}).all_gather(...)"
-        case Partial(op) if peers in (*AXES, "world"):
-            yield f"reduce it in the body: self.axis({peers!r}).all_reduce(..., {op!r})"
-        case At(-1):
-            yield f"collect {axis}='last'"
+            picks[axis] = "join"
         case At(index):
-            yield f"collect {axis}={index}"
+            picks[axis] = "last" if index == -1 else index
         case Replicated():
-            yield f"collect {axis}='first'"
-        case _:
-            return
+            picks[axis] = "first"
+    other = replace(protocol, collect=picks)
+    if other == protocol:
+        return
+    same = [name for name, known in PREDEFINED.items() if replace(known, name=protocol.name) == other]
+    words = f"collect {axis}={picks[axis]!r}" + (f", as Dispatch.{same[0]} does" if same else "")
+    change = partial(registered, body, replace(registration, dispatch_mode=other))
+    yield Offer((Option(words, change),))
 
 
 def values_are_kept(subject: Subject) -> Iterator[Finding]:
@@ -75,7 +97,7 @@ def values_are_kept(subject: Subject) -> Iterator[Finding]:
         for axis, code in faults(protocol, placement.mesh, told).items():
             pick = dict(protocol.picks)[axis]
             declared = f"registered with {protocol.name}" + (f", leaves {axis} as {left[axis]}" if axis in told else "")
-            yield Finding(
+            finding = Finding(
                 code,
                 f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {_fault(code, axis, left[axis])}",
                 Label(node.span, f"{axis_size(placement.mesh, axis)} coordinates along {axis}"),
@@ -83,8 +105,9 @@ def values_are_kept(subject: Subject) -> Iterator[Finding]:
                     Label(placement.span, f"placed on {placement.mesh}"),
                     Label(node.op.signature.span, declared),
                 ),
-                help=tuple(_mended(axis, left[axis])),
             )
+            offers = _others(node.op.signature.body, registration, protocol, axis, left[axis]) if registration else ()
+            yield mended(subject, finding, offers, _in_the_body(axis, left[axis]))
 
 
 def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.offers import Offer, mended
 from hfdsl.check.sources import argument_name, argument_span, port_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.program import Node, Ref
@@ -27,7 +28,7 @@ def names_are_not_crossed(subject: Subject) -> Iterator[Finding]:
             if types[one] == types[other] and {one, other} <= wired:  # other types tell the ports apart
                 names = _name(node, signature, one), _name(node, signature, other)
                 if names == (other, one):
-                    yield _crossed(node, signature, one, other)
+                    yield _crossed(subject, node, signature, one, other)
 
 
 def _name(node: Node, signature: Signature, port: str) -> str | None:
@@ -36,8 +37,8 @@ def _name(node: Node, signature: Signature, port: str) -> str | None:
     return column or argument_name(node.span, signature, port)
 
 
-def _crossed(node: Node, signature: Signature, one: str, other: str) -> Finding:
-    return Finding(
+def _crossed(subject: Subject, node: Node, signature: Signature, one: str, other: str) -> Finding:
+    finding = Finding(
         "HF230",
         f"'{node.label}' gets '{other}' at its port '{one}' and '{one}' at its port '{other}'",
         Label(argument_span(node.span, signature, one), f"goes to '{one}'"),
@@ -45,5 +46,12 @@ def _crossed(node: Node, signature: Signature, one: str, other: str) -> Finding:
             Label(argument_span(node.span, signature, other), f"goes to '{other}'"),
             Label(port_span(signature, one), f"port '{one}' and port '{other}' take the same type"),
         ),
-        help=("wire them the other way round; or, if this is meant, rename one of the values",),
+        notes=("if this is meant, rename one of the values",),
     )
+    return mended(subject, finding, _offers(node, one, other), "else wire them the other way round")
+
+
+def _offers(node: Node, one: str, other: str) -> Iterator[Offer]:
+    from hfdsl.check.repair.fixes import exchanged  # late: most programs need none
+
+    yield from exchanged(node, one, other, certain=False)

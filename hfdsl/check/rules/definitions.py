@@ -49,7 +49,7 @@ def results_are_bound(subject: Subject) -> Iterator[Finding]:
                 f"'{variable.__name__}' in the result of '{node.label}', {signature.returns}, is bound by no port",
                 Label(signature.span, f"its ports: {ports}"),
                 (Label(node.span, "called here"),),
-                help=(f"name it in a port too, or write a dim of the program in its place: class {_dim(variable)}",),
+                notes=(f"name it in a port too, or write a dim of the program in its place: class {_dim(variable)}",),
             )
 
 
@@ -66,7 +66,7 @@ def records_name_dims(subject: Subject) -> Iterator[Finding]:
                     f"column '{column}' of '{record.__name__}' is {spec}, where the type variable "
                     f"'{variable.__name__}' is bound by nothing",
                     Label(definition_span(record)),
-                    help=(f"write a dim in its place: class {_dim(variable)}",),
+                    notes=(f"write a dim in its place: class {_dim(variable)}",),
                 )
 
 

@@ -65,7 +65,7 @@ def row_dims_are_told(subject: Subject) -> Iterator[Finding]:
             f"'{subject.graph.nodes[node].label}' makes {subject.inference.values[node]}, and nothing tells how large "
             f"{dim.__name__} is: no input tells it and no size is given",
             Label(subject.graph.nodes[node].span),
-            help=(f"give the size: dims={{{dim.__name__}: ...}}",) if isinstance(dim, type) else (),
+            notes=(f"give the size: dims={{{dim.__name__}: ...}}",) if isinstance(dim, type) else (),
         )
 
 
@@ -98,5 +98,5 @@ def dims_are_known(subject: Subject) -> Iterator[Finding]:
                 f"size {dim} = {number} is given, but '{subject.graph.name}' does not have "
                 + (f"this dim: its '{dim}' is another class of that name" if same else "a dim of that name"),
                 Label(subject.asked),
-                help=(f"its dims: {listed}",),
+                notes=(f"its dims: {listed}",),
             )

@@ -6,11 +6,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import accumulate, pairwise
 
 from hfdsl.check.capacity import has_room, shape, slots_in_use, words
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import changed
+from hfdsl.check.repair.alternatives import changed, moved
+from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.memory import GpuMemory
@@ -75,13 +77,13 @@ def memory_fits_gpus(subject: Subject) -> Iterator[Finding]:
             amount = f"{float(found.part * found.size + found.gib):g} GiB"
             rest = f"which has {'at most ' if several else ''}{float(found.size):g} GiB"
             others.append(Label(subject.cluster.span, f"the cluster: {subject.cluster}"))
-        yield Finding(
+        finding = Finding(
             "HF504",
             f"{listed} keep{'' if len(places) > 1 else 's'} {amount} of each GPU of pool '{found.root.name}', {rest}",
             last,
             tuple(others),
-            help=tuple(_own_pool(subject, found.roles)),
         )
+        yield mended(subject, finding, _own_pool(subject, found.roles))
 
 
 def _size(cluster: Cluster | None, root: ResourcePool, low: int, high: int) -> Fraction | None:
@@ -93,14 +95,13 @@ def _size(cluster: Cluster | None, root: ResourcePool, low: int, high: int) -> F
     return max(sizes, default=None)
 
 
-def _own_pool(subject: Subject, names: tuple[str, ...]) -> Iterator[str]:
+def _own_pool(subject: Subject, names: tuple[str, ...]) -> Iterator[Offer]:
     """A pool of its own for the last role, where the cluster has room for it."""
     if subject.cluster is None or subject.deployment is None or len(names) < 2:
         return
     place = subject.deployment[names[-1]]
     pool = ResourcePool(place.pool.processes, name=f"for {names[-1]}")
-    moved = {names[-1]: replace(place, pool=pool)}
-    after = replace(subject, deployment=changed(subject.deployment, moved))
-    fitting = has_room(subject.cluster, changed(subject.deployment, moved))
-    if fitting and len(list(overfull(after))) < len(list(overfull(subject))):
-        yield f"give '{names[-1]}' a pool of its own: the cluster has room for hf.ResourcePool({shape(pool.processes)})"
+    alone = {names[-1]: replace(place, pool=pool)}
+    if has_room(subject.cluster, changed(subject.deployment, alone)):
+        room = f"the cluster has room for hf.ResourcePool({shape(pool.processes)})"
+        yield Offer((Option(f"give '{names[-1]}' a pool of its own: {room}", partial(moved, alone)),))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.sources import keyword_span, return_span
+from hfdsl.check.repair.offers import Offer, mended
+from hfdsl.check.sources import keyword_span, return_span, unpacks
 from hfdsl.check.subject import Subject
 from hfdsl.graph.program import Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest, schema
 
-# kind of misuse -> code, message, help. Fields: {m} the misuse, {near} did you mean ...
+# kind of misuse -> code, message, advice. Fields: {m} the misuse, {near} did you mean ...
 MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     MisuseKind.NO_COLUMN: ("HF201", "'{m.subject}' has no column '{m.name}'", "{near}"),
     MisuseKind.NO_METHOD: ("HF202", "role '{m.subject}' has no registered method '{m.name}'", "{near}"),
@@ -98,6 +100,7 @@ DECIDE = {
     "len()": "a size is a dim: what depends on it goes into a role, an hf.function or @hf.requires",
     "iteration": "read columns by their names; rows are cut by hf.minibatches(x, n), whose loop unrolls",
     "formatting": "print(x) shows what it stands for; format the numbers of what a step has returned",
+    "**": "wire every column by its name: column=record.column",
     "pickling": "return it from the dataflow, and save what a step has returned",
 }
 """What to do instead, by what asks for a value."""
@@ -150,36 +153,40 @@ OPERATORS = {
 
 def misuses(subject: Subject) -> Iterator[Finding]:
     """What the trace itself met."""
-    for misuse in subject.graph.misuses:
-        code, message, help_ = MISUSES[misuse.kind]
+    for misuse in map(_as_meant, subject.graph.misuses):
+        code, message, advice = MISUSES[misuse.kind]
         fields = {
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
             "decide": DECIDE.get(misuse.name, DECIDE[""]),
-            "near": closest(misuse.name, misuse.candidates) if "{near}" in help_ else "",
-            "makers": _column_makers(subject, misuse) if "{makers}" in help_ else "",
+            "near": closest(misuse.name, misuse.candidates) if "{near}" in advice else "",
+            "makers": _column_makers(subject, misuse) if "{makers}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
             "both": _both(misuse.candidates),
         }
-        helped = help_.format(**fields)
         finding = Finding(
             code.format(**fields),
             message.format(**fields),
             Label(_misuse_span(misuse)),
             tuple(_misuse_related(subject, misuse)),
-            help=(helped,) if helped else (),
         )
-        yield _nearest(subject, finding, misuse) if misuse.kind in NAMES else finding
+        yield mended(subject, finding, _offers(misuse), advice.format(**fields), most=1)
 
 
-def _nearest(subject: Subject, finding: Finding, misuse: Misuse) -> Finding:
-    trials = subject.repairs(finding)
-    if trials is None:
-        return finding
-    from hfdsl.check.repair.fixes import named
+def _as_meant(misuse: Misuse) -> Misuse:
+    """Python asks what is unpacked with ``**`` for its keys: no user wrote that name."""
+    asked = misuse.kind is MisuseKind.NO_COLUMN and misuse.name == "keys"
+    unpacked = unpacks(misuse.span) if asked else None
+    return replace(misuse, kind=MisuseKind.CONTROL, name="**", subject=unpacked) if unpacked else misuse
 
-    return named(trials, finding, misuse)
+
+def _offers(misuse: Misuse) -> Iterator[Offer]:
+    """What may mend a misuse."""
+    if misuse.kind in (*NAMES, MisuseKind.NO_SYNC):
+        from hfdsl.check.repair import fixes  # late: most programs need none
+
+        yield from fixes.named(misuse) if misuse.kind in NAMES else fixes.reversed_sync(misuse.span)
 
 
 def _both(makers: Sequence[str]) -> str:

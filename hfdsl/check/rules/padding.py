@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from hfdsl.check.constraints import call_rows, chunks_of, refuted
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.rules.sizes import in_words, repairs
+from hfdsl.check.repair.offers import mended
+from hfdsl.check.repair.sizes import in_words, repairs, resized
 from hfdsl.check.subject import Subject
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
@@ -33,14 +34,15 @@ def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
         if added and not any(
             node.id == key[0] for key in refuted(subject)
         ):  # else its rows are told to be wrong anyway
-            offered = in_words(subject, repairs(subject, rows.atoms, set(), rows, share))
-            yield Finding(
+            sizes = repairs(subject, rows.atoms, set(), rows, share)
+            finding = Finding(
                 "HF317",
                 f"'{node.label}' gets {added} pad row{'s' if added > 1 else ''} beside its {number}, and {counted}",
                 Label(node.span, f"{number} % {share} = {int(number) % share}"),
                 (Label(node.op.signature.span, f"registered with pad={registration.pad!r}"),),
-                help=tuple(f"set {dim} to {sizes}: no row is padded then" for dim, sizes in offered),
             )
+            advice = f"with {in_words(subject, sizes)} no row is padded" if sizes else ""
+            yield mended(subject, finding, resized(subject, sizes, "no row is padded then"), advice)
 
 
 def _counted(returns: PortType) -> str:

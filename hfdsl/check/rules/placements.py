@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.offers import Offer, mended
 from hfdsl.check.requirements import parameters
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.pools import ResourcePool, roots
@@ -36,20 +37,18 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
                 f"role '{name}' of '{subject.graph.name}' has no place in the deployment",
                 Label(subject.deployment.span, f"places {', '.join(placements) or 'nothing'}"),
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
-                help=(
-                    f"rename '{near[0]}' to '{name}'"
-                    if near
-                    else f"add {name}=hf.place({role.__name__}, ..., pool=...)",
-                ),
             )
-            yield _renamed(subject, finding, near[0], name) if near else finding
+            advice = (
+                f"rename '{near[0]}' to '{name}'" if near else f"add {name}=hf.place({role.__name__}, ..., pool=...)"
+            )
+            yield mended(subject, finding, _renamed(subject, near, name), advice)
         elif not issubclass(placements[name].role, role):
             yield Finding(
                 "HF515",
                 f"role '{name}' takes {role.__name__} but {placements[name].role.__name__} is placed there",
                 Label(placements[name].span),
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
-                help=(f"place {role.__name__} or a class derived from it",),
+                notes=(f"place {role.__name__} or a class derived from it",),
             )
     lost = (MisuseKind.OUTSIDER, MisuseKind.VARIADIC)  # such a mistake leaves places without their roles
     misnamed = {misuse.name for misuse in subject.graph.misuses if misuse.kind is MisuseKind.PARAMETER}
@@ -61,7 +60,7 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
             f"'{name}' is placed but '{subject.graph.name}' has no such role",
             Label(placements[name].span),
             (Label(subject.graph.span, f"its roles: {', '.join(roles) or 'none'}"),),
-            help=("remove it, or take it as a parameter of the dataflow",),
+            notes=("remove it, or take it as a parameter of the dataflow",),
         )
 
 
@@ -76,29 +75,24 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
                 f"'{placement.pool.name}' {list(placement.pool.processes)} has {_counted(slots, 'slot')}",
                 Label(placement.span),
             )
-            yield _filled(subject, finding, name)
+            yield mended(subject, finding, _filled(subject, name))
 
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _filled(subject: Subject, finding: Finding, role: str) -> Finding:
-    trials = subject.repairs(finding)
-    if trials is None:
-        return finding
-    from hfdsl.check.repair.fixes import filled
+def _filled(subject: Subject, role: str) -> Iterator[Offer]:
+    from hfdsl.check.repair.fixes import filled  # late: most programs need none
 
-    return filled(trials, finding, role)
+    yield from filled(dict(subject.deployment.placements), role) if subject.deployment else ()
 
 
-def _renamed(subject: Subject, finding: Finding, old: str, new: str) -> Finding:
-    trials = subject.repairs(finding)
-    if trials is None:
-        return finding
-    from hfdsl.check.repair.fixes import role_renamed
+def _renamed(subject: Subject, old: list[str], new: str) -> Iterator[Offer]:
+    from hfdsl.check.repair.fixes import role_renamed  # as above
 
-    return role_renamed(trials, finding, old, new)
+    for name in old:
+        yield from role_renamed(subject, name, new)
 
 
 def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:
@@ -113,7 +107,7 @@ def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:
                     f"pools '{other}' of role '{owner}' and '{root}' of role '{name}' have the same name",
                     Label(placement.span),
                     (Label(subject.deployment[owner].span, f"places '{owner}' on the other"),),
-                    help=("give each pool a name of its own, or none",),
+                    notes=("give each pool a name of its own, or none",),
                 )
 
 
@@ -169,7 +163,7 @@ def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
                 f"'{node.label}' needs all rows (rows=Whole) but {protocol.name} gives each of {chunks} chunks a part",
                 Label(node.span),
                 (*where, Label(node.op.signature.span, "declared rows=Whole")),
-                help=(
+                notes=(
                     "make it an @hf.function(rows=hf.Whole), which runs where all rows are, or place it on one rank",
                 ),
             )
@@ -195,7 +189,7 @@ def results_can_be_joined(subject: Subject) -> Iterator[Finding]:
                 "HF413",
                 f"'{node.label}' makes {made} from no rows: {protocol.name} has nothing to split over {chunks} chunks",
                 *where,
-                help=("give it a record whose rows are to be split, or place it on one rank",),
+                notes=("give it a record whose rows are to be split, or place it on one rank",),
             )
 
 
@@ -209,7 +203,7 @@ def _unjoinable(
             f"'{node.label}' gives a {made} from each of {chunks} chunks, and no reduction says which number is the "
             "result",
             *where,
-            help=(
+            notes=(
                 f'return hf.Metric(value), declared hf.Metric[{made}, Literal["mean"]]',
                 "or give every rank all rows, and get a list: Dispatch.ONE_TO_ALL",
             ),
@@ -218,7 +212,10 @@ def _unjoinable(
         "HF413",
         f"'{node.label}' gives a {made} from each of {chunks} chunks, which {protocol} cannot join",
         *where,
-        help=("return a record of rows and metrics; or give every rank all rows, and get a list: Dispatch.ONE_TO_ALL",),
+        notes=(
+            "return a record of rows and metrics",
+            "or give every rank all rows, and get a list: Dispatch.ONE_TO_ALL",
+        ),
     )
 
 

@@ -96,7 +96,7 @@ def certain_columns(subject: Subject) -> Iterator[Finding]:
 
 
 def absent(subject: Subject, m: Mismatch, wired: str, primary: Any) -> tuple[str, str, tuple[str, ...]]:
-    """The code, message and help for a column that may be absent at a port that needs it."""
+    """The code, the message and advice for a column that may be absent at a port that needs it."""
     column = dict(m.detail).get("column")
     if column is not None:
         maker, needed = str(m.actual).partition(" ")[0], m.formal
@@ -107,12 +107,12 @@ def absent(subject: Subject, m: Mismatch, wired: str, primary: Any) -> tuple[str
         return "HF231", f"{wired}: {found.what} is absent: {found.because}", ()
     text = source_text(primary) if primary != subject.graph.nodes[m.node].span else None
     if text is None:
-        help_ = (
+        advice = (
             f"build the record from its columns, {m.port}=hf.present(...): the column is then tested when it is read"
         )
     else:
-        help_ = f"hf.present({text}) where it is always there; or declare the {port} {m.formal} | None"
-    return "HF231", f"{wired}: it may be absent", (help_,)
+        advice = f"hf.present({text}) where it is always there; or declare the {port} {m.formal} | None"
+    return "HF231", f"{wired}: it may be absent", (advice,)
 
 
 def provisions_are_right(subject: Subject) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def tests_of_columns(subject: Subject) -> Iterator[Finding]:
                 "HF207",
                 f"'{operator} None' asks whether '{shown}' is there, which is not known before the program runs",
                 Label(span),
-                help=(
+                notes=(
                     f"hf.present({text}) where it always is; or wire it to a port that takes {spec}, and test there",
                 ),
             )
@@ -173,7 +173,7 @@ def returned_columns(subject: Subject) -> Iterator[Finding]:
             "HF231",
             f"'{graph.name}' is annotated to return a column and returns {spec}: it may be absent",
             Label(return_span(graph.span)),
-            help=("return hf.present(...) of it where it is always there; or annotate it with | None",),
+            notes=("return hf.present(...) of it where it is always there; or annotate it with | None",),
         )
 
 

@@ -37,8 +37,10 @@ def traces_agree(subject: Subject) -> Iterator[Finding]:
             "HF609",
             f"'{subject.graph.name}' is another program each time it is traced: {what}",
             Label(span),
-            notes=("a plan is made from one trace, and all its steps run what that trace saw",),
-            help=("read what changes (a random number, the time, an iterator) once, outside of the dataflow",),
+            notes=(
+                "a plan is made from one trace, and all its steps run what that trace saw",
+                "read what changes (a random number, the time, an iterator) once, outside of the dataflow",
+            ),
         )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from hfdsl.check.capacity import UNITS, Claim, Claims, Room, claims, has_room, room_for, shape, words
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import changed, works
+from hfdsl.check.repair.alternatives import changed, moved, works
+from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.rules.memory import overfull
 from hfdsl.check.rules.tensor_groups import crossings
@@ -18,6 +21,9 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.packing import too_many
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.types.dims import Answer
+
+TRIED = 4
+"""Of the other pools that look right, how many are tried."""
 
 
 def pools_fit_cluster(subject: Subject) -> Iterator[Finding]:
@@ -42,7 +48,7 @@ def _too_large(subject: Subject, code: str, room: Room, asked: Claims) -> Findin
         (claim for i, claim in enumerate(mine, 1) if room.answer(mine[:i]) is Answer.REFUTED), mine[-1]
     )
     told = [alone] if alone else mine
-    return Finding(
+    finding = Finding(
         code,
         f"{_listed(told)} {'needs' if alone else 'need'} {_reason(room, told)}",
         Label(last.span, f"{_of(last, room)} for {words(last.roles)}"),
@@ -50,8 +56,8 @@ def _too_large(subject: Subject, code: str, room: Room, asked: Claims) -> Findin
             *(Label(d.span, f"{_of(d, room)} for {words(d.roles)}") for d in told if d is not last),
             Label(room.cluster.span, f"the cluster: {room.cluster}"),
         ),
-        help=tuple(_fixes(subject, room, asked, last)),
     )
+    return mended(subject, finding, islice(_fixes(subject, room, asked, last), TRIED), most=1)
 
 
 def _reason(room: Room, told: Claims) -> str:
@@ -90,8 +96,8 @@ def _listed(told: Claims) -> str:
 # -- what mends it
 
 
-def _fixes(subject: Subject, room: Room, asked: Claims, culprit: Claim) -> Iterator[str]:
-    """Other pools for the roles of the culprit, each tried."""
+def _fixes(subject: Subject, room: Room, asked: Claims, culprit: Claim) -> Iterator[Offer]:
+    """Other pools for the roles of the culprit that leave rows, memory and groups as well off."""
     deployment, pool = subject.deployment, culprit.pool
     if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
         return  # a pool that is split or merged: its parts would have to be written anew
@@ -99,21 +105,24 @@ def _fixes(subject: Subject, room: Room, asked: Claims, culprit: Claim) -> Itera
     if pool.use_gpu and 0 < wide < max(pool.processes):
         parts = [min(wide, size - start) for size in pool.processes for start in range(0, size, wide)]
         spread = _like(pool, parts)
-        if _tried(subject, {role: replace(deployment[role], pool=spread) for role in culprit.roles}):
-            yield f"spread '{pool.name}' over nodes of {wide} GPUs: hf.ResourcePool({shape(parts)})"
-            return
+        places = {role: replace(deployment[role], pool=spread) for role in culprit.roles}
+        if _fits(subject, places):
+            yield _offer(f"spread '{pool.name}' over nodes of {wide} GPUs: hf.ResourcePool({shape(parts)})", places)
     for other in asked:
         if other is not culprit and other.pool.use_gpu == pool.use_gpu:
-            moved = _filling(deployment, culprit.roles, other.pool)
-            if moved and _tried(subject, moved):
-                meshes = _meshes({role: place for role, place in moved.items() if place.mesh != deployment[role].mesh})
-                yield f"place {words(culprit.roles)} on pool '{other.pool.name}' beside {words(other.roles)}{meshes}"
-                return
+            beside = _filling(deployment, culprit.roles, other.pool)
+            if beside and _fits(subject, beside):
+                meshes = _meshes({role: place for role, place in beside.items() if place.mesh != deployment[role].mesh})
+                text = f"place {words(culprit.roles)} on pool '{other.pool.name}' beside {words(other.roles)}{meshes}"
+                yield _offer(text, beside)
     for processes in _shorter(pool.processes):
         smaller = _filling(deployment, culprit.roles, _like(pool, processes))
-        if smaller and _tried(subject, smaller):
-            yield f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}"
-            return
+        if smaller and _fits(subject, smaller):
+            yield _offer(f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}", smaller)
+
+
+def _offer(text: str, places: Mapping[str, Placement[Any]]) -> Offer:
+    return Offer((Option(text, partial(moved, places)),))
 
 
 def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -> Mapping[str, Placement[Any]] | None:
@@ -147,8 +156,8 @@ def _shorter(processes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield from (processes[:nodes] for nodes in dict.fromkeys(shares) if nodes)
 
 
-def _tried(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:
-    """Whether a deployment with other places certainly fits, and gives nothing new to complain of."""
+def _fits(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:
+    """Whether a deployment with other places certainly fits, and as far as is quickly told upsets nothing."""
     if subject.deployment is None or subject.cluster is None:
         return False
     after = replace(subject, deployment=changed(subject.deployment, placements))

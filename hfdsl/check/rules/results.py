@@ -26,7 +26,7 @@ def results(subject: Subject) -> Iterator[Finding]:
             "HF603",
             f"'{subject.graph.name}' is annotated to return {differs}",
             Label(return_span(subject.graph.span)),
-            help=("return what the annotation says, or write another",),
+            notes=("return what the annotation says, or write another",),
         )
 
 
@@ -45,9 +45,10 @@ def _differs(subject: Subject, annotation: Any, output: Output) -> str | None:
             return f"a tuple of {len(inner)} and returns {_in_words(subject, output)}"
         return next((d for kind, part in zip(inner, value, strict=True) if (d := _differs(subject, kind, part))), None)
     if isinstance(value, (tuple, dict)) and isinstance(origin, type) and issubclass(container, origin):
-        parts = value.values() if isinstance(value, dict) else value
         kind = inner[0] if origin is tuple else inner[-1]  # tuple[T, ...], list[T], dict[K, T]
-        return next((d for part in parts if (d := _differs(subject, kind, part))), None)
+        parts = value.items() if isinstance(value, dict) else ((None, part) for part in value)
+        differing = ((key, d) for key, part in parts if (d := _differs(subject, kind, part)))
+        return next((d if key is None else f"{d} at key {key!r}" for key, d in differing), None)
     try:
         wanted = port_type(annotation, "the result")
     except DefinitionError:  # none, Any, or one that a check does not read

@@ -33,8 +33,7 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
                     "HF802",
                     f"role '{role}' is given {path}, {kind}, which cannot be sent to another process",
                     Label(placement.span),
-                    notes=(LOCAL,),
-                    help=(f"give what it is made from, and let {placement.role.__name__}.__init__ make it",),
+                    notes=(LOCAL, f"give what it is made from, and let {placement.role.__name__}.__init__ make it"),
                 )
     for node in graph.nodes:
         signature = signature_of(node)
@@ -45,8 +44,7 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
                     "HF802",
                     f"'{node.label}' is given {path}, {kind}, which cannot be sent to another process",
                     Label(argument_span(node.span, signature, name)),
-                    notes=(LOCAL,),
-                    help=("give what it is made from, and let the body make it",),
+                    notes=(LOCAL, "give what it is made from, and let the body make it"),
                 )
     for name, code in _code(graph, deployment).items():
         if found := unsendable(code, name):
@@ -55,8 +53,7 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
                 "HF802",
                 f"'{name}' uses {path}, {kind}, and is sent with what it uses, which cannot be sent to another process",
                 Label(definition_span(code)),
-                notes=(LOCAL,),
-                help=(f"make {path} where it is used, or within a role's __init__",),
+                notes=(LOCAL, f"make {path} where it is used, or within a role's __init__"),
             )
 
 

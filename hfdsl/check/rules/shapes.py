@@ -13,13 +13,13 @@ INTEGERS: frozenset[type[DType]] = frozenset({Int8, Int16, Int32, Int64, UInt8})
 def dtypes(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
     """Of two dtypes; a mask of truth values and one of numbers select other rows or tokens when they index."""
     named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
-    help_: tuple[str, ...] = (f"convert it where it is made, .to(torch.{named}), and declare it so there",)
+    advice: tuple[str, ...] = (f"convert it where it is made, .to(torch.{named}), and declare it so there",)
     pair = {spec.dtype for spec in (m.formal, m.actual) if isinstance(spec, ColumnSpec)}
     if Bool in pair and pair & INTEGERS:
-        return "HF221", f"{wired}: truth values select, whole numbers count or index", help_
+        return "HF221", f"{wired}: truth values select, whole numbers count or index", advice
     if isinstance(m.actual, ColumnSpec) and m.actual.dtype not in INTEGERS and pair & (INTEGERS | {Bool}):
-        help_ = ()  # numbers with a fraction for a mask or an index: another column is meant, no conversion
-    return "HF220", wired, help_
+        advice = ()  # numbers with a fraction for a mask or an index: another column is meant, no conversion
+    return "HF220", wired, advice
 
 
 def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:

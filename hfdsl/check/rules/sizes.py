@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
-from hfdsl.check.alike import alike, argument_rows
+from hfdsl.check.alike import argument_rows
 from hfdsl.check.constraints import (
     Divides,
     Key,
-    Limit,
     chunks_of,
-    constraints,
     dims_of_call,
     divided,
     filtered,
     imposed,
     known_names,
-    limits,
     pads,
-    refuted,
     row_ratio,
     rows_are_alike,
     undivided,
     unproved,
 )
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.search import Demand, Search, conflict
+from hfdsl.check.repair.offers import mended
+from hfdsl.check.repair.search import conflict
+from hfdsl.check.repair.sizes import demands_on, in_words, repairs, resized, resized_together
 from hfdsl.check.requirements import names
 from hfdsl.check.rules.given import untold
 from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import FunctionCall
 from hfdsl.graph.signatures import Signature
-from hfdsl.types.dims import Answer, Dim, Size, constant
+from hfdsl.types.dims import Answer, Dim, constant
 
 
 def row_arithmetic(subject: Subject) -> Iterator[Finding]:
@@ -53,7 +50,7 @@ def row_arithmetic(subject: Subject) -> Iterator[Finding]:
             f"cannot decide before launch whether the rows work out: {needs}",
             Label(open_[0].node.span, f"for {open_[0].why}"),
             tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
-            help=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
+            notes=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
         )
 
 
@@ -72,7 +69,6 @@ def _uneven(subject: Subject, broken: list[Divides]) -> Finding:
     rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
     message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
     related = [Label(d.node.span, f"for {d.why}: {d.need}") for d in broken[1:]]
-    sizes = repairs(subject, first.size.atoms, {(d.node.id, d.why) for d in broken})
     finding = Finding(
         first.code,
         f"{message}: {rest}" if rest and first.code != "HF322" else message,
@@ -80,7 +76,7 @@ def _uneven(subject: Subject, broken: list[Divides]) -> Finding:
         (*first.others, *related),
         notes=(f"with {given}",) if given and shown != given else (),
     )
-    return _resized(subject, finding, sizes) or _impossible(subject, first.size.atoms, least=2) or finding
+    return _resized(subject, finding, first.size.atoms, {(d.node.id, d.why) for d in broken})
 
 
 def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
@@ -102,8 +98,7 @@ def requirements(subject: Subject) -> Iterator[Finding]:
             atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
             declared = imposed(subject, node, signature, text)
             finding = Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), declared)
-            resized = _resized(subject, finding, repairs(subject, atoms, {(node.id, text)}))
-            yield resized or _impossible(subject, atoms, least=2) or finding
+            yield _resized(subject, finding, atoms, {(node.id, text)})
         elif _misgiven(subject, names(text)):
             continue
         elif answer is Answer.UNKNOWN and (placement or (subject.deployment and isinstance(node.op, FunctionCall))):
@@ -111,86 +106,22 @@ def requirements(subject: Subject) -> Iterator[Finding]:
             yield Finding("HF319", message, Label(node.span, "calls it"), (Label(signature.span, f"requires {text}"),))
 
 
-def repairs(
-    subject: Subject, atoms: Iterable[object], mine: set[Key], wanted: Size | None = None, divisor: int = 1
-) -> dict[type[Dim], tuple[int, ...]]:
-    """For each of the dims its nearest sizes for which every constraint works out; other dims stay as they are.
-
-    Where ``divisor`` is to divide ``wanted`` too, it does.
-    """
-    found = {}
-    for dim in atoms:
-        if not isinstance(dim, type) or not issubclass(dim, Dim) or dim not in subject.dims:
-            continue
-        demands = list(_on(subject, dim))
-        if wanted is not None:
-            rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
-            demands.append(Demand(wanted.substitute(rest), divisor))
-        sizes = Search(dim, subject.dims[dim], demands, _Trial(subject, dim, mine)).nearest()
-        if sizes:
-            found[dim] = sizes
-    return found
+def _resized(subject: Subject, finding: Finding, atoms: Sequence[object], mine: set[Key]) -> Finding:
+    """The finding with sizes that mend it; where no size of one dim does, with what they clash on, and two at once."""
+    sizes = repairs(subject, atoms, mine)
+    told = finding if sizes else _impossible(subject, atoms, least=2) or finding
+    advice = f"with {in_words(subject, sizes)} this works out" if sizes else ""
+    helped = mended(subject, told, resized(subject, sizes))
+    return helped if helped.help else mended(subject, told, resized_together(subject, atoms, mine), advice, most=1)
 
 
 def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str) -> Finding:
-    trials = subject.repairs(finding)
-    if trials is None:
+    if subject.repairs(finding) is None:
         return finding
     from hfdsl.check.repair.fixes import calls_of, required
 
     known = [known_names(subject, node) for node in calls_of(subject, signature)]
-    return required(trials, finding, signature, text, known)
-
-
-def in_words(subject: Subject, sizes: dict[type[Dim], tuple[int, ...]]) -> Iterator[tuple[str, str]]:
-    """Each dim with its sizes, as a help line names them."""
-    return ((subject.named(dim), " or ".join(map(str, numbers))) for dim, numbers in sizes.items())
-
-
-def _resized(subject: Subject, finding: Finding, sizes: dict[type[Dim], tuple[int, ...]]) -> Finding | None:
-    """The finding with the sizes that mend it; None where there are none."""
-    if not sizes:
-        return None
-    offered = in_words(subject, sizes)
-    help_ = tuple(f"set {dim} to {numbers}: every split and requirement then works out" for dim, numbers in offered)
-    helped = replace(finding, help=help_)
-    trials = subject.repairs(helped)
-    if trials is None:
-        return helped
-    from hfdsl.check.repair.fixes import resized
-
-    return resized(trials, helped, sizes)
-
-
-class _Trial:
-    """Whether another size of a dim mends what is ``mine`` and upsets nothing, with all sizes of the other dims."""
-
-    def __init__(self, subject: Subject, dim: type[Dim], mine: set[Key]) -> None:
-        like = alike(subject)
-        self.dim, self.subjects = dim, subject.with_this(dim)
-        self.mine = {(like[node].id, *rest) for node, *rest in mine}
-        self.nodes = tuple(dict(zip(map(id, like), like, strict=True)).values())  # what one takes, all like it take
-        self.before = [refuted(each, self.nodes) for each in self.subjects]
-
-    def __call__(self, number: int) -> bool:
-        pairs = zip(self.subjects, self.before, strict=True)
-        return all(
-            (after := refuted(replace(each, dims={**each.dims, self.dim: number}), self.nodes)) <= before
-            and not after & self.mine
-            for each, before in pairs
-        )
-
-
-def _on(subject: Subject, dim: type[Dim]) -> dict[Demand, Divides | Limit]:
-    """What the program demands of one dim, as it is with the sizes of the others, and where each first stands."""
-    rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
-    found: dict[Demand, Divides | Limit] = {}
-    rules: Iterator[Divides | Limit] = chain(constraints(subject), limits(subject))
-    for rule in rules:
-        demand = replace(rule.demand, size=rule.demand.size.substitute(rest))
-        if demand.size.atoms == (dim,):
-            found.setdefault(demand, rule)
-    return found
+    return replace(finding, fixes=tuple(required(signature, text, known)))
 
 
 def _impossible(subject: Subject, atoms: Iterable[object], least: int = 1) -> Finding | None:
@@ -201,7 +132,7 @@ def _impossible(subject: Subject, atoms: Iterable[object], least: int = 1) -> Fi
     for dim in atoms:
         if not isinstance(dim, type) or not issubclass(dim, Dim):
             continue
-        rules = _on(subject, dim)
+        rules = demands_on(subject, dim)
         clash = [rules[demand] for demand in conflict(dim, list(rules))]
         if len(clash) >= max(1, least):
             others = dict.fromkeys(atom for rule in clash for atom in rule.demand.size.atoms if atom is not dim)
@@ -235,7 +166,7 @@ def rows_split_alike(subject: Subject) -> Iterator[Finding]:
                     f"cannot decide before launch whether '{node.label}' can split its arguments alike: port '{port}' "
                     f"has {size} rows and port '{first}' has {rows}",
                     Label(node.span, f"for a split over {chunks} chunks"),
-                    help=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in open_)}}}",),
+                    notes=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in open_)}}}",),
                 )
             else:
                 why = "padding keeps no such pairs" if ratio is not None else "which rows belong together is unknown"
@@ -244,5 +175,5 @@ def rows_split_alike(subject: Subject) -> Iterator[Finding]:
                     f"'{node.label}' splits its arguments over {chunks} chunks, but port '{port}' has {size} rows and "
                     f"port '{first}' has {rows}: {why}",
                     Label(node.span),
-                    help=("give both the same row dim, or place the role on one rank",),
+                    notes=("give both the same row dim, or place the role on one rank",),
                 )

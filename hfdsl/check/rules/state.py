@@ -119,7 +119,7 @@ def _never(subject: Subject, node: Node, effect: Effect, trained: dict[Holder, N
         f"'{node.label}' reads '{effect.state}', which '{writer.label}' trains, but '{role}' never loads it",
         Label(node.span, f"works with the weights that '{role}' was built with"),
         (Label(writer.span, "trains them"),),
-        help=(
+        notes=(
             fix if exported else f"give {subject.graph.roles[source].__name__} a method with @hf.exports, then {fix}",
         ),
     )
@@ -133,7 +133,7 @@ def _late(node: Node, effect: Effect, late: int, loading: Node, writer: Node) ->
         f"'{node.label}' reads '{effect.state}' {late} step{'s' if late > 1 else ''} old: {allowed}",
         Label(node.span, "reads it"),
         (Label(loading.span, f"'{_role(node)}' loads it"), Label(writer.span, f"'{writer.label}' changes it")),
-        help=(f"load it after '{writer.label}', or declare @hf.reads({effect.state!r}, staleness={late})",),
+        notes=(f"load it after '{writer.label}', or declare @hf.reads({effect.state!r}, staleness={late})",),
     )
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from hfdsl.check.capacity import shape
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import works
+from hfdsl.check.repair.alternatives import moved, works
+from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
@@ -22,7 +24,7 @@ def tensor_groups_stay(subject: Subject) -> Iterator[Finding]:
     """The ranks of a tensor-parallel group, which talk in every layer, are on one node of their pool."""
     for name, placement, first, before in crossings(subject):
         tp, pool = placement.mesh.tp, placement.pool
-        yield Finding(
+        finding = Finding(
             "HF503",
             f"role '{name}': a tensor-parallel group crosses nodes: ranks {first} to {first + tp - 1} are one, and "
             f"pool '{pool.name}' {shape(pool.processes)} ends a node after rank {first + before - 1}",
@@ -30,8 +32,8 @@ def tensor_groups_stay(subject: Subject) -> Iterator[Finding]:
             notes=(
                 "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
             ),
-            help=tuple(_narrower(subject, name, placement)),
         )
+        yield mended(subject, finding, _narrower(subject, name, placement), most=1)
 
 
 def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]]:
@@ -42,16 +44,16 @@ def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]
             yield name, placement, *found
 
 
-def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterator[str]:
+def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterator[Offer]:
     """The widest groups that stay on a node, with dp to fill the pool."""
     mesh = placement.mesh
     for size in range(mesh.tp - 1, 1, -1):
         if mesh.tp % size == 0 and size % (mesh.gen_tp or 1) == 0:
             other = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
-            moved = replace(placement, mesh=other)
-            if _runs(other) and _crossing(subject, moved) is None and works(subject, {name: moved}):
-                yield f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
-                return
+            narrow = replace(placement, mesh=other)
+            if _runs(other) and _crossing(subject, narrow) is None and works(subject, {name: narrow}):
+                text = f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
+                yield Offer((Option(text, partial(moved, {name: narrow})),))
 
 
 def _crossing(subject: Subject, placement: Placement[Any]) -> tuple[int, int] | None:

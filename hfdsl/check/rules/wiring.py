@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from hfdsl.check.constraints import filtered
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.offers import Offer, mended
 from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.check.subject import Subject, signature_of
@@ -43,7 +44,7 @@ def mismatches(subject: Subject) -> Iterator[Finding]:
 
 
 Told: TypeAlias = tuple[str, str, tuple[str, ...]]
-"""The code, the message and the help of a finding."""
+"""The code, the message and the advice of a finding."""
 
 
 def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
@@ -60,7 +61,7 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
         told = _explain(subject, m, named)
     if told is None:
         return None
-    code, message, help_ = told
+    code, message, advice = told
     related = [subject.produced(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
     maker = signature_of(subject.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
@@ -70,7 +71,8 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
         related += presence.presence(subject, m.source).places
     if signature is not None and signature.span != NOWHERE:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
-    finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), shapes.notes(m), help_)
+    notes = (*shapes.notes(m), *advice)
+    finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes)
     return _repeated(subject, finding, m) if code == "HF212" else finding
 
 
@@ -162,18 +164,20 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
 
 def _repeated(subject: Subject, finding: Finding, m: Mismatch) -> Finding:
     """Where one side has a whole number of times the rows of the other, the other can be repeated."""
-    trials = subject.repairs(finding)
-    if trials is None or m.expected is None or m.found is None:
-        return finding
-    from hfdsl.check.repair.fixes import repeated
+    return mended(subject, finding, _repeats(subject, m), most=1)
+
+
+def _repeats(subject: Subject, m: Mismatch) -> Iterator[Offer]:
+    if m.expected is None or m.found is None:
+        return
+    from hfdsl.check.repair.fixes import repeated  # late: most programs need none
 
     want, have = subject.known(m.expected), subject.known(m.found)
     factor = (have / want).value if len(want.terms) == 1 else None
     if factor is not None and factor.denominator == 1:
-        return repeated(trials, finding, m, dict(m.detail)["origin"], factor.numerator)
-    if factor is not None and factor.numerator == 1:
-        return repeated(trials, finding, m, m.port, factor.denominator)
-    return finding
+        yield from repeated(subject, m, dict(m.detail)["origin"], factor.numerator)
+    elif factor is not None and factor.numerator == 1:
+        yield from repeated(subject, m, m.port, factor.denominator)
 
 
 def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
@@ -207,5 +211,5 @@ def unused(subject: Subject) -> Iterator[Finding]:
                 "HF602",
                 f"'{node.label}' makes {value}, which nobody reads",
                 Label(node.span),
-                help=("return it or remove the call",),
+                notes=("return it or remove the call",),
             )

@@ -1,0 +1,74 @@
+"""A help line is a change that was made and checked again; all other advice is a note."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import hfdsl
+from hfdsl.check.findings import Finding, Report
+from hfdsl.check.repair import offers
+from hfdsl.check.repair.offers import Offer, Option, offered
+from hfdsl.check.repair.trials import Trials
+from tests.check.test_fixtures import BAD
+from tests.check.test_fixtures import report as report_of
+from tests.corpus.table import programs
+
+ROOT = Path(hfdsl.__file__).parent
+MAKES = ROOT / "check" / "repair" / "offers.py"
+PASS_ON = {ROOT / "check" / "several.py", ROOT / "tools" / "fixing.py"}
+"""Those that give on the lines of findings that are there: of several sizes, and of another process."""
+
+REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: report_of(name)) for name in BAD} | {
+    program.file.stem: program.experiment.check for program in programs()
+}
+
+
+def gives_help(file: Path) -> Iterator[int]:
+    """The lines of the calls that give a finding its help: by name, or as the sixth of its fields."""
+    position = list(Finding.__dataclass_fields__).index("help")
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        named = any(keyword.arg in ("help", None) for keyword in node.keywords)
+        made = node.func.id == "Finding" and (named or len(node.args) > position)
+        if made or (node.func.id == "replace" and any(keyword.arg == "help" for keyword in node.keywords)):
+            yield node.lineno
+
+
+def test_one_function_makes_help_lines() -> None:
+    found = {file: len(list(gives_help(file))) for file in ROOT.rglob("*.py")}
+    assert {file for file, count in found.items() if count} == {MAKES, *PASS_ON}
+    assert found[MAKES] == 1
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_help_line_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[Option] = []
+    made: dict[str, tuple[Option, ...]] = {}
+    mends = Trials.mends
+
+    def watched(self: Trials, finding: Finding, option: Option) -> bool:
+        if works := mends(self, finding, option):
+            worked.append(option)
+        return works
+
+    def noting(trials: Trials, finding: Finding, given: Iterator[Offer], most: int | None = None) -> Finding:
+        kept = []
+
+        def passed() -> Iterator[Offer]:
+            for offer in given:
+                kept.append(offer)
+                yield offer
+
+        found = offered(trials, finding, passed(), most)
+        made.update({line: tuple(o for offer in kept for o in offer.options) for line in found.help})
+        return found
+
+    monkeypatch.setattr(Trials, "mends", watched)
+    monkeypatch.setattr(offers, "offered", noting)
+    for line in (line for finding in REPORTS[name]() for line in finding.help):
+        assert any(option in worked and option.words in line for option in made[line]), line
