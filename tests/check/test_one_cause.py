@@ -25,6 +25,11 @@ class Plain(hf.Worker):
     """Without a constructor."""
 
 
+class Flags(hf.Batch):
+    mask: hf.bool_[B]
+    weight: hf.f32[B]
+
+
 @hf.dataflow
 def steady(rollout: Rollout, judge: Steady) -> Scores:
     return judge.score(rollout)
@@ -121,3 +126,50 @@ def test_a_declaration_that_raises_stands_in_the_users_file() -> None:
         hf.Mesh(tp=4, gen_tp=3)
     span = traceback_span(caught.value)
     assert span.file == str(Path(__file__))
+
+
+def test_swapped_columns_are_one_mistake() -> None:
+    @hf.function
+    def weigh(mask: hf.bool_[B], weight: hf.f32[B]) -> Scores:
+        raise NotImplementedError
+
+    @hf.dataflow
+    def program(flags: Flags) -> Scores:
+        return weigh(flags.weight, flags.mask)  # type: ignore[arg-type]  # the mistake
+
+    program.body.__annotations__["flags"] = Flags
+    [finding] = program.check()
+    assert finding.code == "HF220"
+    assert finding.message.startswith("'weigh' takes bool_[B] as 'mask' and f32[B] as 'weight', and is wired to them")
+    assert finding.help == ("swap what is wired to 'mask' and 'weight'",)
+    assert [edit.text for edit in finding.fixes[0].edits] == ["flags.mask", "flags.weight"]
+
+
+def test_a_record_that_is_unpacked_is_one_mistake() -> None:
+    @hf.dataflow
+    def call(prompts: Prompts, actor: Actor) -> Rollout:
+        return actor.generate(**prompts)  # type: ignore[arg-type]  # the mistake
+
+    @hf.dataflow
+    def display(prompts: Prompts) -> dict[str, Prompts]:
+        return {**prompts}  # type: ignore[dict-item]  # the mistake
+
+    for program in (call, display):
+        [finding] = program.check()
+        assert (finding.code, finding.message.partition(",")[0]) == ("HF207", "'**' asks for the value of 'prompts'")
+
+
+def test_a_result_in_a_dict_is_told_with_its_key() -> None:
+    @hf.dataflow
+    def wrong(prompts: Prompts, scores: Scores) -> dict[str, Prompts]:
+        return {"first": prompts, "second": scores}  # type: ignore[dict-item]  # the mistake
+
+    @hf.dataflow
+    def odd(prompts: Prompts) -> object:
+        return {"first": prompts, "second": {1, 2}}
+
+    messages = [program.check().findings[0].message for program in (wrong, odd)]
+    assert messages == [
+        "'wrong' is annotated to return Prompts and returns Scores of B rows at key 'second'",
+        "the dataflow returns a 'set' at key 'second', which is no value of the graph",
+    ]
