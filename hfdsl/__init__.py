@@ -1,28 +1,36 @@
-"""hfdsl: a typed dataflow language for reinforcement-learning post-training, checked before launch, run on Ray."""
+"""hfdsl: a typed dataflow language for reinforcement-learning post-training, checked before launch, run on Ray.
 
-from hfdsl.check.findings import CheckError, Finding, Report
-from hfdsl.deploy.cluster import Cluster, Nodes
-from hfdsl.deploy.deployment import Deployment, Placement, place
-from hfdsl.deploy.experiment import Experiment
-from hfdsl.deploy.pools import ResourcePool
-from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError, RoleError, SizeError, WiringError
-from hfdsl.graph.dataflow import Dataflow, dataflow
-from hfdsl.graph.operations import fill, filter, function, merge, minibatches, present, repeat, sync, take  # noqa: A004  # hf.filter
-from hfdsl.protocols.call import Call, current_call
-from hfdsl.protocols.conditions import provides, requires
-from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
-from hfdsl.protocols.kinds import PerRank, PerStage
-from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.placement import At, Partial, Replicated, Sharded, Varying
-from hfdsl.protocols.protocol import Protocol
-from hfdsl.protocols.register import register
-from hfdsl.protocols.state import exports, loads, reads, writes
-from hfdsl.protocols.worker import Worker
-from hfdsl.types.batches import Batch
-from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
-from hfdsl.types.dims import Add, Dim, Div, Mul
-from hfdsl.types.ragged import Ragged
-from hfdsl.types.rows import Grouped, Independent, Whole
+A name is loaded when it is first used: type checkers read the imports below, Python reads the table after them.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hfdsl.check.findings import CheckError, Finding, Report
+    from hfdsl.deploy.cluster import Cluster, Nodes
+    from hfdsl.deploy.deployment import Deployment, Placement, place
+    from hfdsl.deploy.experiment import Experiment
+    from hfdsl.deploy.pools import ResourcePool
+    from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError, RoleError, SizeError, WiringError
+    from hfdsl.graph.dataflow import Dataflow, dataflow
+    from hfdsl.graph.operations import fill, filter, function, merge, minibatches, present, repeat, sync, take  # noqa: A004  # hf.filter
+    from hfdsl.protocols.call import Call, current_call
+    from hfdsl.protocols.conditions import provides, requires
+    from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
+    from hfdsl.protocols.kinds import PerRank, PerStage
+    from hfdsl.protocols.mesh import Mesh
+    from hfdsl.protocols.placement import At, Partial, Replicated, Sharded, Varying
+    from hfdsl.protocols.protocol import Protocol
+    from hfdsl.protocols.register import register
+    from hfdsl.protocols.state import exports, loads, reads, writes
+    from hfdsl.protocols.worker import Worker
+    from hfdsl.types.batches import Batch
+    from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
+    from hfdsl.types.dims import Add, Dim, Div, Mul
+    from hfdsl.types.ragged import Ragged
+    from hfdsl.types.rows import Grouped, Independent, Whole
 
 __version__ = "0.1.0"
 
@@ -101,3 +109,56 @@ __all__ = [
     "update_dispatch_mode",
     "writes",
 ]
+
+_NAMES = {
+    "check.findings": "CheckError Finding Report",
+    "deploy.cluster": "Cluster Nodes",
+    "deploy.deployment": "Deployment Placement place",
+    "deploy.experiment": "Experiment",
+    "deploy.pools": "ResourcePool",
+    "errors": "DefinitionError HfError ProtocolError ResourceError RoleError SizeError WiringError",
+    "graph.dataflow": "Dataflow dataflow",
+    "graph.operations": "fill filter function merge minibatches present repeat sync take",
+    "protocols.call": "Call current_call",
+    "protocols.conditions": "provides requires",
+    "protocols.dispatch": "Dispatch Execute register_dispatch_mode update_dispatch_mode",
+    "protocols.kinds": "PerRank PerStage",
+    "protocols.mesh": "Mesh",
+    "protocols.placement": "At Partial Replicated Sharded Varying",
+    "protocols.protocol": "Protocol",
+    "protocols.register": "register",
+    "protocols.state": "exports loads reads writes",
+    "protocols.worker": "Worker",
+    "types.batches": "Batch",
+    "types.columns": "Column Metric Obj bf16 bool_ f16 f32 f64 i8 i16 i32 i64 u8",
+    "types.dims": "Add Dim Div Mul",
+    "types.ragged": "Ragged",
+    "types.rows": "Grouped Independent Whole",
+}
+"""What is exported, by the module that has it."""
+
+_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
+_ROOMS = {module.partition(".")[0] for module in _NAMES}
+
+
+def _load(name: str) -> object:
+    """A name of this module, or a room, that is used for the first time.
+
+    Raises:
+        AttributeError: where there is none.
+    """
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value  # the next use finds it without this
+    return value
+
+
+def _names() -> list[str]:
+    return sorted({*globals(), *__all__, *_ROOMS})
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of this module's
+    __getattr__, __dir__ = _load, _names

@@ -63,7 +63,8 @@ from hfdsl.types.dims import Answer, Size, atom_size, solve
 RECORD, KIND = "hfdsl.types.batches.Batch", "hfdsl.protocols.kinds._Many"
 FIELDS = (COLUMN, "hfdsl.types.columns.Obj", "hfdsl.types.columns.Metric")
 MERGE, SCATTER = "hfdsl.graph.operations.merge", "hfdsl.protocols.register._Scatter.__call__"
-FOREIGN = ("builtins.", "typing.", "collections.", "torch.", "numpy.", "hfdsl.types.columns.")
+OURS = (COLUMN, RECORD, KIND)
+FOREIGN = ("builtins.", "typing.", "collections.", "torch.", "numpy.", "hfdsl.types.", "hfdsl.protocols.")
 
 REPORTED = {
     # Parts of arg-type: an ignore or an option that names that holds with the plugin and without it.
@@ -89,6 +90,14 @@ def analyze(context: AnalyzeTypeContext, named: Named) -> Type:
 def _is(base: str, typ: Type) -> bool:
     proper = get_proper_type(typ)
     return isinstance(proper, Instance) and proper.type.has_base(base)
+
+
+def _ours(typ: Type) -> bool:
+    """Whether a type is a column, a record or a list of them, or may be one."""
+    proper = get_proper_type(typ)
+    if isinstance(proper, Instance):
+        return any(map(proper.type.has_base, OURS))
+    return isinstance(proper, UnionType) and any(map(_ours, proper.items))
 
 
 def _items(typ: Type) -> list[ProperType]:
@@ -208,8 +217,8 @@ def _overloaded(context: SigContext, method: str) -> bool:
 def call(context: SigContext, method: str, named: Named) -> CallableType:
     """Match the columns, records and lists that are wired to a call."""
     signature = context.default_signature
-    ours = [any(_is(base, i) for i in _items(t) for base in (COLUMN, RECORD, KIND)) for t in signature.arg_types]
-    if not any(ours) or _overloaded(context, method):
+    ours = [_ours(typ) for typ in signature.arg_types]
+    if True not in ours or _overloaded(context, method):
         return signature
     free = {variable(v.name, v.id): v.id for v in signature.variables if isinstance(v, TypeVarType)}
     matched = _Call(_called(context), context.api, free)
@@ -219,6 +228,8 @@ def call(context: SigContext, method: str, named: Named) -> CallableType:
         if ours[i] and len(given) == 1 and not signature.arg_kinds[i].is_star():
             port = f"{what} '{signature.arg_names[i]}'"
             formals[i] = matched.match(port, formals[i], context.api.get_expression_type(given[0]), given[0])
+    if not free:
+        return signature.copy_modified(arg_types=formals)
     env: dict[Any, Type] = {free[a]: write(s, matched.names, named) for a, s in (matched.rows | matched.bound).items()}
     if matched.broken:  # what a mistake would have bound is not known
         env = {**dict.fromkeys(free.values(), AnyType(TypeOfAny.from_error)), **env}
