@@ -32,7 +32,7 @@ def all_kept(plan: Plan, sizes: Mapping[Any, int]) -> dict[int, tuple[int, ...]]
     known, kept = dict(sizes), {}
     for node, value in zip(plan.graph.nodes, plan.inference.values, strict=True):
         if isinstance(node.op, Filter) and node.batch is not None:
-            rows = number_of(rows_in(plan.inference.values[node.batch.node]), known)
+            rows = number_of(node, rows_in(plan.inference.values[node.batch.node]), known)
             if rows is not None:
                 kept[node.id] = tuple(range(rows))
                 size = rows_in(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hfdsl.errors import SizeError
 from hfdsl.graph.infer import RecordValue, Value
-from hfdsl.graph.program import Filter, Input, Ref, Take
+from hfdsl.graph.program import Filter, Input, Node, Ref, Take
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.filtering import taken_rows
 from hfdsl.protocols.split import pad_size
@@ -91,7 +91,7 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], filtered: Mapping[int, tuple
     """The rows of every value for these sizes, as far as they are known; ``filtered`` says which rows filters keep.
 
     Raises:
-        SizeError: HF310, HF313, HF321 where rows do not work out (the runtime guard of what a check could not decide).
+        SizeError: HF303, HF310, HF313, HF321 where rows do not work out.
     """
     kept, sizes = filtered or {}, dict(sizes)
     picks: dict[int, tuple[int, ...]] = dict(kept)
@@ -103,7 +103,7 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], filtered: Mapping[int, tuple
             picks[node.id] = taken_rows(
                 rows[node.batch.node], node.op.rows, fill=node.op.fill, what=f"'{node.label}' in line {node.span.line}"
             )
-        number = number_of(rows_in(value), sizes)
+        number = number_of(node, rows_in(value), sizes)
         if number is not None:
             rows[node.id] = number
     bounds: dict[int, tuple[int, ...]] = {
@@ -168,8 +168,8 @@ def rows_in(value: Value) -> Size | None:
     return value.dims[0] if isinstance(value, (ColumnSpec, ObjSpec)) else None
 
 
-def number_of(size: Size | None, sizes: Mapping[Any, int]) -> int | None:
-    """A number of rows for these sizes; None where one is unknown.
+def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | None:
+    """The number of rows of a node's value for these sizes; None where one is unknown.
 
     Raises:
         SizeError: HF303 where it is not whole.
@@ -178,7 +178,8 @@ def number_of(size: Size | None, sizes: Mapping[Any, int]) -> int | None:
         return None
     number = evaluate(size, sizes)
     if number.denominator != 1:
-        raise SizeError("HF303", f"{size} = {number} is no whole number of rows")
+        where = f"'{node.label}' in line {node.span.line}"
+        raise SizeError("HF303", f"{where} has {size} = {number} rows, which is no whole number")
     return int(number)
 
 

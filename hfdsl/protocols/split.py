@@ -209,7 +209,8 @@ def join(pieces: Sequence[Any], *, what: str = "output") -> Any:
         raise ProtocolError(
             "HF413",
             f"{what} cannot be joined: the collected ranks gave {kinds}; return one hf.Batch, tensor, array or list "
-            "from every rank, or collect a list with ONE_TO_ALL",
+            "from every rank, of one type; a protocol that joins no rows gives a list: ALL_TO_ALL for chunks that you "
+            "cut yourself, ONE_TO_ALL where every rank is to have all rows",
         )
     return container.join(pieces)
 

@@ -155,8 +155,8 @@ class Running:
 
         Raises:
             WiringError: HF203, HF206 for batches that are not those of the dataflow.
-            SizeError: HF302 for sizes that are not those of the plan, and what a check finds with these sizes: HF212,
-                HF303, HF310, HF313, HF322, HF420.
+            SizeError: HF302 for sizes that are not those of the plan, HF319 where a check had left open whether they
+                work out and they do not, HF313 and HF321 for what filters keep.
             RoleError: HF806 where a body raised; the run is broken then.
         """
         backend = self._processes.open(self.plan.name)
@@ -164,9 +164,8 @@ class Running:
         sizes = bind_sizes(self.plan, inputs)
         key = tuple(sorted(((dim, size) for dim, size in sizes.items()), key=lambda pair: pair[0].__name__))
         if key not in self._traffic:
-            table = row_table(self.plan, sizes)
-            hold(self.plan, sizes)
-            self._traffic[key] = traffic(self.plan, table)
+            hold(self.plan, sizes)  # first: what was open is told as such, and the rest was proved
+            self._traffic[key] = traffic(self.plan, row_table(self.plan, sizes))
         try:
             result, done = _Step(self.plan, backend, self._traffic[key], self._number, sizes).run(inputs)
         except BaseException as error:
@@ -269,11 +268,10 @@ class _Step:
             column = reader.column(keep.node, keep.column or VALUE, 0, reader.table.rows[keep.node])
             group = node.op.group if isinstance(node.op, Filter) else 1
             self._filtered[node.id] = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")
-            table = row_table(self._plan, self._sizes, self._filtered)
             kept = rows_in(self._plan.inference.values[node.id])
-            self._known |= dict.fromkeys(kept.atoms if kept is not None else (), table.rows[node.id] // group)
+            self._known |= dict.fromkeys(kept.atoms if kept is not None else (), len(self._filtered[node.id]) // group)
             hold(self._plan, self._known)
-            self._traffic = traffic(self._plan, table)
+            self._traffic = traffic(self._plan, row_table(self._plan, self._sizes, self._filtered))
 
     def _order(self, step: Step, exports: tuple[str, ...]) -> Order:
         return Order(self._plan.name, step.node, self._number, self._traffic.table, exports)

@@ -1,14 +1,15 @@
-"""What a check could not decide is judged again with the sizes of a step, under the code of its own rule."""
+"""What a check could not decide is judged again with the sizes of a step, under the code of the warning."""
 
 from __future__ import annotations
 
-from typing import Any
+from inspect import signature
+from typing import Any, Literal
 
 import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl import Add, Dispatch, Mul, register
+from hfdsl import Add, Dispatch, Div, Mul, register
 
 
 class B(hf.Dim): ...
@@ -84,10 +85,11 @@ def test_a_requirement_that_was_open_is_held_by_the_run() -> None:
         assert len(running.step(rows(4))) == 4
         with pytest.raises(
             hf.SizeError,
-            match=r"HF322: 'actor.score' requires B % micro == 0, but 5 % 2 = 1; with B set to 4 or 6 this works out",
+            match=r"^HF319: not decided before launch, and refused with B = 5, P = 3 \(HF322, line \d+\): "
+            r"'actor.score' requires B % micro == 0, but 5 % 2 = 1; with B set to 4 or 6 this works out",
         ):
             running.step(rows(5))
-        with pytest.raises(hf.SizeError, match=r"HF322: 'actor.score' requires P <= 4, but P = 7; with P set to 4"):
+        with pytest.raises(hf.SizeError, match=r"HF319: .*'actor.score' requires P <= 4, but P = 7; with P set to 4"):
             running.step(rows(4, 7))
         assert len(running.step(rows(6))) == 6  # a size that is refused breaks nothing
 
@@ -99,7 +101,7 @@ def test_a_comment_hides_a_warning_and_no_guard() -> None:
 
     plan = quiet.compile(deployment)
     assert plan.report.findings == ()
-    with plan.launch() as running, pytest.raises(hf.SizeError, match=r"HF322: 'actor.score' requires B % micro == 0"):
+    with plan.launch() as running, pytest.raises(hf.SizeError, match=r"HF319: .*'actor.score' requires B % micro == 0"):
         running.step(rows(5))
 
 
@@ -113,7 +115,9 @@ def test_rows_that_may_differ_are_a_warning_and_are_held_by_the_run() -> None:
     with side_by_side.compile(hf.Deployment()).launch() as running:
         both = running.step(rows(4), Others(ids=torch.arange(4)))
         assert both.right.tensor.tolist() == [0, 1, 2, 3]
-        with pytest.raises(hf.SizeError, match=r"HF212: column 'right' of 'Both' gets N rows where .* \(3 and 4 with"):
+        with pytest.raises(
+            hf.SizeError, match=r"HF319: .*HF212, .* column 'right' of 'Both' gets N rows where .* \(3 and 4 with"
+        ):
             running.step(rows(4), Others(ids=torch.arange(3)))
 
 
@@ -123,7 +127,9 @@ def test_a_dim_that_only_a_sum_tells_is_known_to_the_run() -> None:
 
     with reading.compile(deployment).launch() as running:
         assert len(running.step(odd(5))) == 2
-        with pytest.raises(hf.SizeError, match=r"HF322: 'actor.read' requires R >= 2, but R = 1"):
+        with pytest.raises(
+            hf.SizeError, match=r"HF319: .* with B = 2, P = 3, R = 1 .*'actor.read' requires R >= 2, but R = 1"
+        ):
             running.step(odd(4))
 
 
@@ -179,5 +185,114 @@ def test_what_a_filter_keeps_is_held_by_the_run() -> None:
 
     with learning.compile(placed, dims={B: 4}).launch() as running:
         assert running.step(marked(True, False, False, True)) == [2]
-        with pytest.raises(hf.SizeError, match=r"HF322: 'learner.update' requires B <= 2, but B = 3"):
+        with pytest.raises(hf.SizeError, match=r"HF319: .*'learner.update' requires B <= 2, but B = 3"):
             running.step(marked(True, False, True, True))
+
+
+class Long(hf.Batch):
+    ids: hf.i64[B, P]
+    values: hf.f32[B, P] | None
+
+
+class Wide(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def split(self, rows: Rows) -> Rows:
+        return rows
+
+    @register(Dispatch.DP_PROTO)
+    def both(self, rows: Rows, others: Others) -> Rows:
+        return rows
+
+    @register(Dispatch.DP_PROTO)
+    @hf.provides("values", when="P <= 4")
+    def value(self, rows: Rows) -> Long:
+        return Long(ids=rows.ids, values=hf.f32(torch.zeros(rows.ids.tensor.shape)))
+
+
+@hf.dataflow
+def split(rows: Rows, wide: Wide) -> Rows:
+    return wide.split(rows)
+
+
+class Pairs(hf.Batch):
+    ids: hf.i64[Div[B, Literal[2]], P]
+
+
+@hf.function(rows=hf.Whole)
+def pair(rows: Rows) -> Pairs:
+    return Pairs(ids=rows.ids.tensor[::2])
+
+
+@hf.dataflow
+def paired(rows: Rows) -> Pairs:
+    return pair(rows)
+
+
+@hf.dataflow
+def halves(rows: Rows) -> tuple[Rows, ...]:
+    return hf.minibatches(rows, 2)
+
+
+@hf.dataflow
+def together(rows: Rows, others: Others, wide: Wide) -> Rows:
+    return wide.both(rows, others)
+
+
+@hf.dataflow
+def some(rows: Rows) -> Rows:
+    return hf.take(rows, 4)
+
+
+@hf.dataflow
+def valued(rows: Rows, wide: Wide) -> hf.f32[B, P]:
+    return hf.present(wide.value(rows).values)
+
+
+def others(count: int) -> Others:
+    return Others(ids=torch.arange(count))
+
+
+def marked(*keep: bool) -> Marked:
+    return Marked(ids=torch.arange(len(keep)), keep=torch.tensor(keep))
+
+
+@pytest.mark.parametrize(
+    ("flow", "good", "bad", "rule", "shown"),
+    [
+        (scoring, [rows(4)], [rows(5)], "HF322", "B = 5, P = 3"),
+        (side_by_side, [rows(4), others(4)], [rows(4), others(3)], "HF212", "N = 3"),
+        (split, [rows(4)], [rows(5)], "HF310", "B = 5"),
+        (halves, [rows(4)], [rows(5)], "HF310", "B = 5"),
+        (paired, [rows(4)], [rows(5)], "HF303", "B = 5"),
+        (together, [rows(4), others(4)], [rows(4), others(6)], "HF420", "N = 6"),
+        (some, [rows(4)], [rows(3)], "HF321", "B = 3"),
+        (valued, [rows(4, 4)], [rows(4, 5)], "HF231", "P = 5"),
+        (learning, [marked(True, False)], [marked(True, True, True)], "HF322", "kept1 = 3"),
+    ],
+)
+def test_warning_and_guard_have_one_code(
+    flow: hf.Dataflow[..., Any], good: list[hf.Batch], bad: list[hf.Batch], rule: str, shown: str
+) -> None:
+    pool = hf.ResourcePool([2], use_gpu=False)
+    places = {
+        "actor": hf.place(Actor, pool=hf.ResourcePool([1], use_gpu=False)),
+        "wide": hf.place(Wide, pool=pool),
+        "learner": hf.place(Learner, pool=hf.ResourcePool([1], use_gpu=False)),
+    }
+    used = hf.Deployment(**{name: place for name, place in places.items() if name in signature(flow).parameters})
+    warned = {finding.code for finding in flow.check(used)}
+    with flow.compile(used).launch() as running:
+        running.step(*good)
+        with pytest.raises(hf.SizeError) as raised:
+            running.step(*bad)
+        assert warned == {raised.value.code} == {"HF319"}
+        assert f"({rule}, line " in raised.value.message
+        assert shown in raised.value.message
+
+
+def test_a_size_that_was_decided_keeps_the_code_of_its_rule() -> None:
+    with halves.compile(hf.Deployment(), dims={B: 4}).launch() as running:
+        assert running.plan.report.findings == ()
+        with pytest.raises(hf.SizeError) as raised:
+            running.step(rows(5))
+        assert raised.value.code == "HF302"

@@ -299,7 +299,7 @@ PAIR = hf.Deployment(role=hf.place(Fails, pool=hf.ResourcePool([2])))
         ((rows(2),) * 3, {}, WiringError, "HF202: 'pair' takes 2 batches (left: Rows, right: Rows), got 3"),
         ((rows(2),), {"rigth": rows(2)}, WiringError, "HF202: 'pair' has no input 'rigth'; did you mean 'right'?"),
         ((rows(2), torch.zeros(2)), {}, WiringError, "HF206: input 'right' of 'pair' takes Rows, got Tensor"),
-        ((rows(3), rows(3)), {}, SizeError, "HF310: "),
+        ((rows(3), rows(3)), {}, SizeError, "HF319: not decided before launch, and refused with B = 3, R = 1 (HF310"),
         (
             (rows(2), rows(4)),
             {},

@@ -158,7 +158,9 @@ def test_rows_that_turn_out_alike_are_split_together() -> None:
     with unrelated.compile(deployment).launch() as running:
         x = running.step(xs(), Other(c=torch.ones(4)))
         assert x.x.tensor.tolist() == xs().x.tensor.tolist()
-        with pytest.raises(hf.SizeError, match=r"HF420: 'role.add_others' splits its arguments over 2 chunks"):
+        with pytest.raises(
+            hf.SizeError, match=r"HF319: .*HF420, .*'role.add_others' splits its arguments over 2 chunks"
+        ):
             running.step(xs(), Other(c=torch.ones(8)))
 
 
