@@ -93,6 +93,7 @@ CODES: dict[str, Code] = {
     "HF505": Code("a pool that the cluster's CPUs cannot hold"),
     "HF507": Code("a role without a place"),
     "HF508": Code("a place without a role", "warning"),
+    "HF509": Code("a role that is placed and never called", "warning"),
     "HF510": Code("a role that never gets the weights that another one trains"),
     "HF512": Code("a role class whose requirement its config and mesh do not meet"),
     "HF513": Code("a rank that is not there"),

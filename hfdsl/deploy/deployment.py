@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, Generic, TypeVar
 
 from hfdsl.deploy.memory import GpuMemory
@@ -14,6 +15,7 @@ from hfdsl.protocols.mesh import Mesh, check_mesh
 from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
 
 W = TypeVar("W", bound=Worker, covariant=True)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,22 @@ class Placement(Generic[W]):
     span: Span = field(default=NOWHERE, compare=False)
 
 
+def _told_its_pool(place: F) -> F:
+    """Tell a call without ``pool=`` with its code; to type checkers the argument stays required."""
+
+    @wraps(place)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        if args and "pool" not in kwargs:
+            named = getattr(args[0], "__name__", repr(args[0]))
+            raise ResourceError(
+                "HF507", f"place({named}) has no pool=: it takes the hf.ResourcePool whose slots {named} runs on"
+            )
+        return place(*args, **kwargs)
+
+    return told  # type: ignore[return-value]  # the signature is that of `place`
+
+
+@_told_its_pool
 def place(
     role: type[W],
     /,
@@ -47,8 +65,8 @@ def place(
     what a rank keeps of its GPU's memory, so that ``check`` can add up what roles on the same GPUs keep.
 
     Raises:
-        ResourceError: HF507 where ``pool`` is not a pool or ``role`` is not a role class, HF501 where ``mesh`` is none,
-            HF504 where ``gpu_memory`` is no amount.
+        ResourceError: HF507 where ``pool`` is missing or no pool, or ``role`` is not a role class, HF501 where ``mesh``
+            is none, HF504 where ``gpu_memory`` is no amount.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...

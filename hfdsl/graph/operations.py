@@ -136,8 +136,8 @@ def filter(batch: BatchT, keep: bool_[Row], *, group: int = 1) -> BatchT:  # noq
     """The rows for which ``keep`` is true, in order; how many they are is known only when the program runs.
 
     ``group`` consecutive rows are kept or dropped together, so that the result has whole groups. A method that splits
-    its rows takes such a record after ``hf.take`` or ``hf.fill``, or where it is registered with ``pad=``. Everything
-    that is filtered by the same column keeps the same rows.
+    its rows takes such a record where ``group`` is a multiple of the chunks, after ``hf.take`` or ``hf.fill``, or where
+    it is registered with ``pad=``. Everything that is filtered by the same column keeps the same rows.
 
     Raises:
         SizeError: HF304 where ``group`` is below 1, HF313 where ``keep`` would cut a group.

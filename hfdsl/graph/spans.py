@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
-_ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "runtime")
+_ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "single_controller", "runtime", "rl")
 _PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfdsl` is kept fast
 _OWN = tuple(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS)
 _PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  # the same

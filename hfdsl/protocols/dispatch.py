@@ -122,7 +122,8 @@ def register_dispatch_mode(dispatch_mode_name: str, dispatch_fn: DispatchFn, col
     name = name.upper()
     if name in Dispatch.__members__ or any(name == member.value for member in Dispatch):
         raise DefinitionError(
-            "HF111", f"dispatch mode {name!r} exists; change its functions with update_dispatch_mode or choose a name"
+            "HF111",
+            f"dispatch mode {name!r} exists; choose another name, or change its functions with update_dispatch_mode",
         )
     return _add_member(name, as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, name))
 
@@ -156,10 +157,10 @@ def as_functions(mode: Mapping[str, Any], name: str) -> Functions:
     for key in ("dispatch_fn", "collect_fn"):
         if not callable(mode.get(key)):
             got = f"got {mode[key]!r}" if key in mode else "it has none"
-            raise DefinitionError("HF112", f"protocol {name!r} needs a callable {key!r}; {got}")
+            raise DefinitionError("HF112", f"{name} is a pair of functions and needs a callable {key!r}; {got}")
     unknown = sorted(set(mode) - {"dispatch_fn", "collect_fn"})
     if unknown:
-        raise DefinitionError("HF112", f"protocol {name!r} has {unknown}; it takes 'dispatch_fn' and 'collect_fn' only")
+        raise DefinitionError("HF112", f"{name} has {unknown}; it takes 'dispatch_fn' and 'collect_fn' only")
     return Functions(mode["dispatch_fn"], mode["collect_fn"])
 
 

@@ -224,7 +224,10 @@ def register(
 
     def declare(fn: F) -> F:
         if not _is_function(fn):
-            raise DefinitionError("HF118", f"register goes directly on a method (def or async def), got {fn!r}")
+            name = getattr(getattr(fn, "fget", fn), "__qualname__", repr(fn))  # a property has its name in its function
+            raise DefinitionError(
+                "HF118", f"register goes directly on a method (def or async def), got the {type(fn).__name__} {name}"
+            )
         setattr(fn, REGISTRATION, registration)
         return fn
 
@@ -239,7 +242,7 @@ def _mode(mode: ModeLike) -> Mode:
     if isinstance(mode, Protocol):
         return mode
     if isinstance(mode, Mapping):
-        return as_functions(mode, "dispatch_mode")
+        return as_functions(mode, "the protocol")
     return as_dispatch(mode)
 
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hfdsl.errors import RoleError, WiringError
+from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.guards import check_result, inputs_unchanged, versions
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import VALUE, RecordType
+from hfdsl.graph.spans import traceback_span
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Piece, Reader, pack
 from hfdsl.plan.rows import RowTable, share
@@ -116,7 +117,9 @@ class Executor:
 
         Raises:
             RoleError: HF806 where the body raises.
-            WiringError: HF805 where it returns something else than it declares.
+            WiringError: HF805 where it returns something else than it declares, HF703 where it writes into what it was
+                given.
+            HfError: HF807 where it waits for peers who never come.
         """
         if (order.plan, order.number) != self._current:
             self._store.clear()  # a step owns its values: nothing of another step is ever read
@@ -125,7 +128,10 @@ class Executor:
         index = step.ranks.index(self._rank)
         reader = Reader(plan.graph.nodes, plan.layouts, order.table, lambda n, c: self._fetch(n, c, pieces))
         arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
-        columns = self._body(order, step, index, arguments)
+        try:
+            columns = self._body(order, step, index, arguments)
+        except WiringError as error:  # of what the body did: say where it is written
+            raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
         holds = step.layout.group == step.group and self._rank in step.layout.holders
         if holds and step.keeps:
             self._store[order.node] = (step.layout.holders.index(self._rank), Kept.of(step.label, columns))
@@ -226,13 +232,17 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
         if len(value) != expected:
             raise WiringError(
                 "HF805",
-                f"'{step.label}' returned {len(value)} rows of {step.signature.returns} on rank {rank}, where {why}",
+                f"'{step.label}' returned {len(value)} row{'s' * (len(value) != 1)} of {step.signature.returns} on "
+                f"rank {rank}, where {why}",
             )
         real[name] = value[:wanted] if wanted != expected else value
     return real
 
 
-def _role_error(what: str, rank: int, number: int | None, error: Exception) -> RoleError:
+def _role_error(what: str, rank: int, number: int | None, error: Exception) -> HfError:
     step = f" in step {number}" if number is not None else ""
-    trace = "".join(traceback.format_exception(error)).rstrip()
+    if isinstance(error, HfError) and error.code == "HF807":  # a wait without end is told as such on every backend
+        return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")
+    own = error.__traceback__ and error.__traceback__.tb_next  # the first frame is this file's
+    trace = "".join(traceback.format_exception(type(error), error, own)).rstrip()
     return RoleError("HF806", f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}")

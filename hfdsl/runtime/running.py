@@ -112,7 +112,11 @@ class Running:
             ResourceError: HF519 where the plan is for another ``Deployment`` or has the name of one that runs.
         """
         if plan.deployment is not self.plan.deployment:
-            raise ResourceError("HF519", f"'{plan.name}' was compiled for another deployment than '{self.plan.name}'")
+            raise ResourceError(
+                "HF519",
+                f"'{plan.name}' was compiled for another deployment ({plan.deployment.span}) than '{self.plan.name}' "
+                f"({self.plan.deployment.span}), on whose workers it is to run; compile both for one hf.Deployment",
+            )
         if plan.name in self._processes.plans:
             raise ResourceError("HF519", f"a plan named '{plan.name}' runs here already")
         self._processes.open(self.plan.name).add(plan)
@@ -158,6 +162,7 @@ class Running:
             SizeError: HF302 for sizes that are not those of the plan, HF319 where a check had left open whether they
                 work out and they do not, HF313 and HF321 for what filters keep.
             RoleError: HF806 where a body raised; the run is broken then.
+            HfError: HF807 where a body waits for peers who never come, or the deadline passed; the run is broken then.
         """
         backend = self._processes.open(self.plan.name)
         inputs = self._inputs(batches, named)
@@ -327,7 +332,12 @@ def _agree(step: Step, done: Sequence[Done]) -> None:
         return
     for name in optional_columns(step.signature.returns):
         what = f"column '{name}' of '{step.label}'" if name else f"the result of '{step.label}'"
-        there(what, [None if name in absent else name for absent in made.values()], [f"rank {rank}" for rank in made])
+        try:
+            there(
+                what, [None if name in absent else name for absent in made.values()], [f"rank {rank}" for rank in made]
+            )
+        except WiringError as error:
+            raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
 
 
 def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -337,11 +347,12 @@ def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[d
     lists = dict(zip(positional, args, strict=False)) | dict(kwargs)
     for name, entries in lists.items():
         if not isinstance(entries, (list, tuple)) or len(entries) != group.world_size:
-            got = f"{len(entries)} entries" if isinstance(entries, (list, tuple)) else type(entries).__name__
+            number = len(entries) if isinstance(entries, (list, tuple)) else None
+            got = type(entries).__name__ if number is None else "1 entry" if number == 1 else f"{number} entries"
             raise WiringError(
                 "HF407",
                 f"the dispatch function of '{step.label}' made {got} for argument '{name}'; "
-                f"the mesh has {group.world_size} ranks",
+                f"the mesh has {group.world_size} ranks ({step.signature.span})",
             )
     return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
 

@@ -104,7 +104,9 @@ class Batch:
         for name in annotations:
             if name in vars(cls) and name not in cls.__hf_spare__:
                 raise DefinitionError(
-                    "HF117", f"column '{name}' of '{cls.__name__}' has a default other than None; records are closed"
+                    "HF117",
+                    f"column '{name}' of '{cls.__name__}' has the default {vars(cls)[name]!r}; a record is closed: the "
+                    "only default is None, of an optional column",
                 )
             setattr(cls, name, _Field(name))
         frame = sys._getframe(1)  # the class statement: the only place that sees dims defined within a function

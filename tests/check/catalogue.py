@@ -1,7 +1,7 @@
 """One hundred mistakes of RL post-training that were listed before hfdsl was built, and what answers each of them.
 
-``shown`` names fixtures (``hf310`` for ``fixtures/hf310_bad.py``) and tests. Where hfdsl has no code of that number,
-``why`` says what takes its place: another code, or the reason why the mistake cannot be made.
+``shown`` names fixtures (``hf310`` for ``hf310_bad.py`` in ``fixtures`` or ``fixtures_run``) and tests. Where hfdsl has
+no code of that number, ``why`` says what takes its place: another code, or the reason why the mistake cannot be made.
 """
 
 from __future__ import annotations
@@ -165,4 +165,12 @@ CATALOGUE = (
     row("HF804", "much data through the driver", "test_what_is_returned_is_counted_once_and_inputs_are_not"),
     row("HF805", "a result that breaks its port", "test_a_result_is_held_against_its_signature"),
     row("HF806", "a worker that does not answer", "test_an_exception_in_a_body_is_told_once_while_its_peers_wait"),
+)  # fmt: skip
+
+BESIDES = (
+    # named since then, beside the list; the numbers are those of the codes
+    row("HF509", "a role that nobody calls", "hf509"),
+    row("HF520", "two groups, or a group and a server, at one port", "hf520",
+        why="nowhere is a port named: a group meets at one that is free, and MASTER_PORT in an environment is refused; "
+        "a port in a role's config is an argument like any other"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from hfdsl.check.codes import CODES
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.dispatch import register_dispatch_mode
 from hfdsl.rl.advantages import group_normalised
-from tests.check.catalogue import CATALOGUE, Row
+from tests.check.catalogue import BESIDES, CATALOGUE, Row
 from tests.check.prelude import Actor, B, P, Prompts, R, Rollout, Scores, pool
 
 
@@ -66,14 +66,18 @@ def test_the_catalogue_is_complete_and_in_order() -> None:
     assert len(listed) == 100
 
 
-@pytest.mark.parametrize("entry", CATALOGUE, ids=[entry.listed for entry in CATALOGUE])
+ENTRIES = [*((entry, entry.listed) for entry in CATALOGUE), *((entry, f"{entry.listed} besides") for entry in BESIDES)]
+
+
+@pytest.mark.parametrize("entry", [entry for entry, _ in ENTRIES], ids=[name for _, name in ENTRIES])
 def test_every_mistake_of_the_catalogue_has_its_answer(entry: Row) -> None:
     assert set(entry.codes) <= set(CODES)
     assert entry.listed in entry.codes or entry.why, "another answer needs its reason"
     fixtures = [name for name in entry.shown if not name.startswith("test_")]
     tests = [name for name in entry.shown if name.startswith("test_")]
     assert set(tests) <= set(sources())
-    assert all((Path(__file__).parent / "fixtures" / f"{name}_bad.py").exists() for name in fixtures)
+    folders = [Path(__file__).parent / folder for folder in ("fixtures", "fixtures_run")]
+    assert all(any((folder / f"{name}_bad.py").exists() for folder in folders) for name in fixtures)
     for code in entry.codes:
         assert code.lower() in {name[:5] for name in fixtures} or any(code in sources()[name] for name in tests), code
     assert entry.shown

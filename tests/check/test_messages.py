@@ -10,19 +10,15 @@ from typing import Any
 
 import pytest
 
-from hfdsl.check.codes import CODES
-from hfdsl.errors import HfError
-from tests.check.pages import read
-from tests.check.test_codes import run
-from tests.check.test_fixtures import BAD, NOT_BY_A_CHECK
+from tests.check import raising
+from tests.check.test_fixtures import BAD
 
 HERE = Path(__file__).parent
 REPORTS = {name.removesuffix("_bad"): f"fixtures.{name}" for name in BAD} | {
     "row_arithmetic": "joint_rows",
     "all_at_once": "many_mistakes",
 }
-RAISED = [code.lower() for code in CODES if code in NOT_BY_A_CHECK and read(code).runs]
-"""The codes that the failing program of their page raises by itself."""
+RAISED = [name.removesuffix("_bad") for name in raising.BAD]  # held to their texts in test_fixtures_run.py
 
 
 def rendered(module: str, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -51,14 +47,6 @@ def expected(name: str, text: str) -> str:
 def test_the_text_of_a_report(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = rendered(REPORTS[name], monkeypatch)
     assert text == expected(name, text)
-
-
-@pytest.mark.parametrize("code", RAISED)
-def test_the_text_of_an_error(code: str) -> None:
-    with pytest.raises(HfError) as raised:
-        run(read(code.upper()).wrong, code)
-    text = steady(str(raised.value))
-    assert text == expected(code, text)
 
 
 def test_every_expected_text_is_of_a_report_or_error() -> None:

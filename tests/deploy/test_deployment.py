@@ -60,6 +60,10 @@ def test_roles_of_one_pool_share_processes_unless_they_want_their_own() -> None:
 def test_places_that_cannot_be() -> None:
     wrong: Any = [4]
     mistakes: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: hf.place(Critic),  # type: ignore[call-arg]  # on purpose: type checkers see it too
+            "place(Critic) has no pool=: it takes the hf.ResourcePool whose slots Critic runs on",
+        ),
         (lambda: hf.place(Critic, pool=wrong), "place(Critic): pool= takes an hf.ResourcePool, got [4]"),
         (lambda: hf.place(wrong, pool=POOL), "place takes a role class derived from hf.Worker, got [4]"),
         (lambda: hf.Deployment(actor=wrong), "role 'actor' takes hf.place(...), got [4]"),

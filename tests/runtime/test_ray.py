@@ -206,7 +206,7 @@ def test_a_dead_process_is_told(ray_cluster: Any) -> None:
         launch_fault("die")
 
 
-@pytest.mark.parametrize(("fault", "told"), [("rows", "1 rows"), ("record", "declares Scores and returned Rollout")])
+@pytest.mark.parametrize(("fault", "told"), [("rows", "1 row of"), ("record", "declares Scores and returned Rollout")])
 def test_a_wrong_result_is_told(ray_cluster: Any, fault: str, told: str) -> None:
     with pytest.raises(HfError, match="HF805") as error:
         launch_fault(fault)

@@ -177,9 +177,7 @@ def test_declarations_without_meaning(annotation: str, text: str) -> None:
 
 
 def test_a_column_has_no_default() -> None:
-    with pytest.raises(
-        DefinitionError, match="HF117: column 'x' of 'Late' has a default other than None; records are closed"
-    ):
+    with pytest.raises(DefinitionError, match="HF117: column 'x' of 'Late' has the default "):
 
         class Late(hf.Batch):
             x: hf.f32[B] = 1  # type: ignore[assignment]  # a mistake on purpose

@@ -170,10 +170,12 @@ def rows_split_alike(subject: Subject) -> Iterator[Finding]:
                 )
             else:
                 why = "padding keeps no such pairs" if ratio is not None else "which rows belong together is unknown"
+                own, whole = subject.known(size).value, subject.known(rows).value
+                numbers = "" if own is None or whole is None else f" ({own} and {whole} with the sizes given)"
                 yield Finding(
                     "HF420",
                     f"'{node.label}' splits its arguments over {chunks} chunks, but port '{port}' has {size} rows and "
-                    f"port '{first}' has {rows}: {why}",
+                    f"port '{first}' has {rows}{numbers}: {why}",
                     Label(node.span),
                     notes=("give both the same row dim, or place the role on one rank",),
                 )

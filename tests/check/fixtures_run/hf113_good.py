@@ -1,0 +1,19 @@
+# mypy: disable-error-code="empty-body"
+"""The same, mended: A function that works on groups of no rows."""
+
+import hfdsl as hf
+
+
+class B(hf.Dim): ...
+
+
+class Prompts(hf.Batch):
+    ids: hf.i64[B]
+
+
+class Scores(hf.Batch):
+    reward: hf.f32[B]
+
+
+@hf.function(rows=hf.Grouped(8))
+def centre(scores: Scores) -> Scores: ...

@@ -1,0 +1,10 @@
+"""The same, mended: A property under a decorator that takes a method."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+
+
+class Critic(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def temperature(self) -> float:
+        return 1.0

@@ -1,0 +1,5 @@
+"""A protocol that does not say what is collected along two of the axes."""
+
+import hfdsl as hf
+
+halves = hf.Protocol("HALVES", split=("dp",), collect={"dp": "join"})  # <-

@@ -1,0 +1,19 @@
+"""Two workers of four, which make no group."""
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from hfdsl.single_controller import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
+
+
+class Counter(hf.Worker):
+    def __init__(self) -> None:
+        self.value = 0
+
+    @register(Dispatch.ONE_TO_ALL)
+    def add(self, number: int) -> int:
+        self.value += number
+        return self.value
+
+
+with RayResourcePool([4], use_gpu=False) as pool, RayWorkerGroup(pool, RayClassWithInitArgs(Counter)) as group:
+    found = RayWorkerGroup.from_detached(group.worker_names[:2], RayClassWithInitArgs(Counter))  # <-
