@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import re
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -135,7 +136,10 @@ class Program:
         tail = TAIL.format(
             train=self.train or self.dp * self.tp, dp=self.dp, tp=self.tp, ranks=self.ranks, rows=self.rows
         )
-        return f"{HEAD}{body}    return [{used}]\n{tail}"
+        source = f"{HEAD}{body}    return [{used}]\n{tail}"
+        if "judge" in body:
+            return source
+        return re.sub(r", judge: Judge|    judge=hf.place.*\n", "", source)  # a role that nobody calls has no place
 
     def number(self, index: int) -> int:
         """The line of the source in which ``v{index + 1}`` is made."""

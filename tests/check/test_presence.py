@@ -157,8 +157,8 @@ def test_what_a_record_was_put_together_without_is_absent_and_what_it_was_given_
 
 
 def test_sizes_decide_too() -> None:
-    def by_size(rollout: Full, actor: Actor) -> f32[B]:
-        return total(hf.present(long(rollout.values)))
+    def by_size(rollout: Full, actor: Actor) -> tuple[Rollout, f32[B]]:
+        return actor.silent(Narrow(ids=rollout.ids)), total(hf.present(long(rollout.values)))
 
     assert report(by_size, Config(True), 8).codes == ()
     assert report(by_size, Config(True), 4).codes == ("HF231",)

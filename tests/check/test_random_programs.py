@@ -47,8 +47,8 @@ def test_a_program_that_checks_clean_runs_for_several_sizes(program: Program) ->
                         assert torch.allclose(getattr(value, column).tensor, getattr(meant, column).tensor), line
 
 
-def workers(names: dict[str, Any]) -> tuple[Any, Any]:
-    return names["Actor"](), names["Judge"]()
+def workers(names: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(placement.role() for placement in names["deployment"].placements.values())
 
 
 def told(finding: hf.Finding) -> tuple[str, int]:
@@ -65,7 +65,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "another record": (r"^(actor\.log_probs|judge\.score|judge\.opinions)\(v\d+", r"\1(prompts", "HF204"),
     "a number": (r"^(actor\.log_probs|judge\.score|centre)\(\w+(?=[,)])", r"\1(3", "HF206"),
     "nothing": (r"^(actor\.log_probs|judge\.score|centre)\(\w+(?=[,)])", r"\1(None", "HF206"),
-    "a role": (r"^(actor\.log_probs|judge\.score|centre)\(\w+(?=[,)])", r"\1(judge", "HF206"),
+    "a role": (r"^(actor\.log_probs|judge\.score|centre)\(\w+(?=[,)])", r"\1(actor", "HF206"),
     "a list": (r"^(actor\.log_probs|judge\.score|centre)\((\w+)(?=[,)])", r"\1([\2]", "HF206"),
     "arithmetic": (r"^(actor\.log_probs|judge\.score|centre)\((\w+)(?=[,)])", r"\1(\2 * 2", "HF208"),
     "a decision": (r"^(v\d+|hf\..*|actor.*|judge.*|centre.*)$", r"\1 if bool(prompts) else prompts", "HF207"),
@@ -129,7 +129,7 @@ def test_one_mistake_of_the_deployment_is_found_alone(program: Program, fault: s
         report = check(Program(**{**vars(program), "train": program.dp * program.tp + 1}))
         assert report.codes == ("HF501",), str(report)
     elif fault == "place":
-        names = load(program.source().replace("    judge=hf.place", "    judges=hf.place"))
+        names = load(program.source().replace("    actor=hf.place", "    actors=hf.place"))
         report = names["program"].check(names["deployment"], names["dims"])
         assert set(report.codes) == {"HF507"}, str(report)
     else:
