@@ -30,5 +30,5 @@ def placed_roles_are_called(subject: Subject) -> Iterator[Finding]:
             "start and load their weights for nothing",
             Label(placement.span),
             (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
-            help=("call it, or remove the parameter and the place",),
+            notes=("call it, or remove the parameter and the place",),
         )
