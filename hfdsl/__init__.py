@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError, RoleError, SizeError, WiringError
     from hfdsl.graph.dataflow import Dataflow, dataflow
     from hfdsl.graph.operations import fill, filter, function, merge, minibatches, present, repeat, sync, take  # noqa: A004  # hf.filter
+    from hfdsl.plan.optimize import Optimize
     from hfdsl.protocols.call import Call, current_call
     from hfdsl.protocols.conditions import provides, requires
     from hfdsl.protocols.dispatch import Dispatch, Execute, register_dispatch_mode, update_dispatch_mode
@@ -59,6 +60,7 @@ __all__ = [
     "Mul",
     "Nodes",
     "Obj",
+    "Optimize",
     "Partial",
     "PerRank",
     "PerStage",
@@ -119,6 +121,7 @@ _NAMES = {
     "errors": "DefinitionError HfError ProtocolError ResourceError RoleError SizeError WiringError",
     "graph.dataflow": "Dataflow dataflow",
     "graph.operations": "fill filter function merge minibatches present repeat sync take",
+    "plan.optimize": "Optimize",
     "protocols.call": "Call current_call",
     "protocols.conditions": "provides requires",
     "protocols.dispatch": "Dispatch Execute register_dispatch_mode update_dispatch_mode",

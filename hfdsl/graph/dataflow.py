@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hfdsl.deploy.cluster import Cluster
     from hfdsl.deploy.deployment import Deployment
     from hfdsl.graph.program import Graph
+    from hfdsl.plan.optimize import Optimize
     from hfdsl.plan.plan import Plan
 
 P = ParamSpec("P")
@@ -82,9 +83,15 @@ class Dataflow(Generic[P, R]):
         return check(self.body, deployment, _sizes(dims), _described(self, cluster))
 
     def compile(
-        self, deployment: Deployment, dims: Mapping[DimT, Sizes] | None = None, cluster: Cluster | None = None
+        self,
+        deployment: Deployment,
+        dims: Mapping[DimT, Sizes] | None = None,
+        cluster: Cluster | None = None,
+        optimize: Optimize | None = None,
     ) -> Plan:
         """The plan of this dataflow on ``deployment``, for one size of each dim.
+
+        ``optimize`` switches off what makes a run fast: see ``hf.Optimize``.
 
         Raises:
             CheckError: with the report, where ``check`` finds errors; HF302 where a dim has several sizes.
@@ -93,7 +100,7 @@ class Dataflow(Generic[P, R]):
         from hfdsl.plan.build import compile_dataflow
 
         _placed(self, deployment)
-        return compile_dataflow(self.body, deployment, _sizes(dims), _described(self, cluster))
+        return compile_dataflow(self.body, deployment, _sizes(dims), _described(self, cluster), optimize)
 
 
 def _sizes(dims: Mapping[Any, Sizes] | None) -> Mapping[type[Dim], Sizes]:

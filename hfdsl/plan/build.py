@@ -20,10 +20,12 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
+from hfdsl.plan.columns import columns_read, row_bytes
 from hfdsl.plan.driver import report_with_driver
+from hfdsl.plan.edges import edges
+from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
 from hfdsl.plan.rows import rows_in
-from hfdsl.plan.traffic import columns_read, edges, row_bytes
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
@@ -32,7 +34,11 @@ from hfdsl.types.rows import Grouped, WholeRows
 
 
 def compile_dataflow(
-    body: Callable[..., Any], deployment: Deployment, dims: Mapping[type[Dim], Sizes], cluster: Cluster | None = None
+    body: Callable[..., Any],
+    deployment: Deployment,
+    dims: Mapping[type[Dim], Sizes],
+    cluster: Cluster | None = None,
+    optimize: Optimize | None = None,
 ) -> Plan:
     """The plan of a dataflow.
 
@@ -48,10 +54,11 @@ def compile_dataflow(
     groups = process_groups(deployment)
     layouts: dict[int, Layout] = {n.id: Layout(DRIVER, (0,)) for n in subject.graph.inputs}
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
-    steps = _stages(_lifetimes(subject, steps), subject, groups)
+    steps = _stages(steps, subject, groups)
     known = {node.id: provided(subject, node) for node in subject.graph.calls}
     graph, inference, sizes = subject.graph, subject.inference, dict(subject.dims)
-    plan = Plan(graph, inference, deployment, sizes, groups, tuple(steps), (), layouts, report, known)
+    on = optimize or Optimize()
+    plan = Plan(graph, inference, deployment, sizes, groups, tuple(steps), (), layouts, report, known, on)
     return replace(plan, edges=edges(plan), report=report_with_driver(plan))
 
 
@@ -161,21 +168,6 @@ def _rows_from(subject: Subject, node: Node) -> int | None:
         if isinstance(operand, Ref) and rows_in(subject.inference.values[operand.node]) is not None:
             return operand.node
     return None
-
-
-def _lifetimes(subject: Subject, steps: list[Step]) -> list[Step]:
-    """After which step of its own group a value is dead there."""
-    last: dict[tuple[int, str], int] = {}
-    for step in steps:
-        for node, _ in columns_read(subject.graph, step.node):
-            last[node, step.group] = step.node
-    dead: dict[int, list[int]] = {}
-    for (node, _), reader in last.items():
-        dead.setdefault(reader, []).append(node)
-    return [
-        replace(step, keeps=(step.node, step.layout.group) in last, last_reads=tuple(dead.get(step.node, ())))
-        for step in steps
-    ]
 
 
 # -- schedule

@@ -8,11 +8,12 @@ from dataclasses import replace
 from hfdsl.check.findings import Finding, Label, Report, order
 from hfdsl.check.sources import return_span
 from hfdsl.graph.program import Input
+from hfdsl.plan.columns import columns_read, result_origins, row_bytes
+from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.filters import all_kept
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
 from hfdsl.plan.show import amount
-from hfdsl.plan.traffic import columns_read, result_origins, row_bytes, sizes_known
 
 LIMIT = 1 << 30
 """Bytes a step from which the driver is worth a warning: about a second of its time."""

@@ -1,4 +1,4 @@
-"""Filters: what waits for them, and which columns say what they keep."""
+"""Filters: which columns say what they keep."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ from typing import Any
 from hfdsl.graph.program import Filter, Graph, Node, Ref
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import number_of, rows_in
-
-
-def filters_behind(graph: Graph) -> tuple[frozenset[int], ...]:
-    """For every node the filters that have kept their rows before it can run, itself among them."""
-    behind: list[frozenset[int]] = []
-    for node in graph.nodes:
-        own = {node.id} if isinstance(node.op, Filter) else set()
-        behind.append(frozenset(own.union(*(behind[ref.node] for ref in node.refs))))
-    return tuple(behind)
 
 
 def masks(graph: Graph) -> Iterator[tuple[Node, Ref]]:

@@ -11,6 +11,7 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Node, Operand
 from hfdsl.graph.signatures import Signature
+from hfdsl.plan.optimize import Optimize
 from hfdsl.protocols.dispatch import Functions
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.split import Pad
@@ -19,7 +20,7 @@ from hfdsl.types.dims import Dim
 if TYPE_CHECKING:
     from hfdsl.runtime.running import Running
 
-Transport: TypeAlias = Literal["in process", "object store", "from caller", "through driver"]
+Transport: TypeAlias = Literal["in process", "shared memory", "object store", "from caller", "through driver"]
 
 DRIVER = "<driver>"  # no role can have this name
 """The group of one rank that is the driver itself: it holds what the caller hands in."""
@@ -37,6 +38,10 @@ class Layout:
     def chunks(self) -> int:
         """The number of pieces."""
         return len(self.holders)
+
+    def maker(self, chunk: int) -> tuple[str, int]:
+        """The process that makes a chunk, as (group, rank)."""
+        return self.group, self.holders[chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,6 @@ class Step:
     pad: Pad | None = None
     custom: Functions | None = None
     rows_from: int | None = None  # the node whose rows are split
-    keeps: bool = True  # whether another step of its group reads the result
-    last_reads: tuple[int, ...] = ()  # values that nobody in this group reads after this step
     stage: int = 0
 
 
@@ -98,6 +101,7 @@ class Plan:
     presence: Mapping[int, Mapping[str, bool]] = field(
         default_factory=dict
     )  # of optional columns, by node, where known
+    optimize: Optimize = field(default_factory=Optimize)
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Reading: which chunks hold some rows of a value, and those rows put together.
+"""Reading: the chunks that hold some rows of a value, and those rows put together.
 
 ``repeat``, mini-batches, filters and records made of columns are never carried out as steps: a reader resolves them to
 rows of what roles and functions made.
@@ -6,14 +6,15 @@ rows of what roles and functions made.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.program import Constant, Filter, Input, MiniBatch, Node, Operand, Pack, Present, Ref, Repeat, Take
 from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
+from hfdsl.plan.columns import stored_spec
 from hfdsl.plan.plan import DRIVER, Layout
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.filtering import runs
@@ -22,58 +23,80 @@ from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.joining import join_column, there
 
+Span = tuple[int, int]
+"""Rows: the first one and the end."""
+
 Piece = Mapping[str, Any]
 """One chunk of a value: raw columns by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads rows of values by graph node. ``fetch(node, chunk)`` gives a chunk's columns."""
+    """Reads rows of values by graph node.
+
+    ``fetch(node, column, chunk, rows)`` gives rows of a chunk's column, or with None the whole of what has no rows.
+    """
 
     nodes: tuple[Node, ...]
     layouts: Mapping[int, Layout]
     table: RowTable
-    fetch: Callable[[int, int], Piece]
+    fetch: Callable[[int, str, int, Span | None], Any]
 
     # -- which chunks
 
-    def resolve(self, node: int, column: str, start: int, stop: int) -> Iterator[tuple[int, str, int, int]]:
-        """The stored value, its column and its rows that some rows of a column come from."""
+    def resolve(
+        self, node: int, columns: tuple[str, ...], spans: tuple[Span, ...]
+    ) -> Iterator[tuple[int, tuple[str, ...], tuple[Span, ...]]]:
+        """The stored values, their columns and rows that rows of some columns come from."""
         match self.nodes[node].op:
             case Repeat(times):
-                yield from self.resolve(_inner(self.nodes[node]), column, start // times, -(-stop // times))
+                spans = tuple((first // times, -(-last // times)) for first, last in spans)
+                yield from self.resolve(_inner(self.nodes[node]), columns, spans)
             case MiniBatch(index, _):
                 shift = index * self.table.rows[node]
-                yield from self.resolve(_inner(self.nodes[node]), column, start + shift, stop + shift)
+                spans = tuple((first + shift, last + shift) for first, last in spans)
+                yield from self.resolve(_inner(self.nodes[node]), columns, spans)
             case Filter() | Take():
-                for first, last in runs(self.table.picks[node][start:stop]) or ((0, 0),):
-                    yield from self.resolve(_inner(self.nodes[node]), column, first, last)
+                picks = self.table.picks[node]
+                spans = tuple(run for first, last in spans for run in runs(picks[first:last]) or ((0, 0),))
+                yield from self.resolve(_inner(self.nodes[node]), columns, spans)
             case Pack():
-                ref = dict(self.nodes[node].arguments)[column]
-                if isinstance(ref, Ref):
-                    yield from self.resolve(ref.node, ref.column or VALUE, start, stop)
+                sources: dict[int, dict[str, None]] = {}
+                for name, ref in self.nodes[node].arguments:
+                    if name in columns and isinstance(ref, Ref):
+                        sources.setdefault(ref.node, {})[ref.column or VALUE] = None
+                for source, names in sources.items():
+                    yield from self.resolve(source, tuple(names), spans)
             case Present():
                 ref = _operand(self.nodes[node])
-                yield from self.resolve(ref.node, ref.column or VALUE, start, stop)
+                yield from self.resolve(ref.node, (ref.column or VALUE,), spans)
             case _:
-                yield node, column, start, stop
+                yield node, columns, spans
 
-    def chunks(self, node: int, column: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """(chunk, rows) of a stored column for some of its rows; a metric or object needs every chunk."""
-        spec, layout = _spec(self.nodes[node].result, column), self.layouts[node]
-        if spec is None or isinstance(spec, MetricSpec) or layout.lists:
-            yield from ((chunk, 0) for chunk in range(layout.chunks))
+    def chunks(self, node: int, column: str, start: int, stop: int) -> Iterator[tuple[int, Span | None]]:
+        """(chunk, rows of it) of a stored column for some of its rows; what has no rows needs every chunk, whole."""
+        if self.has_rows(node, column):
+            yield from self._overlap(node, start, stop)
         else:
-            yield from ((chunk, last - first) for chunk, first, last in self._overlap(node, start, stop))
+            yield from ((chunk, None) for chunk in range(self.layouts[node].chunks))
 
-    def _overlap(self, node: int, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """(chunk, first row within it, end row within it) for every chunk with some of the rows."""
+    def has_rows(self, node: int, column: str) -> bool:
+        """Whether rows of a stored column can be read alone."""
+        spec = stored_spec(self.nodes[node].result, column)
+        return not (spec is None or isinstance(spec, MetricSpec) or self.layouts[node].lists)
+
+    def _overlap(self, node: int, start: int, stop: int) -> Iterator[tuple[int, Span]]:
+        """Every chunk with some of the rows, and which of its own rows they are."""
         if start == stop:
-            yield 0, 0, 0  # no rows have a dtype and a shape too
-        for chunk, (low, high) in enumerate(pairwise(self.table.bounds[node])):
-            first, last = max(low, start), min(high, stop)
-            if first < last:
-                yield chunk, first - low, last - low
+            yield 0, (0, 0)  # no rows have a dtype and a shape too
+            return
+        bounds = self.table.bounds[node]
+        for chunk in range(max(bisect_right(bounds, start) - 1, 0), len(bounds) - 1):
+            low, high = bounds[chunk], bounds[chunk + 1]
+            if low >= stop:
+                return
+            if max(low, start) < min(high, stop):
+                yield chunk, (max(low, start) - low, min(high, stop) - low)
 
     # -- the rows themselves
 
@@ -84,7 +107,7 @@ class Reader:
             WiringError: HF231 where ``hf.present`` says that it is not, HF810 where only some ranks have it, and HF805
                 where they made rows of different shapes.
         """
-        spec = _spec(self.nodes[node].result, column)
+        spec = stored_spec(self.nodes[node].result, column)
         match self.nodes[node].op:
             case Repeat() | MiniBatch() | Filter() | Take() if isinstance(spec, MetricSpec):
                 return self.column(_inner(self.nodes[node]), column, start, stop)  # a number has no rows to repeat
@@ -115,12 +138,13 @@ class Reader:
                     )
                 return value
         if spec is None:
-            return self.fetch(node, 0)[column]
+            return self.fetch(node, column, 0, None)
         if isinstance(spec, MetricSpec):
-            return join_column(spec, [self.fetch(node, chunk)[column] for chunk in range(self.layouts[node].chunks)])
-        chunks = list(self._overlap(node, start, stop))
-        parts = [_rows(self.fetch(node, c)[column], first, last) for c, first, last in chunks]
-        ranks = [f"rank {self.layouts[node].holders[c]}" for c, _, _ in chunks]
+            chunks = range(self.layouts[node].chunks)
+            return join_column(spec, [self.fetch(node, column, chunk, None) for chunk in chunks])
+        overlap = list(self._overlap(node, start, stop))
+        parts = [self.fetch(node, column, chunk, rows) for chunk, rows in overlap]
+        ranks = [f"rank {self.layouts[node].holders[chunk]}" for chunk, _ in overlap]
         there(self._named(node, column), parts, ranks)
         _alike(self._named(node, column), spec, parts, ranks)
         return join_column(spec, parts)
@@ -131,11 +155,11 @@ class Reader:
 
     def _absent(self, ref: Ref, start: int, stop: int) -> str:
         """That a column is absent, and who leaves it out."""
-        for node, column, first, last in self.resolve(ref.node, ref.column or VALUE, start, stop):
+        for node, (column, *_), spans in self.resolve(ref.node, (ref.column or VALUE,), ((start, stop),)):
             layout, label = self.layouts[node], self._named(node, column)
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
                 return f"{label} is absent"
-            ranks = [str(layout.holders[chunk]) for chunk, _, _ in self._overlap(node, first, last)]
+            ranks = [str(layout.holders[chunk]) for span in spans for chunk, _ in self._overlap(node, *span)]
             return f"{label} is absent (rank{'s' if ranks[1:] else ''} {', '.join(ranks)} made it without)"
         return f"{self._named(ref.node, ref.column or VALUE)} is absent: it was put together without"
 
@@ -154,7 +178,10 @@ class Reader:
 
     def entry(self, node: int, chunk: int, wanted: PortType) -> Any:
         """One rank's value of a list."""
-        return unpack(wanted, self.fetch(node, chunk))
+        if isinstance(wanted, RecordType):
+            names = schema(wanted.record).fields
+            return rebuild(wanted.record, {name: self.fetch(node, name, chunk, None) for name in names})
+        return wrap(wanted, self.fetch(node, VALUE, chunk, None))
 
     def padded(self, operand: Operand, wanted: PortType, start: int, stop: int, rows: int, pad: Pad | None) -> Any:
         """Rows ``start`` to ``stop``, of which those from ``rows`` on are padding."""
@@ -211,20 +238,10 @@ def padded_spans(start: int, stop: int, rows: int, pad: Pad | None) -> tuple[tup
     return runs(positions)
 
 
-def _rows(value: Any, first: int, last: int) -> Any:
-    return value if value is None or (first == 0 and last == len(value)) else value[first:last]
-
-
 def _repeated(value: Any, times: int) -> Any:
     if isinstance(value, list):
         return [row for row in value for _ in range(times)]
     return value.repeat_interleave(times, dim=0)
-
-
-def _spec(result: PortType, column: str) -> FieldSpec | None:
-    if isinstance(result, RecordType):
-        return schema(result.record).fields[column]
-    return result if isinstance(result, (ColumnSpec, ObjSpec, MetricSpec)) else None
 
 
 def wrap(kind: PortType, raw: Any) -> Any:

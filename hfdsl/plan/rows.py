@@ -14,7 +14,7 @@ from hfdsl.protocols.filtering import taken_rows
 from hfdsl.protocols.split import pad_size
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
-from hfdsl.types.dims import Size, constant, evaluate, solve
+from hfdsl.types.dims import Kept, Size, constant, evaluate, solve
 from hfdsl.types.rows import Grouped
 
 
@@ -166,6 +166,12 @@ def rows_in(value: Value) -> Size | None:
     if isinstance(value, RecordValue):
         return value.rows
     return value.dims[0] if isinstance(value, (ColumnSpec, ObjSpec)) else None
+
+
+def row_dims(plan: Plan) -> tuple[Any, ...]:
+    """The dims that numbers of rows depend on."""
+    sizes = [size for value in plan.inference.values if (size := rows_in(value)) is not None]
+    return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if not isinstance(atom, Kept)))
 
 
 def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.graph.program import Input
-from hfdsl.graph.signatures import RecordType
+from hfdsl.plan.columns import stored_spec
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
-from hfdsl.types.batches import schema
-from hfdsl.types.columns import FieldSpec, ObjSpec
+from hfdsl.types.columns import ObjSpec
 
 
 def show(plan: Plan) -> str:
@@ -62,21 +61,15 @@ def _edge(plan: Plan, edge: Edge) -> str:
     source = plan.node(edge.source).label
     named = ", ".join(f"{column}{_maybe(plan, edge.source, column)}" for column in edge.columns if column)
     size = "? bytes" if edge.bytes is None else amount(edge.bytes)
-    if any(isinstance(column_spec(plan, edge.source, column), ObjSpec) for column in edge.columns):
+    if any(isinstance(stored_spec(plan.node(edge.source).result, column), ObjSpec) for column in edge.columns):
         size += " and objects"  # whose size nobody knows before they are there
     return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}"
 
 
 def _maybe(plan: Plan, node: int, column: str) -> str:
     """The mark of a column of which nobody knows whether it is there; it is counted as if it were."""
-    spec = column_spec(plan, node, column)
+    spec = stored_spec(plan.node(node).result, column)
     return "?" if spec is not None and spec.optional and column not in plan.presence.get(node, {}) else ""
-
-
-def column_spec(plan: Plan, node: int, column: str) -> FieldSpec | None:
-    """What a stored column is declared as; None for a value that is no record."""
-    result = plan.node(node).result
-    return schema(result.record).fields[column] if isinstance(result, RecordType) else None
 
 
 def _sums(plan: Plan) -> Iterator[str]:

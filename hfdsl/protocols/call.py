@@ -67,12 +67,18 @@ class Call:
 def seeded(call: Call) -> Iterator[None]:
     """Within this, the global random streams (random, numpy, torch on the CPU) are derived from the call."""
     before = swap_streams(None)
-    for _, _, start in _global_streams():
-        start(call.stream_seed(2, call.rank))
+    seed_streams(call)
     try:
         yield
     finally:
         swap_streams(before)
+
+
+def seed_streams(call: Call) -> None:
+    """Derive the global random streams from the call, in a process where nobody else draws from them."""
+    seed = call.stream_seed(2, call.rank)
+    for _, _, start in _global_streams():
+        start(seed)
 
 
 def swap_streams(states: list[Any] | None) -> list[Any]:

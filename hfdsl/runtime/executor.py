@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hfdsl.errors import HfError, RoleError, WiringError
-from hfdsl.graph.guards import check_result, inputs_unchanged, versions
+from hfdsl.graph.guards import check_result, inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import VALUE, RecordType
 from hfdsl.graph.spans import traceback_span
+from hfdsl.plan.parcels import Cut
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.reading import Piece, Reader, pack
+from hfdsl.plan.reading import Reader, pack
+from hfdsl.plan.routes import Task
 from hfdsl.plan.rows import RowTable, share
-from hfdsl.protocols.call import Call, in_call, seeded
+from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, alone
 from hfdsl.protocols.conditions import provisions_of
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
-from hfdsl.types.batches import Batch, own_rows, schema, upcast
+from hfdsl.runtime.store import Content, Kept, Store, bytes_of, cut_parcel
+from hfdsl.types.batches import Batch, schema, upcast
 from hfdsl.types.columns import MetricSpec
 
 
@@ -37,56 +41,68 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What every rank of a step is told: the step, its rows, and which columns of the result leave the process."""
+class Ran:
+    """One rank's part of a segment has run.
 
-    plan: str
-    node: int
-    number: int
-    table: RowTable
-    exports: tuple[str, ...]
+    ``brought`` and ``given`` are bytes of parcels, ``most`` the most bytes of values that the process has held in this
+    step so far.
+    """
+
+    group: str
+    rank: int
+    start: float
+    stop: float
+    done: tuple[Done, ...]
+    brought: int
+    given: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A value that stays in the process that made it, with the versions that its tensors had then."""
+class Order:
+    """What every rank of a segment is told: which plan, which of its routes, which segment, of which step of the run.
 
-    maker: str
-    columns: Piece
-    versions: Mapping[str, int]
+    Routes with a number below zero hold for one step alone.
+    """
 
-    @classmethod
-    def of(cls, maker: str, columns: Piece) -> Kept:
-        """Keep a value as it is now."""
-        return cls(maker, columns, versions(columns))
+    plan: str
+    routes: int
+    segment: int
+    number: int
 
-    def read(self) -> Piece:
-        """The value.
 
-        Raises:
-            WiringError: HF703 where its maker has changed it since: a reader elsewhere has the old value.
-        """
-        for name, version in versions(self.columns).items():
-            if version != self.versions[name]:
-                what = f"column '{name}' of its result" if name else "its result"
-                raise WiringError(
-                    "HF703", f"{what} was changed after '{self.maker}' had returned it; return a .clone()"
-                )
-        return self.columns
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a rank has to know to follow an order, told with the first such order."""
+
+    task: Task
+    table: RowTable
 
 
 class Executor:
-    """One rank of a process group. ``run`` does this rank's part of a step."""
+    """One rank of a process group. ``run`` does this rank's part of a segment.
+
+    With ``own_process`` nobody else in this process draws random numbers, so their streams need not be put back.
+    """
 
     def __init__(
-        self, plan: Plan, roles: tuple[str, ...], context: RankContext, seed: int, collectives: Collectives | None
+        self,
+        plan: Plan,
+        group: str,
+        roles: tuple[str, ...],
+        context: RankContext,
+        seed: int,
+        collectives: Collectives | None,
+        own_process: bool = False,
     ) -> None:
-        self._rank, self._seed = context.rank, seed
+        self._own_process = own_process
+        self._group, self._rank, self._seed = group, context.rank, seed
         self._deployment = plan.deployment
         self._plans: dict[str, Plan] = {}
         self._steps: dict[tuple[str, int], Step] = {}
         self.add(plan)
-        self._store: dict[int, tuple[int, Kept]] = {}
+        self.store = Store()
+        self._lessons: dict[tuple[str, int, int], Lesson] = {}
         self._current: tuple[str, int] | None = None
         self._workers = {name: self._build(name, context, collectives) for name in roles}
 
@@ -108,46 +124,67 @@ class Executor:
         finally:
             current_rank.reset(token)
 
-    def run(
-        self, order: Order, pieces: Mapping[tuple[int, int], Piece], direct: Mapping[str, Any] | None = None
-    ) -> tuple[Done, Piece | None]:
-        """This rank's part of a step: read its rows, run the body, keep the result, give what others read.
+    def hold(self, node: int, maker: str, value: Any) -> None:
+        """Keep what is no step's result here."""
+        self.store.keep(node, 0, Kept.of(maker, pack(value)))
 
-        ``direct`` are arguments that a custom dispatch function made for this rank.
+    def begin(self, plan: str, number: int) -> None:
+        """A step of a plan begins, if it has not begun."""
+        if (plan, number) != self._current:
+            self.store.clear()
+            self._lessons = {key: lesson for key, lesson in self._lessons.items() if key[1] >= 0}
+            self._current = (plan, number)
+
+    def run(
+        self,
+        order: Order,
+        lesson: Lesson | None,
+        parcels: Sequence[Content],
+        direct: Mapping[str, Any] | None = None,
+    ) -> tuple[Ran, list[Content]]:
+        """This rank's part of a segment: take in parcels, run the bodies, keep what is read here, give the rest.
+
+        ``direct`` are arguments that a custom dispatch function made for this rank; its result is given as it is.
 
         Raises:
-            RoleError: HF806 where the body raises.
+            RoleError: HF806 where a body raises.
             WiringError: HF805 where it returns something else than it declares, HF703 where it writes into what it was
                 given.
             HfError: HF807 where it waits for peers who never come.
         """
-        if (order.plan, order.number) != self._current:
-            self._store.clear()  # a step owns its values: nothing of another step is ever read
-            self._current = (order.plan, order.number)
-        step, plan, start = self._steps[order.plan, order.node], self._plans[order.plan], time.time()
-        index = step.ranks.index(self._rank)
-        reader = Reader(plan.graph.nodes, plan.layouts, order.table, lambda n, c: self._fetch(n, c, pieces))
-        arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
-        try:
-            columns = self._body(order, step, index, arguments)
-        except WiringError as error:  # of what the body did: say where it is written
-            raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
-        holds = step.layout.group == step.group and self._rank in step.layout.holders
-        if holds and step.keeps:
-            self._store[order.node] = (step.layout.holders.index(self._rank), Kept.of(step.label, columns))
-        for dead in step.last_reads:
-            self._store.pop(dead, None)
-        done = Done(step.label, self._rank, start, time.time(), tuple(n for n, v in columns.items() if v is None))
-        if step.custom is not None:
-            return done, columns
-        return done, own_rows({name: columns[name] for name in order.exports}) if holds and order.exports else None
+        start = time.time()
+        self.begin(order.plan, order.number)
+        name = (order.plan, order.routes, order.segment)
+        lesson = self._lessons.setdefault(name, lesson) if lesson is not None else self._lessons[name]
+        for content in parcels:
+            self.store.bring(content)
+        plan, task = self._plans[order.plan], lesson.task
+        reader = Reader(plan.graph.nodes, plan.layouts, lesson.table, self.store.read)
+        leaving = {cut.node for parcel in task.gives for cut in parcel.cuts}
+        made: dict[int, Kept] = {}
+        done = []
+        for node in task.steps:
+            step, began = self._steps[order.plan, node], time.time()
+            index = step.ranks.index(self._rank)
+            arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
+            try:
+                columns = self._body(order, step, index, arguments, lesson.table)
+            except WiringError as error:  # of what the body did: say where it is written
+                raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
+            if node in task.keeps or node in leaving or step.custom:
+                made[node] = Kept.of(step.label, columns)
+            if node in task.keeps:
+                self.store.keep(node, step.layout.holders.index(self._rank), made[node])
+            for dead in task.drops.get(node, ()):
+                self.store.drop(dead)
+            absent = tuple(name for name, value in columns.items() if value is None)
+            done.append(Done(step.label, self._rank, began, time.time(), absent))
+        gives = [_as_it_is(made)] if direct is not None else [cut_parcel(parcel, made) for parcel in task.gives]
+        brought, given = sum(map(bytes_of, parcels)), sum(map(bytes_of, gives))
+        return Ran(self._group, self._rank, start, time.time(), tuple(done), brought, given, self.store.most), gives
 
-    def _fetch(self, node: int, chunk: int, pieces: Mapping[tuple[int, int], Piece]) -> Piece:
-        kept = self._store.get(node)
-        return kept[1].read() if kept is not None and kept[0] == chunk else pieces[node, chunk]
-
-    def _body(self, order: Order, step: Step, index: int, arguments: dict[str, Any]) -> dict[str, Any]:
-        given = order.table.given.get(step.node)
+    def _body(self, order: Order, step: Step, index: int, arguments: dict[str, Any], table: RowTable) -> dict[str, Any]:
+        given = table.given.get(step.node)
         chunk = step.chunk_of[index]
         first, last = (given[chunk], given[chunk + 1]) if given else (0, None)
         rows = last - first if last is not None else None
@@ -155,7 +192,10 @@ class Executor:
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
         peers_away = step.role is not None and len(step.ranks) < self._plans[order.plan].mesh(step.role).world_size
         token = alone.set(step.label if peers_away else None)
-        with in_call(call), seeded(call), inputs_unchanged(step.label, arguments):
+        if self._own_process:
+            seed_streams(call)
+        streams = nullcontext() if self._own_process else seeded(call)
+        with in_call(call), streams, inputs_unchanged(step.label, arguments):
             try:
                 result = body(**arguments)
             except RoleError:
@@ -172,7 +212,7 @@ class Executor:
         for name, there in self._plans[order.plan].presence.get(step.node, {}).items():
             if step.custom is None and self._rank in step.layout.holders and (columns[name] is not None) is not there:
                 raise WiringError("HF805", f"{_other_presence(step, name, there)} on rank {self._rank}")
-        return columns if step.custom else _real_rows(step, chunk, order.table, columns, self._rank)
+        return columns if step.custom else _real_rows(step, chunk, table, columns, self._rank)
 
 
 def _other_presence(step: Step, name: str, there: bool) -> str:
@@ -237,6 +277,10 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
             )
         real[name] = value[:wanted] if wanted != expected else value
     return real
+
+
+def _as_it_is(made: Mapping[int, Kept]) -> Content:
+    return {Cut(node, 0, name, None): value for node, kept in made.items() for name, value in kept.columns.items()}
 
 
 def _role_error(what: str, rank: int, number: int | None, error: Exception) -> HfError:

@@ -9,12 +9,14 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from hfdsl.errors import HfError
-from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.reading import Piece
+from hfdsl.plan.parcels import Process, Site, planned_sites
+from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, refuse_alone
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.executor import Done, Executor, Kept, Order
+from hfdsl.runtime.backend import Call
+from hfdsl.runtime.executor import Executor, Ran
+from hfdsl.runtime.store import Content, Kept
 
 T = TypeVar("T")
 
@@ -132,61 +134,84 @@ class _LocalGroup(AxisGroup):
         return [copied(slot[rank]) for rank in self._ranks]
 
 
+class _Lent:
+    """A parcel that is handed on by reference: its reader has the makers' own memory."""
+
+    def __init__(self, content: Content, makers: Mapping[int, str]) -> None:
+        self._cuts = tuple(content)
+        values: dict[int, dict[str, Any]] = {}
+        for cut, rows in content.items():
+            values.setdefault(cut.node, {})[cut.column] = rows
+        self._kept = {node: Kept.of(makers[node], columns) for node, columns in values.items()}
+
+    def read(self) -> Content:
+        return {cut: self._kept[cut.node].read(cut.column) for cut in self._cuts}
+
+
 class LocalBackend:
-    """Simulates every process of a plan in this one. A handle is a kept piece: the values that a process made."""
+    """Simulates every process of a plan in this one."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self._turns = {group.name: Turns() for group in plan.groups}
         self._boards = {name: _Board(turns) for name, turns in self._turns.items()}
-        self._executors: dict[str, list[Executor]] = {DRIVER: [Executor(plan, (), RankContext(), seed, None)]}
+        self._executors: dict[str, list[Executor]] = {}
+        self.driver = Executor(plan, DRIVER, (), RankContext(), seed, None)
+        self._makers: dict[str, dict[int, str]] = {}
+        self.add(plan)
         for group in plan.groups:
             nodes = [(slot, size) for size in group.pool.processes for slot in range(size)]
             contexts = [RankContext(rank, len(nodes), slot, size) for rank, (slot, size) in enumerate(nodes)]
             self._executors[group.name] = self._turns[group.name].run(
-                [lambda c=c, g=group: Executor(plan, g.roles, c, seed, self._boards[g.name]) for c in contexts]  # type: ignore[misc]  # c and g are bound per rank by their defaults
+                [
+                    lambda c=c, g=group: Executor(plan, g.name, g.roles, c, seed, self._boards[g.name])  # type: ignore[misc]  # c and g are bound per rank by their defaults
+                    for c in contexts
+                ]
             )
             self._boards[group.name].forget()
 
     def add(self, plan: Plan) -> None:
         """Teach every executor another plan of the same deployment."""
-        for executor in (e for group in self._executors.values() for e in group):
+        self._makers[plan.name] = {n.id: "the driver" for n in plan.graph.inputs}
+        self._makers[plan.name] |= {step.node: step.label for step in plan.steps}
+        for executor in (self.driver, *(e for group in self._executors.values() for e in group)):
             executor.add(plan)
 
-    def put(self, piece: Piece) -> Any:
-        """A piece of the driver's."""
-        return Kept.of("the driver", piece)
+    def site(self, plan: Plan) -> Callable[[Process], Site]:
+        """As the pools have it: a parcel is cut here as it would be on a cluster."""
+        return planned_sites(plan)
 
-    def run(
-        self,
-        step: Step,
-        order: Order,
-        sources: Sequence[Mapping[tuple[int, int], Any]],
-        direct: Sequence[Mapping[str, Any]] | None,
-    ) -> list[tuple[Done, Any]]:
-        """One (done, piece) a rank."""
-        executors = self._executors[step.group]
+    def put(self, plan: Plan, content: Content) -> Any:
+        """A parcel of the driver's."""
+        return _Lent(content, self._makers[plan.name])
 
-        def body(index: int) -> Callable[[], tuple[Done, Any]]:
-            executor, given = executors[step.ranks[index]], direct[index] if direct is not None else None
-            return lambda: executor.run(order, {pair: kept.read() for pair, kept in sources[index].items()}, given)
+    def run(self, call: Call) -> list[tuple[Ran, list[Any]]]:
+        """Run a segment: what every rank acknowledges, and its parcels."""
+        executors, segment = self._executors[call.segment.group], call.segment
 
-        bodies = [body(i) for i in range(len(step.ranks))]
-        if step.role is None:
+        def body(index: int) -> Callable[[], tuple[Ran, list[Content]]]:
+            rank = segment.ranks[index]
+            parcels = [lent.read() for lent in call.parcels[index]]
+            direct = call.direct[index] if call.direct is not None else None
+            return lambda: executors[rank].run(call.order, call.lessons[index], parcels, direct)
+
+        bodies = [body(i) for i in range(len(segment.ranks))]
+        if all(step.role is None for step in segment.steps):
             outcomes = [one() for one in bodies]  # a function has no peers to wait for
         else:
             try:
-                outcomes = self._turns[step.group].run(bodies)
+                outcomes = self._turns[segment.group].run(bodies)
             finally:
-                self._boards[step.group].forget()
-        return [(done, piece and Kept.of(step.label, piece)) for done, piece in outcomes]
+                self._boards[segment.group].forget()
+        makers = self._makers[call.order.plan]
+        return [(ran, [_Lent(content, makers) for content in given]) for ran, given in outcomes]
 
-    def done(self, acknowledged: Sequence[Any]) -> list[Done]:
-        """Nothing is under way: every step ended before the next began."""
+    def done(self, acknowledged: Sequence[Any]) -> list[Ran]:
+        """Nothing is under way: every segment ended before the next began."""
         return list(acknowledged)
 
-    def get(self, handles: Sequence[Any]) -> list[Piece]:
-        """The pieces."""
-        return [kept.read() for kept in handles]
+    def get(self, handles: Sequence[Any]) -> list[Content]:
+        """The parcels."""
+        return [lent.read() for lent in handles]
 
     def begin(self) -> None:
         """Nothing to wait for, hence no deadline."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -14,58 +14,70 @@ from ray.exceptions import GetTimeoutError
 from hfdsl.deploy.deployment import processes_per_slot
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError
-from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.reading import Piece
+from hfdsl.plan.parcels import Process, Site
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.routes import Task
+from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext, Worker
-from hfdsl.runtime.executor import Done, Executor, Order
+from hfdsl.runtime.backend import Call
+from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
+from hfdsl.runtime.packing import Packed, Pickled
 from hfdsl.runtime.process_groups import ProcessCollectives
+from hfdsl.runtime.store import Content
 from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
-from hfdsl.types.batches import own_rows
+
+PATIENCE = 1.0
+"""Seconds after which a wait for all ranks looks for a failure among those that have ended."""
 
 
 class RankProcess(Worker):
     """One process of a plan: an executor behind an actor."""
 
-    def __init__(self, plan: Plan, roles: tuple[str, ...], seed: int, deadline: float) -> None:
+    def __init__(self, plan: Plan, group: str, roles: tuple[str, ...], seed: int, deadline: float) -> None:
         context = RankContext.from_env()
         collectives = ProcessCollectives(
             context.rank, context.world_size, context.master_addr, context.master_port, deadline
         )
-        self._executor = Executor(plan, roles, context, seed, collectives)
+        self._executor = Executor(plan, group, roles, context, seed, collectives, own_process=True)
+        self._packing = packing(plan)
 
     def add(self, plan: Plan) -> None:
         """Learn another plan of the same deployment."""
         self._executor.add(plan)
 
+    def where(self) -> str:
+        """The node that this process runs on."""
+        return node_here()
+
     def run(
-        self, order: Order, keys: Sequence[tuple[int, int]], direct: Mapping[str, Any] | None, *pieces: Piece
-    ) -> tuple[Done, Piece | None]:
-        """This rank's part of a step; Ray has brought the pieces when this starts."""
-        done, piece = self._executor.run(order, dict(zip(keys, pieces, strict=True)), direct)
-        return done, piece and {name: _travelling(value) for name, value in piece.items()}
+        self,
+        order: list[Any],
+        parcels: int,
+        task: Task | None,
+        table: RowTable | None,
+        direct: Mapping[str, Any] | None,
+        *brought: Any,
+    ) -> Any:
+        """This rank's part of a segment; Ray has brought the parcels, and whatever has to end before, when it starts.
+
+        The order comes as plain values, which Ray sends without pickling them.
+        """
+        lesson = Lesson(task, table) if task is not None and table is not None else None
+        ran, gives = self._executor.run(Order(*order), lesson, brought[:parcels], direct)
+        return (ran, *(self._packing(content) for content in gives)) if gives else ran
 
 
-class _FromGpu:
-    """A CUDA tensor on its way: it travels as a CPU tensor and is back on a GPU where the reader has one."""
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self._tensor.cpu(),)
+def packing(plan: Plan) -> type[Packed] | type[Pickled]:
+    """How parcels of a plan travel."""
+    return Packed if plan.optimize.zero_copy else Pickled
 
 
-def _travelling(value: Any) -> Any:
-    return _FromGpu(value) if getattr(value, "is_cuda", False) else value
-
-
-def _arrive(tensor: Any) -> Any:
-    import torch
-
-    return tensor.cuda() if torch.cuda.is_available() else tensor
+def node_here() -> str:
+    """The node that this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())
 
 
 class RayBackend:
@@ -82,17 +94,23 @@ class RayBackend:
         self._depth = processes_per_slot(plan.groups)
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
-        self._driver = Executor(plan, (), RankContext(), seed, None)
+        self._packing = packing(plan)
+        self._told: tuple[RowTable, Any] | None = None  # the rows that were told last, in the object store
+        self.driver = Executor(plan, DRIVER, (), RankContext(), seed, None)
         try:
             if self._owns_cluster:
                 ray.init(include_dashboard=False, logging_level=logging.WARNING)
             for group in plan.groups:
                 self._groups[group.name] = RayWorkerGroup(
                     self._pool(group.pool, timeout),
-                    RayClassWithInitArgs(RankProcess, plan, group.roles, seed, deadline),
+                    RayClassWithInitArgs(RankProcess, plan, group.name, group.roles, seed, deadline),
                     worker_env=worker_env,
                     timeout=timeout,
                 )
+            self._nodes = {
+                name: fetch([worker.where.remote() for worker in group.workers]) for name, group in self._groups.items()
+            }
+            self._home = node_here()
         except BaseException:
             self.close()
             raise
@@ -119,55 +137,66 @@ class RayBackend:
 
     def add(self, plan: Plan) -> None:
         """Teach every process another plan of the same deployment."""
-        self._driver.add(plan)
+        self.driver.add(plan)
         fetch([worker.add.remote(plan) for group in self._groups.values() for worker in group.workers])
 
-    def put(self, piece: Piece) -> Any:
-        """A piece of the driver's, in the object store."""
-        return ray.put(own_rows(piece))
+    def site(self, plan: Plan) -> Callable[[Process], Site]:
+        """The nodes of the cluster."""
+        return lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else self._home
 
-    def run(
-        self,
-        step: Step,
-        order: Order,
-        sources: Sequence[Mapping[tuple[int, int], Any]],
-        direct: Sequence[Mapping[str, Any]] | None,
-    ) -> list[tuple[Any, Any]]:
-        """Submit a step: (acknowledgement, piece) references, a pair a rank; a rank starts when its pieces exist."""
-        if step.group == DRIVER:
-            pieces = dict(zip(sources[0], self.get(list(sources[0].values())), strict=True))
-            done, piece = self._driver.run(order, pieces)
-            return [(done, ray.put(piece) if piece is not None else None)]
-        workers = self._groups[step.group].workers
-        return [
-            tuple(
+    def put(self, plan: Plan, content: Content) -> Any:
+        """A parcel of the driver's, in the object store."""
+        return ray.put(self._packing(content))
+
+    def run(self, call: Call) -> list[tuple[Any, Sequence[Any]]]:
+        """Submit a segment: references to what a rank acknowledges and gives; it starts when its parcels exist."""
+        workers, order = self._groups[call.segment.group].workers, call.order
+        told = [order.plan, order.routes, order.segment, order.number]
+        outcomes = []
+        for i, rank in enumerate(call.segment.ranks):
+            lesson, brought = call.lessons[i], call.parcels[i]
+            refs = (
                 workers[rank]
-                .run.options(num_returns=2)
-                .remote(order, tuple(source), direct[i] if direct is not None else None, *source.values())
+                .run.options(num_returns=1 + call.gives[i])
+                .remote(
+                    told,
+                    len(brought),
+                    lesson and lesson.task,
+                    lesson and self._table(lesson),
+                    call.direct[i] if call.direct is not None else None,
+                    *brought,
+                    *call.after[i],
+                )
             )
-            for i, (rank, source) in enumerate(zip(step.ranks, sources, strict=True))
-        ]
+            outcomes.append((refs[0], refs[1:]) if call.gives[i] else (refs, ()))
+        return outcomes
 
-    def done(self, acknowledged: Sequence[Any]) -> list[Done]:
+    def _table(self, lesson: Lesson) -> Any:
+        """The rows, sent once for all ranks and segments."""
+        if self._told is None or self._told[0] is not lesson.table:
+            self._told = lesson.table, ray.put(lesson.table)
+        return self._told[1]
+
+    def done(self, acknowledged: Sequence[Any]) -> list[Ran]:
         """Wait until every rank has done its part; the first failure is raised at once, whoever still waits for whom.
 
         Raises:
             RoleError: HF806 where a body raised or a process died.
             HfError: HF807 where the deadline passed.
         """
-        pending = [ack for ack in acknowledged if isinstance(ack, ray.ObjectRef)]
+        values: dict[Any, Ran] = {}
+        pending = list(acknowledged)
         while pending:
-            ready, pending = ray.wait(pending, timeout=self._left())
-            if not ready:
+            ready, pending = ray.wait(pending, num_returns=len(pending), timeout=min(self._left(), PATIENCE))
+            values |= zip(ready, fetch(ready), strict=True)
+            if pending and not self._left():
                 raise HfError(
                     "HF807",
                     f"{len(pending)} of {len(acknowledged)} parts of the step were not done after "
                     f"{self._deadline:g} s; a body may wait for a peer, or the step needs longer: "
                     "launch(..., deadline=...)",
                 )
-            fetch(ready)
-        fetched: Iterator[Any] = iter(self.get([ack for ack in acknowledged if isinstance(ack, ray.ObjectRef)]))
-        return [next(fetched) if isinstance(ack, ray.ObjectRef) else ack for ack in acknowledged]
+        return [values[ack] for ack in acknowledged]
 
     def begin(self) -> None:
         """A step begins: its deadline runs from now."""
@@ -176,8 +205,8 @@ class RayBackend:
     def _left(self) -> float:
         return max(0.0, self._until - time.monotonic())
 
-    def get(self, handles: Sequence[Any]) -> list[Piece]:
-        """The pieces, here.
+    def get(self, handles: Sequence[Any]) -> list[Any]:
+        """The parcels, here.
 
         Raises:
             RoleError: HF806 where the body that makes one raised.

@@ -10,9 +10,9 @@ from hfdsl.deploy.deployment import Deployment
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.graph.program import Constant, Output, Ref
 from hfdsl.graph.signatures import VALUE
+from hfdsl.plan.columns import columns_of, origins
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.show import amount
-from hfdsl.plan.traffic import columns_of, origins
 from hfdsl.protocols.mesh import Mesh
 
 Kind: TypeAlias = Literal["input", "call", "function", "result"]

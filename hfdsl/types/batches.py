@@ -29,6 +29,7 @@ from hfdsl.types.dtypes import BY_TORCH_NAME
 from hfdsl.types.joining import join_column, there
 from hfdsl.types.ragged import Jagged, jagged_of
 
+NameT = TypeVar("NameT")
 BatchT = TypeVar("BatchT", bound="Batch")
 
 
@@ -122,7 +123,7 @@ class Batch:
         def __new__(cls, *args: Any, **columns: Any) -> Any:
             """A record, or what stands for one where a column belongs to a dataflow that is being traced."""
             for value in columns.values():
-                if isinstance(value, SymbolicColumn):
+                if hasattr(type(value), "__hf_pack__"):  # a SymbolicColumn; isinstance of a protocol is slow
                     return value.__hf_pack__(cls, columns)
             return super().__new__(cls)
 
@@ -262,7 +263,7 @@ def rebuild(record: type[BatchT], columns: dict[str, Any]) -> BatchT:
     return batch
 
 
-def own_rows(columns: Mapping[str, Any]) -> dict[str, Any]:
+def own_rows(columns: Mapping[NameT, Any]) -> dict[NameT, Any]:
     """Columns whose tensors own just their rows: pickling a view would take all rows that it looks at along."""
     return {name: value.clone() if _is_view(value) else value for name, value in columns.items()}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.types.columns import REDUCTIONS, FieldSpec, MetricSpec, ObjSpec
+from hfdsl.types.columns import REDUCTIONS, FieldSpec, MetricSpec
 from hfdsl.types.ragged import Jagged
 
 
@@ -16,10 +16,19 @@ def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
         return REDUCTIONS[spec.reduction](parts)
     if not there("a column", parts, [f"part {number}" for number in range(len(parts))]):
         return None
-    if isinstance(spec, ObjSpec):
-        return [row for part in parts for row in part]
+    return rows_after_rows(parts)
+
+
+def rows_after_rows(parts: Sequence[Any]) -> Any:
+    """The rows of all parts, each a tensor, a ragged column or a list; a single part is given back itself.
+
+    >>> rows_after_rows([["a"], ["b", "c"]])
+    ['a', 'b', 'c']
+    """
     if len(parts) == 1:
         return parts[0]
+    if isinstance(parts[0], list):
+        return [row for part in parts for row in part]
     if isinstance(parts[0], Jagged):
         return Jagged.cat(parts)
     import torch

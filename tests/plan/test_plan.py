@@ -12,7 +12,10 @@ import hfdsl as hf
 from hfdsl.check.findings import CheckError
 from hfdsl.graph.program import Filter, Input, MiniBatch, Pack, Ref, Repeat, Take
 from hfdsl.graph.signatures import ListType, RecordType
+from hfdsl.plan.parcels import planned_sites
 from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.routes import routes
+from hfdsl.plan.rows import row_table
 from hfdsl.plan.show import amount
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec
@@ -161,7 +164,7 @@ def test_a_column_is_read_by_those_who_take_it_alone() -> None:
     plan = flow.compile(together, dims={B: 4, R: 2})
     assert [(edge.moved, edge.transport) for edge in plan.edges][1:] == [(0, "in process")]
     own = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool, colocate=False))
-    assert [edge.transport for edge in flow.compile(own, dims={B: 4, R: 2}).edges][1:] == ["object store"]
+    assert [edge.transport for edge in flow.compile(own, dims={B: 4, R: 2}).edges][1:] == ["shared memory"]
 
 
 def test_a_function_runs_where_its_rows_are() -> None:
@@ -209,7 +212,9 @@ def test_a_value_is_dropped_after_its_last_reader_in_each_process() -> None:
 
     pools = hf.ResourcePool([1], name="a"), hf.ResourcePool([1], name="b")
     plan = flow.compile(hf.Deployment(a=hf.place(Role, 2, pool=pools[0]), b=hf.place(Role, 2, pool=pools[1])))
-    assert [set(step.last_reads) for step in plan.steps] == [{0}, {1}, {1, 2}, {3, 2}]
+    found = routes(plan, row_table(plan, {B: 4, R: 2}), planned_sites(plan))
+    dropped = {step: set(nodes) for by_rank in found.tasks.values() for step, nodes in by_rank[0].drops.items()}
+    assert dropped == {1: {0}, 2: {1}, 3: {1, 2}, 4: {3, 2}}
 
 
 # -- print

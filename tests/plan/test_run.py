@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from hfdsl.plan.optimize import Optimize
 from hfdsl.runtime.running import Running
 from tests.plan.oracle import B, Program, R, Rows, Total, batch_of, programs, rows_of, some_rows
 
@@ -47,6 +49,18 @@ def agrees(program: Program, running: Running, rows: int, seed: int) -> None:
 @given(programs())
 def test_a_plan_means_what_the_program_means(program: Program) -> None:
     plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})
+    with plan.launch() as running:
+        for seed in range(2):
+            agrees(program, running, program.rows, seed)
+
+
+switches = st.builds(Optimize, *[st.booleans()] * len(fields(Optimize)))
+
+
+@many
+@given(programs(), switches)
+def test_no_switch_changes_a_value(program: Program, optimize: Optimize) -> None:
+    plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
     with plan.launch() as running:
         for seed in range(2):
             agrees(program, running, program.rows, seed)

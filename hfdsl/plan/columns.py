@@ -1,0 +1,83 @@
+"""Columns: which stored columns a call or a result is read from; repeats and the like are seen through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hfdsl.graph.program import Filter, FunctionCall, Graph, MiniBatch, Pack, Present, Ref, Repeat, RoleCall, Take
+from hfdsl.graph.signatures import VALUE, ListType, PortType, RecordType
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
+from hfdsl.types.dims import constant
+
+
+def columns_read(graph: Graph, number: int) -> Iterator[tuple[int, str]]:
+    """The stored (node, column) pairs that the ports of a call take."""
+    node = graph.nodes[number]
+    if not isinstance(node.op, (RoleCall, FunctionCall)):
+        return
+    for name, operand in node.arguments:
+        port = node.op.signature.port(name)
+        if isinstance(operand, Ref) and port is not None:
+            for column in columns_of(port.type, operand):
+                yield from origins(graph, operand.node, column)
+
+
+def columns_of(wanted: PortType, operand: Ref) -> tuple[str, ...]:
+    """The columns that a port takes of its operand."""
+    kind = wanted.inner if isinstance(wanted, ListType) else wanted
+    return tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (operand.column or VALUE,)
+
+
+def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]:
+    """The stored columns that a column of a node is read from."""
+    node = graph.nodes[number]
+    match node.op:
+        case Repeat() | MiniBatch() | Filter() | Take():
+            if node.batch is not None:
+                yield from origins(graph, node.batch.node, column)
+        case Pack():
+            operand = dict(node.arguments)[column]
+            if isinstance(operand, Ref):
+                yield from origins(graph, operand.node, operand.column or VALUE)
+        case Present():
+            yield from (pair for ref in node.refs for pair in origins(graph, ref.node, ref.column or VALUE))
+        case _:
+            yield number, column
+
+
+def result_type(graph: Graph, ref: Ref) -> PortType:
+    """The type of a value that the dataflow returns."""
+    made = graph.nodes[ref.node].result
+    return schema(made.record).fields[ref.column] if isinstance(made, RecordType) and ref.column else made
+
+
+def result_origins(graph: Graph, ref: Ref) -> Iterator[tuple[int, str]]:
+    """The stored (node, column) pairs that a value which the dataflow returns is read from."""
+    for column in columns_of(result_type(graph, ref), ref):
+        yield from origins(graph, ref.node, column)
+
+
+def stored_spec(result: PortType, column: str) -> FieldSpec | None:
+    """What a stored column is declared as; None for a value that is no column."""
+    if isinstance(result, RecordType):
+        return schema(result.record).fields[column]
+    return result if isinstance(result, (ColumnSpec, ObjSpec, MetricSpec)) else None
+
+
+def row_bytes(graph: Graph, node: int, column: str, dims: Mapping[Any, int]) -> int | None:
+    """Bytes of one row of a column: 0 for Python objects, None where a size is unknown, or of each row its own."""
+    result = graph.nodes[node].result
+    if isinstance(result, ListType):
+        return None  # every entry has rows of its own
+    spec = stored_spec(result, column)
+    if not isinstance(spec, ColumnSpec):
+        return 0
+    if spec.ragged:
+        return None
+    size = constant(spec.dtype.itemsize)
+    for dim in spec.dims[1:]:
+        size = size * dim
+    number = size.substitute({dim: constant(n) for dim, n in dims.items()}).value
+    return int(number) if number is not None else None

@@ -1,0 +1,99 @@
+"""Parcels: what one process makes for the same readers leaves it as one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TypeAlias
+
+from hfdsl.deploy.pools import node_runs
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.reading import Span
+from hfdsl.plan.reads import merged
+
+Process: TypeAlias = tuple[str, int]
+"""A group's name and a rank of it."""
+
+THE_DRIVER: Process = (DRIVER, 0)
+
+Site: TypeAlias = Hashable
+"""Where processes share memory: a node. What several of them read goes there once."""
+
+ANYWHERE: Site = None
+"""The site of a value of which nobody knows yet who is going to read it."""
+
+Spans: TypeAlias = tuple[Span, ...]
+
+Key: TypeAlias = tuple[int, int, int]
+"""A parcel's name: the segment that it comes from, the rank that makes it, and its number there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Rows of a column of a chunk, counted within the chunk; with ``spans`` None the whole of what has no rows."""
+
+    node: int
+    chunk: int
+    column: str
+    spans: Spans | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Cuts with the same readers, of one process in one segment."""
+
+    key: Key
+    cuts: tuple[Cut, ...]
+
+
+@dataclass(slots=True)
+class Demand:
+    """What is read of one chunk elsewhere: rows by column, for each site."""
+
+    by_site: dict[Site, dict[str, list[Span] | None]] = field(default_factory=dict)
+
+    def add(self, site: Site, column: str, rows: Span | None) -> None:
+        """A process there reads these rows of a column; with None the whole of what has no rows."""
+        spans = self.by_site.setdefault(site, {}).setdefault(column, None if rows is None else [])
+        if spans is not None and rows is not None and rows not in spans[-1:]:
+            spans.append(rows)
+
+    def cells(self) -> Iterator[tuple[str, Spans | None, frozenset[Site]]]:
+        """Rows of columns, none of them twice, with all sites that read them."""
+        for column in dict.fromkeys(name for wanted in self.by_site.values() for name in wanted):
+            wanted_by = {site: wanted[column] for site, wanted in self.by_site.items() if column in wanted}
+            rows = {site: merged(spans) for site, spans in wanted_by.items() if spans is not None}
+            if not rows:
+                yield column, None, frozenset(wanted_by)
+            elif len(set(rows.values())) == 1:
+                yield column, next(iter(rows.values())), frozenset(rows)
+            else:
+                yield from ((column, spans, sites) for sites, spans in _by_readers(rows).items())
+
+
+def _by_readers(rows: Mapping[Site, Spans]) -> dict[frozenset[Site], Spans]:
+    """The rows that each set of sites reads and no other site does.
+
+    >>> list(_by_readers({"a": ((0, 4),), "b": ((2, 4),)}).values())
+    [((0, 2),), ((2, 4),)]
+    """
+    edges = sorted({edge for spans in rows.values() for span in spans for edge in span})
+    found: dict[frozenset[Site], list[Span]] = {}
+    for low, high in pairwise(edges):
+        readers = frozenset(s for s, spans in rows.items() if any(a <= low and high <= b for a, b in spans))
+        if readers:
+            found.setdefault(readers, []).append((low, high))
+    without = frozenset(site for site, spans in rows.items() if all(first == last for first, last in spans))
+    if without:  # no rows have a dtype and a shape too
+        found.setdefault(without, []).append((0, 0))
+    return {readers: merged(spans) for readers, spans in found.items()}
+
+
+def planned_sites(plan: Plan) -> Callable[[Process], Site]:
+    """The nodes as the pools have them: two pools are on different nodes, as far as anybody knows before launch."""
+    nodes = {
+        group.name: [(root.name, node) for root, node, slots in node_runs(group.pool) for _ in range(slots)]
+        for group in plan.groups
+    }
+    return lambda process: nodes[process[0]][process[1]] if process[0] in nodes else DRIVER

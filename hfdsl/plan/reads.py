@@ -1,0 +1,100 @@
+"""Reads: which rows of which stored columns every rank of a step reads, for known rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hfdsl.graph.program import Ref
+from hfdsl.plan.columns import columns_of, result_type
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.reading import Reader, Span, padded_spans
+from hfdsl.plan.rows import RowTable, share
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows of some columns of a chunk, counted within the chunk; with ``rows`` None the whole of what has no rows."""
+
+    node: int
+    chunk: int
+    columns: tuple[str, ...]
+    rows: Span | None
+
+
+def reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ...]:
+    """What each rank of a step reads; ranks that are given the same chunk share one tuple."""
+    reader = unfetched(plan, table)
+    keys = range(len(step.ranks)) if step.per_rank else step.chunk_of
+    by_key = {key: tuple(_reads(reader, step, key)) for key in dict.fromkeys(keys)}
+    return tuple(by_key[key] for key in keys)
+
+
+def whole_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
+    """What the driver reads for a step whose protocol is a pair of functions: they get whole values."""
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if isinstance(operand, Ref) and port is not None:
+            yield from whole(plan, operand, columns_of(port.type, operand), table)
+
+
+def result(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
+    """What the driver reads of a value that the dataflow returns."""
+    yield from whole(plan, ref, columns_of(result_type(plan.graph, ref), ref), table)
+
+
+def whole(plan: Plan, ref: Ref, columns: tuple[str, ...], table: RowTable) -> Iterator[Read]:
+    """All rows of some columns of a value."""
+    yield from _resolved(unfetched(plan, table), ref, columns, ((0, table.rows.get(ref.node, 0)),))
+
+
+def unfetched(plan: Plan, table: RowTable) -> Reader:
+    """A reader that resolves, and has no rows to give."""
+    return Reader(plan.graph.nodes, plan.layouts, table, _nothing)
+
+
+def _nothing(node: int, column: str, chunk: int, rows: Span | None) -> Any:
+    raise LookupError(node, column, chunk, rows)
+
+
+def _reads(reader: Reader, step: Step, key: int) -> Iterator[Read]:
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if not isinstance(operand, Ref) or port is None:
+            continue
+        columns = columns_of(port.type, operand)
+        if step.per_rank:
+            yield Read(operand.node, key, columns, None)
+        else:
+            rows = reader.table.rows.get(operand.node, 0)
+            spans = padded_spans(*share(reader.table, step, operand, key), rows, step.pad)
+            yield from _resolved(reader, operand, columns, spans)
+
+
+def _resolved(reader: Reader, ref: Ref, columns: tuple[str, ...], spans: Sequence[Span]) -> Iterator[Read]:
+    for node, names, rows in reader.resolve(ref.node, columns, tuple(spans)):
+        sliced = tuple(name for name in names if reader.has_rows(node, name))
+        unsliced = tuple(name for name in names if name not in sliced)
+        if sliced:
+            for first, last in merged(rows):
+                yield from (
+                    Read(node, chunk, sliced, own) for chunk, own in reader.chunks(node, sliced[0], first, last)
+                )
+        if unsliced:
+            yield from (Read(node, chunk, unsliced, None) for chunk, _ in reader.chunks(node, unsliced[0], 0, 0))
+
+
+def merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """The rows of all spans, each once, in order.
+
+    >>> merged([(4, 6), (0, 2), (1, 4)]), merged([(0, 1), (3, 4), (3, 4)])
+    (((0, 6),), ((0, 1), (3, 4)))
+    """
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and span[0] <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], span[1])
+        else:
+            found.append(span)
+    return tuple(found)

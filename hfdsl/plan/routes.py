@@ -1,0 +1,285 @@
+"""Routes: for known rows, what leaves which process, who takes it, and which steps are one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from hfdsl.graph.signatures import VALUE, ListType, RecordType
+from hfdsl.plan.columns import columns_read, origins, result_origins
+from hfdsl.plan.filters import masks
+from hfdsl.plan.parcels import ANYWHERE, THE_DRIVER, Cut, Demand, Key, Parcel, Process, Site, Spans
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.reading import Span
+from hfdsl.plan.reads import Read, reads, result, unfetched, whole, whole_arguments
+from hfdsl.plan.rows import RowTable
+from hfdsl.plan.segments import Segment, Waiting, segments, waiting
+from hfdsl.types.batches import schema
+
+CALLER = -1
+"""The segment that the caller stands for: what he gives is made in it."""
+
+DRIVER_RANK = -1
+"""The driver's rank in a parcel's name and among those who take parcels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One rank's part of a segment: its steps, and what becomes of what they make.
+
+    ``keeps`` are results that it reads itself later; ``drops[step]`` the values that it never reads after that step;
+    ``gives`` the parcels that leave at the end.
+    """
+
+    steps: tuple[int, ...]
+    gives: tuple[Parcel, ...]
+    keeps: frozenset[int]
+    drops: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Who gets what from whom, for one set of sizes.
+
+    ``tasks[segment][rank]`` is what a rank does, ``takes[segment][rank]`` what it is brought before; a segment whose
+    protocol is a pair of functions is brought its arguments in the driver. ``puts[segment]`` are the parcels that the
+    driver makes once the segment has ended: of what the caller gives, and of what such functions collect.
+    ``masks[filter]`` and ``result`` is what the driver is brought to see which rows are kept, and to return.
+    """
+
+    table: RowTable
+    segments: tuple[Segment, ...]
+    tasks: Mapping[int, Mapping[int, Task]]
+    takes: Mapping[int, Mapping[int, tuple[Key, ...]]]
+    puts: Mapping[int, tuple[Parcel, ...]]
+    masks: Mapping[int, tuple[Key, ...]]
+    result: tuple[Key, ...]
+
+
+def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site]) -> Routes:
+    """Who gets what from whom, for one set of sizes.
+
+    A step that waits for a filter which has not kept its rows yet is left out; a value that it is going to read leaves
+    its process whole, since nobody knows who reads which rows.
+    """
+    known = _Known.of(plan, table)
+    away = {
+        node: frozenset(read.node for process, own in by.items() for read in own if not known.stays(process, read))
+        for node, by in known.reads.items()
+    }
+    made = segments(plan, known.waits, away)
+    segment_of = {step.node: segment.number for segment in made for step in segment.steps}
+    sent = _sent(known, segment_of | {node.id: CALLER for node in plan.graph.inputs}, site)
+    post = _Post(known, sent, site)
+    takes: dict[int, dict[int, tuple[Key, ...]]] = {segment.number: {} for segment in made}
+    for step in known.ready:
+        taken = takes[segment_of[step.node]]
+        for process, own in known.reads[step.node].items():
+            rank = DRIVER_RANK if step.custom else process[1]
+            taken[rank] = (*taken.get(rank, ()), *post.bring(process, step.node, own))
+    by_function = {segment.number for segment in made if segment.custom} | {CALLER}
+    return Routes(
+        table,
+        made,
+        {
+            one.number: {
+                rank: post.task(one, rank, sent.get((one.number, (one.group, rank)), {})) for rank in one.ranks
+            }
+            for one in made
+        },
+        takes,
+        {number: tuple(sent.get((number, THE_DRIVER), {}).values()) for number in by_function},
+        {node: post.wanted(THE_DRIVER, own) for node, own in known.masks.items()},
+        post.wanted(THE_DRIVER, known.result),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Who reads what, as far as the filters that have kept their rows tell.
+
+    ``open`` are the values with a reader who waits for a filter that they do not wait for, and what such readers read.
+    """
+
+    plan: Plan
+    table: RowTable
+    waits: Waiting
+    ready: tuple[Step, ...]
+    reads: Mapping[int, Mapping[Process, tuple[Read, ...]]]
+    masks: Mapping[int, tuple[Read, ...]]
+    result: tuple[Read, ...]
+    open: Mapping[int, Mapping[str, None]]
+    pending: frozenset[tuple[str, int]]  # (group, value) that steps which are left out read
+
+    @classmethod
+    def of(cls, plan: Plan, table: RowTable) -> _Known:
+        graph, waits, settled = plan.graph, waiting(plan), table.picks.keys()
+        ready = tuple(step for step in plan.steps if waits.filters[step.node] <= settled)
+        later = (step for step in plan.steps if not waits.filters[step.node] <= settled)
+        output = [ref for ref in graph.output.refs() if waits.filters[ref.node] <= settled]
+        keeping = {node.id: keep for node, keep in masks(graph) if waits.filters[keep.node] <= settled}
+        return cls(
+            plan,
+            table,
+            waits,
+            ready,
+            {step.node: _by_process(plan, step, table) for step in ready},
+            {one: tuple(whole(plan, keep, (keep.column or VALUE,), table)) for one, keep in keeping.items()},
+            tuple(read for ref in output for read in result(plan, ref, table)),
+            _open(plan, waits),
+            frozenset((step.group, node) for step in later for node, _ in columns_read(graph, step.node)),
+        )
+
+    def maker(self, node: int, chunk: int) -> Process:
+        """The process that makes a chunk."""
+        return self.plan.layouts[node].maker(chunk)
+
+    def stays(self, process: Process, read: Read) -> bool:
+        """Whether a process reads what it made itself."""
+        return self.plan.optimize.residency and self.maker(read.node, read.chunk) == process
+
+    def everywhere(self) -> Iterator[tuple[Process, Read]]:
+        """Every read, in program order."""
+        for step in self.ready:
+            for process, own in self.reads[step.node].items():
+                yield from ((process, read) for read in own)
+        for own in (*self.masks.values(), self.result):
+            yield from ((THE_DRIVER, read) for read in own)
+
+
+def _by_process(plan: Plan, step: Step, table: RowTable) -> Mapping[Process, tuple[Read, ...]]:
+    if step.custom is not None:
+        return {THE_DRIVER: tuple(whole_arguments(plan, step, table))}
+    return {(step.group, rank): own for rank, own in zip(step.ranks, reads(plan, step, table), strict=True)}
+
+
+def _open(plan: Plan, waits: Waiting) -> Mapping[int, dict[str, None]]:
+    graph, found = plan.graph, dict[int, dict[str, None]]()
+    read = [(step.node, columns_read(graph, step.node)) for step in plan.steps]
+    read += [(keep.node, origins(graph, keep.node, keep.column or VALUE)) for _, keep in masks(graph)]
+    read += [(ref.node, result_origins(graph, ref)) for ref in graph.output.refs()]
+    for reader, pairs in read:
+        for node, column in pairs:
+            if not waits.filters[reader] <= waits.filters[node]:
+                found.setdefault(node, {})[column] = None
+    return found
+
+
+# -- what leaves
+
+
+_Sent = Mapping[tuple[int, Process], Mapping[frozenset[Site], Parcel]]
+"""What a process gives in a segment, by the sites that it goes to."""
+
+
+def _sent(known: _Known, segment_of: Mapping[int, int], site: Callable[[Process], Site]) -> _Sent:
+    bundles: dict[tuple[int, Process], dict[frozenset[Site], list[Cut]]] = {}
+    for (node, chunk), demand in _demands(known, segment_of.keys(), site).items():
+        bundle = bundles.setdefault((segment_of[node], known.maker(node, chunk)), {})
+        for column, spans, sites in demand.cells():
+            bundle.setdefault(sites, []).append(Cut(node, chunk, column, spans))
+    return {
+        (segment, process): {
+            sites: Parcel((segment, DRIVER_RANK if process == THE_DRIVER else process[1], number), tuple(cuts))
+            for number, (sites, cuts) in enumerate(bundle.items())
+        }
+        for (segment, process), bundle in bundles.items()
+    }
+
+
+def _demands(
+    known: _Known, made: AbstractSet[int], site: Callable[[Process], Site]
+) -> Mapping[tuple[int, int], Demand]:
+    """What is read elsewhere of each chunk: as it is read where pruning is on, else the chunk as a whole."""
+    on, reader = known.plan.optimize, unfetched(known.plan, known.table)
+    found: dict[tuple[int, int], Demand] = {}
+
+    def ask(where: Site, node: int, chunk: int, columns: Iterable[str], rows: Span | None) -> None:
+        demand, bounds = found.setdefault((node, chunk), Demand()), known.table.bounds.get(node)
+        every = (0, bounds[chunk + 1] - bounds[chunk]) if bounds else (0, 0)
+        for column in columns if on.column_pruning else _columns(known.plan, node):
+            part = rows if on.row_pruning and where is not ANYWHERE else None
+            demand.add(where, column, (part or every) if reader.has_rows(node, column) else None)
+
+    for node in (node for node in known.open if node in made):
+        for chunk in range(known.plan.layouts[node].chunks):
+            ask(ANYWHERE, node, chunk, known.open[node], None)
+    for process, read in known.everywhere():
+        if not known.stays(process, read):
+            ask(ANYWHERE if read.node in known.open else site(process), read.node, read.chunk, read.columns, read.rows)
+    return found
+
+
+def _columns(plan: Plan, node: int) -> tuple[str, ...]:
+    made = plan.node(node).result
+    made = made.inner if isinstance(made, ListType) else made
+    return tuple(schema(made.record).fields) if isinstance(made, RecordType) else (VALUE,)
+
+
+# -- who takes it
+
+
+class _Post:
+    """Brings parcels to readers, each once, and remembers what every process reads last."""
+
+    def __init__(self, known: _Known, sent: _Sent, site: Callable[[Process], Site]) -> None:
+        self._known, self._site = known, site
+        self._of: dict[tuple[int, int], dict[Key, tuple[frozenset[Site], dict[str, Spans | None]]]] = {}
+        for parcels in sent.values():
+            for sites, parcel in parcels.items():
+                for cut in parcel.cuts:
+                    of_chunk = self._of.setdefault((cut.node, cut.chunk), {})
+                    of_chunk.setdefault(parcel.key, (sites, {}))[1][cut.column] = cut.spans
+        self._brought: dict[Process, set[Key]] = {}
+        self._last: dict[Process, dict[int, int]] = {}
+        self._own: dict[Process, set[int]] = {}
+
+    def wanted(self, process: Process, own: Iterable[Read]) -> tuple[Key, ...]:
+        """The parcels that a process reads from."""
+        site = self._site(process)
+        return tuple(dict.fromkeys(key for read in own for key in self._holding(process, site, read)))
+
+    def bring(self, process: Process, step: int, own: Iterable[Read]) -> tuple[Key, ...]:
+        """The parcels that a process reads from in a step and has not been brought before."""
+        last, kept = self._last.setdefault(process, {}), self._own.setdefault(process, set())
+        for read in own:
+            last[read.node] = step
+            if self._known.stays(process, read):
+                kept.add(read.node)
+        brought = self._brought.setdefault(process, set())
+        new = tuple(key for key in self.wanted(process, own) if key not in brought)
+        if process != THE_DRIVER:  # which keeps what it is brought, and asks for all that it needs
+            brought.update(new)
+        return new
+
+    def task(self, segment: Segment, rank: int, gives: Mapping[frozenset[Site], Parcel]) -> Task:
+        """A rank's part of a segment, once all reads are known."""
+        process, pending = (segment.group, rank), self._known.pending
+        steps = tuple(step.node for step in segment.steps if rank in step.ranks)
+        if process == THE_DRIVER:  # who may return what it made
+            return Task(steps, tuple(gives.values()), frozenset(steps), {})
+        own, drops = self._own.get(process, set()), dict[int, tuple[int, ...]]()
+        if self._known.plan.optimize.liveness:
+            for node, step in self._last.get(process, {}).items():
+                if step in steps and (segment.group, node) not in pending:
+                    drops[step] = (*drops.get(step, ()), node)
+        layouts = {node: self._known.plan.layouts[node] for node in steps if (segment.group, node) in pending}
+        held = (node for node, layout in layouts.items() if layout.group == segment.group and rank in layout.holders)
+        keeps = frozenset({*held, *own.intersection(steps)})
+        return Task(steps, tuple(gives.values()), keeps, drops)
+
+    def _holding(self, process: Process, site: Site, read: Read) -> Iterator[Key]:
+        if self._known.stays(process, read):
+            return
+        for key, (sites, spans) in self._of[read.node, read.chunk].items():
+            here = site in sites or ANYWHERE in sites
+            if here and any(name in spans and _meet(spans[name], read.rows) for name in read.columns):
+                yield key
+
+
+def _meet(spans: Spans | None, rows: Span | None) -> bool:
+    """Whether a parcel has some of these rows; no rows are in every one."""
+    if spans is None or rows is None or rows[0] == rows[1]:
+        return True
+    return any(first < rows[1] and rows[0] < last for first, last in spans)

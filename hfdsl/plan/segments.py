@@ -1,0 +1,154 @@
+"""Segments: consecutive steps of the same processes that keep nobody waiting are submitted as one call a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from hfdsl.deploy.pools import devices
+from hfdsl.graph.program import Filter, Graph
+from hfdsl.graph.signatures import VALUE
+from hfdsl.plan.columns import columns_read, origins
+from hfdsl.plan.filters import masks
+from hfdsl.plan.plan import DRIVER, Plan, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps that run one after another on ``ranks`` of a group, as one call of each of them.
+
+    ``number`` is the node of the first step. ``after[i]`` is the call, as (segment, rank there), of other processes on
+    the device of ``ranks[i]`` that has to end first: roles that share devices run in program order.
+    """
+
+    number: int
+    group: str
+    steps: tuple[Step, ...]
+    ranks: tuple[int, ...]
+    after: tuple[tuple[int, int] | None, ...] = ()
+
+    @property
+    def custom(self) -> bool:
+        """Whether its protocol is a pair of functions, which get whole values in the driver."""
+        return self.steps[0].custom is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Who waits for whom, whatever the rows are.
+
+    ``before[node]`` has a bit for every step that ends before a step begins; ``filters[node]`` are the filters that
+    have to keep their rows first, for its own sake or for that of an earlier step on its devices; ``masks[filter]`` are
+    the values that say which rows.
+    """
+
+    before: Mapping[int, int]
+    filters: tuple[frozenset[int], ...]
+    masks: Mapping[int, tuple[int, ...]]
+
+
+def waiting(plan: Plan) -> Waiting:
+    """Who waits for whom: for what is read, for filters, and for earlier steps in the same processes."""
+    filters, keeping = _filters(plan), _masks(plan.graph)
+    before: dict[int, int] = {}
+    last: dict[str, int] = {}
+    for step in plan.steps:
+        needs = {node for node, _ in columns_read(plan.graph, step.node)}
+        needs |= {node for one in filters[step.node] for node in keeping[one]}
+        needs |= {last[step.group]} if step.group in last else set()
+        mask = 0
+        for node in needs & before.keys():
+            mask |= before[node] | 1 << node
+        before[step.node], last[step.group] = mask, step.node
+    return Waiting(before, filters, keeping)
+
+
+def _filters(plan: Plan) -> tuple[frozenset[int], ...]:
+    steps, sharing = {step.node: step for step in plan.steps}, _sharing(plan)
+    waited: dict[str, frozenset[int]] = {}
+    filters: list[frozenset[int]] = []
+    for node in plan.graph.nodes:
+        own = frozenset({node.id} if isinstance(node.op, Filter) else ())
+        found = own.union(*(filters[ref.node] for ref in node.refs))
+        if (step := steps.get(node.id)) is not None and step.group in sharing:
+            found |= waited.get(step.group, frozenset())
+            waited |= {group: waited.get(group, frozenset()) | found for group in (step.group, *sharing[step.group])}
+        filters.append(found)
+    return tuple(filters)
+
+
+def _masks(graph: Graph) -> dict[int, tuple[int, ...]]:
+    return {
+        node.id: tuple(made for made, _ in origins(graph, keep.node, keep.column or VALUE))
+        for node, keep in masks(graph)
+    }
+
+
+def segments(plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]]) -> tuple[Segment, ...]:
+    """The segments of the steps in ``away``, which says what values each of them reads from other processes."""
+    readers = _readers(plan, waits, away)
+    grown: dict[int, Segment] = {}
+    growing: dict[str, int] = {}
+    sharing = _sharing(plan)
+    for step in plan.steps:
+        if step.node not in away:
+            continue
+        last = grown.get(growing.get(step.group, -1))
+        if last is not None and plan.optimize.fusion and _joins(step, last, waits, away, readers):
+            ranks = tuple(sorted({*last.ranks, *step.ranks}))
+            grown[last.number] = replace(last, steps=(*last.steps, step), ranks=ranks)
+        else:
+            grown[step.node] = Segment(step.node, step.group, (step,), step.ranks)
+            growing[step.group] = step.node
+        for other in sharing.get(step.group, ()):
+            growing.pop(other, None)  # a later step there must not run before this one
+    return tuple(_in_turn(plan, grown.values()))
+
+
+def _readers(plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]]) -> dict[int, set[int]]:
+    """The steps that wait for each value to leave its process."""
+    readers: dict[int, set[int]] = {}
+    for step in plan.steps:
+        read = away.get(step.node, {node for node, _ in columns_read(plan.graph, step.node)})
+        for node in {*read, *(made for one in waits.filters[step.node] for made in waits.masks[one])}:
+            readers.setdefault(node, set()).add(step.node)
+    return readers
+
+
+def _joins(
+    step: Step, segment: Segment, waits: Waiting, away: Mapping[int, frozenset[int]], readers: Mapping[int, set[int]]
+) -> bool:
+    """Whether a segment can take in a step, and nobody waits longer for it.
+
+    What the step reads from elsewhere is there when the segment begins; and whoever reads elsewhere what the segment
+    makes waits for the step in any case.
+    """
+    if step.group == DRIVER or step.custom or segment.custom:
+        return False
+    if waits.filters[step.node] != waits.filters[segment.number]:
+        return False
+    taken = frozenset().union(*(away[one.node] for one in segment.steps))
+    there = waits.before[segment.number]
+    if any(node in waits.before and not there >> node & 1 for node in away[step.node] - taken):
+        return False
+    return all(waits.before[reader] >> step.node & 1 for one in segment.steps for reader in readers.get(one.node, ()))
+
+
+def _sharing(plan: Plan) -> dict[str, set[str]]:
+    """For every group the others that have a device in common with it."""
+    on = {group.name: set(devices(group.pool)) for group in plan.groups}
+    return {name: {other for other in on if other != name and on[other] & on[name]} for name in on}
+
+
+def _in_turn(plan: Plan, made: Iterable[Segment]) -> Iterator[Segment]:
+    """Segments with the calls of other processes on their devices that come before."""
+    slots = {group.name: devices(group.pool) for group in plan.groups}
+    busy: dict[tuple[str, int], tuple[str, int, int]] = {}
+    for segment in made:
+        if segment.group not in slots:
+            yield segment
+            continue
+        own = [slots[segment.group][rank] for rank in segment.ranks]
+        users = [busy.get(slot) for slot in own]
+        busy |= {slot: (segment.group, segment.number, rank) for slot, rank in zip(own, segment.ranks, strict=True)}
+        yield replace(segment, after=tuple(user[1:] if user and user[0] != segment.group else None for user in users))

@@ -1,0 +1,63 @@
+"""What every backend does: run segments on ranks, and hand parcels on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hfdsl.plan.parcels import Process, Site
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.segments import Segment
+from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
+from hfdsl.runtime.store import Content
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A segment to be run: what each of its ranks is told and brought, in the order of ``segment.ranks``.
+
+    ``parcels`` are handles, ``after`` what has to end first; ``direct`` are arguments that a dispatch function made.
+    """
+
+    order: Order
+    segment: Segment
+    lessons: Sequence[Lesson | None]
+    parcels: Sequence[Sequence[Any]]
+    gives: Sequence[int]
+    after: Sequence[Sequence[Any]]
+    direct: Sequence[Mapping[str, Any]] | None = None
+
+
+class Backend(Protocol):
+    """What runs the ranks. A handle stands for a parcel, wherever it is; ``driver`` is this process itself."""
+
+    driver: Executor
+
+    def add(self, plan: Plan) -> None:
+        """Teach every process another plan of the same deployment."""
+
+    def site(self, plan: Plan) -> Callable[[Process], Site]:
+        """Where processes are: those at one site share memory."""
+        ...
+
+    def put(self, plan: Plan, content: Content) -> Any:
+        """A parcel of the driver's."""
+
+    def run(self, call: Call) -> Sequence[tuple[Any, Sequence[Any]]]:
+        """Have every rank of a segment do its part: (acknowledgement, handles of its parcels), a pair a rank."""
+        ...
+
+    def done(self, acknowledged: Sequence[Any]) -> list[Ran]:
+        """Wait until all these parts are done."""
+        ...
+
+    def get(self, handles: Sequence[Any]) -> list[Content]:
+        """The parcels, here."""
+        ...
+
+    def begin(self) -> None:
+        """A step begins: its deadline runs from now."""
+
+    def close(self) -> None:
+        """End the processes."""

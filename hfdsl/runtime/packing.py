@@ -1,0 +1,97 @@
+"""Packing: a parcel as bytes that are written to shared memory once, and read there by whoever maps it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pickle import PickleBuffer
+from typing import Any
+
+from hfdsl.plan.parcels import Cut
+from hfdsl.runtime.store import Content
+from hfdsl.types.batches import own_rows
+from hfdsl.types.ragged import Jagged
+
+
+class Packed:
+    """A parcel on its way: it arrives as its content.
+
+    The memory of a tensor goes out of band, so that neither side copies it. What arrives lies in memory that other
+    processes read too: a body that writes into it is refused (HF703) by the versions of its tensors. A CUDA tensor
+    travels as a CPU tensor, and is back on a GPU where the reader has one.
+    """
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, ([(*_named(cut), _outward(value)) for cut, value in self._content.items()],)
+
+
+class Pickled:
+    """A parcel on its way as torch pickles it: with copies on either side."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = own_rows(content)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rows = [(*_named(cut), _on_cpu(value), _is_cuda(value)) for cut, value in self._content.items()]
+        return _unpickled, (rows,)
+
+
+def _named(cut: Cut) -> tuple[Any, ...]:
+    return cut.node, cut.chunk, cut.column, cut.spans
+
+
+def _is_cuda(value: Any) -> bool:
+    return bool(getattr(value, "is_cuda", False))
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if _is_cuda(value) else value
+
+
+def _to_gpu(value: Any) -> Any:
+    import torch
+
+    return value.cuda() if torch.cuda.is_available() else value
+
+
+def _outward(value: Any) -> Any:
+    """A raw column as plain values and buffers."""
+    if isinstance(value, Jagged):
+        return "ragged", _outward(value.values), _outward(value.offsets)
+    if not hasattr(value, "untyped_storage"):
+        return "object", value
+    import torch
+
+    flat = _on_cpu(value.detach()).contiguous().reshape(-1).view(torch.uint8)
+    kind = "cuda" if _is_cuda(value) else "cpu"
+    return kind, str(value.dtype).removeprefix("torch."), tuple(value.shape), PickleBuffer(flat.numpy())
+
+
+def _inward(packed: Any) -> Any:
+    kind, *rest = packed
+    if kind == "object":
+        return rest[0]
+    if kind == "ragged":
+        return Jagged(_inward(rest[0]), _inward(rest[1]))
+    import torch
+
+    name, shape, buffer = rest
+    dtype = getattr(torch, name)
+    if not memoryview(buffer).nbytes:
+        tensor = torch.empty(shape, dtype=dtype)
+    else:
+        with warnings.catch_warnings():  # of the read-only buffer: whoever writes into the tensor is told, see above
+            warnings.simplefilter("ignore", UserWarning)
+            tensor = torch.frombuffer(buffer, dtype=dtype).reshape(shape)
+    return _to_gpu(tensor) if kind == "cuda" else tensor
+
+
+def _unpacked(rows: Iterable[tuple[Any, ...]]) -> dict[Cut, Any]:
+    return {Cut(*named): _inward(packed) for *named, packed in rows}
+
+
+def _unpickled(rows: Iterable[tuple[Any, ...]]) -> dict[Cut, Any]:
+    return {Cut(*named): _to_gpu(value) if cuda else value for *named, value, cuda in rows}

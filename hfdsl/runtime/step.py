@@ -1,0 +1,279 @@
+"""One step under way: segments are submitted as soon as what they take is on its way, and the driver reads little."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfdsl.errors import WiringError
+from hfdsl.graph.guards import check_result
+from hfdsl.graph.program import Constant, Filter, Output, Ref
+from hfdsl.graph.signatures import VALUE, Signature, optional_columns
+from hfdsl.plan.columns import result_type
+from hfdsl.plan.filters import masks
+from hfdsl.plan.guard import hold
+from hfdsl.plan.parcels import Key
+from hfdsl.plan.plan import DRIVER, Plan, Step
+from hfdsl.plan.reading import Reader, unpack
+from hfdsl.plan.routes import CALLER, DRIVER_RANK, Routes, routes
+from hfdsl.plan.rows import row_table, rows_in
+from hfdsl.plan.segments import Segment
+from hfdsl.protocols.filtering import kept_rows
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.runtime.backend import Backend, Call
+from hfdsl.runtime.executor import Done, Lesson, Order, Ran
+from hfdsl.types.batches import Batch
+from hfdsl.types.joining import there
+
+
+class _GroupView:
+    """What a custom protocol's functions may read of a worker group."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh, self.world_size = mesh, mesh.world_size
+        self.workers = tuple(range(mesh.world_size))
+
+
+@dataclass(slots=True)
+class Routing:
+    """Routes with a number, which below zero hold for one step, and the segments whose ranks know their part."""
+
+    routes: Routes
+    number: int
+    told: set[int] = field(default_factory=set)
+
+
+class StepRun:
+    """One step under way: the handles of the parcels that are still to be taken."""
+
+    def __init__(self, plan: Plan, backend: Backend, routing: Routing, number: int, sizes: Mapping[Any, int]) -> None:
+        self._plan, self._backend, self._routing, self._number, self._sizes = plan, backend, routing, number, sizes
+        self._home = backend.driver
+        self._handles: dict[Key, Any] = {}
+        self._here: set[Key] = set()
+        self._acknowledged: dict[tuple[int, int], Any] = {}
+        self._late: list[Segment] = []
+        self._over: set[int] = set()
+        self._filtered: dict[int, tuple[int, ...]] = {}
+        self._known: dict[Any, int] = dict(sizes)  # and, once a filter has run, how many rows it keeps
+        self._left = Counter(self._taken()) if plan.optimize.liveness and not any(masks(plan.graph)) else None
+
+    @property
+    def _routes(self) -> Routes:
+        return self._routing.routes
+
+    def run(self, inputs: Mapping[int, Batch]) -> tuple[Any, list[Ran]]:
+        """The dataflow's result, and who did what when."""
+        self._backend.begin()
+        self._home.begin(self._plan.name, self._number)
+        for node, batch in inputs.items():
+            self._home.hold(node, "the driver", batch)
+        self._put(CALLER)
+        while True:
+            for segment in self._routes.segments:
+                if segment.number not in self._over:
+                    self._submit(segment)
+            self._catch_up()
+            unsettled = [node for node in self._routes.masks if node not in self._filtered]
+            if not unsettled:
+                break
+            self._settle(unsettled[0])
+        ran = self._wait(self._acknowledged.values())
+        done = [done for one in ran for done in one.done]
+        for step in self._plan.steps:
+            _agree(step, done)
+        return self._result(self._plan.graph.output), ran
+
+    # -- segments
+
+    def _submit(self, segment: Segment) -> None:
+        """Have a segment run; one of the driver's own waits until somebody needs what it makes."""
+        self._over.add(segment.number)
+        if segment.group == DRIVER:
+            self._late.append(segment)
+            return
+        takes = self._routes.takes[segment.number]
+        late = {one.number for one in self._late}
+        if segment.custom or any(key[0] in late for keys in takes.values() for key in keys):
+            self._catch_up()
+        if segment.custom:
+            self._through_driver(segment)
+        else:
+            self._hand_out(segment, None)
+        if not self._plan.optimize.overlap:
+            self._wait([self._acknowledged[segment.number, rank] for rank in segment.ranks])
+        self._drop(takes)
+
+    def _catch_up(self) -> None:
+        """Run the driver's own segments."""
+        late, self._late = self._late, []
+        for segment in late:
+            takes = self._routes.takes[segment.number]
+            parcels = self._fetched(takes.get(0, ()))
+            (lesson,) = self._lessons(segment)
+            ran, given = self._home.run(self._order(segment), lesson, parcels)
+            self._acknowledged[segment.number, DRIVER_RANK] = ran
+            for parcel, content in zip(self._routes.tasks[segment.number][0].gives, given, strict=True):
+                self._handles[parcel.key] = self._backend.put(self._plan, content)
+            self._drop(takes)
+
+    def _hand_out(self, segment: Segment, direct: Sequence[Mapping[str, Any]] | None) -> list[Sequence[Any]]:
+        """Submit a segment of worker processes; the handles that every rank gives."""
+        takes, tasks = self._routes.takes[segment.number], self._routes.tasks[segment.number]
+        call = Call(
+            self._order(segment),
+            segment,
+            self._lessons(segment),
+            [[self._handles[key] for key in takes.get(rank, ())] for rank in segment.ranks],
+            [len(tasks[rank].gives) if direct is None else 1 for rank in segment.ranks],
+            [[self._acknowledged[one]] if one is not None else [] for one in segment.after],
+            direct,
+        )
+        handles = []
+        for rank, (acknowledged, given) in zip(segment.ranks, self._backend.run(call), strict=True):
+            self._acknowledged[segment.number, rank] = acknowledged
+            handles.append(given)
+            if direct is None:
+                self._handles |= zip((parcel.key for parcel in tasks[rank].gives), given, strict=True)
+        return handles
+
+    def _order(self, segment: Segment) -> Order:
+        return Order(self._plan.name, self._routing.number, segment.number, self._number)
+
+    def _lessons(self, segment: Segment) -> list[Lesson | None]:
+        """What every rank of a segment has to know, the first time; what holds for one step alone, always."""
+        routing = self._routing
+        if segment.number in routing.told:
+            return [None] * len(segment.ranks)
+        routing.told.add(segment.number)
+        return [Lesson(routing.routes.tasks[segment.number][rank], routing.routes.table) for rank in segment.ranks]
+
+    def _wait(self, acknowledged: Iterable[Any]) -> list[Ran]:
+        every = list(acknowledged)
+        waited = iter(self._backend.done([one for one in every if not isinstance(one, Ran)]))
+        return [one if isinstance(one, Ran) else next(waited) for one in every]
+
+    # -- parcels
+
+    def _put(self, segment: int) -> None:
+        """Give what the driver has made of this segment's values."""
+        for parcel in self._routes.puts[segment]:
+            self._handles[parcel.key] = self._backend.put(self._plan, self._home.store.give(parcel))
+
+    def _fetched(self, keys: Iterable[Key]) -> list[Any]:
+        """Parcels that the driver has not been brought yet."""
+        new = [key for key in keys if key not in self._here]
+        self._here.update(new)
+        return list(self._backend.get([self._handles[key] for key in new]))
+
+    def _taken(self) -> Iterable[Key]:
+        """Every taking of a parcel."""
+        for by_rank in self._routes.takes.values():
+            for keys in by_rank.values():
+                yield from keys
+        yield from self._routes.result
+
+    def _drop(self, takes: Mapping[int, Sequence[Key]]) -> None:
+        """Forget parcels that nobody takes any more."""
+        if self._left is None:
+            return
+        for key in (key for keys in takes.values() for key in keys):
+            self._left[key] -= 1
+            if not self._left[key]:
+                del self._handles[key]
+
+    # -- what the driver reads
+
+    def _reader(self, keys: Iterable[Key]) -> Reader:
+        for content in self._fetched(keys):
+            self._home.store.bring(content)
+        return Reader(self._plan.graph.nodes, self._plan.layouts, self._routes.table, self._home.store.read)
+
+    def _settle(self, number: int) -> None:
+        """Learn which rows a filter keeps, from the column that says so; then who reads which rows is known."""
+        plan, node = self._plan, self._plan.node(number)
+        keep = next(keep for one, keep in masks(plan.graph) if one.id == number)
+        reader = self._reader(self._routes.masks[number])
+        column = reader.column(keep.node, keep.column or VALUE, 0, reader.table.rows[keep.node])
+        group = node.op.group if isinstance(node.op, Filter) else 1
+        self._filtered[number] = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")
+        kept = rows_in(plan.inference.values[number])
+        self._known |= dict.fromkeys(kept.atoms if kept is not None else (), len(self._filtered[number]) // group)
+        hold(plan, self._known)
+        found = routes(plan, row_table(plan, self._sizes, self._filtered), self._backend.site(plan))
+        self._routing = Routing(found, -1 - len(self._filtered))
+
+    def _through_driver(self, segment: Segment) -> None:
+        """A step whose protocol is a pair of functions: they get whole values, here."""
+        (step,) = segment.steps
+        reader = self._reader(self._routes.takes[segment.number].get(DRIVER_RANK, ()))
+        values = {}
+        for name, operand in step.arguments:
+            port = step.signature.port(name)
+            if port is not None:
+                rows = reader.table.rows.get(operand.node, 0) if isinstance(operand, Ref) else 0
+                values[name] = reader.value(operand, port.type, 0, rows)
+        group = _GroupView(self._plan.mesh(step.role or ""))
+        given = self._hand_out(segment, _dispatched(step, group, values))
+        contents = self._backend.get([handle for (handle,) in given])
+        outputs = [
+            unpack(step.signature.returns, {cut.column: value for cut, value in content.items()})
+            for content in contents
+        ]
+        collected = step.custom.collect_fn(group, outputs) if step.custom else None
+        check_result(step.label, step.signature.returns, collected, "from its collect function")
+        self._home.hold(step.node, step.label, collected)
+        self._put(segment.number)
+
+    def _result(self, output: Output) -> Any:
+        value = output.value
+        if isinstance(value, tuple):
+            parts = [self._result(inner) for inner in value]
+            return output.container(*parts) if hasattr(output.container, "_fields") else output.container(parts)
+        if isinstance(value, dict):
+            return {key: self._result(inner) for key, inner in value.items()}
+        if not isinstance(value, Ref):
+            return value.value if isinstance(value, Constant) else None
+        reader = self._reader(self._routes.result)
+        return reader.value(value, result_type(self._plan.graph, value), 0, reader.table.rows.get(value.node, 0))
+
+
+def _agree(step: Step, done: Sequence[Done]) -> None:
+    """Refuse a value of which only some ranks made a column, though nobody may have read more than one part of it."""
+    made = {d.rank: d.absent for d in done if d.label == step.label and d.rank in step.layout.holders}
+    if step.custom is not None or step.layout.lists:
+        return
+    for name in optional_columns(step.signature.returns):
+        what = f"column '{name}' of '{step.label}'" if name else f"the result of '{step.label}'"
+        try:
+            there(
+                what, [None if name in absent else name for absent in made.values()], [f"rank {rank}" for rank in made]
+            )
+        except WiringError as error:
+            raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
+
+
+def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """The arguments that a custom dispatch function makes, one set a rank."""
+    positional, keywords = _call_style(step.signature, values)
+    args, kwargs = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
+    lists = dict(zip(positional, args, strict=False)) | dict(kwargs)
+    for name, entries in lists.items():
+        if not isinstance(entries, (list, tuple)) or len(entries) != group.world_size:
+            number = len(entries) if isinstance(entries, (list, tuple)) else None
+            got = type(entries).__name__ if number is None else "1 entry" if number == 1 else f"{number} entries"
+            raise WiringError(
+                "HF407",
+                f"the dispatch function of '{step.label}' made {got} for argument '{name}'; "
+                f"the mesh has {group.world_size} ranks ({step.signature.span})",
+            )
+    return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
+
+
+def _call_style(signature: Signature, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    keyword_only = {port.name for port in signature.ports if port.keyword_only}
+    return {n: v for n, v in values.items() if n not in keyword_only}, {
+        n: v for n, v in values.items() if n in keyword_only
+    }

@@ -1,0 +1,136 @@
+"""The store of a process: what it made in this step and reads again, and what it was brought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hfdsl.errors import WiringError
+from hfdsl.graph.guards import versions
+from hfdsl.plan.parcels import Cut, Parcel, Spans
+from hfdsl.plan.reading import Piece, Span
+from hfdsl.types.joining import rows_after_rows
+
+Content: TypeAlias = Mapping[Cut, Any]
+"""What a parcel holds: raw rows of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value that stays in the process that made it, with the versions that its tensors had then."""
+
+    maker: str
+    columns: Piece
+    versions: Mapping[str, int]
+
+    @classmethod
+    def of(cls, maker: str, columns: Piece) -> Kept:
+        """Keep a value as it is now."""
+        return cls(maker, columns, versions(columns))
+
+    def read(self, column: str) -> Any:
+        """A column.
+
+        Raises:
+            WiringError: HF703 where its maker has changed it since: a reader elsewhere has the old value.
+        """
+        value = self.columns[column]
+        if column in self.versions and value._version != self.versions[column]:
+            what = f"column '{column}' of its result" if column else "its result"
+            raise WiringError("HF703", f"{what} was changed after '{self.maker}' had returned it; return a .clone()")
+        return value
+
+
+class Store:
+    """Values by graph node, for as long as one step lasts. ``most`` is the most bytes that it has held in the step."""
+
+    def __init__(self) -> None:
+        self._own: dict[int, tuple[int, Kept]] = {}
+        self._brought: dict[int, dict[tuple[int, str], list[tuple[Spans | None, Any]]]] = {}
+        self._bytes: dict[int, int] = {}
+        self.most = 0
+
+    def clear(self) -> None:
+        """A step owns its values: nothing of another step is ever read."""
+        self._own.clear()
+        self._brought.clear()
+        self._bytes.clear()
+        self.most = 0
+
+    def keep(self, node: int, chunk: int, value: Kept) -> None:
+        """Keep a chunk that this process made."""
+        self._own[node] = chunk, value
+        self._count(node, sum(map(size_of, value.columns.values())))
+
+    def bring(self, content: Content) -> None:
+        """Take in a parcel."""
+        for cut, rows in content.items():
+            self._brought.setdefault(cut.node, {}).setdefault((cut.chunk, cut.column), []).append((cut.spans, rows))
+            self._count(cut.node, size_of(rows))
+
+    def drop(self, node: int) -> None:
+        """Forget a value."""
+        self._own.pop(node, None)
+        self._brought.pop(node, None)
+        self._bytes.pop(node, None)
+
+    def read(self, node: int, column: str, chunk: int, rows: Span | None) -> Any:
+        """Rows of a chunk's column; with None the whole of what has no rows."""
+        own = self._own.get(node)
+        if own is not None and own[0] == chunk:
+            value = own[1].read(column)
+            return value if rows is None else cut_rows(value, (rows,))
+        parts = self._brought[node][chunk, column]
+        if rows is None or parts[0][1] is None:
+            return parts[0][1]
+        return _rows(parts, rows)
+
+    def give(self, parcel: Parcel) -> Content:
+        """A parcel of what is kept here."""
+        return cut_parcel(parcel, {cut.node: self._own[cut.node][1] for cut in parcel.cuts})
+
+    def _count(self, node: int, more: int) -> None:
+        self._bytes[node] = self._bytes.get(node, 0) + more
+        self.most = max(self.most, sum(self._bytes.values()))
+
+
+def cut_parcel(parcel: Parcel, values: Mapping[int, Kept]) -> Content:
+    """A parcel of values: views wherever its rows lie together."""
+    return {cut: _cut(values[cut.node].read(cut.column), cut.spans) for cut in parcel.cuts}
+
+
+def _cut(value: Any, spans: Spans | None) -> Any:
+    return value if spans is None else cut_rows(value, spans)
+
+
+def cut_rows(value: Any, spans: Spans) -> Any:
+    """Rows of a column, in order; of one that is absent None."""
+    if value is None or spans == ((0, len(value)),):
+        return value
+    return rows_after_rows([value[first:last] for first, last in spans])
+
+
+def bytes_of(content: Content) -> int:
+    """Bytes of a parcel."""
+    return sum(map(size_of, content.values()))
+
+
+def size_of(value: Any) -> int:
+    """Bytes of a raw column; of Python objects nobody knows them."""
+    return getattr(value, "nbytes", 0)
+
+
+def _rows(parts: list[tuple[Spans | None, Any]], rows: Span) -> Any:
+    """Some rows out of parts that each hold rows of the same chunk."""
+    found: dict[int, Any] = {}
+    for spans, value in parts:
+        at = 0
+        for first, last in spans or ():
+            low, high = max(first, rows[0]), min(last, rows[1])
+            if low < high:
+                found[low] = cut_rows(value, ((at + low - first, at + high - first),))
+            at += last - first
+    if not found:
+        return parts[0][1][0:0]
+    return rows_after_rows([found[low] for low in sorted(found)])
