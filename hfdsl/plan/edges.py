@@ -35,17 +35,18 @@ def _edges(plan: Plan, step: Step, table: RowTable | None) -> Iterator[Edge]:
     total, moved = dict.fromkeys(columns, 0), dict.fromkeys(columns, 0)
     away, far = dict.fromkeys(columns, False), dict.fromkeys(columns, False)
     sizes = {(n, c): row_bytes(plan.graph, n, c, plan.dims) for n, names in columns.items() for c in names}
-    site = planned_sites(plan)
+    site, widths = planned_sites(plan), dict[tuple[int, tuple[str, ...]], int]()
     for rank, own in zip(step.ranks, reads(plan, step, table) if table else (), strict=False):
         for read in own:
-            rows = read.rows[1] - read.rows[0] if read.rows else 0
-            amount = rows * sum(sizes.get((read.node, column)) or 0 for column in read.columns)
+            if (read.node, read.columns) not in widths:
+                widths[read.node, read.columns] = sum(sizes.get((read.node, name)) or 0 for name in read.columns)
+            amount = (read.rows[1] - read.rows[0] if read.rows else 0) * widths[read.node, read.columns]
             total[read.node] += amount
             maker = plan.layouts[read.node].maker(read.chunk)
             if maker != (step.group, rank):
                 moved[read.node] += amount
                 away[read.node] = True
-                far[read.node] |= site(maker) != site((step.group, rank))
+                far[read.node] = far[read.node] or site(maker) != site((step.group, rank))
     for source, names in columns.items():
         known = table is not None and all(sizes[source, name] is not None for name in names)
         transport: Transport

@@ -78,12 +78,20 @@ def _by_readers(rows: Mapping[Site, Spans]) -> dict[frozenset[Site], Spans]:
     >>> list(_by_readers({"a": ((0, 4),), "b": ((2, 4),)}).values())
     [((0, 2),), ((2, 4),)]
     """
-    edges = sorted({edge for spans in rows.values() for span in spans for edge in span})
+    begins: dict[int, list[Site]] = {}
+    ends: dict[int, list[Site]] = {}
+    for site, spans in rows.items():
+        for first, last in spans:
+            if first < last:
+                begins.setdefault(first, []).append(site)
+                ends.setdefault(last, []).append(site)
     found: dict[frozenset[Site], list[Span]] = {}
-    for low, high in pairwise(edges):
-        readers = frozenset(s for s, spans in rows.items() if any(a <= low and high <= b for a, b in spans))
-        if readers:
-            found.setdefault(readers, []).append((low, high))
+    reading: set[Site] = set()
+    for low, high in pairwise(sorted({*begins, *ends})):
+        reading.difference_update(ends.get(low, ()))
+        reading.update(begins.get(low, ()))
+        if reading:
+            found.setdefault(frozenset(reading), []).append((low, high))
     without = frozenset(site for site, spans in rows.items() if all(first == last for first, last in spans))
     if without:  # no rows have a dtype and a shape too
         found.setdefault(without, []).append((0, 0))

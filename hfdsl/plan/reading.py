@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import WiringError
@@ -41,6 +41,7 @@ class Reader:
     layouts: Mapping[int, Layout]
     table: RowTable
     fetch: Callable[[int, str, int, Span | None], Any]
+    _sorted: dict[tuple[int, tuple[str, ...]], tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
     # -- which chunks
 
@@ -73,19 +74,19 @@ class Reader:
             case _:
                 yield node, columns, spans
 
-    def chunks(self, node: int, column: str, start: int, stop: int) -> Iterator[tuple[int, Span | None]]:
-        """(chunk, rows of it) of a stored column for some of its rows; what has no rows needs every chunk, whole."""
-        if self.has_rows(node, column):
-            yield from self._overlap(node, start, stop)
-        else:
-            yield from ((chunk, None) for chunk in range(self.layouts[node].chunks))
-
     def has_rows(self, node: int, column: str) -> bool:
         """Whether rows of a stored column can be read alone."""
         spec = stored_spec(self.nodes[node].result, column)
         return not (spec is None or isinstance(spec, MetricSpec) or self.layouts[node].lists)
 
-    def _overlap(self, node: int, start: int, stop: int) -> Iterator[tuple[int, Span]]:
+    def sorted_by_rows(self, node: int, columns: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The stored columns of which rows can be read alone, and the others."""
+        if (node, columns) not in self._sorted:
+            with_rows = tuple(name for name in columns if self.has_rows(node, name))
+            self._sorted[node, columns] = with_rows, tuple(name for name in columns if name not in with_rows)
+        return self._sorted[node, columns]
+
+    def overlap(self, node: int, start: int, stop: int) -> Iterator[tuple[int, Span]]:
         """Every chunk with some of the rows, and which of its own rows they are."""
         if start == stop:
             yield 0, (0, 0)  # no rows have a dtype and a shape too
@@ -137,12 +138,17 @@ class Reader:
                         "HF231", f"hf.present at {self.nodes[node].span}: {self._absent(ref, start, stop)}"
                     )
                 return value
+        return self._stored(node, column, spec, start, stop)
+
+    def _stored(self, node: int, column: str, spec: FieldSpec | None, start: int, stop: int) -> Any:
         if spec is None:
             return self.fetch(node, column, 0, None)
         if isinstance(spec, MetricSpec):
             chunks = range(self.layouts[node].chunks)
             return join_column(spec, [self.fetch(node, column, chunk, None) for chunk in chunks])
-        overlap = list(self._overlap(node, start, stop))
+        overlap = list(self.overlap(node, start, stop))
+        if len(overlap) == 1:
+            return self.fetch(node, column, *overlap[0])
         parts = [self.fetch(node, column, chunk, rows) for chunk, rows in overlap]
         ranks = [f"rank {self.layouts[node].holders[chunk]}" for chunk, _ in overlap]
         there(self._named(node, column), parts, ranks)
@@ -159,7 +165,7 @@ class Reader:
             layout, label = self.layouts[node], self._named(node, column)
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
                 return f"{label} is absent"
-            ranks = [str(layout.holders[chunk]) for span in spans for chunk, _ in self._overlap(node, *span)]
+            ranks = [str(layout.holders[chunk]) for span in spans for chunk, _ in self.overlap(node, *span)]
             return f"{label} is absent (rank{'s' if ranks[1:] else ''} {', '.join(ranks)} made it without)"
         return f"{self._named(ref.node, ref.column or VALUE)} is absent: it was put together without"
 

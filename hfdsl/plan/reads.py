@@ -74,15 +74,12 @@ def _reads(reader: Reader, step: Step, key: int) -> Iterator[Read]:
 
 def _resolved(reader: Reader, ref: Ref, columns: tuple[str, ...], spans: Sequence[Span]) -> Iterator[Read]:
     for node, names, rows in reader.resolve(ref.node, columns, tuple(spans)):
-        sliced = tuple(name for name in names if reader.has_rows(node, name))
-        unsliced = tuple(name for name in names if name not in sliced)
+        sliced, unsliced = reader.sorted_by_rows(node, names)
         if sliced:
             for first, last in merged(rows):
-                yield from (
-                    Read(node, chunk, sliced, own) for chunk, own in reader.chunks(node, sliced[0], first, last)
-                )
+                yield from (Read(node, chunk, sliced, own) for chunk, own in reader.overlap(node, first, last))
         if unsliced:
-            yield from (Read(node, chunk, unsliced, None) for chunk, _ in reader.chunks(node, unsliced[0], 0, 0))
+            yield from (Read(node, chunk, unsliced, None) for chunk in range(reader.layouts[node].chunks))
 
 
 def merged(spans: Sequence[Span]) -> tuple[Span, ...]:

@@ -57,7 +57,19 @@ class Routes:
     result: tuple[Key, ...]
 
 
-def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site]) -> Routes:
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a run has learnt, and a plan cannot know.
+
+    ``brief`` are steps that take less time than a call. ``small`` are values of the driver's that are cut for every
+    process on its own, since what each of them reads goes along with its call.
+    """
+
+    brief: frozenset[int] = frozenset()
+    small: frozenset[int] = frozenset()
+
+
+def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site], hints: Hints = Hints()) -> Routes:
     """Who gets what from whom, for one set of sizes.
 
     A step that waits for a filter which has not kept its rows yet is left out; a value that it is going to read leaves
@@ -68,10 +80,14 @@ def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site]) -> Rout
         node: frozenset(read.node for process, own in by.items() for read in own if not known.stays(process, read))
         for node, by in known.reads.items()
     }
-    made = segments(plan, known.waits, away)
+    made = segments(plan, known.waits, away, hints.brief)
     segment_of = {step.node: segment.number for segment in made for step in segment.steps}
-    sent = _sent(known, segment_of | {node.id: CALLER for node in plan.graph.inputs}, site)
-    post = _Post(known, sent, site)
+
+    def reader(process: Process, node: int) -> Site:
+        return process if node in hints.small else site(process)
+
+    sent = _sent(known, segment_of | {node.id: CALLER for node in plan.graph.inputs}, reader)
+    post = _Post(known, sent, reader)
     takes: dict[int, dict[int, tuple[Key, ...]]] = {segment.number: {} for segment in made}
     for step in known.ready:
         taken = takes[segment_of[step.node]]
@@ -82,12 +98,7 @@ def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site]) -> Rout
     return Routes(
         table,
         made,
-        {
-            one.number: {
-                rank: post.task(one, rank, sent.get((one.number, (one.group, rank)), {})) for rank in one.ranks
-            }
-            for one in made
-        },
+        {one.number: post.tasks(one, sent) for one in made},
         takes,
         {number: tuple(sent.get((number, THE_DRIVER), {}).values()) for number in by_function},
         {node: post.wanted(THE_DRIVER, own) for node, own in known.masks.items()},
@@ -169,13 +180,16 @@ def _open(plan: Plan, waits: Waiting) -> Mapping[int, dict[str, None]]:
 # -- what leaves
 
 
+_Readers = Callable[[Process, int], Site]
+"""Where a process is, as a reader of a value."""
+
 _Sent = Mapping[tuple[int, Process], Mapping[frozenset[Site], Parcel]]
 """What a process gives in a segment, by the sites that it goes to."""
 
 
-def _sent(known: _Known, segment_of: Mapping[int, int], site: Callable[[Process], Site]) -> _Sent:
+def _sent(known: _Known, segment_of: Mapping[int, int], reader: _Readers) -> _Sent:
     bundles: dict[tuple[int, Process], dict[frozenset[Site], list[Cut]]] = {}
-    for (node, chunk), demand in _demands(known, segment_of.keys(), site).items():
+    for (node, chunk), demand in _demands(known, segment_of.keys(), reader).items():
         bundle = bundles.setdefault((segment_of[node], known.maker(node, chunk)), {})
         for column, spans, sites in demand.cells():
             bundle.setdefault(sites, []).append(Cut(node, chunk, column, spans))
@@ -188,9 +202,7 @@ def _sent(known: _Known, segment_of: Mapping[int, int], site: Callable[[Process]
     }
 
 
-def _demands(
-    known: _Known, made: AbstractSet[int], site: Callable[[Process], Site]
-) -> Mapping[tuple[int, int], Demand]:
+def _demands(known: _Known, made: AbstractSet[int], site: _Readers) -> Mapping[tuple[int, int], Demand]:
     """What is read elsewhere of each chunk: as it is read where pruning is on, else the chunk as a whole."""
     on, reader = known.plan.optimize, unfetched(known.plan, known.table)
     found: dict[tuple[int, int], Demand] = {}
@@ -205,9 +217,12 @@ def _demands(
     for node in (node for node in known.open if node in made):
         for chunk in range(known.plan.layouts[node].chunks):
             ask(ANYWHERE, node, chunk, known.open[node], None)
+    asked: set[tuple[Site, int]] = set()
     for process, read in known.everywhere():
-        if not known.stays(process, read):
-            ask(ANYWHERE if read.node in known.open else site(process), read.node, read.chunk, read.columns, read.rows)
+        where = ANYWHERE if read.node in known.open else site(process, read.node)
+        if not known.stays(process, read) and (where, id(read)) not in asked:
+            asked.add((where, id(read)))  # ranks that are given the same chunk share its reads
+            ask(where, read.node, read.chunk, read.columns, read.rows)
     return found
 
 
@@ -223,22 +238,22 @@ def _columns(plan: Plan, node: int) -> tuple[str, ...]:
 class _Post:
     """Brings parcels to readers, each once, and remembers what every process reads last."""
 
-    def __init__(self, known: _Known, sent: _Sent, site: Callable[[Process], Site]) -> None:
+    def __init__(self, known: _Known, sent: _Sent, site: _Readers) -> None:
         self._known, self._site = known, site
-        self._of: dict[tuple[int, int], dict[Key, tuple[frozenset[Site], dict[str, Spans | None]]]] = {}
+        self._of: dict[tuple[int, int, Site], dict[Key, dict[str, Spans | None]]] = {}
         for parcels in sent.values():
             for sites, parcel in parcels.items():
                 for cut in parcel.cuts:
-                    of_chunk = self._of.setdefault((cut.node, cut.chunk), {})
-                    of_chunk.setdefault(parcel.key, (sites, {}))[1][cut.column] = cut.spans
+                    for one in sites:
+                        there = self._of.setdefault((cut.node, cut.chunk, one), {})
+                        there.setdefault(parcel.key, {})[cut.column] = cut.spans
         self._brought: dict[Process, set[Key]] = {}
         self._last: dict[Process, dict[int, int]] = {}
         self._own: dict[Process, set[int]] = {}
 
     def wanted(self, process: Process, own: Iterable[Read]) -> tuple[Key, ...]:
         """The parcels that a process reads from."""
-        site = self._site(process)
-        return tuple(dict.fromkeys(key for read in own for key in self._holding(process, site, read)))
+        return tuple(dict.fromkeys(key for read in own for key in self._holding(process, read)))
 
     def bring(self, process: Process, step: int, own: Iterable[Read]) -> tuple[Key, ...]:
         """The parcels that a process reads from in a step and has not been brought before."""
@@ -253,10 +268,21 @@ class _Post:
             brought.update(new)
         return new
 
-    def task(self, segment: Segment, rank: int, gives: Mapping[frozenset[Site], Parcel]) -> Task:
-        """A rank's part of a segment, once all reads are known."""
+    def tasks(self, segment: Segment, sent: _Sent) -> dict[int, Task]:
+        """Every rank's part of a segment, once all reads are known."""
+        steps: dict[int, tuple[int, ...]] = dict.fromkeys(segment.ranks, ())
+        for step in segment.steps:
+            for rank in step.ranks:
+                steps[rank] = (*steps[rank], step.node)
+        return {
+            rank: self._task(segment, rank, own, sent.get((segment.number, (segment.group, rank)), {}))
+            for rank, own in steps.items()
+        }
+
+    def _task(
+        self, segment: Segment, rank: int, steps: tuple[int, ...], gives: Mapping[frozenset[Site], Parcel]
+    ) -> Task:
         process, pending = (segment.group, rank), self._known.pending
-        steps = tuple(step.node for step in segment.steps if rank in step.ranks)
         if process == THE_DRIVER:  # who may return what it made
             return Task(steps, tuple(gives.values()), frozenset(steps), {})
         own, drops = self._own.get(process, set()), dict[int, tuple[int, ...]]()
@@ -269,12 +295,12 @@ class _Post:
         keeps = frozenset({*held, *own.intersection(steps)})
         return Task(steps, tuple(gives.values()), keeps, drops)
 
-    def _holding(self, process: Process, site: Site, read: Read) -> Iterator[Key]:
+    def _holding(self, process: Process, read: Read) -> Iterator[Key]:
         if self._known.stays(process, read):
             return
-        for key, (sites, spans) in self._of[read.node, read.chunk].items():
-            here = site in sites or ANYWHERE in sites
-            if here and any(name in spans and _meet(spans[name], read.rows) for name in read.columns):
+        site = ANYWHERE if read.node in self._known.open else self._site(process, read.node)
+        for key, spans in self._of[read.node, read.chunk, site].items():
+            if any(name in spans and _meet(spans[name], read.rows) for name in read.columns):
                 yield key
 
 

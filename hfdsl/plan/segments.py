@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from hfdsl.deploy.pools import devices
@@ -84,8 +85,13 @@ def _masks(graph: Graph) -> dict[int, tuple[int, ...]]:
     }
 
 
-def segments(plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]]) -> tuple[Segment, ...]:
-    """The segments of the steps in ``away``, which says what values each of them reads from other processes."""
+def segments(
+    plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]], brief: AbstractSet[int] = frozenset()
+) -> tuple[Segment, ...]:
+    """The segments of the steps in ``away``, which says what values each of them reads from other processes.
+
+    ``brief`` are steps that take less time than a call: nobody minds waiting for one.
+    """
     readers = _readers(plan, waits, away)
     grown: dict[int, Segment] = {}
     growing: dict[str, int] = {}
@@ -94,7 +100,8 @@ def segments(plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]]) -> 
         if step.node not in away:
             continue
         last = grown.get(growing.get(step.group, -1))
-        if last is not None and plan.optimize.fusion and _joins(step, last, waits, away, readers):
+        patient = {} if step.node in brief else readers
+        if last is not None and plan.optimize.fusion and _joins(step, last, waits, away, patient):
             ranks = tuple(sorted({*last.ranks, *step.ranks}))
             grown[last.number] = replace(last, steps=(*last.steps, step), ranks=ranks)
         else:

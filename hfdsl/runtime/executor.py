@@ -57,6 +57,18 @@ class Ran:
     given: int
     most: int
 
+    def packed(self) -> list[Any]:
+        """As plain values."""
+        done = [[one.label, one.rank, one.start, one.stop, list(one.absent)] for one in self.done]
+        return [self.group, self.rank, self.start, self.stop, done, self.brought, self.given, self.most]
+
+    @classmethod
+    def unpacked(cls, values: list[Any]) -> Ran:
+        """Back again."""
+        group, rank, start, stop, done, *bytes_ = values
+        parts = tuple(Done(label, of, first, last, tuple(absent)) for label, of, first, last, absent in done)
+        return cls(group, rank, start, stop, parts, *bytes_)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -69,6 +81,10 @@ class Order:
     routes: int
     segment: int
     number: int
+
+    def packed(self) -> list[Any]:
+        """As plain values."""
+        return [self.plan, self.routes, self.segment, self.number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +206,7 @@ class Executor:
         rows = last - first if last is not None else None
         call = Call(self._seed, order.number, step.call, self._rank, first, rows, order.plan)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
-        peers_away = step.role is not None and len(step.ranks) < self._plans[order.plan].mesh(step.role).world_size
+        peers_away = step.role is not None and len(step.ranks) < self._deployment[step.role].mesh.world_size
         token = alone.set(step.label if peers_away else None)
         if self._own_process:
             seed_streams(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +17,13 @@ from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError
 from hfdsl.plan.parcels import Process, Site
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.routes import Task
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext, Worker
 from hfdsl.runtime.backend import Call
 from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
 from hfdsl.runtime.packing import Packed, Pickled
 from hfdsl.runtime.process_groups import ProcessCollectives
-from hfdsl.runtime.store import Content
+from hfdsl.runtime.store import SMALL, Content, bytes_of
 from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
@@ -31,6 +31,8 @@ from hfdsl.single_controller.roles import RayClassWithInitArgs
 
 PATIENCE = 1.0
 """Seconds after which a wait for all ranks looks for a failure among those that have ended."""
+INLINE = 96 * 1024
+"""Bytes of an argument above which Ray puts it into the object store by itself."""
 
 
 class RankProcess(Worker):
@@ -52,22 +54,25 @@ class RankProcess(Worker):
         """The node that this process runs on."""
         return node_here()
 
-    def run(
-        self,
-        order: list[Any],
-        parcels: int,
-        task: Task | None,
-        table: RowTable | None,
-        direct: Mapping[str, Any] | None,
-        *brought: Any,
-    ) -> Any:
+    def run(self, order: list[Any], *brought: Any) -> Any:
         """This rank's part of a segment; Ray has brought the parcels, and whatever has to end before, when it starts.
 
-        The order comes as plain values, which Ray sends without pickling them.
+        The order and the acknowledgement are lists of plain values, which Ray sends without pickling them: an argument
+        costs as much as the body of a small call.
         """
-        lesson = Lesson(task, table) if task is not None and table is not None else None
-        ran, gives = self._executor.run(Order(*order), lesson, brought[:parcels], direct)
-        return (ran, *(self._packing(content) for content in gives)) if gives else ran
+        *told, parcels, taught, given = order
+        contents, rest = [_arrived(parcel) for parcel in brought[:parcels]], iter(brought[parcels:])
+        lesson = Lesson(next(rest), next(rest)) if taught else None
+        ran, gives = self._executor.run(Order(*told), lesson, contents, next(rest) if given else None)
+        return (ran.packed(), *(self._packing(content) for content in gives)) if gives else ran.packed()
+
+
+def _dumped(packed: Any) -> bytes:
+    return bytes(ray.cloudpickle.dumps(packed))  # type: ignore[no-untyped-call]  # of Ray
+
+
+def _arrived(parcel: Any) -> Any:
+    return pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
 
 
 def packing(plan: Plan) -> type[Packed] | type[Pickled]:
@@ -110,7 +115,6 @@ class RayBackend:
             self._nodes = {
                 name: fetch([worker.where.remote() for worker in group.workers]) for name, group in self._groups.items()
             }
-            self._home = node_here()
         except BaseException:
             self.close()
             raise
@@ -141,33 +145,27 @@ class RayBackend:
         fetch([worker.add.remote(plan) for group in self._groups.values() for worker in group.workers])
 
     def site(self, plan: Plan) -> Callable[[Process], Site]:
-        """The nodes of the cluster."""
-        return lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else self._home
+        """The nodes of the cluster; the driver apart, so that it is brought nothing that only workers read."""
+        return lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else DRIVER
 
     def put(self, plan: Plan, content: Content) -> Any:
-        """A parcel of the driver's, in the object store."""
-        return ray.put(self._packing(content))
+        """A parcel of the driver's: in the object store, or as bytes that go along with calls where there are few."""
+        packed = self._packing(content)
+        if bytes_of(content) <= SMALL and len(small := _dumped(packed)) <= INLINE:
+            return small
+        return ray.put(packed)
 
     def run(self, call: Call) -> list[tuple[Any, Sequence[Any]]]:
         """Submit a segment: references to what a rank acknowledges and gives; it starts when its parcels exist."""
         workers, order = self._groups[call.segment.group].workers, call.order
-        told = [order.plan, order.routes, order.segment, order.number]
-        outcomes = []
+        outcomes: list[tuple[Any, Sequence[Any]]] = []
         for i, rank in enumerate(call.segment.ranks):
             lesson, brought = call.lessons[i], call.parcels[i]
-            refs = (
-                workers[rank]
-                .run.options(num_returns=1 + call.gives[i])
-                .remote(
-                    told,
-                    len(brought),
-                    lesson and lesson.task,
-                    lesson and self._table(lesson),
-                    call.direct[i] if call.direct is not None else None,
-                    *brought,
-                    *call.after[i],
-                )
-            )
+            taught = () if lesson is None else (lesson.task, self._table(lesson))
+            direct = () if call.direct is None else (call.direct[i],)
+            told = [*order.packed(), len(brought), bool(taught), bool(direct)]
+            method = workers[rank].run.options(num_returns=1 + call.gives[i])
+            refs = method.remote(told, *brought, *taught, *direct, *call.after[i])
             outcomes.append((refs[0], refs[1:]) if call.gives[i] else (refs, ()))
         return outcomes
 
@@ -188,7 +186,7 @@ class RayBackend:
         pending = list(acknowledged)
         while pending:
             ready, pending = ray.wait(pending, num_returns=len(pending), timeout=min(self._left(), PATIENCE))
-            values |= zip(ready, fetch(ready), strict=True)
+            values |= zip(ready, map(Ran.unpacked, fetch(ready)), strict=True)
             if pending and not self._left():
                 raise HfError(
                     "HF807",
@@ -213,7 +211,8 @@ class RayBackend:
             HfError: HF807 where the deadline passed.
         """
         try:
-            return fetch(handles, self._left())
+            refs = iter(fetch([handle for handle in handles if not isinstance(handle, bytes)], self._left()))
+            return [_arrived(handle) if isinstance(handle, bytes) else next(refs) for handle in handles]
         except GetTimeoutError:
             message = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
             raise HfError("HF807", message) from None

@@ -11,12 +11,19 @@ from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.graph.program import Input
 from hfdsl.plan.guard import hold
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.routes import routes
+from hfdsl.plan.routes import Hints, routes
 from hfdsl.plan.rows import bind_sizes, row_dims, row_table
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.executor import Done, Ran
 from hfdsl.runtime.step import Routing, StepRun
+from hfdsl.runtime.store import SMALL, bytes_of
 from hfdsl.types.batches import Batch, closest, upcast
+
+CALL = 1e-3
+"""Seconds that a call costs: what takes less is not worth one of its own."""
+
+WATCHED = (4, 8, 16, 32)
+"""The steps of a run after which it is asked how long bodies take."""
 
 
 @dataclass
@@ -54,6 +61,9 @@ class Running:
         self._processes, self._owner = processes, owner
         self._row_dims = row_dims(plan)
         self._routings: dict[tuple[int | None, ...], Routing] = {}
+        self._made = 0
+        self._least: dict[str, float] = {}
+        self._known_brief: frozenset[int] = frozenset()
         self._held: set[frozenset[tuple[Any, int]]] = set()
         self._number = 0
         self._ran: list[Ran] = []
@@ -122,7 +132,7 @@ class Running:
         backend = self._processes.open(self.plan.name)
         inputs = self._inputs(batches, named)
         sizes = bind_sizes(self.plan, inputs)
-        routing = self._routing(backend, sizes)
+        routing = self._routing(backend, inputs, sizes)
         try:
             result, ran = StepRun(self.plan, backend, routing, self._number, sizes).run(inputs)
         except BaseException as error:
@@ -130,18 +140,40 @@ class Running:
             raise
         self._number += 1
         self._ran = ran
+        if 1 < self._number <= WATCHED[-1]:  # the first step of all loads what bodies import
+            longest: dict[str, float] = {}
+            for done in self.timeline:
+                longest[done.label] = max(longest.get(done.label, 0.0), done.stop - done.start)
+            self._least |= {label: min(self._least.get(label, one), one) for label, one in longest.items()}
         return result
 
-    def _routing(self, backend: Backend, sizes: Mapping[Any, int]) -> Routing:
+    def _routing(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int]) -> Routing:
         """The routes for these sizes, which only the numbers of rows decide."""
         if (seen := frozenset(sizes.items())) not in self._held:
             hold(self.plan, sizes)
             self._held.add(seen)
-        rows = tuple(sizes.get(dim) for dim in self._row_dims)
-        if rows not in self._routings:
-            found = routes(self.plan, row_table(self.plan, sizes), backend.site(self.plan))
-            self._routings[rows] = Routing(found, len(self._routings))
+        rows, hints = tuple(sizes.get(dim) for dim in self._row_dims), Hints(self._brief(), self._small(inputs))
+        if rows not in self._routings or self._routings[rows].hints != hints:
+            found = routes(self.plan, row_table(self.plan, sizes), backend.site(self.plan), hints)
+            self._made += 1
+            self._routings[rows] = Routing(found, self._made, hints)
         return self._routings[rows]
+
+    def _small(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
+        """The inputs of which every process reads so little that it goes along with its call."""
+        readers = sum(len(step.ranks) for step in self.plan.steps[:1])
+        return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL)
+
+    def _brief(self) -> frozenset[int]:
+        """The steps whose slowest rank took less time than a call does, in the quickest of the steps that were watched.
+
+        On a GPU a body returns before its work is done, so that nothing is known of it.
+        """
+        if self._number in WATCHED:
+            cpu = {group.name for group in self.plan.groups if not group.pool.use_gpu}
+            own = {step.label: step.node for step in self.plan.steps if step.group in cpu}
+            self._known_brief = frozenset(node for label, node in own.items() if self._least.get(label, CALL) < CALL)
+        return self._known_brief
 
     def _inputs(self, batches: tuple[Batch, ...], named: dict[str, Batch]) -> dict[int, Batch]:
         nodes = {node.op.name: node for node in self.plan.graph.inputs if isinstance(node.op, Input)}

@@ -17,7 +17,7 @@ from hfdsl.plan.guard import hold
 from hfdsl.plan.parcels import Key
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Reader, unpack
-from hfdsl.plan.routes import CALLER, DRIVER_RANK, Routes, routes
+from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
 from hfdsl.plan.rows import row_table, rows_in
 from hfdsl.plan.segments import Segment
 from hfdsl.protocols.filtering import kept_rows
@@ -38,10 +38,14 @@ class _GroupView:
 
 @dataclass(slots=True)
 class Routing:
-    """Routes with a number, which below zero hold for one step, and the segments whose ranks know their part."""
+    """Routes with a number, which below zero hold for one step.
+
+    ``told`` are the segments whose ranks know their part.
+    """
 
     routes: Routes
     number: int
+    hints: Hints
     told: set[int] = field(default_factory=set)
 
 
@@ -202,8 +206,9 @@ class StepRun:
         kept = rows_in(plan.inference.values[number])
         self._known |= dict.fromkeys(kept.atoms if kept is not None else (), len(self._filtered[number]) // group)
         hold(plan, self._known)
-        found = routes(plan, row_table(plan, self._sizes, self._filtered), self._backend.site(plan))
-        self._routing = Routing(found, -1 - len(self._filtered))
+        table, hints = row_table(plan, self._sizes, self._filtered), self._routing.hints
+        found = routes(plan, table, self._backend.site(plan), hints)
+        self._routing = Routing(found, -1 - len(self._filtered), hints)
 
     def _through_driver(self, segment: Segment) -> None:
         """A step whose protocol is a pair of functions: they get whole values, here."""

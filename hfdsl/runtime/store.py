@@ -15,6 +15,9 @@ from hfdsl.types.joining import rows_after_rows
 Content: TypeAlias = Mapping[Cut, Any]
 """What a parcel holds: raw rows of columns."""
 
+SMALL = 64 * 1024
+"""Bytes of a parcel of the driver's up to which the object store would cost more than sending it with every call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -111,8 +114,8 @@ def cut_rows(value: Any, spans: Spans) -> Any:
     return rows_after_rows([value[first:last] for first, last in spans])
 
 
-def bytes_of(content: Content) -> int:
-    """Bytes of a parcel."""
+def bytes_of(content: Mapping[Any, Any]) -> int:
+    """Bytes of a parcel, or of a record's columns."""
     return sum(map(size_of, content.values()))
 
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, dataclass_transform, runtime_checkable
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
@@ -33,6 +33,10 @@ NameT = TypeVar("NameT")
 BatchT = TypeVar("BatchT", bound="Batch")
 
 
+SHAPES = 256
+"""The sets of shapes that a record class remembers to fit together."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """The columns of a record in declared order, and the row dim that they share (None for a record of metrics).
@@ -43,6 +47,7 @@ class Schema:
     fields: Mapping[str, FieldSpec]
     row: Size | None
     spare: frozenset[str] = frozenset()
+    shapes: set[tuple[Any, ...]] = field(default_factory=set, compare=False)  # of columns that fitted together
 
 
 @runtime_checkable
@@ -337,7 +342,21 @@ def _ragged(value: Any, spec: ColumnSpec, where: str) -> Jagged:
 
 
 def _check_shapes(batch: Batch) -> None:
-    """Every dim has one size within a record; dims of compound expressions are solved for where that is linear."""
+    """Every dim has one size within a record; a step makes records of the same shapes over and over."""
+    known, columns = schema(type(batch)).shapes, batch.__hf_columns__.values()
+    shapes = tuple(None if v is None else tuple(v.shape) if hasattr(v, "shape") else _rows(v) for v in columns)
+    if shapes not in known:
+        _fit_together(batch)
+        if len(known) < SHAPES:
+            known.add(shapes)
+
+
+def _rows(value: Any) -> int | None:
+    return len(value) if isinstance(value, list) else None
+
+
+def _fit_together(batch: Batch) -> None:
+    """Dims of compound expressions are solved for where that is linear."""
     pending = [
         (name, i, dim, len(batch.__hf_columns__[name]) if i == 0 else int(batch.__hf_columns__[name].shape[i]))
         for name, spec in schema(type(batch)).fields.items()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from random import Random
 from typing import Any
+from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -64,6 +66,17 @@ def test_no_switch_changes_a_value(program: Program, optimize: Optimize) -> None
     with plan.launch() as running:
         for seed in range(2):
             agrees(program, running, program.rows, seed)
+
+
+@settings(many, max_examples=60)
+@given(programs(), st.randoms(use_true_random=False))
+def test_what_a_run_learns_changes_no_value(program: Program, random: Random) -> None:
+    plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})
+    with plan.launch() as running:
+        for seed in range(3):
+            brief = frozenset(step.node for step in plan.steps if random.random() < 0.5)
+            with mock.patch.object(Running, "_brief", lambda _, brief=brief: brief):
+                agrees(program, running, program.rows, seed)
 
 
 @settings(many, max_examples=40)
