@@ -1,0 +1,157 @@
+"""The chain as an expert writes it in Ray: no payload through the driver, no copy on reading, nothing moved in vain.
+
+``Resident`` keeps every column in the process that made it. What the other pool reads is one object a rank; consecutive
+calls on one pool are one task: 4 tasks and 2 objects a rank in a step. To write it, one has to know the whole graph.
+``CallByCall`` is ordinary good Ray code, in which each role is a call and each column a reference.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+
+from benchmarks.dataplane.columns import MAKES, ON_ACTOR, Chain, bodies
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def arrays(columns: Mapping[str, torch.Tensor], names: Sequence[str]) -> Arrays:
+    """As NumPy arrays, which Ray writes to its store in one copy and reads in none."""
+    return {name: columns[name].numpy() for name in names}
+
+
+def tensors(columns: Arrays) -> dict[str, torch.Tensor]:
+    """Back, without a copy."""
+    return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+
+class Process:
+    """One process of either program."""
+
+    def __init__(self, chains: Mapping[str, Chain], touch: bool) -> None:
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        self._chains = chains
+        self._bodies = {name: bodies(chain, touch) for name, chain in chains.items()}
+        self._columns: dict[str, Any] = {}
+
+    def up(self) -> int:
+        """It runs."""
+        return 0
+
+    def generate(self, chain: str, prompts: Arrays) -> Arrays:
+        """Rollout and reference; gives what the critic's processes read."""
+        body = self._bodies[chain]
+        self._columns = body["generate"](tensors(prompts))
+        self._columns = self._columns | body["reference"](self._columns)
+        return arrays(self._columns, self._chains[chain].crossing())
+
+    def judge(self, chain: str, rollout: Arrays) -> Arrays:
+        """Values, rewards, advantages; gives what the actor's processes read."""
+        self._columns = dict(tensors(rollout))
+        for role in ("estimate", "score", "advantage"):
+            self._columns |= self._bodies[chain][role](self._columns)
+        return arrays(self._columns, ["advantages"])
+
+    def update_critic(self, chain: str) -> int:
+        """The critic's update, on what is here."""
+        columns, self._columns = self._columns, {}
+        return int(self._bodies[chain]["update_critic"](columns)["digest"])
+
+    def update_actor(self, chain: str, advantages: Arrays) -> int:
+        """The actor's update, on what is here and the advantages."""
+        columns, self._columns = self._columns | tensors(advantages), {}
+        return int(self._bodies[chain]["update_actor"](columns)["digest"])
+
+    def all_roles(self, chain: str, prompts: Arrays) -> tuple[int, int]:
+        """The whole step, where all roles live here."""
+        body, columns = self._bodies[chain], dict(tensors(prompts))
+        for role in ("generate", "reference", "estimate", "score", "advantage"):
+            columns |= body[role](columns)
+        return body["update_critic"](columns)["digest"], body["update_actor"](columns)["digest"]
+
+    def call(self, chain: str, role: str, *columns: np.ndarray[Any, Any]) -> Any:
+        """One role; a value for each column that it makes."""
+        names = self._chains[chain].reads[role]
+        made = self._bodies[chain][role](tensors(dict(zip(names, columns, strict=True))))
+        found = [value if isinstance(value, int) else value.numpy() for value in made.values()]
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+class Pools:
+    """The processes of both programs."""
+
+    def __init__(self, chains: Mapping[str, Chain], ranks: int, touch: bool = False) -> None:
+        actor: Any = ray.remote(Process)  # handles of methods have no types
+        slot = actor.options(num_cpus=0.01)
+        self.actor, self.critic = ([slot.remote(chains, touch) for _ in range(ranks)] for _ in range(2))
+        self.chains, self.ranks = chains, ranks
+        ray.get([process.up.remote() for process in self.actor + self.critic])
+
+    def close(self) -> None:
+        """End them."""
+        for process in self.actor + self.critic:
+            ray.kill(process)
+
+
+def shards(batch: torch.Tensor, ranks: int) -> list[np.ndarray[Any, Any]]:
+    """The prompts of every rank."""
+    return [shard.numpy() for shard in batch.chunk(ranks)]
+
+
+def total(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The sums of the digests of the ranks."""
+    return sum(critic for critic, _ in pairs), sum(actor for _, actor in pairs)
+
+
+class Resident:
+    """Columns stay where they were made."""
+
+    def __init__(self, pools: Pools, chain: str, colocated: bool = False) -> None:
+        self._pools, self._chain, self._colocated = pools, chain, colocated
+
+    def prepare(self, batch: torch.Tensor) -> list[Arrays]:
+        """The batch as ``step`` takes it."""
+        return [{"prompts": shard} for shard in shards(batch, self._pools.ranks)]
+
+    def step(self, given: Sequence[Arrays]) -> tuple[int, int]:
+        """One step: the two digests."""
+        chain, actors, critics = self._chain, self._pools.actor, self._pools.critic
+        if self._colocated:
+            tasks = [actor.all_roles.remote(chain, prompts) for actor, prompts in zip(actors, given, strict=True)]
+            return total(ray.get(tasks))
+        updates = []
+        for actor, critic, prompts in zip(actors, critics, given, strict=True):
+            advantages = critic.judge.remote(chain, actor.generate.remote(chain, prompts))
+            updates += [critic.update_critic.remote(chain), actor.update_actor.remote(chain, advantages)]
+        digests = ray.get(updates)
+        return sum(digests[::2]), sum(digests[1::2])
+
+
+class CallByCall:
+    """A call a role, a reference a column."""
+
+    def __init__(self, pools: Pools, chain: str) -> None:
+        self._pools, self._chain = pools, chain
+
+    def prepare(self, batch: torch.Tensor) -> list[np.ndarray[Any, Any]]:
+        """The batch as ``step`` takes it."""
+        return shards(batch, self._pools.ranks)
+
+    def step(self, given: Sequence[np.ndarray[Any, Any]]) -> tuple[int, int]:
+        """One step: the two digests."""
+        chain = self._pools.chains[self._chain]
+        columns: list[dict[str, Any]] = [{"prompts": shard} for shard in given]
+        for role in MAKES:
+            processes = self._pools.actor if role in ON_ACTOR else self._pools.critic
+            names = chain.makes(role) or (role,)
+            for process, here in zip(processes, columns, strict=True):
+                method = process.call.options(num_returns=len(names))
+                made = method.remote(self._chain, role, *(here[name] for name in chain.reads[role]))
+                here.update(zip(names, made if len(names) > 1 else [made], strict=True))
+        updates = ray.get([here[role] for here in columns for role in ("update_critic", "update_actor")])
+        return sum(updates[::2]), sum(updates[1::2])

@@ -1,0 +1,250 @@
+"""The six-call PPO chain: what its data plane costs, with hfdsl and with others, in one run and in turn.
+
+``python -m benchmarks.dataplane.chain --mib 4 64 256``. What is measured, and how, is in ``benchmarks/README.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol, Self
+
+import torch
+
+from benchmarks.dataplane import measure, ppo, ppo_narrow
+from benchmarks.dataplane.columns import NARROW, PROMPT, RESPONSE, ROW_BYTES, WIDE, Chain, expected, prompts
+from benchmarks.dataplane.floor import Floor
+from benchmarks.dataplane.measure import MIB, Serialised, Summary
+
+
+class Path(Protocol):
+    """A way to run the chain."""
+
+    def prepare(self, batch: Any) -> Any:
+        """The batch as ``step`` takes it; outside of its time."""
+        ...
+
+    def step(self, given: Any) -> tuple[int, int]:
+        """One step: the digests of the critic's and the actor's updates."""
+        ...
+
+
+class OnHfdsl:
+    """The chain as an hfdsl program."""
+
+    def __init__(self, program: Any, rows: int, ranks: int, colocated: bool, touch: bool) -> None:
+        self._program = program
+        dims = {program.B: rows, program.P: PROMPT, program.R: RESPONSE}
+        plan = program.ppo.compile(program.deployment(ranks, colocated, touch), dims=dims)
+        self._running = plan.launch("ray")
+
+    def prepare(self, batch: Any) -> Any:
+        """The batch as ``step`` takes it."""
+        return self._program.Prompts(prompts=batch)
+
+    def step(self, given: Any) -> tuple[int, int]:
+        """One step: the two digests."""
+        critic, actor = self._running.step(given)
+        return critic.digest.value, actor.digest.value
+
+    def close(self) -> None:
+        """End the processes."""
+        self._running.close()
+
+
+@dataclass(frozen=True)
+class Named:
+    """A path, its name, its chain; ``peer`` is its name as a column of ratios."""
+
+    name: str
+    path: Path
+    chain: Chain = WIDE
+    peer: str = ""
+
+
+SPLIT, TOGETHER = "split pools", "all roles colocated"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A batch size, with the processes of its floor: they are forked before Ray starts and torch has threads."""
+
+    rows: int
+    ranks: int
+    touch: bool
+    floors: Mapping[str, Floor]
+
+    @classmethod
+    def of(cls, mib: float, ranks: int, touch: bool, peers: Sequence[str]) -> Self:
+        """The nearest size that splits evenly."""
+        rows = max(1, round(mib * MIB / ROW_BYTES / ranks)) * ranks
+        kinds = {"wide": (WIDE, False), "narrow": (NARROW, False), "together": (WIDE, True)} if "floor" in peers else {}
+        floors = {kind: Floor(chain, rows, ranks, together, touch) for kind, (chain, together) in kinds.items()}
+        return cls(rows, ranks, touch, floors)
+
+
+@contextmanager
+def paths(size: Size, peers: Sequence[str], store_mib: int) -> Iterator[dict[str, list[Named]]]:
+    """All ways to run the chain, ready."""
+    rows, ranks, touch, floors = size.rows, size.ranks, size.touch, size.floors
+    found: dict[str, list[Named]] = {SPLIT: [], TOGETHER: []}
+    with ExitStack() as stack:
+        for floor in floors.values():
+            stack.callback(floor.close)
+
+        def kept(path: Any) -> Any:
+            stack.callback(path.close)
+            return path
+
+        stack.enter_context(measure.cluster(store_mib))
+        if "verl" in peers:
+            from benchmarks.dataplane import with_verl
+
+            verl = kept(with_verl.Pools(ranks, touch))
+            found[SPLIT] += [
+                Named("verl, TensorDict", with_verl.OnTensorDict(verl), peer="verl"),
+                Named("verl, DataProto", with_verl.OnProto(verl, tuned=False)),
+                Named("verl, tuned by hand", with_verl.OnProto(verl, tuned=True), peer="tuned"),
+            ]
+            found[TOGETHER].append(Named("verl, TensorDict", with_verl.OnTensorDict(verl, True), peer="verl"))
+            if "queue" in peers:
+                found[SPLIT].insert(2, Named("verl, TransferQueue", kept(with_verl.OnQueue(verl))))
+        if "hand" in peers:
+            from benchmarks.dataplane import by_hand
+
+            pools = kept(by_hand.Pools({"wide": WIDE, "narrow": NARROW}, ranks, touch))
+            found[SPLIT] += [
+                Named("Ray by hand, call by call", by_hand.CallByCall(pools, "wide")),
+                Named("Ray by hand, call by call, narrow", by_hand.CallByCall(pools, "narrow"), NARROW),
+                Named("Ray by hand, resident", by_hand.Resident(pools, "wide"), peer="resident"),
+                Named("Ray by hand, resident, narrow", by_hand.Resident(pools, "narrow"), NARROW, "resident narrow"),
+            ]
+            together = by_hand.Resident(pools, "wide", colocated=True)
+            found[TOGETHER].append(Named("Ray by hand, resident", together, peer="resident"))
+        if "hfdsl" in peers:
+            found[SPLIT] += [
+                Named("**hfdsl**", kept(OnHfdsl(ppo, rows, ranks, False, touch))),
+                Named("**hfdsl, narrow dtypes**", kept(OnHfdsl(ppo_narrow, rows, ranks, False, touch)), NARROW),
+            ]
+            found[TOGETHER].append(Named("**hfdsl**", kept(OnHfdsl(ppo, rows, ranks, True, touch))))
+        if floors:
+            found[SPLIT] += [
+                Named("shared memory, no Ray", floors["wide"], peer="floor"),
+                Named("shared memory, no Ray, narrow", floors["narrow"], NARROW, "floor narrow"),
+            ]
+            found[TOGETHER].append(Named("shared memory, no Ray", floors["together"], peer="floor"))
+        yield found
+
+
+def check(named: Named, rows: int) -> None:
+    """Hold a path to what the chain computes, twice with new prompts: every column came to every reader."""
+    for number in (101, 102):
+        batch = prompts(rows, number)
+        digests, right = named.path.step(named.path.prepare(batch)), expected(named.chain, batch)
+        assert digests == right, f"{named.name}: {digests} instead of {right}"
+
+
+def measured(
+    group: Sequence[Named], rows: int, arguments: argparse.Namespace, serialised: Serialised
+) -> dict[str, Summary]:
+    """The cost of every path of a group, in turn."""
+    batch = prompts(rows, 1)
+    given = {named.name: named.path.prepare(batch) for named in group}
+    by_name = {named.name: named for named in group}
+
+    def step(name: str) -> Callable[[], object]:
+        return lambda: by_name[name].path.step(given[name])
+
+    def enter(name: str) -> None:
+        getattr(by_name[name].path, "enter", lambda: None)()
+
+    for named in group:
+        enter(named.name)
+        check(named, rows)
+    steps = {name: step(name) for name in by_name}
+    forked = [pid for named in group if isinstance(named.path, Floor) for pid in named.path.pids]
+    workers = [*measure.processes(), *forked]
+    measure.interleaved(steps, arguments.warm, workers, serialised, enter)
+    costs = measure.interleaved(steps, arguments.times, workers, serialised, enter)
+    watch = measure.MemoryWatch()
+    peaks: dict[str, float] = {}
+    try:
+        for _ in range(arguments.watched):
+            for name, make in steps.items():
+                enter(name)
+                peaks[name] = max(peaks.get(name, 0.0), watch.peak(make))
+    finally:
+        watch.close()
+    return {name: Summary.of(costs[name], peaks.get(name, 0.0)) for name in steps}
+
+
+HEAD = ("ms", "best", "driver CPU ms", "workers CPU ms", "driver MiB out", "in", "loopback MiB", "driver peak MiB")
+
+
+def report(group: Sequence[Named], found: Mapping[str, Summary]) -> str:
+    """A table of one group: costs, and each path's wall time beside that of its peers."""
+    peers = {named.peer: found[named.name].wall for named in group if named.peer}
+    shown = [peer for peer in ("verl", "tuned", "resident", "floor") if peer in peers]
+    rows = []
+    for named in group:
+        one = found[named.name]
+        narrow = named.chain is NARROW
+        cells = [measure.number(value) for value in (one.wall, one.best, one.driver_cpu, one.workers_cpu)]
+        cells += [measure.number(value / MIB, 2) for value in (one.sent, one.received, one.loopback)]
+        cells.append(measure.number(max(0.0, one.memory), 2))
+        for peer in shown:
+            wall = peers.get(f"{peer} narrow", peers[peer]) if narrow else peers[peer]
+            below = peer in ("verl", "tuned")
+            cells.append(measure.number(wall / one.wall if below else one.wall / wall, 2) + "×")
+        rows.append((named.name, *cells))
+    titles = {"verl": "verl / it", "tuned": "tuned / it", "resident": "it / resident", "floor": "it / floor"}
+    return measure.markdown(["", *HEAD, *(titles[peer] for peer in shown)], rows)
+
+
+PEERS = ("verl", "queue", "hand", "hfdsl", "floor")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.dataplane.chain", description="What the data plane costs.")
+    parser.add_argument("--mib", type=float, nargs="+", default=[4, 64, 256], help="sizes of the batch (4 64 256)")
+    parser.add_argument("--ranks", type=int, default=4, help="workers a pool (4)")
+    parser.add_argument("--times", type=int, default=10, help="measured rounds (10)")
+    parser.add_argument("--warm", type=int, default=3, help="rounds before those (3)")
+    parser.add_argument("--watched", type=int, default=2, help="rounds after those, in which memory is watched (2)")
+    parser.add_argument("--paths", nargs="+", choices=PEERS, default=PEERS, help="whose paths (all)")
+    parser.add_argument("--store", type=int, default=4096, metavar="MIB", help="Ray's object store (4096)")
+    parser.add_argument("--touch", action="store_true", help="bodies read a value of every page of their inputs")
+    parser.add_argument("--json", action="store_true", help="one object instead of tables")
+    arguments = parser.parse_args(argv)
+    peers = list(arguments.paths)
+    missing = [name for name in ("verl", "tensordict", "transfer_queue") if find_spec(name) is None]
+    if missing and "verl" in peers:
+        peers.remove("verl")
+    torch.set_num_threads(1)  # as in Ray's workers: what the driver computes, it computes in one thread
+    sizes = [Size.of(mib, arguments.ranks, arguments.touch, peers) for mib in arguments.mib]
+    serialised = measure.Serialised().install()
+    everything = []
+    for size in sizes:
+        mib = size.rows * ROW_BYTES / MIB
+        with paths(size, peers, arguments.store) as groups:
+            for kind, group in groups.items():
+                found = measured(group, size.rows, arguments, serialised)
+                everything.append({"mib": mib, "kind": kind, "paths": {n: asdict(s) for n, s in found.items()}})
+                if not arguments.json:
+                    print(f"\n{mib:g} MiB, {kind}, {arguments.ranks} workers a pool\n")
+                    print(report(group, found), flush=True)
+    if arguments.json:
+        print(json.dumps({"machine": measure.machine(), "groups": everything}))
+        return
+    print(f"\n{measure.machine()}; medians of {arguments.times}")
+    if missing and "verl" in arguments.paths:
+        print(f"without verl's rows: {', '.join(missing)} cannot be imported; see benchmarks/README.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The chain as an hfdsl program."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import hfdsl as hf
+from benchmarks.dataplane.columns import WIDE, Body
+from hfdsl import Add, Dispatch, f32, i64, register
+
+
+class B(hf.Dim):
+    """Rows: one prompt and its response."""
+
+
+class P(hf.Dim):
+    """Prompt tokens."""
+
+
+class R(hf.Dim):
+    """Response tokens."""
+
+
+T = Add[P, R]
+
+
+class Prompts(hf.Batch):
+    prompts: i64[B, P]
+
+
+class Tokens(hf.Batch):
+    input_ids: i64[B, T]
+    attention_mask: i64[B, T]
+    responses: i64[B, R]
+
+
+class Sequences(Tokens):
+    position_ids: i64[B, T]
+
+
+class Trained(Sequences):
+    response_mask: i64[B, R]
+
+
+class Rollout(Trained):
+    old_log_probs: f32[B, R]
+
+
+class Reference(hf.Batch):
+    ref_log_probs: f32[B, R]
+
+
+class Values(hf.Batch):
+    values: f32[B, R]
+
+
+class Scores(hf.Batch):
+    token_level_scores: f32[B, R]
+
+
+class Estimates(hf.Batch):
+    advantages: f32[B, R]
+    returns: f32[B, R]
+
+
+class Digest(hf.Batch):
+    digest: hf.Metric[int, Literal["sum"]]
+
+
+class Actor(hf.Worker):
+    def __init__(self, touch: bool = False) -> None:
+        self._generate, self._update = Body(WIDE, "generate", touch), Body(WIDE, "update_actor", touch)
+
+    @register(Dispatch.DP_PROTO)
+    def generate(self, prompts: Prompts) -> Rollout:
+        return Rollout(**self._generate({"prompts": prompts.prompts.tensor}))
+
+    @register(Dispatch.DP_PROTO)
+    def update(self, rollout: Rollout, reference: Reference, advantages: f32[B, R]) -> Digest:
+        return Digest(
+            **self._update(
+                {
+                    "input_ids": rollout.input_ids.tensor,
+                    "attention_mask": rollout.attention_mask.tensor,
+                    "position_ids": rollout.position_ids.tensor,
+                    "responses": rollout.responses.tensor,
+                    "response_mask": rollout.response_mask.tensor,
+                    "old_log_probs": rollout.old_log_probs.tensor,
+                    "ref_log_probs": reference.ref_log_probs.tensor,
+                    "advantages": advantages.tensor,
+                }
+            )
+        )
+
+
+class ReferencePolicy(hf.Worker):
+    def __init__(self, touch: bool = False) -> None:
+        self._body = Body(WIDE, "reference", touch)
+
+    @register(Dispatch.DP_PROTO)
+    def log_probs(self, sequences: Sequences) -> Reference:
+        return Reference(
+            **self._body(
+                {
+                    "input_ids": sequences.input_ids.tensor,
+                    "attention_mask": sequences.attention_mask.tensor,
+                    "position_ids": sequences.position_ids.tensor,
+                    "responses": sequences.responses.tensor,
+                }
+            )
+        )
+
+
+class Critic(hf.Worker):
+    def __init__(self, touch: bool = False) -> None:
+        self._estimate, self._update = Body(WIDE, "estimate", touch), Body(WIDE, "update_critic", touch)
+
+    @register(Dispatch.DP_PROTO)
+    def estimate(self, sequences: Sequences) -> Values:
+        return Values(
+            **self._estimate(
+                {
+                    "input_ids": sequences.input_ids.tensor,
+                    "attention_mask": sequences.attention_mask.tensor,
+                    "position_ids": sequences.position_ids.tensor,
+                    "responses": sequences.responses.tensor,
+                }
+            )
+        )
+
+    @register(Dispatch.DP_PROTO)
+    def update(self, rollout: Trained, values: Values, returns: f32[B, R]) -> Digest:
+        return Digest(
+            **self._update(
+                {
+                    "input_ids": rollout.input_ids.tensor,
+                    "attention_mask": rollout.attention_mask.tensor,
+                    "position_ids": rollout.position_ids.tensor,
+                    "responses": rollout.responses.tensor,
+                    "response_mask": rollout.response_mask.tensor,
+                    "values": values.values.tensor,
+                    "returns": returns.tensor,
+                }
+            )
+        )
+
+
+class Reward(hf.Worker):
+    def __init__(self, touch: bool = False) -> None:
+        self._body = Body(WIDE, "score", touch)
+
+    @register(Dispatch.DP_PROTO)
+    def score(self, tokens: Tokens) -> Scores:
+        return Scores(
+            **self._body(
+                {
+                    "input_ids": tokens.input_ids.tensor,
+                    "attention_mask": tokens.attention_mask.tensor,
+                    "responses": tokens.responses.tensor,
+                }
+            )
+        )
+
+
+_advantage = Body(WIDE, "advantage")
+
+
+@hf.function
+def advantage(values: Values, scores: Scores, response_mask: i64[B, R]) -> Estimates:
+    return Estimates(
+        **_advantage(
+            {
+                "values": values.values.tensor,
+                "token_level_scores": scores.token_level_scores.tensor,
+                "response_mask": response_mask.tensor,
+            }
+        )
+    )
+
+
+@hf.dataflow
+def ppo(
+    prompts: Prompts, actor: Actor, reference: ReferencePolicy, critic: Critic, reward: Reward
+) -> tuple[Digest, Digest]:
+    rollout = actor.generate(prompts)
+    log_probs = reference.log_probs(rollout)
+    values = critic.estimate(rollout)
+    scores = reward.score(rollout)
+    estimates = advantage(values, scores, rollout.response_mask)
+    return critic.update(rollout, values, estimates.returns), actor.update(rollout, log_probs, estimates.advantages)
+
+
+def deployment(ranks: int, colocated: bool, touch: bool = False) -> hf.Deployment:
+    """Actor and reference on one pool, critic and reward on another; or all on one."""
+    first = hf.ResourcePool([ranks], use_gpu=False, name="actor")
+    second = first if colocated else hf.ResourcePool([ranks], use_gpu=False, name="critic")
+    return hf.Deployment(
+        actor=hf.place(Actor, touch, pool=first),
+        reference=hf.place(ReferencePolicy, touch, pool=first),
+        critic=hf.place(Critic, touch, pool=second),
+        reward=hf.place(Reward, touch, pool=second),
+    )
