@@ -15,7 +15,7 @@ import numpy as np
 import ray
 import torch
 
-from benchmarks.dataplane.columns import MAKES, ON_ACTOR, Chain, bodies
+from benchmarks.dataplane.columns import CHAINS, MAKES, ON_ACTOR, Chain, bodies
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -33,10 +33,9 @@ def tensors(columns: Arrays) -> dict[str, torch.Tensor]:
 class Process:
     """One process of either program."""
 
-    def __init__(self, chains: Mapping[str, Chain], touch: bool) -> None:
+    def __init__(self, chains: Sequence[str], touch: bool) -> None:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        self._chains = chains
-        self._bodies = {name: bodies(chain, touch) for name, chain in chains.items()}
+        self._bodies = {name: bodies(CHAINS[name], touch) for name in chains}
         self._columns: dict[str, Any] = {}
 
     def up(self) -> int:
@@ -48,7 +47,7 @@ class Process:
         body = self._bodies[chain]
         self._columns = body["generate"](tensors(prompts))
         self._columns = self._columns | body["reference"](self._columns)
-        return arrays(self._columns, self._chains[chain].crossing())
+        return arrays(self._columns, CHAINS[chain].crossing())
 
     def judge(self, chain: str, rollout: Arrays) -> Arrays:
         """Values, rewards, advantages; gives what the actor's processes read."""
@@ -76,7 +75,7 @@ class Process:
 
     def call(self, chain: str, role: str, *columns: np.ndarray[Any, Any]) -> Any:
         """One role; a value for each column that it makes."""
-        names = self._chains[chain].reads[role]
+        names = CHAINS[chain].reads[role]
         made = self._bodies[chain][role](tensors(dict(zip(names, columns, strict=True))))
         found = [value if isinstance(value, int) else value.numpy() for value in made.values()]
         return found[0] if len(found) == 1 else tuple(found)
@@ -85,16 +84,18 @@ class Process:
 class Pools:
     """The processes of both programs."""
 
-    def __init__(self, chains: Mapping[str, Chain], ranks: int, touch: bool = False) -> None:
+    def __init__(self, chains: Sequence[Chain], ranks: int, colocated: bool, touch: bool = False) -> None:
         actor: Any = ray.remote(Process)  # handles of methods have no types
         slot = actor.options(num_cpus=0.01)
-        self.actor, self.critic = ([slot.remote(chains, touch) for _ in range(ranks)] for _ in range(2))
-        self.chains, self.ranks = chains, ranks
+        names = [chain.name for chain in chains]
+        self.actor = [slot.remote(names, touch) for _ in range(ranks)]
+        self.critic = self.actor if colocated else [slot.remote(names, touch) for _ in range(ranks)]
+        self.ranks, self.colocated = ranks, colocated
         ray.get([process.up.remote() for process in self.actor + self.critic])
 
     def close(self) -> None:
         """End them."""
-        for process in self.actor + self.critic:
+        for process in {*self.actor, *self.critic}:
             ray.kill(process)
 
 
@@ -111,8 +112,8 @@ def total(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
 class Resident:
     """Columns stay where they were made."""
 
-    def __init__(self, pools: Pools, chain: str, colocated: bool = False) -> None:
-        self._pools, self._chain, self._colocated = pools, chain, colocated
+    def __init__(self, pools: Pools, chain: Chain) -> None:
+        self._pools, self._chain = pools, chain.name
 
     def prepare(self, batch: torch.Tensor) -> list[Arrays]:
         """The batch as ``step`` takes it."""
@@ -121,7 +122,7 @@ class Resident:
     def step(self, given: Sequence[Arrays]) -> tuple[int, int]:
         """One step: the two digests."""
         chain, actors, critics = self._chain, self._pools.actor, self._pools.critic
-        if self._colocated:
+        if self._pools.colocated:
             tasks = [actor.all_roles.remote(chain, prompts) for actor, prompts in zip(actors, given, strict=True)]
             return total(ray.get(tasks))
         updates = []
@@ -135,7 +136,7 @@ class Resident:
 class CallByCall:
     """A call a role, a reference a column."""
 
-    def __init__(self, pools: Pools, chain: str) -> None:
+    def __init__(self, pools: Pools, chain: Chain) -> None:
         self._pools, self._chain = pools, chain
 
     def prepare(self, batch: torch.Tensor) -> list[np.ndarray[Any, Any]]:
@@ -144,14 +145,14 @@ class CallByCall:
 
     def step(self, given: Sequence[np.ndarray[Any, Any]]) -> tuple[int, int]:
         """One step: the two digests."""
-        chain = self._pools.chains[self._chain]
+        chain = self._chain
         columns: list[dict[str, Any]] = [{"prompts": shard} for shard in given]
         for role in MAKES:
             processes = self._pools.actor if role in ON_ACTOR else self._pools.critic
             names = chain.makes(role) or (role,)
             for process, here in zip(processes, columns, strict=True):
                 method = process.call.options(num_returns=len(names))
-                made = method.remote(self._chain, role, *(here[name] for name in chain.reads[role]))
+                made = method.remote(chain.name, role, *(here[name] for name in chain.reads[role]))
                 here.update(zip(names, made if len(names) > 1 else [made], strict=True))
         updates = ray.get([here[role] for here in columns for role in ("update_critic", "update_actor")])
         return sum(updates[::2]), sum(updates[1::2])

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 
 from benchmarks.dataplane import measure, ppo, ppo_narrow
-from benchmarks.dataplane.columns import NARROW, PROMPT, RESPONSE, ROW_BYTES, WIDE, Chain, expected, prompts
+from benchmarks.dataplane.columns import NARROW, ROW_BYTES, WIDE, Chain, expected, prompts
 from benchmarks.dataplane.floor import Floor
 from benchmarks.dataplane.measure import MIB, Serialised, Summary
 
@@ -36,11 +36,11 @@ class Path(Protocol):
 class OnHfdsl:
     """The chain as an hfdsl program."""
 
-    def __init__(self, program: Any, rows: int, ranks: int, colocated: bool, touch: bool) -> None:
+    def __init__(self, program: Any, chain: Chain, size: Size) -> None:
         self._program = program
-        dims = {program.B: rows, program.P: PROMPT, program.R: RESPONSE}
-        plan = program.ppo.compile(program.deployment(ranks, colocated, touch), dims=dims)
-        self._running = plan.launch("ray")
+        dims = {program.B: size.rows, program.P: chain.prompt, program.R: chain.response}
+        deployment = program.deployment(size.ranks, size.colocated, chain.name, size.touch)
+        self._running = program.ppo.compile(deployment, dims=dims).launch("ray")
 
     def prepare(self, batch: Any) -> Any:
         """The batch as ``step`` takes it."""
@@ -62,89 +62,85 @@ class Named:
 
     name: str
     path: Path
-    chain: Chain = WIDE
+    chain: Chain
     peer: str = ""
-
-
-SPLIT, TOGETHER = "split pools", "all roles colocated"
 
 
 @dataclass(frozen=True)
 class Size:
-    """A batch size, with the processes of its floor: they are forked before Ray starts and torch has threads."""
+    """A chain, its batch and its pools: two of ``ranks`` processes, or one where all roles are colocated."""
 
+    chain: Chain
     rows: int
     ranks: int
-    touch: bool
-    floors: Mapping[str, Floor]
+    colocated: bool
+    touch: bool = False
 
-    @classmethod
-    def of(cls, mib: float, ranks: int, touch: bool, peers: Sequence[str]) -> Self:
-        """The nearest size that splits evenly."""
-        rows = max(1, round(mib * MIB / ROW_BYTES / ranks)) * ranks
-        kinds = {"wide": (WIDE, False), "narrow": (NARROW, False), "together": (WIDE, True)} if "floor" in peers else {}
-        floors = {kind: Floor(chain, rows, ranks, together, touch) for kind, (chain, together) in kinds.items()}
-        return cls(rows, ranks, touch, floors)
+    @property
+    def chains(self) -> tuple[Chain, ...]:
+        """The chain, and the narrow one beside the wide one on split pools."""
+        return (WIDE, NARROW) if self.chain is WIDE and not self.colocated else (self.chain,)
+
+    def floors(self) -> dict[Chain, Floor]:
+        """The processes without Ray: to be forked before Ray starts and torch has threads."""
+        return {c: Floor(c, self.rows, self.ranks, self.colocated, self.touch) for c in self.chains}
 
 
 @contextmanager
-def paths(size: Size, peers: Sequence[str], store_mib: int) -> Iterator[dict[str, list[Named]]]:
+def paths(
+    size: Size, peers: Sequence[str], store_mib: int, floors: Mapping[Chain, Floor] | None = None
+) -> Iterator[list[Named]]:
     """All ways to run the chain, ready."""
-    rows, ranks, touch, floors = size.rows, size.ranks, size.touch, size.floors
-    found: dict[str, list[Named]] = {SPLIT: [], TOGETHER: []}
+    found: list[Named] = []
+
+    def name(text: str, chain: Chain) -> str:
+        return f"{text}, narrow" if chain is NARROW else text
+
+    def peer(text: str, chain: Chain) -> str:
+        return f"{text} narrow" if chain is NARROW else text
+
     with ExitStack() as stack:
-        for floor in floors.values():
-            stack.callback(floor.close)
 
         def kept(path: Any) -> Any:
             stack.callback(path.close)
             return path
 
+        for chain, floor in (floors or {}).items():
+            found.append(Named(name("shared memory, no Ray", chain), kept(floor), chain, peer("floor", chain)))
         stack.enter_context(measure.cluster(store_mib))
         if "verl" in peers:
             from benchmarks.dataplane import with_verl
 
-            verl = kept(with_verl.Pools(ranks, touch))
-            found[SPLIT] += [
-                Named("verl, TensorDict", with_verl.OnTensorDict(verl), peer="verl"),
-                Named("verl, DataProto", with_verl.OnProto(verl, tuned=False)),
-                Named("verl, tuned by hand", with_verl.OnProto(verl, tuned=True), peer="tuned"),
+            verl = kept(with_verl.Pools(size.chain, size.ranks, size.colocated, size.touch))
+            found += [
+                Named("verl, TensorDict", with_verl.OnTensorDict(verl), size.chain, "verl"),
+                Named("verl, DataProto", with_verl.OnProto(verl, tuned=False), size.chain),
+                Named("verl, tuned by hand", with_verl.OnProto(verl, tuned=True), size.chain, "tuned"),
             ]
-            found[TOGETHER].append(Named("verl, TensorDict", with_verl.OnTensorDict(verl, True), peer="verl"))
             if "queue" in peers:
-                found[SPLIT].insert(2, Named("verl, TransferQueue", kept(with_verl.OnQueue(verl))))
+                found.append(Named("verl, TransferQueue", kept(with_verl.OnQueue(verl)), size.chain))
         if "hand" in peers:
             from benchmarks.dataplane import by_hand
 
-            pools = kept(by_hand.Pools({"wide": WIDE, "narrow": NARROW}, ranks, touch))
-            found[SPLIT] += [
-                Named("Ray by hand, call by call", by_hand.CallByCall(pools, "wide")),
-                Named("Ray by hand, call by call, narrow", by_hand.CallByCall(pools, "narrow"), NARROW),
-                Named("Ray by hand, resident", by_hand.Resident(pools, "wide"), peer="resident"),
-                Named("Ray by hand, resident, narrow", by_hand.Resident(pools, "narrow"), NARROW, "resident narrow"),
-            ]
-            together = by_hand.Resident(pools, "wide", colocated=True)
-            found[TOGETHER].append(Named("Ray by hand, resident", together, peer="resident"))
+            pools = kept(by_hand.Pools(size.chains, size.ranks, size.colocated, size.touch))
+            for chain in size.chains:
+                call_by_call, resident = by_hand.CallByCall(pools, chain), by_hand.Resident(pools, chain)
+                found += [
+                    Named(name("Ray by hand, call by call", chain), call_by_call, chain),
+                    Named(name("Ray by hand, resident", chain), resident, chain, peer("resident", chain)),
+                ]
         if "hfdsl" in peers:
-            found[SPLIT] += [
-                Named("**hfdsl**", kept(OnHfdsl(ppo, rows, ranks, False, touch))),
-                Named("**hfdsl, narrow dtypes**", kept(OnHfdsl(ppo_narrow, rows, ranks, False, touch)), NARROW),
-            ]
-            found[TOGETHER].append(Named("**hfdsl**", kept(OnHfdsl(ppo, rows, ranks, True, touch))))
-        if floors:
-            found[SPLIT] += [
-                Named("shared memory, no Ray", floors["wide"], peer="floor"),
-                Named("shared memory, no Ray, narrow", floors["narrow"], NARROW, "floor narrow"),
-            ]
-            found[TOGETHER].append(Named("shared memory, no Ray", floors["together"], peer="floor"))
+            for chain in size.chains:
+                program = ppo_narrow if chain is NARROW else ppo
+                found.append(Named(name("**hfdsl**", chain), kept(OnHfdsl(program, chain, size)), chain))
         yield found
 
 
 def check(named: Named, rows: int) -> None:
     """Hold a path to what the chain computes, twice with new prompts: every column came to every reader."""
     for number in (101, 102):
-        batch = prompts(rows, number)
-        digests, right = named.path.step(named.path.prepare(batch)), expected(named.chain, batch)
+        digests = named.path.step(named.path.prepare(prompts(rows, number, named.chain)))
+        right = expected(named.chain, rows, number)
         assert digests == right, f"{named.name}: {digests} instead of {right}"
 
 
@@ -152,8 +148,7 @@ def measured(
     group: Sequence[Named], rows: int, arguments: argparse.Namespace, serialised: Serialised
 ) -> dict[str, Summary]:
     """The cost of every path of a group, in turn."""
-    batch = prompts(rows, 1)
-    given = {named.name: named.path.prepare(batch) for named in group}
+    given = {named.name: named.path.prepare(prompts(rows, 1, named.chain)) for named in group}
     by_name = {named.name: named for named in group}
 
     def step(name: str) -> Callable[[], object]:
@@ -205,6 +200,7 @@ def report(group: Sequence[Named], found: Mapping[str, Summary]) -> str:
     return measure.markdown(["", *HEAD, *(titles[peer] for peer in shown)], rows)
 
 
+KINDS = {False: "split", True: "shared"}
 PEERS = ("verl", "queue", "hand", "hfdsl", "floor")
 
 
@@ -213,6 +209,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.dataplane.chain", description="What the data plane costs.")
     parser.add_argument("--mib", type=float, nargs="+", default=[4, 64, 256], help="sizes of the batch (4 64 256)")
     parser.add_argument("--ranks", type=int, default=4, help="workers a pool (4)")
+    parser.add_argument(
+        "--pools", nargs="+", choices=KINDS.values(), default=list(KINDS.values()), help="split, shared"
+    )
     parser.add_argument("--times", type=int, default=10, help="measured rounds (10)")
     parser.add_argument("--warm", type=int, default=3, help="rounds before those (3)")
     parser.add_argument("--watched", type=int, default=2, help="rounds after those, in which memory is watched (2)")
@@ -226,18 +225,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     if missing and "verl" in peers:
         peers.remove("verl")
     torch.set_num_threads(1)  # as in Ray's workers: what the driver computes, it computes in one thread
-    sizes = [Size.of(mib, arguments.ranks, arguments.touch, peers) for mib in arguments.mib]
     serialised = measure.Serialised().install()
+    ranks = arguments.ranks
+    sizes = [
+        Size(WIDE, max(1, round(mib * MIB / ROW_BYTES / ranks)) * ranks, ranks, together, arguments.touch)
+        for mib in arguments.mib
+        for together in KINDS
+        if KINDS[together] in arguments.pools
+    ]
+    floors = [size.floors() if "floor" in peers else {} for size in sizes]
     everything = []
-    for size in sizes:
-        mib = size.rows * ROW_BYTES / MIB
-        with paths(size, peers, arguments.store) as groups:
-            for kind, group in groups.items():
-                found = measured(group, size.rows, arguments, serialised)
-                everything.append({"mib": mib, "kind": kind, "paths": {n: asdict(s) for n, s in found.items()}})
-                if not arguments.json:
-                    print(f"\n{mib:g} MiB, {kind}, {arguments.ranks} workers a pool\n")
-                    print(report(group, found), flush=True)
+    for size, floor in zip(sizes, floors, strict=True):
+        mib, kind = size.rows * ROW_BYTES / MIB, KINDS[size.colocated]
+        with paths(size, peers, arguments.store, floor) as group:
+            found = measured(group, size.rows, arguments, serialised)
+        everything.append({"mib": mib, "pools": kind, "paths": {name: asdict(one) for name, one in found.items()}})
+        if not arguments.json:
+            print(f"\n{mib:g} MiB, {kind} pools, {size.ranks} workers a pool\n\n{report(group, found)}", flush=True)
     if arguments.json:
         print(json.dumps({"machine": measure.machine(), "groups": everything}))
         return

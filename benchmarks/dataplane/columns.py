@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
-PROMPT, RESPONSE = 512, 768
-SEQUENCE = PROMPT + RESPONSE
-ROW_BYTES = 8 * (PROMPT + RESPONSE + 3 * SEQUENCE + RESPONSE) + 4 * 6 * RESPONSE  # 64 KiB
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chain:
     """The columns of one version of the chain: width and dtype of each, and what a role reads."""
 
+    name: str
+    prompt: int
+    response: int
     columns: Mapping[str, tuple[int, torch.dtype]]
     reads: Mapping[str, tuple[str, ...]]
 
@@ -50,41 +50,47 @@ ON_CRITIC = ("estimate", "score", "advantage", "update_critic")
 
 _FLOATS = ("old_log_probs", "ref_log_probs", "values", "token_level_scores", "advantages", "returns")
 _SEQUENCES = ("input_ids", "attention_mask", "position_ids", "responses")
-
-WIDE = Chain(
-    {
-        "prompts": (PROMPT, torch.int64),
-        **dict.fromkeys(_SEQUENCES[:3], (SEQUENCE, torch.int64)),
-        "responses": (RESPONSE, torch.int64),
-        "response_mask": (RESPONSE, torch.int64),
-        **dict.fromkeys(_FLOATS, (RESPONSE, torch.float32)),
-    },
-    {
-        "generate": ("prompts",),
-        "reference": _SEQUENCES,
-        "estimate": _SEQUENCES,
-        "score": ("input_ids", "attention_mask", "responses"),
-        "advantage": ("values", "token_level_scores", "response_mask"),
-        "update_critic": (*_SEQUENCES, "response_mask", "values", "returns"),
-        "update_actor": (*_SEQUENCES, "response_mask", "old_log_probs", "ref_log_probs", "advantages"),
-    },
-)
-# int32 ids, one byte a mask, and no column that its reader can take from another: positions and responses.
+_READS = {
+    "generate": ("prompts",),
+    "reference": _SEQUENCES,
+    "estimate": _SEQUENCES,
+    "score": ("input_ids", "attention_mask", "responses"),
+    "advantage": ("values", "token_level_scores", "response_mask"),
+    "update_critic": (*_SEQUENCES, "response_mask", "values", "returns"),
+    "update_actor": (*_SEQUENCES, "response_mask", "old_log_probs", "ref_log_probs", "advantages"),
+}
 _DERIVED = {"position_ids", "responses"}
-NARROW = Chain(
-    {
-        **{name: kind for name, kind in WIDE.columns.items() if name not in _DERIVED},
-        "input_ids": (SEQUENCE, torch.int32),
-        "attention_mask": (SEQUENCE, torch.uint8),
-        "response_mask": (RESPONSE, torch.uint8),
-    },
-    {role: tuple(name for name in names if name not in _DERIVED) for role, names in WIDE.reads.items()},
-)
 
 
-def prompts(rows: int, number: int) -> torch.Tensor:
+def wide(name: str, prompt: int, response: int) -> Chain:
+    """The chain as trainers have it: int64 ids and masks, positions and responses as columns of their own."""
+    columns = {
+        "prompts": (prompt, torch.int64),
+        **dict.fromkeys(_SEQUENCES[:3], (prompt + response, torch.int64)),
+        "responses": (response, torch.int64),
+        "response_mask": (response, torch.int64),
+        **dict.fromkeys(_FLOATS, (response, torch.float32)),
+    }
+    return Chain(name, prompt, response, columns, _READS)
+
+
+def narrow(name: str, prompt: int, response: int) -> Chain:
+    """With int32 ids, one byte a mask, and no column that its reader can take from another."""
+    columns = {n: kind for n, kind in wide(name, prompt, response).columns.items() if n not in _DERIVED}
+    columns["input_ids"] = (prompt + response, torch.int32)
+    columns["attention_mask"], columns["response_mask"] = (prompt + response, torch.uint8), (response, torch.uint8)
+    reads = {role: tuple(n for n in names if n not in _DERIVED) for role, names in _READS.items()}
+    return Chain(name, prompt, response, columns, reads)
+
+
+WIDE, NARROW, TINY = wide("wide", 512, 768), narrow("narrow", 512, 768), wide("tiny", 2, 2)
+CHAINS = {chain.name: chain for chain in (WIDE, NARROW, TINY)}
+ROW_BYTES = sum(width * dtype.itemsize for width, dtype in WIDE.columns.values())  # 64 KiB
+
+
+def prompts(rows: int, number: int, chain: Chain = WIDE) -> torch.Tensor:
     """A batch of prompts; two numbers make two batches that differ in every row."""
-    ids = (torch.arange(rows)[:, None] * 7 + torch.arange(PROMPT) * number) % 32_000
+    ids = (torch.arange(rows)[:, None] * 7 + torch.arange(chain.prompt) * number) % 32_000
     ids[:, 0] = number
     return ids
 
@@ -109,9 +115,10 @@ def computed(chain: Chain, role: str, columns: Mapping[str, torch.Tensor]) -> di
     return made
 
 
-def expected(chain: Chain, batch: torch.Tensor) -> tuple[int, int]:
-    """The digests of the two updates, computed in one place."""
-    columns: dict[str, Any] = {"prompts": batch}
+@cache
+def expected(chain: Chain, rows: int, number: int) -> tuple[int, int]:
+    """The digests of the two updates for these prompts, computed in one place."""
+    columns: dict[str, Any] = {"prompts": prompts(rows, number, chain)}
     for role in MAKES:
         columns |= {role: result} if "digest" in (result := computed(chain, role, columns)) else result
     return columns["update_critic"]["digest"], columns["update_actor"]["digest"]

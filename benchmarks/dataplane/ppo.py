@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import hfdsl as hf
-from benchmarks.dataplane.columns import WIDE, Body
+from benchmarks.dataplane.columns import CHAINS, TINY, WIDE, Body
 from hfdsl import Add, Dispatch, f32, i64, register
 
 
@@ -68,8 +68,11 @@ class Digest(hf.Batch):
 
 
 class Actor(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._generate, self._update = Body(WIDE, "generate", touch), Body(WIDE, "update_actor", touch)
+    def __init__(self, chain: str = "wide", touch: bool = False) -> None:
+        self._generate, self._update = (
+            Body(CHAINS[chain], "generate", touch),
+            Body(CHAINS[chain], "update_actor", touch),
+        )
 
     @register(Dispatch.DP_PROTO)
     def generate(self, prompts: Prompts) -> Rollout:
@@ -94,8 +97,8 @@ class Actor(hf.Worker):
 
 
 class ReferencePolicy(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._body = Body(WIDE, "reference", touch)
+    def __init__(self, chain: str = "wide", touch: bool = False) -> None:
+        self._body = Body(CHAINS[chain], "reference", touch)
 
     @register(Dispatch.DP_PROTO)
     def log_probs(self, sequences: Sequences) -> Reference:
@@ -112,8 +115,11 @@ class ReferencePolicy(hf.Worker):
 
 
 class Critic(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._estimate, self._update = Body(WIDE, "estimate", touch), Body(WIDE, "update_critic", touch)
+    def __init__(self, chain: str = "wide", touch: bool = False) -> None:
+        self._estimate, self._update = (
+            Body(CHAINS[chain], "estimate", touch),
+            Body(CHAINS[chain], "update_critic", touch),
+        )
 
     @register(Dispatch.DP_PROTO)
     def estimate(self, sequences: Sequences) -> Values:
@@ -146,8 +152,8 @@ class Critic(hf.Worker):
 
 
 class Reward(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._body = Body(WIDE, "score", touch)
+    def __init__(self, chain: str = "wide", touch: bool = False) -> None:
+        self._body = Body(CHAINS[chain], "score", touch)
 
     @register(Dispatch.DP_PROTO)
     def score(self, tokens: Tokens) -> Scores:
@@ -162,13 +168,13 @@ class Reward(hf.Worker):
         )
 
 
-_advantage = Body(WIDE, "advantage")
+_advantage = {chain.response: Body(chain, "advantage") for chain in (WIDE, TINY)}  # a function has no constructor
 
 
 @hf.function
 def advantage(values: Values, scores: Scores, response_mask: i64[B, R]) -> Estimates:
     return Estimates(
-        **_advantage(
+        **_advantage[values.values.tensor.shape[1]](
             {
                 "values": values.values.tensor,
                 "token_level_scores": scores.token_level_scores.tensor,
@@ -190,13 +196,13 @@ def ppo(
     return critic.update(rollout, values, estimates.returns), actor.update(rollout, log_probs, estimates.advantages)
 
 
-def deployment(ranks: int, colocated: bool, touch: bool = False) -> hf.Deployment:
+def deployment(ranks: int, colocated: bool, chain: str = "wide", touch: bool = False) -> hf.Deployment:
     """Actor and reference on one pool, critic and reward on another; or all on one."""
     first = hf.ResourcePool([ranks], use_gpu=False, name="actor")
     second = first if colocated else hf.ResourcePool([ranks], use_gpu=False, name="critic")
     return hf.Deployment(
-        actor=hf.place(Actor, touch, pool=first),
-        reference=hf.place(ReferencePolicy, touch, pool=first),
-        critic=hf.place(Critic, touch, pool=second),
-        reward=hf.place(Reward, touch, pool=second),
+        actor=hf.place(Actor, chain, touch, pool=first),
+        reference=hf.place(ReferencePolicy, chain, touch, pool=first),
+        critic=hf.place(Critic, chain, touch, pool=second),
+        reward=hf.place(Reward, chain, touch, pool=second),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import hfdsl as hf
-from benchmarks.dataplane.columns import NARROW, Body
+from benchmarks.dataplane.columns import CHAINS, NARROW, Body
 from hfdsl import Add, Dispatch, f32, i32, i64, register, u8
 
 
@@ -63,8 +63,11 @@ class Digest(hf.Batch):
 
 
 class Actor(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._generate, self._update = Body(NARROW, "generate", touch), Body(NARROW, "update_actor", touch)
+    def __init__(self, chain: str = "narrow", touch: bool = False) -> None:
+        self._generate, self._update = (
+            Body(CHAINS[chain], "generate", touch),
+            Body(CHAINS[chain], "update_actor", touch),
+        )
 
     @register(Dispatch.DP_PROTO)
     def generate(self, prompts: Prompts) -> Rollout:
@@ -87,8 +90,8 @@ class Actor(hf.Worker):
 
 
 class ReferencePolicy(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._body = Body(NARROW, "reference", touch)
+    def __init__(self, chain: str = "narrow", touch: bool = False) -> None:
+        self._body = Body(CHAINS[chain], "reference", touch)
 
     @register(Dispatch.DP_PROTO)
     def log_probs(self, tokens: Tokens) -> Reference:
@@ -103,8 +106,11 @@ class ReferencePolicy(hf.Worker):
 
 
 class Critic(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._estimate, self._update = Body(NARROW, "estimate", touch), Body(NARROW, "update_critic", touch)
+    def __init__(self, chain: str = "narrow", touch: bool = False) -> None:
+        self._estimate, self._update = (
+            Body(CHAINS[chain], "estimate", touch),
+            Body(CHAINS[chain], "update_critic", touch),
+        )
 
     @register(Dispatch.DP_PROTO)
     def estimate(self, tokens: Tokens) -> Values:
@@ -133,8 +139,8 @@ class Critic(hf.Worker):
 
 
 class Reward(hf.Worker):
-    def __init__(self, touch: bool = False) -> None:
-        self._body = Body(NARROW, "score", touch)
+    def __init__(self, chain: str = "narrow", touch: bool = False) -> None:
+        self._body = Body(CHAINS[chain], "score", touch)
 
     @register(Dispatch.DP_PROTO)
     def score(self, tokens: Tokens) -> Scores:
@@ -176,13 +182,13 @@ def ppo(
     return critic.update(rollout, values, estimates.returns), actor.update(rollout, log_probs, estimates.advantages)
 
 
-def deployment(ranks: int, colocated: bool, touch: bool = False) -> hf.Deployment:
+def deployment(ranks: int, colocated: bool, chain: str = "narrow", touch: bool = False) -> hf.Deployment:
     """Actor and reference on one pool, critic and reward on another; or all on one."""
     first = hf.ResourcePool([ranks], use_gpu=False, name="actor")
     second = first if colocated else hf.ResourcePool([ranks], use_gpu=False, name="critic")
     return hf.Deployment(
-        actor=hf.place(Actor, touch, pool=first),
-        reference=hf.place(ReferencePolicy, touch, pool=first),
-        critic=hf.place(Critic, touch, pool=second),
-        reward=hf.place(Reward, touch, pool=second),
+        actor=hf.place(Actor, chain, touch, pool=first),
+        reference=hf.place(ReferencePolicy, chain, touch, pool=first),
+        critic=hf.place(Critic, chain, touch, pool=second),
+        reward=hf.place(Reward, chain, touch, pool=second),
     )

@@ -30,7 +30,7 @@ from verl.single_controller.ray import (  # type: ignore[import-not-found]
     RayWorkerGroup,
 )
 
-from benchmarks.dataplane.columns import MAKES, ON_ACTOR, WIDE, Body, bodies
+from benchmarks.dataplane.columns import CHAINS, MAKES, ON_ACTOR, WIDE, Body, Chain, bodies
 
 SERIALISER = "VERL_DATAPROTO_SERIALIZATION_METHOD"
 MESH = make_nd_compute_dataproto_dispatch_fn(mesh_name="chain")
@@ -52,13 +52,14 @@ def dense(column: torch.Tensor) -> torch.Tensor:
 class Process(Worker):  # type: ignore[misc]  # verl's base class has no types here
     """One rank; any role."""
 
-    def __init__(self, touch: bool) -> None:
+    def __init__(self, chain: str, touch: bool) -> None:
         super().__init__()
         self._register_dispatch_collect_info("chain", dp_rank=self.rank, is_collect=True)
-        self._bodies = bodies(WIDE, touch)
+        self._chain = CHAINS[chain]
+        self._bodies = bodies(self._chain, touch)
 
     def _made(self, role: str, batch: Any) -> dict[str, Any]:
-        return self._bodies[role]({name: dense(batch[name]) for name in WIDE.reads[role]})
+        return self._bodies[role]({name: dense(batch[name]) for name in self._chain.reads[role]})
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def serialiser(self, method: str) -> None:
@@ -129,19 +130,20 @@ class Process(Worker):  # type: ignore[misc]  # verl's base class has no types h
         return int(self._made("update_actor", batch)["digest"])
 
 
-def group(ranks: int, touch: bool = False) -> Any:
+def group(ranks: int, chain: Chain = WIDE, touch: bool = False) -> Any:
     """A worker group of verl's on CPUs."""
     pool = RayResourcePool([ranks], use_gpu=False, max_colocate_count=1)
-    process = RayClassWithInitArgs(cls=ray.remote(Process), touch=touch)
+    process = RayClassWithInitArgs(cls=ray.remote(Process), chain=chain.name, touch=touch)
     return RayWorkerGroup(pool, process, device_name="cpu")
 
 
 class Pools:
     """The processes of all of verl's ways."""
 
-    def __init__(self, ranks: int, touch: bool = False) -> None:
-        self.actor, self.critic = group(ranks, touch), group(ranks, touch)
-        self.touch = touch
+    def __init__(self, chain: Chain, ranks: int, colocated: bool, touch: bool = False) -> None:
+        self.actor = group(ranks, chain, touch)
+        self.critic = self.actor if colocated else group(ranks, chain, touch)
+        self.chain, self.touch = chain, touch
         self._method = ""
 
     def serialiser(self, method: str) -> None:
@@ -157,7 +159,7 @@ class Pools:
 
     def close(self) -> None:
         """End the processes."""
-        for process in [*self.actor.workers, *self.critic.workers]:
+        for process in {*self.actor.workers, *self.critic.workers}:
             ray.kill(process)
 
 
@@ -166,7 +168,7 @@ class OnProto:
 
     def __init__(self, pools: Pools, tuned: bool) -> None:
         self._pools, self._tuned = pools, tuned
-        self._advantage = Body(WIDE, "advantage", pools.touch)
+        self._advantage = Body(pools.chain, "advantage", pools.touch)
 
     def enter(self) -> None:
         """Before a step, outside of its time."""
@@ -183,7 +185,7 @@ class OnProto:
             if role == "advantage":
                 batch = batch.union(DataProto.from_dict(tensors=self._advantage(batch.batch)))
                 continue
-            sent = batch.select(batch_keys=list(WIDE.reads[role])) if self._tuned else batch
+            sent = batch.select(batch_keys=list(self._pools.chain.reads[role])) if self._tuned else batch
             sent.meta_info = {"role": role, "whole": not self._tuned}
             output = self._pools.of(role).proto(sent)
             if "digest" in output.batch:
@@ -197,9 +199,9 @@ class OnProto:
 class OnTensorDict:
     """TensorDict through nd_compute, as verl's older trainer calls its workers."""
 
-    def __init__(self, pools: Pools, colocated: bool = False) -> None:
-        self._pools, self._colocated = pools, colocated
-        self._advantage = Body(WIDE, "advantage", pools.touch)
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self._advantage = Body(pools.chain, "advantage", pools.touch)
 
     def enter(self) -> None:
         """Before a step, outside of its time."""
@@ -216,8 +218,7 @@ class OnTensorDict:
             if role == "advantage":
                 batch.update(self._advantage(batch))
                 continue
-            where = self._pools.actor if self._colocated else self._pools.of(role)
-            output = getattr(where, role)(batch)
+            output = getattr(self._pools.of(role), role)(batch)
             if "digest" in output.keys():  # noqa: SIM118  # iterating a TensorDict goes through its rows
                 digests.append(int(output["digest"].sum()))
             else:
@@ -231,7 +232,7 @@ class OnQueue:
     def __init__(self, pools: Pools) -> None:
         tq.init()
         self._pools, self._steps = pools, count()
-        self._advantage = Body(WIDE, "advantage", pools.touch)
+        self._advantage = Body(pools.chain, "advantage", pools.touch)
 
     def enter(self) -> None:
         """Before a step, outside of its time."""
@@ -260,7 +261,7 @@ class OnQueue:
         critic.estimate(meta)
         self._again(keys, "values")
         critic.score(meta)
-        names = list(WIDE.reads["advantage"])
+        names = list(self._pools.chain.reads["advantage"])
         read = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=names)
         made = self._advantage({name: dense(read[name]) for name in names})
         tq.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(made, batch_size=[len(keys)]))
