@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from typing import Any
 
@@ -79,10 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for ranks in arguments.world:
         found[f"one call, {ranks} ranks"] = world(ranks, arguments)
     if arguments.json:
-        rows = {
-            kind: {name: [one.wall, one.best, one.driver_cpu] for name, one in of.items()} for kind, of in found.items()
-        }
-        print(json.dumps({"machine": measure.machine(), "ms": rows}))
+        rows = {kind: {name: asdict(one) for name, one in of.items()} for kind, of in found.items()}
+        print(json.dumps({"machine": measure.machine(), "steps": rows}))
         return
     cells = []
     for kind, of in found.items():

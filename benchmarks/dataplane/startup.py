@@ -70,25 +70,31 @@ def seconds(action: Callable[[], object], store: int) -> float:
         return time.perf_counter() - start
 
 
+PATHS = ("light", "torch", "verl")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="benchmarks.dataplane.startup", description="From nothing to an answer.")
     parser.add_argument("--ranks", type=int, default=8, help="workers (8)")
+    parser.add_argument("--paths", nargs="+", choices=PATHS, default=PATHS, help="what starts (all)")
     parser.add_argument("--times", type=int, default=3, help="starts of each (3)")
     parser.add_argument("--store", type=int, default=256, metavar="MIB", help="Ray's object store (256)")
     parser.add_argument("--json", action="store_true", help="one object instead of the table")
     arguments = parser.parse_args(argv)
     ranks = arguments.ranks
+    actions: dict[str, Callable[[], object]] = {}
     with measure.cluster(arguments.store):
-        small, large = modules_of(imported, Light), modules_of(imported_heavy, Heavy)
-    actions: dict[str, Callable[[], object]] = {
-        "**hfdsl**, no torch in the roles": lambda: with_hfdsl(light, Light, ranks),
-        "bare actors, the same imports": lambda: with_ray(small, ranks),
-        "**hfdsl**, roles with torch": lambda: with_hfdsl(heavy, Heavy, ranks),
-        "bare actors, the same imports, torch": lambda: with_ray(large, ranks),
-        "bare actors, torch alone": lambda: with_ray(["torch"], ranks),
-    }
-    if find_spec("verl") is not None:
+        if "light" in arguments.paths:
+            small = modules_of(imported, Light)
+            actions["**hfdsl**, no torch in the roles"] = lambda: with_hfdsl(light, Light, ranks)
+            actions["bare actors, the same imports"] = lambda: with_ray(small, ranks)
+        if "torch" in arguments.paths:
+            large = modules_of(imported_heavy, Heavy)
+            actions["**hfdsl**, roles with torch"] = lambda: with_hfdsl(heavy, Heavy, ranks)
+            actions["bare actors, the same imports, torch"] = lambda: with_ray(large, ranks)
+            actions["bare actors, torch alone"] = lambda: with_ray(["torch"], ranks)
+    if "verl" in arguments.paths and find_spec("verl") is not None:
         actions["verl"] = lambda: with_verl(ranks)
     found: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(arguments.times):
@@ -106,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     print(measure.markdown(["", "s", "best", "beside bare actors"], cells))
     print(f"\n{ranks} workers; {measure.machine()}; medians of {arguments.times}")
-    if "verl" not in found:
+    if "verl" in arguments.paths and "verl" not in found:
         print("without verl's row: verl cannot be imported; see benchmarks/README.md")
 
 

@@ -1,0 +1,131 @@
+"""The benchmarks of the data plane run and show their rows; their times are for people to read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.dataplane import soak
+from benchmarks.dataplane.columns import CHAINS, MAKES, NARROW, WIDE, Body, computed, expected, prompts
+
+ROOT = Path(__file__).parent.parent.parent
+VERL = ["verl, TensorDict", "verl, DataProto", "verl, tuned by hand"] if find_spec("verl") else []
+
+
+def run(module: str, *options: str) -> str:
+    command = [sys.executable, "-m", f"benchmarks.dataplane.{module}", "--store", "100", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def found(module: str, *options: str) -> Any:
+    """The object that ``--json`` prints last: Ray may have printed warnings before."""
+    return json.loads(run(module, "--json", *options).splitlines()[-1])
+
+
+# -- what the paths share
+
+
+def test_a_row_is_64_kib_and_the_narrow_one_a_third_of_it() -> None:
+    sizes = {c.name: sum(width * dtype.itemsize for width, dtype in c.columns.values()) for c in CHAINS.values()}
+    assert sizes["wide"] == 2**16
+    assert sum(NARROW.columns[n][0] * NARROW.columns[n][1].itemsize for n in NARROW.crossing()) == 7 * 2**10
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=lambda chain: chain.name)
+def test_every_column_that_is_read_counts_in_the_digests(chain: Any) -> None:
+    columns: dict[str, Any] = {"prompts": prompts(4, 1, chain)}
+    for role in MAKES:
+        if chain.makes(role):
+            columns |= computed(chain, role, columns)
+    for role in ("update_critic", "update_actor"):
+        right = computed(chain, role, columns)
+        for name in chain.reads[role]:
+            other = columns[name].clone()
+            other[-1, -1] += 1
+            assert computed(chain, role, columns | {name: other}) != right, name
+
+
+def test_two_batches_have_two_digests() -> None:
+    assert expected(WIDE, 4, 1) != expected(WIDE, 4, 2)
+
+
+def test_a_body_returns_the_same_tensors_until_its_batch_changes() -> None:
+    body = Body(WIDE, "generate")
+    first = body({"prompts": prompts(4, 1)})
+    assert body({"prompts": prompts(4, 1)}) is first
+    assert not torch.equal(body({"prompts": prompts(4, 2)})["input_ids"], first["input_ids"])
+    shards = [body({"prompts": shard}) for shard in prompts(4, 1).chunk(2)]
+    assert not torch.equal(shards[0]["input_ids"], shards[1]["input_ids"])
+
+
+def test_a_soak_finds_what_grows() -> None:
+    flat = [100.0, 90.0, 104.0, 101.0, 99.0, 103.0, 100.0, 102.0]
+    leaking = [float(value) for value in range(40, 120, 10)]
+    assert soak.growing({"driver MiB": flat, "driver handles": [40.0] * 8, "objects": flat}) == []
+    assert soak.growing({"driver MiB": leaking, "driver handles": leaking}) == ["driver MiB", "driver handles"]
+    assert soak.slope(list(range(100, 900, 100)), leaking) == pytest.approx(100)
+
+
+# -- the commands
+
+
+@pytest.mark.ray
+def test_the_chain_on_split_pools() -> None:
+    options = ("--mib", "0.125", "--ranks", "1", "--times", "1", "--warm", "0", "--watched", "1", "--pools", "split")
+    [group] = found("chain", *options, "--paths", "verl", "hand", "hfdsl", "floor")["groups"]
+    hand, floor = ["Ray by hand, call by call", "Ray by hand, resident"], "shared memory, no Ray"
+    narrow = [f"{name}, narrow" for name in hand]
+    names = [floor, f"{floor}, narrow", *VERL, *hand, *narrow, "**hfdsl**", "**hfdsl**, narrow"]
+    assert list(group["paths"]) == names
+
+
+@pytest.mark.ray
+def test_the_chain_on_one_pool_as_a_table() -> None:
+    options = ("--mib", "0.25", "--ranks", "2", "--times", "1", "--warm", "0", "--watched", "0")
+    lines = run("chain", *options, "--pools", "shared", "--paths", "hand", "floor").splitlines()
+    [head] = [line for line in lines if "driver peak MiB" in line]
+    rows = [line for line in lines if line.startswith(("| Ray by hand", "| shared memory"))]
+    assert [row.count("|") for row in rows] == [head.count("|")] * 3
+
+
+@pytest.mark.ray
+def test_overhead() -> None:
+    steps = found("overhead", "--workers", "2", "--world", "2", "--times", "1")["steps"]
+    assert list(steps) == ["chain, 2 workers, one pool", "chain, 2 workers, two pools", "one call, 2 ranks"]
+    assert all("**hfdsl**" in of and "Ray by hand" in "".join(of) for of in steps.values())
+
+
+@pytest.mark.ray
+def test_startup() -> None:
+    seconds = found("startup", "--ranks", "1", "--times", "1", "--paths", "light")["seconds"]
+    assert [len(times) for times in seconds.values()] == [1, 1]
+
+
+@pytest.mark.ray
+def test_overlap() -> None:
+    rows = found("overlap", "--seconds", "0.01", "--ranks", "1", "--times", "1")["rows"]
+    assert len(rows) == 6
+    assert {row["critical_ms"] for row in rows} == {10, 30}
+
+
+@pytest.mark.ray
+def test_planning() -> None:
+    got = found("planning", "--ranks", "8", "--rows", "4", "40", "--times", "1")
+    assert [ranks for ranks, *_ in got["plans"]] == [8]
+    assert [rows for rows, *_ in got["steps"]] == [4, 40]
+
+
+@pytest.mark.ray
+def test_a_short_soak() -> None:
+    series = found("soak", "--steps", "16", "--samples", "4", "--rows", "8", "--ranks", "1")["series"]
+    assert set(series) == set(soak.ALLOWED)
+    assert all(len(values) == 4 for values in series.values())
