@@ -74,11 +74,11 @@ class Actor(hf.Worker):
             Body(CHAINS[chain], "update_actor", touch),
         )
 
-    @register(Dispatch.DP_PROTO)
+    @register(Dispatch.THREE_D_PROTO)
     def generate(self, prompts: Prompts) -> Rollout:
         return Rollout(**self._generate({"prompts": prompts.prompts.tensor}))
 
-    @register(Dispatch.DP_PROTO)
+    @register(Dispatch.THREE_D_PROTO)
     def update(self, rollout: Rollout, reference: Reference, advantages: f32[B, R]) -> Digest:
         return Digest(
             **self._update(
@@ -100,7 +100,7 @@ class ReferencePolicy(hf.Worker):
     def __init__(self, chain: str = "wide", touch: bool = False) -> None:
         self._body = Body(CHAINS[chain], "reference", touch)
 
-    @register(Dispatch.DP_PROTO)
+    @register(Dispatch.THREE_D_PROTO)
     def log_probs(self, sequences: Sequences) -> Reference:
         return Reference(
             **self._body(
@@ -121,7 +121,7 @@ class Critic(hf.Worker):
             Body(CHAINS[chain], "update_critic", touch),
         )
 
-    @register(Dispatch.DP_PROTO)
+    @register(Dispatch.THREE_D_PROTO)
     def estimate(self, sequences: Sequences) -> Values:
         return Values(
             **self._estimate(
@@ -134,7 +134,7 @@ class Critic(hf.Worker):
             )
         )
 
-    @register(Dispatch.DP_PROTO)
+    @register(Dispatch.THREE_D_PROTO)
     def update(self, rollout: Trained, values: Values, returns: f32[B, R]) -> Digest:
         return Digest(
             **self._update(
@@ -155,7 +155,7 @@ class Reward(hf.Worker):
     def __init__(self, chain: str = "wide", touch: bool = False) -> None:
         self._body = Body(CHAINS[chain], "score", touch)
 
-    @register(Dispatch.DP_PROTO)
+    @register(Dispatch.THREE_D_PROTO)
     def score(self, tokens: Tokens) -> Scores:
         return Scores(
             **self._body(

@@ -119,8 +119,8 @@ def test_overlap() -> None:
 
 @pytest.mark.ray
 def test_planning() -> None:
-    got = found("planning", "--ranks", "8", "--rows", "4", "40", "--times", "1")
-    assert [ranks for ranks, *_ in got["plans"]] == [8]
+    got = found("planning", "--ranks", "64", "--rows", "4", "40", "--times", "1")
+    assert [name for name, *_ in got["plans"]] == ["64, dp", "64, pp=8, tp=8"]
     assert [rows for rows, *_ in got["steps"]] == [4, 40]
 
 
