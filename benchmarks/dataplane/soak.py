@@ -20,15 +20,16 @@ from benchmarks.dataplane.columns import TINY, expected, prompts
 from benchmarks.dataplane.resident_memory import anonymous
 
 # What a series may gain between the second and the last quarter of a run: so much, or a share of what it was at first.
+# Ray's own threads and unfreed objects come and go by dozens; a leak of one in a hundred steps is more than these in 10,000.
 ALLOWED = {
     "driver MiB": (8.0, 0.03),
     "workers MiB": (24.0, 0.03),
-    "driver handles": (2.0, 0.0),
-    "workers handles": (8.0, 0.0),
-    "threads": (4.0, 0.0),
+    "driver handles": (8.0, 0.0),
+    "workers handles": (16.0, 0.0),
+    "threads": (32.0, 0.0),
     "store MiB": (8.0, 0.05),
-    "objects": (8.0, 0.0),
-    "references": (16.0, 0.0),
+    "objects": (48.0, 0.0),
+    "references": (48.0, 0.0),
 }
 
 
@@ -44,10 +45,12 @@ def threads(pid: int) -> int:
 
 def store() -> tuple[float, int]:
     """MiB in use in Ray's object store, and how many objects."""
+    import ray
     from ray._private import internal_api
 
     ask: Any = internal_api  # without types
-    stats = ask.get_memory_info_reply(ask.get_state_from_address(None)).store_stats
+    address = ray.get_runtime_context().gcs_address  # of our cluster: there may be others on this machine
+    stats = ask.get_memory_info_reply(ask.get_state_from_address(address)).store_stats
     return stats.object_store_bytes_used / measure.MIB, stats.num_local_objects
 
 
