@@ -20,7 +20,7 @@ from benchmarks.dataplane.columns import TINY, expected, prompts
 from benchmarks.dataplane.resident_memory import anonymous
 
 # What a series may gain between the second and the last quarter of a run: so much, or a share of what it was at first.
-# Ray's own threads and unfreed objects come and go by dozens; a leak of one in a hundred steps is more than these in 10,000.
+# Ray's own threads and unfreed objects come and go by dozens; one leaked in a hundred steps makes 100 in 10,000.
 ALLOWED = {
     "driver MiB": (8.0, 0.03),
     "workers MiB": (24.0, 0.03),
