@@ -18,6 +18,7 @@ from hfdsl.protocols.split import Pad
 from hfdsl.types.dims import Dim
 
 if TYPE_CHECKING:
+    from hfdsl.plan.memory import Held
     from hfdsl.runtime.running import Running
 
 Transport: TypeAlias = Literal["in process", "shared memory", "object store", "from caller", "through driver"]
@@ -115,6 +116,15 @@ class Plan:
     def mesh(self, role: str) -> Mesh:
         """The mesh of a role."""
         return self.deployment[role].mesh
+
+    @property
+    def peaks(self) -> tuple[Held, ...]:
+        """For each group the process that holds most bytes of columns in a step; nothing where sizes are unknown."""
+        from hfdsl.plan.edges import sizes_known
+        from hfdsl.plan.memory import held, peaks
+        from hfdsl.plan.phases import phases
+
+        return peaks(held(self, self.dims, phases(self, self.dims)).values()) if sizes_known(self) else ()
 
     def __str__(self) -> str:
         from hfdsl.plan.show import show

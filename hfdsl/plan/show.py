@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from hfdsl.graph.program import Input
 from hfdsl.plan.columns import stored_spec
+from hfdsl.plan.edges import sizes_known
+from hfdsl.plan.memory import FEW, Held, held, peaks
+from hfdsl.plan.phases import Phase, phases
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.types.columns import ObjSpec
 
@@ -84,6 +87,33 @@ def _sums(plan: Plan) -> Iterator[str]:
         moved = sum(e.moved or 0 for e in known if not isinstance(plan.node(e.source).op, Input))
         stay = amount(sum((e.bytes or 0) - (e.moved or 0) for e in known))
         yield f"bytes    {amount(given)} from the caller, {amount(moved)} between processes, {stay} read in place"
+    if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= FEW:
+        order = tuple(phases(plan, plan.dims))
+        yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
+        yield from _memory(plan, held(plan, plan.dims, order).values())
+
+
+def _fused(order: Iterable[Phase]) -> Iterator[list[str]]:
+    for segment in (segment for phase in order for segment in phase.segments):
+        if len(segment.steps) > 1:
+            yield [step.label for step in segment.steps]
+
+
+def _together(labels: list[str]) -> str:
+    return " + ".join(labels) if len(labels) < 5 else f"{labels[0]} to {labels[-1]} ({len(labels)} steps)"
+
+
+def _memory(plan: Plan, every: Collection[Held]) -> Iterator[str]:
+    """For each group what its fullest process holds, and what leaves the one that gives most."""
+    pools = {group.name: group.pool.name for group in plan.groups}
+    lines = []
+    for full in peaks(every):
+        more = f", and {', '.join(full.open[:2])}{' ...' if len(full.open) > 2 else ''}" if full.open else ""
+        text = f"{pools[full.process[0]]} {amount(full.bytes)}{more} in rank {full.process[1]} at {full.step}"
+        given = max((one.given, one.parcels) for one in every if one.process[0] == full.process[0])
+        leaves = f"{given[1]} object{'s' * (given[1] != 1)} of {amount(given[0])}" if given[1] else "nothing"
+        lines.append(f"{text}; {leaves} leave{'s' * (given[1] < 2)} a process")
+    yield from (f"{'memory' if not i else '':8} {line}" for i, line in enumerate(lines))
 
 
 def amount(count: int) -> str:

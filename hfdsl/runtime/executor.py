@@ -44,8 +44,8 @@ class Done:
 class Ran:
     """One rank's part of a segment has run.
 
-    ``brought`` and ``given`` are bytes of parcels, ``most`` the most bytes of values that the process has held in this
-    step so far.
+    ``given`` are the bytes of its parcels, in the order of its task; ``held`` those of the values that the process
+    holds now, ``most`` the most that it has held in this step so far.
     """
 
     group: str
@@ -53,21 +53,21 @@ class Ran:
     start: float
     stop: float
     done: tuple[Done, ...]
-    brought: int
-    given: int
+    given: tuple[int, ...]
+    held: int
     most: int
 
     def packed(self) -> list[Any]:
         """As plain values."""
         done = [[one.label, one.rank, one.start, one.stop, list(one.absent)] for one in self.done]
-        return [self.group, self.rank, self.start, self.stop, done, self.brought, self.given, self.most]
+        return [self.group, self.rank, self.start, self.stop, done, list(self.given), self.held, self.most]
 
     @classmethod
     def unpacked(cls, values: list[Any]) -> Ran:
         """Back again."""
-        group, rank, start, stop, done, *bytes_ = values
+        group, rank, start, stop, done, given, held, most = values
         parts = tuple(Done(label, of, first, last, tuple(absent)) for label, of, first, last, absent in done)
-        return cls(group, rank, start, stop, parts, *bytes_)
+        return cls(group, rank, start, stop, parts, tuple(given), held, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ class Executor:
             absent = tuple(name for name, value in columns.items() if value is None)
             done.append(Done(step.label, self._rank, began, time.time(), absent))
         gives = [_as_it_is(made)] if direct is not None else [cut_parcel(parcel, made) for parcel in task.gives]
-        brought, given = sum(map(bytes_of, parcels)), sum(map(bytes_of, gives))
-        return Ran(self._group, self._rank, start, time.time(), tuple(done), brought, given, self.store.most), gives
+        given, store = tuple(map(bytes_of, gives)), self.store
+        return Ran(self._group, self._rank, start, time.time(), tuple(done), given, store.held, store.most), gives
 
     def _body(self, order: Order, step: Step, index: int, arguments: dict[str, Any], table: RowTable) -> dict[str, Any]:
         given = table.given.get(step.node)

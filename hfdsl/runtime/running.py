@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,10 +15,12 @@ from hfdsl.plan.guard import hold
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import Hints, routes
 from hfdsl.plan.rows import bind_sizes, row_dims, row_table
+from hfdsl.plan.timeline import Timeline
+from hfdsl.plan.trace import TraceFile
 from hfdsl.runtime.backend import Backend
-from hfdsl.runtime.executor import Done, Ran
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import SMALL, bytes_of
+from hfdsl.runtime.timeline import Record, timeline
 from hfdsl.types.batches import Batch, closest, upcast
 
 CALL = 1e-3
@@ -66,7 +70,9 @@ class Running:
         self._known_brief: frozenset[int] = frozenset()
         self._held: set[frozenset[tuple[Any, int]]] = set()
         self._number = 0
-        self._ran: list[Ran] = []
+        self._record: Record | None = None
+        self._traces: list[TraceFile] = []
+        self._unwritten: Record | None = None
 
     def also(self, plan: Plan) -> Running:
         """Another plan of the same deployment on the same workers: an evaluation beside the training.
@@ -109,15 +115,41 @@ class Running:
     @property
     def timings(self) -> dict[str, float]:
         """Seconds that each node of the last step took, from its first rank's start to its last rank's end."""
-        spans: dict[str, list[float]] = {}
-        for done in self.timeline:
-            spans.setdefault(done.label, []).extend((done.start, done.stop))
-        return {label: max(times) - min(times) for label, times in spans.items()}
+        return {label: stop - start for label, (start, stop) in self.timeline.nodes.items()}
 
     @property
-    def timeline(self) -> tuple[Done, ...]:
-        """Every rank's part of the last step, with its times."""
-        return tuple(done for ran in self._ran for done in ran.done)
+    def timeline(self) -> Timeline:
+        """What every process did in the last step, and what went from one to another; empty before the first step."""
+        return timeline(self._record) if self._record else Timeline(self.plan.name, -1, 0.0, 0.0, ())
+
+    @contextmanager
+    def trace(self, path: str | PathLike[str]) -> Iterator[None]:
+        """Write the timelines of the steps within the block to a file that Perfetto and ``chrome://tracing`` open.
+
+        A step is written while the next one runs, when the driver would only wait::
+
+            with plan.launch("ray") as running, running.trace("steps.json"):
+                for batch in batches:
+                    running.step(batch)
+
+        Raises:
+            OSError: where the file cannot be written.
+        """
+        self._write()
+        with TraceFile(path) as file:
+            self._traces.append(file)
+            try:
+                yield
+            finally:
+                self._write()
+                self._traces.remove(file)
+
+    def _write(self) -> None:
+        """Write the last step to the traces, once."""
+        if self._unwritten is not None:
+            record, self._unwritten = self._unwritten, None
+            for file in self._traces:
+                file.add(timeline(record))
 
     def step(self, *batches: Batch, **named: Batch) -> Any:
         """Run the dataflow once on these batches, in the order of its parameters or by name; gives what it returns.
@@ -134,15 +166,16 @@ class Running:
         sizes = bind_sizes(self.plan, inputs)
         routing = self._routing(backend, inputs, sizes)
         try:
-            result, ran = StepRun(self.plan, backend, routing, self._number, sizes).run(inputs)
+            run = StepRun(self.plan, backend, routing, self._number, sizes)
+            result, self._record = run.run(inputs, self._write)
         except BaseException as error:
             self._processes.broken = f"step {self._number} of '{self.plan.name}' ({type(error).__name__})"
             raise
         self._number += 1
-        self._ran = ran
+        self._unwritten = self._record if self._traces else None
         if 1 < self._number <= WATCHED[-1]:  # the first step of all loads what bodies import
             longest: dict[str, float] = {}
-            for done in self.timeline:
+            for done in (done for ran in self._record.ran for done in ran.done):
                 longest[done.label] = max(longest.get(done.label, 0.0), done.stop - done.start)
             self._least |= {label: min(self._least.get(label, one), one) for label, one in longest.items()}
         return result

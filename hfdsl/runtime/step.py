@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,8 @@ from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.backend import Backend, Call
 from hfdsl.runtime.executor import Done, Lesson, Order, Ran
+from hfdsl.runtime.store import bytes_of
+from hfdsl.runtime.timeline import RESULT, Notes, Record
 from hfdsl.types.batches import Batch
 from hfdsl.types.joining import there
 
@@ -61,6 +64,7 @@ class StepRun:
         self._late: list[Segment] = []
         self._over: set[int] = set()
         self._filtered: dict[int, tuple[int, ...]] = {}
+        self._notes = Notes()
         self._known: dict[Any, int] = dict(sizes)  # and, once a filter has run, how many rows it keeps
         self._left = Counter(self._taken()) if plan.optimize.liveness and not any(masks(plan.graph)) else None
 
@@ -68,33 +72,39 @@ class StepRun:
     def _routes(self) -> Routes:
         return self._routing.routes
 
-    def run(self, inputs: Mapping[int, Batch]) -> tuple[Any, list[Ran]]:
-        """The dataflow's result, and who did what when."""
+    def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, Record]:
+        """The dataflow's result, and who did what when; ``meanwhile`` is called when there is only waiting left."""
         self._backend.begin()
         self._home.begin(self._plan.name, self._number)
         for node, batch in inputs.items():
             self._home.hold(node, "the driver", batch)
         self._put(CALLER)
         while True:
-            for segment in self._routes.segments:
-                if segment.number not in self._over:
-                    self._submit(segment)
-            self._catch_up()
+            with self._notes.doing("submits"):
+                for segment in self._routes.segments:
+                    if segment.number not in self._over:
+                        self._submit(segment)
+                self._catch_up()
             unsettled = [node for node in self._routes.masks if node not in self._filtered]
             if not unsettled:
                 break
             self._settle(unsettled[0])
+        meanwhile()
         ran = self._wait(self._acknowledged.values())
         done = [done for one in ran for done in one.done]
         for step in self._plan.steps:
             _agree(step, done)
-        return self._result(self._plan.graph.output), ran
+        with self._notes.doing(RESULT):
+            result = self._result(self._plan.graph.output)
+        calls = tuple(self._acknowledged)
+        return result, Record(self._plan, self._number, time.time(), self._notes, self._routes, calls, tuple(ran))
 
     # -- segments
 
     def _submit(self, segment: Segment) -> None:
         """Have a segment run; one of the driver's own waits until somebody needs what it makes."""
         self._over.add(segment.number)
+        self._notes.routes[segment.number] = self._routes
         if segment.group == DRIVER:
             self._late.append(segment)
             return
@@ -156,15 +166,19 @@ class StepRun:
 
     def _wait(self, acknowledged: Iterable[Any]) -> list[Ran]:
         every = list(acknowledged)
-        waited = iter(self._backend.done([one for one in every if not isinstance(one, Ran)]))
+        with self._notes.doing("waits for processes", "wait"):
+            waited = iter(self._backend.done([one for one in every if not isinstance(one, Ran)]))
         return [one if isinstance(one, Ran) else next(waited) for one in every]
 
     # -- parcels
 
     def _put(self, segment: int) -> None:
         """Give what the driver has made of this segment's values."""
-        for parcel in self._routes.puts[segment]:
-            self._handles[parcel.key] = self._backend.put(self._plan, self._home.store.give(parcel))
+        with self._notes.doing("puts what it was given" if segment == CALLER else "puts what it collected"):
+            for parcel in self._routes.puts[segment]:
+                content = self._home.store.give(parcel)
+                self._handles[parcel.key] = self._backend.put(self._plan, content)
+                self._notes.gave.append((parcel, time.time(), bytes_of(content)))
 
     def _fetched(self, keys: Iterable[Key]) -> list[Any]:
         """Parcels that the driver has not been brought yet."""
@@ -199,7 +213,8 @@ class StepRun:
         """Learn which rows a filter keeps, from the column that says so; then who reads which rows is known."""
         plan, node = self._plan, self._plan.node(number)
         keep = next(keep for one, keep in masks(plan.graph) if one.id == number)
-        reader = self._reader(self._routes.masks[number])
+        with self._notes.doing("reads what a filter keeps"):
+            reader = self._reader(self._routes.masks[number])
         column = reader.column(keep.node, keep.column or VALUE, 0, reader.table.rows[keep.node])
         group = node.op.group if isinstance(node.op, Filter) else 1
         self._filtered[number] = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")

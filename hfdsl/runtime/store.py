@@ -46,7 +46,10 @@ class Kept:
 
 
 class Store:
-    """Values by graph node, for as long as one step lasts. ``most`` is the most bytes that it has held in the step."""
+    """Values by graph node, for as long as one step lasts.
+
+    ``held`` are the bytes that it holds, ``most`` the most that it has held in the step.
+    """
 
     def __init__(self) -> None:
         self._own: dict[int, tuple[int, Kept]] = {}
@@ -60,6 +63,11 @@ class Store:
         self._brought.clear()
         self._bytes.clear()
         self.most = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of all values."""
+        return sum(self._bytes.values())
 
     def keep(self, node: int, chunk: int, value: Kept) -> None:
         """Keep a chunk that this process made."""
@@ -95,7 +103,7 @@ class Store:
 
     def _count(self, node: int, more: int) -> None:
         self._bytes[node] = self._bytes.get(node, 0) + more
-        self.most = max(self.most, sum(self._bytes.values()))
+        self.most = max(self.most, self.held)
 
 
 def cut_parcel(parcel: Parcel, values: Mapping[int, Kept]) -> Content:

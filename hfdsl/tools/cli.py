@@ -93,7 +93,18 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--diff", action="store_true", help="with --fix: show what would be changed, and change nothing")
 
     command("requires", "tell what the program demands of its sizes", target)
-    command("plan", "print where everything runs and what moves", target, cluster)
+    plan = command("plan", "print where everything runs and what moves", target, cluster)
+    plan.add_argument(
+        "--predict", metavar="FILE", help="predict a step's timeline: a trace of a run, or a TOML file with [seconds]"
+    )
+    plan.add_argument(
+        "--bandwidth",
+        action="append",
+        default=[],
+        metavar="NAME=BYTES",
+        help="with --predict: bytes a second of a copy to shared memory (copy) or between nodes (network); repeatable",
+    )
+    plan.add_argument("--latency", type=float, metavar="SECONDS", help="with --predict: from a call's end to the next")
 
     draw = command("draw", "draw the plan", target)
     draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")
@@ -102,6 +113,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--backend", choices=["local", "ray"], default="local", help="where (default: local)")
     run.add_argument("--steps", type=_count, metavar="N", help="how many steps (default: as many as there are batches)")
     run.add_argument("--seed", type=int, metavar="S", help="the root of all random streams (default: the experiment's)")
+
+    run.add_argument(
+        "--trace", metavar="FILE", help="write the timelines of all steps, for Perfetto or chrome://tracing"
+    )
 
     explain = command("explain", "tell the rule behind a code, or list all codes", form)
     explain.add_argument("code", nargs="?", metavar="CODE", help="as HF310")

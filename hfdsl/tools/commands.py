@@ -15,6 +15,7 @@ from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_repor
 from hfdsl.tools.target import UsageError, load
 
 if TYPE_CHECKING:
+    from hfdsl.plan.memory import Held
     from hfdsl.plan.plan import Edge, Plan, Step
 
 
@@ -33,7 +34,7 @@ def requires(arguments: argparse.Namespace) -> int:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """``hfdsl plan``: the report and the plan; for machines one object with both."""
+    """``hfdsl plan``: the report and the plan, for machines one object with both; or a prediction."""
     try:
         compiled = load(arguments.target, arguments.set, arguments.cluster).deployed("plan").compile()
     except CheckError as error:
@@ -41,7 +42,11 @@ def plan(arguments: argparse.Namespace) -> int:
             raise
         show_json({"findings": [finding.as_dict() for finding in error.report], "plan": None})
         return FINDINGS
-    if machine(arguments):
+    if arguments.predict:
+        from hfdsl.tools.predicting import show_prediction
+
+        show_prediction(compiled, arguments)
+    elif machine(arguments):
         show_json({"findings": [f.as_dict() for f in compiled.report], "plan": plan_as_dict(compiled)})
     else:
         show_report(compiled.report, arguments)
@@ -141,6 +146,9 @@ def plan_as_dict(compiled: Plan) -> dict[str, Any]:
             "transport": one.transport,
         }
 
+    def memory(one: Held) -> dict[str, Any]:
+        return {"group": one.process[0], "rank": one.process[1], "bytes": one.bytes, "step": one.step}
+
     return {
         "name": compiled.name,
         "dims": {dim.__name__: size for dim, size in compiled.dims.items()},
@@ -157,4 +165,5 @@ def plan_as_dict(compiled: Plan) -> dict[str, Any]:
         "inputs": {node.label: node.id for node in compiled.graph.inputs},
         "steps": [step(one) for one in compiled.steps],
         "edges": [edge(one) for one in compiled.edges],
+        "memory": [memory(one) for one in compiled.peaks],
     }

@@ -7,6 +7,8 @@ import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -36,8 +38,10 @@ def run_steps(target: Target, arguments: argparse.Namespace) -> int:
     done = 0
     try:
         batches = _batches(experiment, any(plan.graph.inputs), arguments.steps)
+        _writable(arguments.trace)
         _install(arguments.backend, target.source)
-        with plan.launch(arguments.backend, seed=seed, worker_env=_worker_env(target.source)) as running:
+        launched = plan.launch(arguments.backend, seed=seed, worker_env=_worker_env(target.source))
+        with launched as running, _traced(running, arguments.trace):
             for number, batch in enumerate(batches):
                 _step(running, number, batch, arguments)
                 done += 1
@@ -93,6 +97,19 @@ def _worker_env(source: Source) -> dict[str, str]:
     """What the program imports beside itself is found where the program was found."""
     paths = [str(source.root), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _traced(running: Running, file: str | None) -> AbstractContextManager[None]:
+    return running.trace(file) if file else nullcontext()
+
+
+def _writable(file: str | None) -> None:
+    """Tell before the launch that a trace cannot be written."""
+    try:
+        if file:
+            Path(file).touch()
+    except OSError as error:
+        raise UsageError(f"cannot write '{file}': {error.strerror}") from None
 
 
 def _step(running: Running, number: int, batch: tuple[Any, ...], arguments: argparse.Namespace) -> None:

@@ -331,7 +331,10 @@ def test_a_closed_run_is_over() -> None:
     with pair.compile(PAIR).launch() as running:
         running.step(rows(2), rows(2))
         assert set(running.timings) == {"role.third"}
-        assert [(done.label, done.rank) for done in running.timeline] == [("role.third", 0), ("role.third", 1)]
+        assert [(span.name, span.process[1]) for span in running.timeline.calls] == [
+            ("role.third", 0),
+            ("role.third", 1),
+        ]
     running.close()
     with pytest.raises(HfError, match="HF808: the run of 'pair' is closed; launch the plan again"):
         running.step(rows(2), rows(2))

@@ -1,0 +1,189 @@
+"""Prediction: the timeline of a step, from the plan and what each node takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from types import MappingProxyType
+
+from hfdsl.plan.memory import Measure
+from hfdsl.plan.parcels import THE_DRIVER, Key, Parcel, Process, planned_sites
+from hfdsl.plan.phases import phases
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.routes import CALLER, DRIVER_RANK, Routes
+from hfdsl.plan.segments import Segment
+from hfdsl.plan.timeline import Span, Timeline, Transfer, node_labels, parcel_name, rows_given
+
+BANDWIDTHS: Mapping[str, float] = MappingProxyType({"copy": 4e9, "network": 1.25e9})
+"""Bytes a second: ``copy`` into shared memory, which takes the giver's time, and ``network`` between two nodes."""
+
+LATENCY = 0.0005
+"""Seconds from the end of a call to the start of one that waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """What a node takes on a rank; with ``rows`` it was measured on so many, and is taken to grow with them."""
+
+    seconds: float
+    rows: int | None = None
+
+    def of(self, rows: int | None) -> float:
+        """Seconds for another number of rows.
+
+        >>> Duration(2.0, rows=4).of(2), Duration(2.0).of(2)
+        (1.0, 2.0)
+        """
+        return self.seconds * rows / self.rows if rows is not None and self.rows else self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A step as it will be; ``critical`` are the nodes of the chain that its length comes from, in order."""
+
+    timeline: Timeline
+    critical: tuple[str, ...]
+
+
+def durations(steps: Iterable[Timeline]) -> dict[str, Duration]:
+    """What each node takes: the median over measured steps.
+
+    Ranks that work together wait for the last of them to start, so a node takes from its last rank's start to its last
+    rank's end, and no less than its fastest rank.
+    """
+    seconds: dict[str, list[float]] = {}
+    rows: dict[str, int | None] = {}
+    for step in steps:
+        by_name: dict[str, list[Span]] = {}
+        for call in step.calls:
+            by_name.setdefault(call.name, []).append(call)
+        for name, calls in by_name.items():
+            together = max(call.stop for call in calls) - max(call.start for call in calls)
+            seconds.setdefault(name, []).append(max(together, min(call.stop - call.start for call in calls)))
+            known = [call.rows for call in calls if call.rows is not None]
+            rows[name] = max(known) if known else None
+    return {name: Duration(median(found), rows[name]) for name, found in seconds.items()}
+
+
+def predict(
+    plan: Plan,
+    takes: Mapping[str, Duration],
+    bandwidths: Mapping[str, float] = BANDWIDTHS,
+    latency: float = LATENCY,
+) -> Prediction:
+    """The timeline of a step, where the sizes of the plan are known; it starts at 0.
+
+    Every process does its calls in the order of the plan, each as soon as its columns are there. What leaves a process
+    is first copied to shared memory, and goes on from there to other nodes. Filters are taken to keep all rows.
+
+    Raises:
+        KeyError: for a step that ``takes`` has no time for.
+    """
+    return _Simulation(plan, takes, dict(BANDWIDTHS) | dict(bandwidths), latency).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A time, the node whose end it waited for last, and when that began."""
+
+    time: float = 0.0
+    node: str | None = None
+    before: _Moment | None = None
+
+    def later(self, seconds: float) -> _Moment:
+        return replace(self, time=self.time + seconds)
+
+    def after(self, node: str, seconds: float) -> _Moment:
+        return _Moment(self.time + seconds, node, self)
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The nodes up to here, each of which waited for the one before."""
+        found, moment = list[str](), self
+        while moment.node is not None and moment.before is not None:
+            found.append(moment.node)
+            moment = moment.before
+        return tuple(reversed(found))
+
+
+def _last(moments: Iterable[_Moment]) -> _Moment:
+    return max(moments, key=lambda moment: moment.time, default=_Moment())
+
+
+@dataclass(slots=True)
+class _Simulation:
+    plan: Plan
+    takes: Mapping[str, Duration]
+    bandwidths: Mapping[str, float]
+    latency: float
+    free: dict[Process, _Moment] = field(default_factory=dict)
+    ended: dict[tuple[int, int], _Moment] = field(default_factory=dict)
+    given: dict[Key, tuple[Process, str, int, _Moment]] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+    submitted: _Moment = field(default_factory=_Moment)  # before this nothing new is submitted
+
+    def run(self) -> Prediction:
+        plan, result = self.plan, _Moment()
+        for phase in phases(plan, plan.dims):
+            found = phase.routes
+            measure = Measure(plan, found.table, plan.dims)
+            if not self.given:
+                self._give(found.puts[CALLER], THE_DRIVER, _Moment(), measure)
+            for segment in phase.segments:
+                self._segment(found, segment, measure)
+            keys = found.result if phase.filter is None else found.masks[phase.filter]
+            read = self._arrived(keys, THE_DRIVER, _Moment())
+            if phase.filter is None:
+                result = read
+            else:
+                self.submitted = _last((self.submitted, read))
+        end = _last((result, *self.ended.values()))
+        timeline = Timeline(plan.name, 0, 0.0, end.time, tuple(self.spans), tuple(self.transfers))
+        return Prediction(timeline, end.chain)
+
+    def _segment(self, found: Routes, segment: Segment, measure: Measure) -> None:
+        taken, ends = found.takes[segment.number], []
+        gathered = self._arrived(taken.get(DRIVER_RANK, ()), THE_DRIVER, self.submitted)
+        for i, rank in enumerate(segment.ranks):
+            process = segment.group, rank
+            before = segment.after[i] if segment.after else None
+            start = _last((
+                gathered,
+                self._arrived(taken.get(rank, ()), process, self.submitted),
+                self.free.get(process, _Moment()),
+                *([self.ended[before]] if before else []),
+            ))  # fmt: skip  # what a call waits for, one a line
+            now = start
+            for step in (step for step in segment.steps if rank in step.ranks):
+                rows = rows_given(step, rank, found.table)
+                began, now = now, now.after(step.label, self.takes[step.label].of(rows))
+                self.spans.append(Span(process, "call", step.label, began.time, now.time, rows))
+            gives = found.tasks[segment.number][rank].gives
+            self.free[process] = self.ended[segment.number, rank] = self._give(gives, process, now, measure)
+            ends.append(self.free[process])
+        if segment.custom:  # the driver collects, and gives what it has collected
+            self.submitted = self._give(found.puts[segment.number], THE_DRIVER, _last(ends), measure)
+        if not self.plan.optimize.overlap and segment.group != DRIVER:
+            self.submitted = _last((self.submitted, *ends))
+
+    def _give(self, parcels: Iterable[Parcel], process: Process, now: _Moment, measure: Measure) -> _Moment:
+        """The parcels are copied one after another; when that is over."""
+        labels = node_labels(self.plan)
+        for parcel in parcels:
+            size = sum(measure.size(cut) or 0 for cut in parcel.cuts)
+            now = now.later(size / self.bandwidths["copy"])
+            self.given[parcel.key] = process, parcel_name(parcel, labels), size, now
+        return now
+
+    def _arrived(self, keys: Iterable[Key], target: Process, earliest: _Moment) -> _Moment:
+        """When the last of these parcels is there."""
+        site, last = planned_sites(self.plan), earliest
+        for key in keys:
+            source, name, size, left = self.given[key]
+            away = site(source) != site(target)
+            there = left.later(self.latency + (size / self.bandwidths["network"] if away else 0.0))
+            self.transfers.append(Transfer(source, target, name, size, left.time, there.time))
+            last = _last((last, there))
+        return last

@@ -1,0 +1,139 @@
+"""Timelines: what every process does within a step and when, as a run measured it or as a plan predicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Literal, NamedTuple, TypeAlias
+
+from hfdsl.plan.parcels import Parcel, Process
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.rows import RowTable
+
+Kind: TypeAlias = Literal["call", "fused", "wait", "driver"]
+"""A node on a rank; several nodes in one call; waiting; the driver's own work."""
+
+# Named tuples, since a step has very many, and making one costs less than making a frozen dataclass.
+
+
+class Span(NamedTuple):
+    """What a process does from ``start`` to ``stop``; ``rows`` are those that a call is given, where it has some."""
+
+    process: Process
+    kind: Kind
+    name: str
+    start: float
+    stop: float
+    rows: int | None = None
+
+
+class Transfer(NamedTuple):
+    """Columns on their way: given at ``left`` and taken at ``arrived``."""
+
+    source: Process
+    target: Process
+    name: str
+    bytes: int
+    left: float
+    arrived: float
+
+
+class Level(NamedTuple):
+    """How many bytes of columns a process holds at a time."""
+
+    process: Process
+    time: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One step of a plan: spans of every process, and what went from one to another.
+
+    Times are in seconds; those of a run are since the epoch, each by the clock of the node that its process is on.
+    Clocks of several nodes differ: what is on one node can be compared to the microsecond, the rest as far as
+    the cluster keeps its clocks.
+    """
+
+    plan: str
+    number: int
+    start: float
+    stop: float
+    spans: tuple[Span, ...]
+    transfers: tuple[Transfer, ...] = ()
+    levels: tuple[Level, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long the step took."""
+        return self.stop - self.start
+
+    @property
+    def calls(self) -> tuple[Span, ...]:
+        """Every rank's part of every node."""
+        return tuple(span for span in self.spans if span.kind == "call")
+
+    @property
+    def nodes(self) -> dict[str, tuple[float, float]]:
+        """For each node its first rank's start and its last rank's end, counted from the start of the step.
+
+        >>> step = Timeline("flow", 0, 10.0, 12.0, (Span(("pool", 0), "call", "role.f", 10.5, 11.5),))
+        >>> step.nodes, step.seconds
+        ({'role.f': (0.5, 1.5)}, 2.0)
+        """
+        found: dict[str, tuple[float, float]] = {}
+        for span in self.calls:
+            start, stop = found.get(span.name, (span.start, span.stop))
+            found[span.name] = min(start, span.start), max(stop, span.stop)
+        return {name: (start - self.start, stop - self.start) for name, (start, stop) in found.items()}
+
+    @property
+    def overlaps(self) -> frozenset[tuple[str, str]]:
+        """The pairs of nodes of which some ranks worked at the same time, each in alphabetical order.
+
+        >>> f, g = Span(("a", 0), "call", "f", 0.0, 2.0), Span(("b", 0), "call", "g", 1.0, 3.0)
+        >>> sorted(Timeline("flow", 0, 0.0, 3.0, (f, g)).overlaps)
+        [('f', 'g')]
+        """
+        found: set[tuple[str, str]] = set()
+        open_: list[Span] = []
+        for call in sorted(self.calls, key=lambda call: call.start):
+            open_ = [other for other in open_ if other.stop > call.start]
+            found |= {(min(call.name, o.name), max(call.name, o.name)) for o in open_ if o.name != call.name}
+            open_.append(call)
+        return frozenset(found)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it as a trace that Perfetto and ``chrome://tracing`` open.
+
+        Raises:
+            OSError: where the file cannot be written.
+        """
+        from hfdsl.plan.trace import TraceFile
+
+        with TraceFile(path) as file:
+            file.add(self)
+
+
+def node_labels(plan: Plan) -> dict[int, str]:
+    """The names of all values that are made or given in a step."""
+    return {node.id: node.label for node in plan.graph.inputs} | {step.node: step.label for step in plan.steps}
+
+
+def parcel_name(parcel: Parcel, labels: Mapping[int, str]) -> str:
+    """What a parcel holds, in words: ``actor.generate (ids, mask)``."""
+    columns: dict[int, dict[str, None]] = {}
+    for cut in parcel.cuts:
+        columns.setdefault(cut.node, {})[cut.column] = None
+    named = ((labels[node], ", ".join(filter(None, own))) for node, own in columns.items())
+    return ", ".join(f"{label} ({own})" if own else label for label, own in named)
+
+
+def rows_given(step: Step, rank: int, table: RowTable) -> int | None:
+    """How many rows a rank of a step is given, pad rows included; None where it is given whole values."""
+    given = table.given.get(step.node)
+    if given is None:
+        return None
+    chunk = step.chunk_of[step.ranks.index(rank)]
+    return given[chunk + 1] - given[chunk]

@@ -1,0 +1,98 @@
+"""``hfdsl plan --predict``: the step's timeline from the plan and what each node takes, beside the measured one."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hfdsl.plan.edges import sizes_known
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.predict import BANDWIDTHS, Duration, Prediction, durations, predict
+from hfdsl.plan.timeline import Timeline
+from hfdsl.plan.trace import read_trace
+from hfdsl.tools.output import machine, say, show_json
+from hfdsl.tools.target import UsageError
+
+
+def show_prediction(plan: Plan, arguments: argparse.Namespace) -> None:
+    """Predict a step and print it.
+
+    Raises:
+        UsageError: where the file says nothing of a node, or cannot be read, and where sizes of the plan are unknown.
+    """
+    takes, measured = _read(Path(arguments.predict))
+    if not sizes_known(plan):
+        raise UsageError("--predict needs the size of every dim that rows depend on; give it with --set DIM=SIZE")
+    if missing := [step.label for step in plan.steps if step.label not in takes]:
+        raise UsageError(f"'{arguments.predict}' has no time for {', '.join(map(repr, missing))}")
+    latency = {} if arguments.latency is None else {"latency": arguments.latency}
+    found = predict(plan, takes, _bandwidths(arguments.bandwidth), **latency)
+    if machine(arguments):
+        show_json(_as_dict(found, measured))
+    else:
+        say(_table(found, measured))
+
+
+def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
+    """What nodes take, and the step of median length where the file is a trace."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".toml":
+            return {label: Duration(float(seconds)) for label, seconds in tomllib.loads(text)["seconds"].items()}, None
+        steps = sorted(read_trace(text), key=lambda step: step.seconds)
+    except OSError as error:
+        raise UsageError(f"cannot read '{file}': {error.strerror}") from None
+    except KeyError:
+        raise UsageError(f"'{file}' has no table [seconds]") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"'{file}' is no trace of hfdsl, nor a TOML file with a table [seconds]: {error}") from None
+    if not steps:
+        raise UsageError(f"'{file}' has no steps")
+    return durations(steps), steps[len(steps) // 2]
+
+
+def _bandwidths(texts: Sequence[str]) -> dict[str, float]:
+    """``network=12.5e9``, in bytes a second."""
+    found = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            found[name] = 0.0
+        if name not in BANDWIDTHS or not found[name] > 0:
+            raise UsageError(f"--bandwidth takes {' or '.join(f'{one}=BYTES' for one in BANDWIDTHS)}, got '{text}'")
+    return found
+
+
+def _as_dict(found: Prediction, measured: Timeline | None) -> dict[str, Any]:
+    real = measured.nodes if measured else {}
+    return {
+        "seconds": found.timeline.seconds,
+        "measured": measured.seconds if measured else None,
+        "nodes": {
+            label: {"predicted": times, "measured": real.get(label)} for label, times in found.timeline.nodes.items()
+        },
+        "critical": found.critical,
+    }
+
+
+def _table(found: Prediction, measured: Timeline | None) -> str:
+    real = measured.nodes if measured else {}
+    rows = [("milliseconds", "predicted", "measured" if measured else "")]
+    rows += [(label, _span(times), _span(real.get(label))) for label, times in found.timeline.nodes.items()]
+    rows += [("the step", _millis(found.timeline.seconds), _millis(measured.seconds) if measured else "")]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = [f"{name:{widths[0]}}  {one:>{widths[1]}}  {two:>{widths[2]}}".rstrip() for name, one, two in rows]
+    return "\n".join([*lines, "", f"critical path  {' -> '.join(found.critical)}"])
+
+
+def _span(times: tuple[float, float] | None) -> str:
+    return f"{_millis(times[0])} - {_millis(times[1]):>8}" if times else ""
+
+
+def _millis(seconds: float) -> str:
+    return f"{seconds * 1000:.1f}"

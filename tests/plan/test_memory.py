@@ -1,0 +1,112 @@
+"""What the plan says that processes hold is what they hold."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.plan.memory import Held, held
+from hfdsl.plan.parcels import Process
+from hfdsl.plan.phases import phases
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.runtime.running import Running
+from hfdsl.runtime.timeline import Record
+from tests.plan.oracle import B, Program, R, Role, Rows, Total, batch_of, programs, some_rows
+
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
+
+
+def record_of(running: Running) -> Record:
+    record = running._record
+    assert record is not None
+    return record
+
+
+def measured(running: Running) -> dict[Process, int]:
+    most: dict[Process, int] = {}
+    for ran in record_of(running).ran:
+        if ran.group != DRIVER:
+            most[ran.group, ran.rank] = ran.most  # the most so far: the last one counts
+    return most
+
+
+def given_bytes(running: Running) -> dict[Process, tuple[int, int]]:
+    found: dict[Process, tuple[int, int]] = {}
+    for ran in record_of(running).ran:
+        if ran.group != DRIVER:
+            parcels, size = found.get((ran.group, ran.rank), (0, 0))
+            found[ran.group, ran.rank] = parcels + len(ran.given), size + sum(ran.given)
+    return found
+
+
+def counted(one: Held) -> bool:
+    """Whether every column has a size that is known; names are objects, which count nothing on either side."""
+    return all(name.rpartition(".")[2] in {"name", "longest"} for name in one.open) and not any(
+        "everywhere" in name or "given" in name or "stages" in name for name in one.open
+    )
+
+
+@many
+@given(programs(), switches)
+def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize: hf.Optimize) -> None:
+    plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
+    with plan.launch() as running:
+        running.step(batch_of(some_rows(program.rows, 0), echo=True))
+        [routing] = running._routings.values()
+        kept = record_of(running).routes.table.picks
+        found = held(plan, plan.dims, phases(plan, plan.dims, kept=kept, hints=routing.hints))
+        most = measured(running)
+        assert found.keys() == most.keys()
+        custom = {step.group for step in plan.steps if step.custom}
+        for process, one in found.items():
+            if counted(one):
+                assert most[process] == one.bytes
+            assert most[process] >= one.bytes
+            if counted(one) and process[0] not in custom:
+                assert given_bytes(running)[process] == (one.parcels, one.given)
+
+
+class Judge(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def total(self, x: hf.i64[B, R]) -> Total:
+        return Total(total=int(x.tensor.sum()), largest=0)
+
+
+@hf.dataflow
+def judged(rows: Rows, role: Role, judge: Judge) -> tuple[Rows, Total]:
+    made = role.flat(rows)
+    total = judge.total(made.x)
+    return role.flat(made), total
+
+
+def plan_of(size: int | None) -> Plan:
+    role = hf.place(Role, 2, pool=hf.ResourcePool([2], name="train"))
+    judge = hf.place(Judge, pool=hf.ResourcePool([1], name="score"))
+    return judged.compile(hf.Deployment(role=role, judge=judge), dims={B: size, R: 2} if size else {})
+
+
+def test_the_plan_names_the_step_where_memory_peaks() -> None:
+    # A row is 16 bytes of x, 4 of y and 4 of echo. The four rows of the caller go to the node of train once, as one
+    # object that both ranks map; each makes two rows of them, and keeps these for the second call.
+    train, score = plan_of(4).peaks
+    assert (train.process, train.bytes, train.step) == (("role", 0), 4 * 24 + 2 * 24, "role.flat#1")
+    assert (train.parcels, train.given) == (2, 2 * 16 + 2 * 24), "x for the judge; the second result for the caller"
+    assert (score.bytes, score.step, score.open) == (4 * 16, "judge.total", ())
+    assert set(train.open) == {"rows.name", "role.flat.name"}
+
+
+def test_a_plan_without_sizes_knows_no_peak() -> None:
+    assert plan_of(None).peaks == ()
+    assert "memory" not in str(plan_of(None))
+
+
+def test_a_plan_prints_what_is_held_what_leaves_and_what_is_one_call() -> None:
+    text = str(plan_of(4))
+    assert "fused    none" in text
+    assert "memory   train 144 B, and rows.name" in text
+    assert "; 2 objects of 80 B leave a process" in text
+    assert "         score 64 B in rank 0 at judge.total" in text

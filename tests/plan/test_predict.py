@@ -1,0 +1,124 @@
+"""Predictions: exact ones on durations that are given, and what holds of every program."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.deploy.pools import devices
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.predict import Duration, Prediction, durations, predict
+from hfdsl.plan.timeline import Span, Timeline
+from tests.plan.oracle import B, Program, R, Role, Rows, programs
+
+many = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
+FREE = {"copy": math.inf, "network": math.inf}
+
+
+@hf.dataflow
+def fork(rows: Rows, a: Role, b: Role, c: Role) -> tuple[Rows, Rows]:
+    made = a.flat(rows)
+    return b.flat(made), c.flat(made)
+
+
+def planned(a: hf.ResourcePool, b: hf.ResourcePool, c: hf.ResourcePool, *, colocate: bool = True) -> Plan:
+    places = {n: hf.place(Role, 2, pool=pool, colocate=colocate) for n, pool in (("a", a), ("b", b), ("c", c))}
+    return fork.compile(hf.Deployment(**places), dims={B: 4, R: 2})
+
+
+def pool(size: int = 1) -> hf.ResourcePool:
+    return hf.ResourcePool([size])
+
+
+TAKES = {"a.flat": Duration(1.0), "b.flat": Duration(2.0), "c.flat": Duration(3.0)}
+
+
+def free(plan: Plan, takes: dict[str, Duration]) -> Prediction:
+    return predict(plan, takes, FREE, latency=0.0)
+
+
+def test_pools_of_their_own_overlap() -> None:
+    found = free(planned(pool(), pool(), pool()), TAKES)
+    assert found.timeline.nodes == {"a.flat": (0.0, 1.0), "b.flat": (1.0, 3.0), "c.flat": (1.0, 4.0)}
+    assert (found.timeline.seconds, found.critical) == (4.0, ("a.flat", "c.flat"))
+    assert found.timeline.overlaps == {("b.flat", "c.flat")}
+
+
+@pytest.mark.parametrize("colocate", [True, False])
+def test_a_shared_pool_keeps_program_order(colocate: bool) -> None:
+    one = pool()
+    found = free(planned(one, one, one, colocate=colocate), TAKES)
+    assert found.timeline.nodes == {"a.flat": (0.0, 1.0), "b.flat": (1.0, 3.0), "c.flat": (3.0, 6.0)}
+    assert (found.critical, found.timeline.overlaps) == (("a.flat", "b.flat", "c.flat"), frozenset())
+
+
+def test_without_overlap_one_step_follows_the_other() -> None:
+    plan = planned(pool(), pool(), pool())
+    found = free(replace(plan, optimize=hf.Optimize(overlap=False)), TAKES)
+    assert found.timeline.seconds == 6.0
+
+
+def test_bytes_take_time_and_a_call_some_more() -> None:
+    # 4 rows of two i64 and two i32 are 96 bytes, of the caller and of a.flat; b and c each give as much to the caller
+    plan = planned(pool(), pool(), pool())
+    found = predict(plan, TAKES, {"copy": 96.0, "network": 48.0}, latency=0.5).timeline
+    # A copy is 1 s, the way to another node 2 s: the driver has given at 1, a starts at 3.5 and has given at 5.5.
+    assert found.nodes == {"a.flat": (3.5, 4.5), "b.flat": (8.0, 10.0), "c.flat": (8.0, 11.0)}
+    assert found.seconds == 11.0 + 1.0 + 2.0 + 0.5
+    assert {(t.bytes, t.arrived - t.left) for t in found.transfers} == {(96, 2.5)}
+
+
+def test_time_grows_with_the_rows_of_a_rank() -> None:
+    takes = {name: Duration(1.0, rows=4) for name in TAKES}
+    found = free(planned(pool(2), pool(4), pool()), takes).timeline
+    assert {name: stop - start for name, (start, stop) in found.nodes.items()} == {
+        "a.flat": 0.5,
+        "b.flat": 0.25,
+        "c.flat": 1.0,
+    }
+
+
+def test_a_node_takes_what_its_last_rank_needs() -> None:
+    def step(*calls: tuple[float, float]) -> Timeline:
+        spans = tuple(Span(("a", i), "call", "a.f", *times, 2) for i, times in enumerate(calls))
+        return Timeline("flow", 0, 0.0, 9.0, spans)
+
+    waited = step((0.0, 5.0), (3.0, 5.0))  # rank 0 has waited for rank 1 in a collective
+    assert durations([waited]) == {"a.f": Duration(2.0, 2)}
+    assert durations([waited, step((0.0, 7.0), (0.0, 1.0)), step((0.0, 9.0), (0.0, 9.0))]) == {"a.f": Duration(7.0, 2)}
+
+
+def test_a_step_without_a_time_is_told() -> None:
+    with pytest.raises(KeyError, match=r"b\.flat"):
+        free(planned(pool(), pool(), pool()), {"a.flat": Duration(1.0)})
+
+
+@many
+@given(programs(), switches)
+def test_every_call_is_made_once_in_order(program: Program, optimize: hf.Optimize) -> None:
+    plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
+    found = free(plan, {step.label: Duration(1.0) for step in plan.steps})
+    calls = found.timeline.calls
+    assert sorted((c.name, c.process[1]) for c in calls) == sorted((s.label, r) for s in plan.steps for r in s.ranks)
+    assert found.timeline.seconds == len(found.critical)
+    slots = {group.name: devices(group.pool) for group in plan.groups}
+    number = {step.label: i for i, step in enumerate(plan.steps)}
+    by_device: dict[Any, list[Span]] = {}
+    for call in calls:
+        group, rank = call.process
+        by_device.setdefault(slots[group][rank] if group != DRIVER else DRIVER, []).append(call)
+    for slot, own in by_device.items():  # the driver's own functions wait until somebody needs them
+        in_order = sorted(own, key=lambda call: call.start if slot == DRIVER else number[call.name])
+        assert all(one.stop <= two.start for one, two in pairwise(in_order))
+    if not optimize.overlap and not optimize.fusion and all(step.group != DRIVER for step in plan.steps):
+        assert not found.timeline.overlaps
+    ends = [stop for _, stop in found.timeline.nodes.values()]
+    assert max(ends, default=0.0) == found.timeline.seconds

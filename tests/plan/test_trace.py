@@ -1,0 +1,91 @@
+"""Traces: what is written is JSON that Perfetto takes, and what is read is what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.plan.parcels import THE_DRIVER
+from hfdsl.plan.timeline import Level, Span, Timeline, Transfer
+from hfdsl.plan.trace import TraceFile, read_trace
+
+A, B = ("train", 0), ("score", 1)
+
+
+def step(number: int, start: float) -> Timeline:
+    spans = (
+        Span(THE_DRIVER, "driver", "submits", start, start + 0.5),
+        Span(A, "call", "actor.generate", start + 1.0, start + 2.0, 4),
+        Span(B, "wait", "waits for actor.generate", start, start + 2.5),
+        Span(B, "call", "reward.score", start + 2.5, start + 3.0),
+    )
+    transfer = Transfer(A, B, "actor.generate (ids)", 64, start + 2.0, start + 2.5)
+    return Timeline("grpo", number, start, start + 4.0, spans, (transfer,), (Level(A, start + 2.0, 128),))
+
+
+def events(file: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(file.read_text())
+    return found
+
+
+def test_a_row_a_group_and_in_it_a_row_a_rank(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    step(3, 1e9).save(file)
+    named = {(e["name"], e["pid"], e.get("tid")): e["args"].get("name") for e in events(file) if e["ph"] == "M"}
+    processes = {name: pid for (kind, pid, _), name in named.items() if kind == "process_name"}
+    assert processes.keys() == {"driver", "train", "score"}
+    assert named["thread_name", processes["score"], 1] == "rank 1"
+    slices = {(e["pid"], e["tid"], e["cat"], e["name"], e["ts"], e["dur"]) for e in events(file) if e["ph"] == "X"}
+    assert slices == {
+        (processes["driver"], 0, "step", "grpo", 0.0, 4e6),
+        (processes["driver"], 0, "driver", "submits", 0.0, 5e5),
+        (processes["train"], 0, "call", "actor.generate", 1e6, 1e6),
+        (processes["score"], 1, "wait", "waits for actor.generate", 0.0, 2.5e6),
+        (processes["score"], 1, "call", "reward.score", 2.5e6, 5e5),
+    }
+
+
+def test_a_transfer_starts_within_its_maker_and_ends_where_its_reader_starts(tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    with TraceFile(file) as trace:
+        trace.add(step(0, 0.0))
+        trace.add(step(1, 10.0))
+    flows = [e for e in events(file) if e.get("cat") == "transfer"]
+    assert [(e["ph"], e["id"]) for e in flows] == [("s", 1), ("f", 1), ("s", 2), ("f", 2)]
+    for e in flows:
+        [own] = [
+            s for s in events(file)
+            if s["ph"] == "X" and s["cat"] == "call" and (s["pid"], s["tid"]) == (e["pid"], e["tid"])
+            and s["ts"] <= e["ts"] < s["ts"] + s["dur"]
+        ]  # fmt: skip  # one slice is open there
+        assert own["name"] == ("actor.generate" if e["ph"] == "s" else "reward.score")
+        assert e["args"] == {"bytes": 64}
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "steps.json"
+    with TraceFile(file) as trace:
+        trace.add(step(0, 5.0))
+        trace.add(step(1, 15.0))
+    first, second = read_trace(file.read_text())
+    assert (first.plan, first.number, first.start, first.stop) == ("grpo", 0, 0.0, 4.0)
+    assert (second.number, second.start) == (1, 10.0)
+    assert second.nodes == step(1, 15.0).nodes
+    assert [(call.process, call.rows) for call in first.calls] == [(A, 4), (B, None)]
+
+
+def test_a_trace_without_steps_is_one(tmp_path: Path) -> None:
+    with TraceFile(tmp_path / "none.json"):
+        pass
+    assert read_trace((tmp_path / "none.json").read_text()) == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", '[{"ph": "X", "name": "f", "cat": "call"}]', '[{"ph": "X"}]', '{"traceEvents": []}']
+)
+def test_what_is_no_trace_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_trace(text)

@@ -1,0 +1,125 @@
+"""The timeline of a run: every process's time is accounted for, transfers have their bytes, and predictions hold."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+import hfdsl as hf
+from hfdsl.plan.parcels import THE_DRIVER
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.predict import durations, predict
+from hfdsl.plan.timeline import Span, Timeline
+from hfdsl.plan.trace import read_trace
+from tests.plan.oracle import B, Program, R, batch_of, programs, some_rows
+from tests.runtime import sleeping_programs as p
+
+many = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+@many
+@given(programs())
+def test_calls_and_waiting_fill_the_step_of_every_process(program: Program) -> None:
+    plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})
+    with plan.launch() as running:
+        running.step(batch_of(some_rows(program.rows, 0)))
+        timeline = running.timeline
+    calls = sorted((call.name, call.process[1]) for call in timeline.calls)
+    assert calls == sorted((step.label, rank) for step in plan.steps for rank in step.ranks)
+    assert running.timings.keys() == {step.label for step in plan.steps}
+    by_process: dict[Any, list[Span]] = {}
+    for span in timeline.spans:
+        assert timeline.start <= span.start <= span.stop <= timeline.stop
+        if span.process[0] != DRIVER and span.kind != "fused":
+            by_process.setdefault(span.process, []).append(span)
+    for own in by_process.values():
+        own.sort(key=lambda span: (span.start, span.stop))
+        assert all(one.stop <= two.start for one, two in pairwise(own))
+        assert (own[0].start, own[-1].stop, own[-1].kind) == (timeline.start, timeline.stop, "wait")
+    reading = {span.name: span for span in timeline.spans if span.process == THE_DRIVER}["reads the result"]
+    for transfer in timeline.transfers:
+        assert transfer.left <= transfer.arrived, "no reader starts before what it reads was given"
+        assert transfer.target != THE_DRIVER or transfer.arrived <= reading.stop
+
+
+def naps(*, own_pools: bool) -> Plan:
+    one = hf.ResourcePool([1], use_gpu=False)
+    pools = [hf.ResourcePool([1], use_gpu=False) if own_pools else one for _ in range(3)]
+    places = {name: hf.place(p.Sleeper, pool=pool) for name, pool in zip("abc", pools, strict=True)}
+    return p.naps.compile(hf.Deployment(**places), dims={p.B: 4})
+
+
+def rows() -> p.Rows:
+    return p.Rows(x=torch.zeros(4))
+
+
+def order(timeline: Timeline) -> list[str]:
+    """Who starts after whose end: nodes by stage."""
+    nodes = timeline.nodes
+    return sorted(nodes, key=lambda name: sum(stop <= nodes[name][0] for _, stop in nodes.values()))
+
+
+def test_transfers_have_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p, "SECONDS", 0.0)
+    with naps(own_pools=True).launch() as running:
+        assert running.timeline.spans == ()
+        running.step(rows())
+        found = {(t.source[0], t.target[0]): (t.name, t.bytes) for t in running.timeline.transfers}
+    assert found == {
+        (DRIVER, "a"): ("rows (x)", 16),
+        ("a", "b"): ("a.doze (x)", 16),
+        ("a", "c"): ("a.doze (x)", 16),
+        ("b", DRIVER): ("b.doze (x)", 16),
+        ("c", DRIVER): ("c.doze (x)", 16),
+    }
+
+
+def test_a_trace_has_the_steps_of_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p, "SECONDS", 0.0)
+    outer, inner = tmp_path / "outer.json", tmp_path / "inner.json"
+    with naps(own_pools=True).launch() as running:
+        running.step(rows())
+        with running.trace(outer):
+            running.step(rows())
+            with running.trace(inner):
+                running.step(rows())
+            running.step(rows())
+        running.step(rows())
+    assert [step.number for step in read_trace(outer.read_text())] == [1, 2, 3]
+    assert [step.number for step in read_trace(inner.read_text())] == [2]
+
+
+def test_a_trace_ends_with_the_last_whole_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p, "SECONDS", 0.0)
+    with naps(own_pools=True).launch() as running, running.trace(tmp_path / "t.json"):
+        running.step(rows())
+        monkeypatch.setattr(p, "SECONDS", -1.0)  # which sleep refuses
+        with pytest.raises(hf.RoleError):
+            running.step(rows())
+    assert [step.number for step in read_trace((tmp_path / "t.json").read_text())] == [0]
+
+
+@pytest.mark.parametrize("recorded", ["shared", "apart"])
+def test_a_prediction_has_the_order_of_the_run(
+    ray_cluster: Any, tmp_path: Path, recorded: Literal["shared", "apart"]
+) -> None:
+    plans = {"shared": naps(own_pools=False), "apart": naps(own_pools=True)}
+    measured = {}
+    for name, plan in plans.items():
+        with plan.launch("ray") as running, running.trace(tmp_path / name):
+            for _ in range(2):
+                running.step(rows())
+            measured[name] = running.timeline
+    assert measured["shared"].overlaps == frozenset()
+    assert measured["apart"].overlaps == {("b.doze", "c.doze")}
+    takes = durations(read_trace((tmp_path / recorded).read_text()))
+    for name, plan in plans.items():
+        found = predict(plan, takes)
+        assert found.timeline.overlaps == measured[name].overlaps
+        assert order(found.timeline) == order(measured[name])
+        assert len(found.critical) == (3 if name == "shared" else 2)
