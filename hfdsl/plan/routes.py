@@ -45,7 +45,8 @@ class Routes:
     ``tasks[segment][rank]`` is what a rank does, ``takes[segment][rank]`` what it is brought before; a segment whose
     protocol is a pair of functions is brought its arguments in the driver. ``puts[segment]`` are the parcels that the
     driver makes once the segment has ended: of what the caller gives, and of what such functions collect.
-    ``masks[filter]`` and ``result`` is what the driver is brought to see which rows are kept, and to return.
+    ``masks[filter]`` and ``result`` is what the driver is brought to see which rows are kept, and to return. ``open``
+    are the parcels that more may take once filters have kept their rows.
     """
 
     table: RowTable
@@ -55,6 +56,7 @@ class Routes:
     puts: Mapping[int, tuple[Parcel, ...]]
     masks: Mapping[int, tuple[Key, ...]]
     result: tuple[Key, ...]
+    open: frozenset[Key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,9 @@ def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site], hints: 
         {number: tuple(sent.get((number, THE_DRIVER), {}).values()) for number in by_function},
         {node: post.wanted(THE_DRIVER, own) for node, own in known.masks.items()},
         post.wanted(THE_DRIVER, known.result),
+        frozenset(
+            p.key for gives in sent.values() for p in gives.values() if any(c.node in known.later for c in p.cuts)
+        ),
     )
 
 
@@ -110,7 +115,8 @@ def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site], hints: 
 class _Known:
     """Who reads what, as far as the filters that have kept their rows tell.
 
-    ``open`` are the values with a reader who waits for a filter that they do not wait for, and what such readers read.
+    ``open`` are the values with a reader who waits for a filter that they do not wait for, and what such readers read;
+    ``later`` the values with a reader who waits still.
     """
 
     plan: Plan
@@ -121,6 +127,7 @@ class _Known:
     masks: Mapping[int, tuple[Read, ...]]
     result: tuple[Read, ...]
     open: Mapping[int, Mapping[str, None]]
+    later: frozenset[int]
     pending: frozenset[tuple[str, int]]  # (group, value) that steps which are left out read
 
     @classmethod
@@ -139,6 +146,7 @@ class _Known:
             {one: tuple(whole(plan, keep, (keep.column or VALUE,), table)) for one, keep in keeping.items()},
             tuple(read for ref in output for read in result(plan, ref, table)),
             _open(plan, waits),
+            frozenset(node for reader, node, _ in _all_reads(plan) if not waits.filters[reader] <= settled),
             frozenset((step.group, node) for step in later for node, _ in columns_read(graph, step.node)),
         )
 
@@ -166,15 +174,22 @@ def _by_process(plan: Plan, step: Step, table: RowTable) -> Mapping[Process, tup
 
 
 def _open(plan: Plan, waits: Waiting) -> Mapping[int, dict[str, None]]:
-    graph, found = plan.graph, dict[int, dict[str, None]]()
-    read = [(step.node, columns_read(graph, step.node)) for step in plan.steps]
-    read += [(keep.node, origins(graph, keep.node, keep.column or VALUE)) for _, keep in masks(graph)]
-    read += [(ref.node, result_origins(graph, ref)) for ref in graph.output.refs()]
-    for reader, pairs in read:
-        for node, column in pairs:
-            if not waits.filters[reader] <= waits.filters[node]:
-                found.setdefault(node, {})[column] = None
+    found: dict[int, dict[str, None]] = {}
+    for reader, node, column in _all_reads(plan):
+        if not waits.filters[reader] <= waits.filters[node]:
+            found.setdefault(node, {})[column] = None
     return found
+
+
+def _all_reads(plan: Plan) -> Iterator[tuple[int, int, str]]:
+    """Who reads which stored column of what, whatever the rows: steps, filters, and the caller."""
+    graph = plan.graph
+    for step in plan.steps:
+        yield from ((step.node, *pair) for pair in columns_read(graph, step.node))
+    for _, keep in masks(graph):
+        yield from ((keep.node, *pair) for pair in origins(graph, keep.node, keep.column or VALUE))
+    for ref in graph.output.refs():
+        yield from ((ref.node, *pair) for pair in result_origins(graph, ref))
 
 
 # -- what leaves
@@ -241,8 +256,10 @@ class _Post:
     def __init__(self, known: _Known, sent: _Sent, site: _Readers) -> None:
         self._known, self._site = known, site
         self._of: dict[tuple[int, int, Site], dict[Key, dict[str, Spans | None]]] = {}
+        self._nodes: dict[Key, tuple[int, ...]] = {}
         for parcels in sent.values():
             for sites, parcel in parcels.items():
+                self._nodes[parcel.key] = tuple(dict.fromkeys(cut.node for cut in parcel.cuts))
                 for cut in parcel.cuts:
                     for one in sites:
                         there = self._of.setdefault((cut.node, cut.chunk, one), {})
@@ -264,6 +281,8 @@ class _Post:
                 kept.add(read.node)
         brought = self._brought.setdefault(process, set())
         new = tuple(key for key in self.wanted(process, own) if key not in brought)
+        for node in (node for key in new for node in self._nodes[key]):
+            last.setdefault(node, step)  # what only its neighbours read comes along, and goes at once
         if process != THE_DRIVER:  # which keeps what it is brought, and asks for all that it needs
             brought.update(new)
         return new

@@ -128,7 +128,8 @@ def _joins(
     """Whether a segment can take in a step, and nobody waits longer for it.
 
     What the step reads from elsewhere is there when the segment begins; and whoever reads elsewhere what the segment
-    makes waits for the step in any case.
+    makes waits for the step in any case. This looks at steps as wholes: of ranks that need unlike times for one step, a
+    fast one may wait for a slow one a step earlier than it would have to.
     """
     if step.group == DRIVER or step.custom or segment.custom:
         return False

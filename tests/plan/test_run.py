@@ -8,13 +8,15 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.optimize import NOTHING, Optimize
 from hfdsl.runtime.running import Running
-from tests.plan.oracle import B, Program, R, Rows, Total, batch_of, programs, rows_of, some_rows
+from tests.plan.oracle import B, Place, Program, R, Rows, Total, batch_of, places, programs, rows_of, some_rows
+from tests.runtime import ray_programs as grpo
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -77,6 +79,50 @@ def test_what_a_run_learns_changes_no_value(program: Program, random: Random) ->
             brief = frozenset(step.node for step in plan.steps if random.random() < 0.5)
             with mock.patch.object(Running, "_brief", lambda _, brief=brief: brief):
                 agrees(program, running, program.rows, seed)
+
+
+def bits(value: Any) -> Any:
+    """Numbers to the last bit: floats of columns and of metrics as they are written in hexadecimal."""
+    if isinstance(value, hf.Batch):
+        return [bits(column) for column in value.__hf_columns__.values()]
+    if isinstance(value, torch.Tensor):
+        return bits(value.tolist())
+    return [bits(inner) for inner in value] if isinstance(value, (list, tuple)) else getattr(value, "hex", str)()
+
+
+@settings(many, max_examples=60)
+@given(places(), switches)
+def test_no_switch_changes_a_bit(places: tuple[Place, ...], optimize: Optimize) -> None:
+    """Floats, numbers drawn by row and by rank, means over ranks, and weights that a step leaves to the next."""
+    first, last = places[0], places[-1]
+    deployment = hf.Deployment(
+        actor=hf.place(grpo.Actor, grpo.Config(), pool=first.pool, mesh=first.mesh, colocate=first.colocate),
+        reward=hf.place(grpo.Reward, pool=last.pool, mesh=last.mesh, colocate=last.colocate),
+    )
+    found = []
+    for switched in (NOTHING, optimize):
+        plan = grpo.train.compile(deployment, {grpo.B: 24, grpo.P: 2, grpo.R: 3}, optimize=switched)
+        with plan.launch(seed=3) as running:
+            found.append([bits(running.step(grpo.batch(24))) for _ in range(2)])
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
+
+
+def test_every_switch_off_is_the_eager_run_where_rows_are_independent() -> None:
+    @hf.dataflow
+    def flow(prompts: grpo.Prompts, actor: grpo.Actor, reward: grpo.Reward) -> tuple[grpo.Rollout, grpo.Scores]:
+        rollout = actor.generate(hf.repeat(prompts, 2))
+        return rollout, grpo.centre(reward.score(rollout))
+
+    pools = hf.ResourcePool([4]), hf.ResourcePool([2])
+    deployment = hf.Deployment(
+        actor=hf.place(grpo.Actor, grpo.Config(), pool=pools[0]), reward=hf.place(grpo.Reward, pool=pools[1])
+    )
+    eager = bits(flow(grpo.batch(8), grpo.Actor(grpo.Config()), grpo.Reward()))
+    for optimize in (NOTHING, Optimize()):
+        plan = flow.compile(deployment, {grpo.B: 8, grpo.P: 2, grpo.R: 3}, optimize=optimize)
+        with plan.launch() as running:
+            assert bits(running.step(grpo.batch(8))) == eager
 
 
 @settings(many, max_examples=40)

@@ -1,0 +1,128 @@
+"""Who reads what, cell by cell: the rows of every value followed one by one, without spans, chunks or parcels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfdsl.graph.program import Filter, Input, MiniBatch, Node, Pack, Ref, Repeat, Take
+from hfdsl.graph.signatures import ListType, RecordType
+from hfdsl.plan.parcels import Process
+from hfdsl.plan.plan import DRIVER, Plan, Step
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec, MetricSpec
+
+Cell = tuple[int, str, int, int]
+"""Node, column, row; or, of what has no rows of its own (a metric, an entry of a list), -1 and the chunk."""
+
+HOME: Process = (DRIVER, 0)
+
+
+@dataclass
+class Cells:
+    """``read`` is in program order: which step, in which process, which cells by a port; the result is step -1,
+    and what filters look at step -2."""
+
+    plan: Plan
+    rows: int  # of every input
+    kept: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by filters; without, all
+    home: dict[Cell, Process] = field(default_factory=dict)
+    read: list[tuple[int, Process, frozenset[Cell]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._of: dict[int, dict[str, list[Cell]]] = {}
+        self._count: dict[int, int] = {}  # rows of a value, or of every entry of a list
+        steps = {step.node: step for step in self.plan.steps}
+        for node in self.plan.graph.nodes:
+            refs = {name: value for name, value in node.arguments if isinstance(value, Ref)}
+            if node.id in steps:
+                self._step(steps[node.id], node, refs)
+            else:
+                self._of[node.id] = self._seen_through(node, refs)
+                if isinstance(node.op, Filter):
+                    self.read.append((-2, HOME, frozenset(*self._value(refs["keep"]).values())))
+                self._count[node.id] = len(next(iter(self._of[node.id].values())))
+        output = frozenset(c for ref in self.plan.graph.output.refs() for v in self._value(ref).values() for c in v)
+        self.read.append((-1, HOME, output))
+
+    def width(self, cell: Cell) -> int:
+        """Bytes of a cell; of objects 0."""
+        result = self.plan.node(cell[0]).result
+        spec: Any = schema(result.record).fields[cell[1]] if isinstance(result, RecordType) else result
+        if not isinstance(spec, ColumnSpec):
+            return 0
+        size = spec.dtype.itemsize
+        for dim in spec.dims[1:]:
+            size *= next(n for known, n in self.plan.dims.items() if known is dim.atoms[0])
+        return size
+
+    def _value(self, ref: Ref) -> dict[str, list[Cell]]:
+        return {ref.column: self._of[ref.node][ref.column]} if ref.column else self._of[ref.node]
+
+    def _seen_through(self, node: Node, refs: Mapping[str, Ref]) -> dict[str, list[Cell]]:
+        if isinstance(node.op, Pack):
+            return {column: next(iter(self._value(ref).values())) for column, ref in refs.items()}
+        if isinstance(node.op, Input):
+            cells = {c: [(node.id, c, i, 0) for i in range(self.rows)] for c in columns_of(node.result)}
+            self.home |= {cell: HOME for made in cells.values() for cell in made}
+            return cells
+        inner = self._value(refs["batch"])
+        count = self._count[refs["batch"].node]
+        match node.op:
+            case Repeat(times):
+                rows = [i for i in range(count) for _ in range(times)]
+            case MiniBatch(index, parts):
+                rows = list(range(index * (count // parts), (index + 1) * (count // parts)))
+            case Filter():
+                rows = list(self.kept.get(node.id, range(count)))
+            case Take(taken):
+                rows = [i % count for i in range(taken)]
+            case _:
+                raise TypeError(node)
+        return {column: [cells[i] for i in rows] for column, cells in inner.items()}
+
+    def _step(self, step: Step, node: Node, refs: Mapping[str, Ref]) -> None:
+        ports = {name: self._value(ref) for name, ref in refs.items()}
+        count = self._count[next(iter(refs.values())).node] if refs else 0
+        padded = -(-count // step.chunks) * step.chunks
+        for index, rank in enumerate(step.ranks):
+            size = padded // step.chunks
+            taken = range(step.chunk_of[index] * size, (step.chunk_of[index] + 1) * size)
+            for name, ref in refs.items():
+                wanted = set[Cell]()
+                port: Any = step.signature.port(name)
+                listed = isinstance(self.plan.node(ref.node).result, ListType)
+                kind = port.type.inner if isinstance(port.type, ListType) else port.type
+                for column in columns_of(kind) if isinstance(kind, RecordType) else ports[name]:
+                    cells = ports[name][column]
+                    if step.per_rank:
+                        wanted.add(cells[index])
+                    elif listed:
+                        wanted |= set(cells)
+                    else:
+                        last = {"repeat_last": count - 1}
+                        wanted |= {cells[i if i < count else last.get(step.pad or "", i % count)] for i in taken}
+                self.read.append((step.node, (step.group, rank), frozenset(wanted)))
+        self._made(step, node, count)
+
+    def _made(self, step: Step, node: Node, count: int) -> None:
+        layout, chunks = step.layout, range(step.layout.chunks)
+        kind: Any = node.result.inner if isinstance(node.result, ListType) else node.result
+        whole = {n for n in columns_of(kind) if layout.lists or isinstance(_spec(kind, n), MetricSpec)}
+        size = max(1, -(-count // step.layout.chunks))
+        self._count[node.id], self._of[node.id] = count, {}
+        for column in columns_of(kind):
+            chunk_of = {(node.id, column, -1, c): c for c in chunks}
+            if column not in whole:
+                chunk_of = {(node.id, column, i, 0): min(i // size, chunks[-1]) for i in range(count)}
+            self._of[node.id][column] = list(chunk_of)
+            self.home |= {cell: layout.maker(chunk) for cell, chunk in chunk_of.items()}
+
+
+def columns_of(result: Any) -> tuple[str, ...]:
+    return tuple(schema(result.record).fields) if isinstance(result, RecordType) else ("",)
+
+
+def _spec(kind: Any, column: str) -> Any:
+    return schema(kind.record).fields[column] if isinstance(kind, RecordType) else kind

@@ -1,0 +1,66 @@
+"""Parcels: the cells of a chunk cover what is read of it, none twice, each with exactly those who read it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.plan.parcels import THE_DRIVER, Demand, planned_sites
+from hfdsl.plan.reads import merged
+from tests.plan.oracle import B, R, Role, Rows
+
+spans = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(lambda ends: (min(ends), max(ends)))
+wanted = st.lists(st.tuples(st.sampled_from("stuv"), st.sampled_from(["x", "y"]), spans), max_size=12)
+
+
+@given(wanted, st.sets(st.sampled_from("stuv")))
+def test_every_row_goes_once_to_exactly_those_who_read_it(
+    asked: list[tuple[str, str, tuple[int, int]]], whole: set[str]
+) -> None:
+    demand = Demand()
+    readers: dict[tuple[str, int], set[str]] = {}
+    for site, column, (first, last) in asked:
+        demand.add(site, column, (first, last))
+        for row in range(first, last):
+            readers.setdefault((column, row), set()).add(site)
+    for site in sorted(whole):
+        demand.add(site, "all", None)
+    found: dict[tuple[str, int], set[str]] = {}
+    columns: dict[str, set[str]] = {}
+    for column, rows, sites in demand.cells():
+        columns.setdefault(column, set()).update(str(site) for site in sites)
+        assert (rows is None) is (column == "all")
+        assert rows is None or list(rows) == list(merged(rows)), "in order, and none of them touch"
+        for first, last in rows or ():
+            for row in range(first, last):
+                assert (column, row) not in found, "no row leaves twice"
+                found[column, row] = {str(site) for site in sites}
+    assert found == readers
+    asking: dict[str, set[str]] = {}
+    for site, column, _ in asked:
+        asking.setdefault(column, set()).add(site)
+    assert columns == asking | ({"all": whole} if whole else {}), "no rows have a dtype and a shape too"
+
+
+@given(st.lists(spans))
+def test_merged_rows_are_each_there_once(given_spans: list[tuple[int, int]]) -> None:
+    rows = [row for first, last in merged(given_spans) for row in range(first, last)]
+    assert rows == sorted({row for first, last in given_spans for row in range(first, last)})
+
+
+def test_processes_on_one_node_of_a_pool_are_at_one_site() -> None:
+    @hf.dataflow
+    def flow(rows: Rows, a: Role, b: Role, c: Role) -> Rows:
+        return c.flat(b.flat(a.flat(rows)))
+
+    one = hf.ResourcePool([2, 1], name="one")
+    front, back = one.split([1, 2])
+    places = {"a": hf.place(Role, 2, pool=one), "b": hf.place(Role, 2, pool=back, colocate=False)}
+    places["c"] = hf.place(Role, 2, pool=hf.ResourcePool([1], name="other"))
+    plan = flow.compile(hf.Deployment(**places), dims={B: 6, R: 2})
+    site = planned_sites(plan)
+    assert site(("a", 0)) == site(("a", 1)) == site(("b", 0))
+    assert site(("a", 2)) == site(("b", 1))
+    assert len({site(("a", 0)), site(("a", 2)), site(("c", 0)), site(THE_DRIVER)}) == 4
+    assert front.world_size == 1

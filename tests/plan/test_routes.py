@@ -1,0 +1,262 @@
+"""Routes: every cell that is read elsewhere is brought there, once and in time, and nothing else leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.graph.program import Filter
+from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.parcels import THE_DRIVER, Cut, Key, Parcel, Process, planned_sites
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.routes import CALLER, DRIVER_RANK, Routes, routes
+from hfdsl.plan.rows import row_table
+from tests.plan.cells import HOME, Cell, Cells
+from tests.plan.oracle import B, Program, R, Role, Rows, Total, programs
+
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+switches = st.builds(Optimize, *[st.booleans()] * len(fields(Optimize)))
+
+
+def compiled(program: Program, optimize: Optimize) -> Plan:
+    return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
+
+
+def settled(plan: Plan, rows: int) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
+    """The routes as filters keep their rows one by one: every other group of them."""
+    kept: dict[int, tuple[int, ...]] = {}
+    while True:
+        table = row_table(plan, plan.dims, kept)
+        found = routes(plan, table, planned_sites(plan))
+        yield dict(kept), found
+        unsettled = [node for node in found.masks if node not in kept]
+        if not unsettled:
+            return
+        op = plan.node(unsettled[0]).op
+        assert isinstance(op, Filter)
+        source = plan.node(unsettled[0]).batch
+        assert source is not None
+        kept[unsettled[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
+
+
+class Moves:
+    """What routes say, cell by cell."""
+
+    def __init__(self, plan: Plan, found: Routes) -> None:
+        self.plan, self.found = plan, found
+        self.made: dict[Key, tuple[int, frozenset[Cell]]] = {}  # the place of its segment in their order, its cells
+        self.taken: dict[Process, list[tuple[int, Key]]] = {}  # by the place of the segment that takes it
+        self.place = {segment.number: i for i, segment in enumerate(found.segments)} | {CALLER: -1}
+        self.of_step = {step.node: self.place[s.number] for s in found.segments for step in s.steps}
+        for number, parcels in found.puts.items():
+            self._add(number, parcels)
+        for number, by_rank in found.tasks.items():
+            for task in by_rank.values():
+                self._add(number, task.gives)
+        for segment in found.segments:
+            for rank, keys in found.takes[segment.number].items():
+                process = THE_DRIVER if rank == DRIVER_RANK else (segment.group, rank)
+                self.taken.setdefault(process, []).extend((self.place[segment.number], key) for key in keys)
+        end = len(found.segments)
+        self.taken.setdefault(THE_DRIVER, []).extend((end, key) for key in found.result)
+        for keys in found.masks.values():
+            self.taken[THE_DRIVER].extend((end, key) for key in keys)
+
+    def _add(self, segment: int, parcels: tuple[Parcel, ...]) -> None:
+        for parcel in parcels:
+            assert parcel.key not in self.made
+            cells = [cell for cut in parcel.cuts for cell in self._cells(cut)]
+            assert len(set(cells)) == len(cells), "a parcel has a cell once"
+            self.made[parcel.key] = self.place[segment], frozenset(cells)
+
+    def _cells(self, cut: Cut) -> list[Cell]:
+        if cut.spans is None:
+            return [(cut.node, cut.column, -1, cut.chunk)]
+        first = self.found.table.bounds[cut.node][cut.chunk]
+        return [(cut.node, cut.column, first + row, 0) for low, high in cut.spans for row in range(low, high)]
+
+
+@many
+@given(programs(), switches)
+def test_what_is_read_elsewhere_is_brought_once_and_in_time(program: Program, optimize: Optimize) -> None:
+    plan = compiled(program, optimize)
+    *_, (kept, found) = settled(plan, program.rows)
+    cells, moves = Cells(plan, program.rows, kept), Moves(plan, found)
+    custom = {step.node for step in plan.steps if step.custom}
+    for process, taken in moves.taken.items():
+        if process != THE_DRIVER:  # which remembers by itself what it has
+            assert set(Counter(key for _, key in taken).values()) <= {1}, "nothing is taken twice"
+        assert all(moves.made[key][0] < place for place, key in taken), "nothing is taken before it is made"
+    for step, reader, wanted in cells.read:
+        process = HOME if step in custom else reader
+        place = moves.of_step.get(step, len(found.segments))
+        here = [moves.made[key][1] for at, key in dict.fromkeys(moves.taken.get(process, ())) if at <= place]
+        brought = Counter(cell for parcel in dict.fromkeys(here) for cell in parcel)
+        for cell in wanted:
+            own = optimize.residency and cells.home[cell] == process
+            assert own or brought[cell] == 1, f"{cell} for step {step} in {process}"
+
+
+@many
+@given(programs(), st.booleans())
+def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool) -> None:
+    plan = compiled(program, Optimize(fusion=fusion))
+    (_, first), *_, (kept, found) = [next(settled(plan, program.rows)), *settled(plan, program.rows)]
+    cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, found), planned_sites(plan)
+    early = {step.node for segment in first.segments for step in segment.steps} | {-1, -2}
+    early -= {-1} if kept else set()
+    early -= {-2} if len(kept) > 1 else set()
+    custom = {step.node for step in plan.steps if step.custom}
+    read: dict[Cell, set[Any]] = {}
+    late: set[int] = set()  # values of which nobody knew who was going to read them when they left
+    for step, reader, wanted in cells.read:
+        process = HOME if step in custom else reader
+        late |= {cell[0] for cell in wanted if step not in early}
+        for cell in wanted:
+            if cells.home[cell] != process:
+                read.setdefault(cell, set()).add(site(process))
+    left = Counter(cell for _, parcel in moves.made.values() for cell in parcel)
+    assert set(left.values()) <= {1}, "a cell leaves once, for all who read it"
+    assert read.keys() <= left.keys()
+    assert {cell[0] for cell in left.keys() - read.keys()} <= late
+    takers = {key for taken in moves.taken.values() for _, key in taken}
+    untaken = [moves.made[key][1] for key in moves.made.keys() - takers]
+    assert {cell[0] for parcel in untaken for cell in parcel} <= late
+
+
+@many
+@given(programs(), switches)
+def test_a_filter_that_is_settled_changes_nothing_of_what_has_run(program: Program, optimize: Optimize) -> None:
+    plan = compiled(program, optimize)
+    rounds = [found for _, found in settled(plan, program.rows)]
+    for before, after in pairwise(rounds):
+        later = {segment.number: segment for segment in after.segments}
+        for segment in before.segments:
+            assert later[segment.number] == segment
+            assert before.takes[segment.number] == after.takes[segment.number]
+            gives = [{rank: t.gives for rank, t in r.tasks[segment.number].items()} for r in (before, after)]
+            assert gives[0] == gives[1]
+        assert all(after.puts[number] == parcels for number, parcels in before.puts.items())
+
+
+# -- bytes, counted by hand
+
+
+class Judge(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def total(self, x: hf.i64[B, R]) -> Total:
+        raise NotImplementedError
+
+    @hf.register(hf.Dispatch.DP_PROTO, pad="repeat_last")
+    def padded(self, x: hf.i64[B, R]) -> Total:
+        raise NotImplementedError
+
+    @hf.register(hf.Dispatch.DP_PROTO, rows=hf.Grouped(4))
+    def groups(self, x: hf.i64[B, R]) -> Total:
+        raise NotImplementedError
+
+    @hf.register(hf.Dispatch.THREE_D_ALL_MICRO_DP)
+    def micro(self, x: hf.i64[B, R]) -> Total:
+        raise NotImplementedError
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def three_d(self, x: hf.i64[B, R]) -> Total:
+        raise NotImplementedError
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def keepers(self, x: hf.i64[B, R]) -> hf.bool_[B]:
+        raise NotImplementedError
+
+
+@hf.dataflow
+def all_rows(rows: Rows, role: Role, judge: Judge) -> Total:
+    return judge.total(role.three_d(rows).x)
+
+
+@hf.dataflow
+def three_d_rows(rows: Rows, role: Role, judge: Judge) -> Total:
+    return judge.three_d(role.three_d(rows).x)
+
+
+@hf.dataflow
+def micro_rows(rows: Rows, role: Role, judge: Judge) -> Total:
+    return judge.micro(role.three_d(rows).x)
+
+
+@hf.dataflow
+def padded_rows(rows: Rows, role: Role, judge: Judge) -> Total:
+    return judge.padded(role.three_d(rows).x)
+
+
+@hf.dataflow
+def grouped_rows(rows: Rows, role: Role, judge: Judge) -> Total:
+    return judge.groups(role.three_d(rows).x)
+
+
+@hf.dataflow
+def last_half(rows: Rows, role: Role, judge: Judge) -> Total:
+    return judge.total(hf.minibatches(role.three_d(rows), 2)[1].x)
+
+
+@hf.dataflow
+def repeated(rows: Rows, role: Role, judge: Judge) -> Total:
+    return judge.total(hf.repeat(role.three_d(rows), 2).x)
+
+
+@hf.dataflow
+def both_halves(rows: Rows, role: Role, judge: Judge) -> tuple[Total, Total]:
+    first, second = hf.minibatches(role.three_d(rows), 2)
+    return judge.total(first.x), judge.total(second.x)
+
+
+DP: dict[int, hf.Mesh] = {n: hf.Mesh(dp=n) for n in (2, 3, 4, 8)}
+Taken = dict[int, list[tuple[int, int]]]
+"""What each rank of the judge takes: (rank that makes it, rows)."""
+
+
+@pytest.mark.parametrize(
+    ("flow", "rows", "source", "target", "taken"),
+    [
+        (all_rows, 16, DP[8], DP[4], {r: [(2 * r, 2), (2 * r + 1, 2)] for r in range(4)}),
+        (all_rows, 16, DP[4], DP[8], {r: [(r // 2, 2)] for r in range(8)}),
+        (all_rows, 12, DP[3], DP[2], {0: [(0, 4), (1, 2)], 1: [(1, 2), (2, 4)]}),
+        # pp first, then dp, then tp: the last stage is ranks 4 to 7, and its tp rank 0 is 4 and 6
+        (all_rows, 8, hf.Mesh(pp=2, dp=2, tp=2), DP[4], {0: [(4, 2)], 1: [(4, 2)], 2: [(6, 2)], 3: [(6, 2)]}),
+        (three_d_rows, 8, DP[4], hf.Mesh(dp=2, tp=2), {0: [(0, 2), (1, 2)], 1: [(0, 2), (1, 2)],
+                                                       2: [(2, 2), (3, 2)], 3: [(2, 2), (3, 2)]}),
+        # four tensor-parallel ranks generate as two pairs, every other rank a pair: each pair takes a half
+        (micro_rows, 8, DP[2], hf.Mesh(dp=1, tp=4, gen_tp=2), {0: [(0, 4)], 1: [(1, 4)], 2: [(0, 4)], 3: [(1, 4)]}),
+        (padded_rows, 6, DP[2], DP[4], {0: [(0, 2)], 1: [(0, 1), (1, 1)], 2: [(1, 2)], 3: [(1, 1)]}),
+        (grouped_rows, 12, DP[4], DP[3], {0: [(0, 3), (1, 1)], 1: [(1, 2), (2, 2)], 2: [(2, 1), (3, 3)]}),
+        (last_half, 8, DP[4], DP[2], {0: [(2, 2)], 1: [(3, 2)]}),
+        (repeated, 4, DP[2], DP[4], {0: [(0, 1)], 1: [(0, 1)], 2: [(1, 1)], 3: [(1, 1)]}),
+    ],
+)  # fmt: skip  # a table
+def test_rows_on_their_way(
+    flow: hf.Dataflow[..., Any], rows: int, source: hf.Mesh, target: hf.Mesh, taken: Taken
+) -> None:
+    # A node for every rank of the judge: what goes to one of them goes to it alone.
+    pools = hf.ResourcePool([source.world_size], name="a"), hf.ResourcePool([1] * target.world_size, name="b")
+    deployment = hf.Deployment(
+        role=hf.place(Role, 2, pool=pools[0], mesh=source), judge=hf.place(Judge, pool=pools[1], mesh=target)
+    )
+    plan = flow.compile(deployment, dims={B: rows, R: 2})
+    found = routes(plan, row_table(plan, plan.dims), planned_sites(plan))
+    segment = found.segments[-1]
+    parcels = {parcel.key: parcel for by_rank in found.tasks.values() for t in by_rank.values() for parcel in t.gives}
+    brought = {rank: Counter[int]() for rank in segment.ranks}
+    for rank, keys in found.takes[segment.number].items():
+        for key in keys:
+            brought[rank][key[1]] += sum(last - first for cut in parcels[key].cuts for first, last in cut.spans or ())
+    assert {rank: sorted(rows.items()) for rank, rows in brought.items()} == taken
+    assert {cut.column for parcel in parcels.values() for cut in parcel.cuts if parcel.key[0] != segment.number} == {
+        "x"
+    }

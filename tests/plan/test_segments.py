@@ -1,0 +1,112 @@
+"""Segments: nobody waits longer because calls were fused, and what must not meet does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hfdsl.deploy.pools import devices
+from hfdsl.plan.optimize import NOTHING, Optimize
+from hfdsl.plan.parcels import Key, planned_sites
+from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.routes import DRIVER_RANK, Routes, routes
+from hfdsl.plan.rows import row_table
+from tests.plan.oracle import B, Program, R, programs
+
+many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+Call = tuple[int, int]
+"""A segment and a rank."""
+
+
+def all_routes(plan: Plan) -> tuple[Routes, dict[int, list[Key]]]:
+    """The routes once every filter has kept its first group of rows; what the driver saw before it submitted what."""
+    kept: dict[int, tuple[int, ...]] = {}
+    saw: dict[int, list[Key]] = {}
+    while True:
+        found = routes(plan, row_table(plan, plan.dims, kept), planned_sites(plan))
+        for segment in found.segments:
+            saw.setdefault(segment.number, [key for node in kept for key in found.masks[node]])
+        unsettled = [node for node in found.masks if node not in kept]
+        if not unsettled:
+            return found, saw
+        kept[unsettled[0]] = tuple(range(getattr(plan.node(unsettled[0]).op, "group", 1)))
+
+
+def ends(plan: Plan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+    """When every rank's part of every step ends: a call starts once what it takes and what it waits for has ended.
+
+    A parcel is there when the call that makes it has ended; a process does its calls one by one, in the order in which
+    they were submitted. ``seconds`` are what steps take on ranks.
+    """
+    found, saw = all_routes(plan)
+    call_over: dict[Call, int] = {}
+    free: dict[tuple[str, int], int] = {}
+    over: dict[tuple[int, int], int] = {}
+    for segment in found.segments:
+        takes = found.takes[segment.number]
+        after = segment.after or (None,) * len(segment.ranks)
+        whole = [key for key in takes.get(DRIVER_RANK, ()) if segment.custom]
+        for rank, before in zip(segment.ranks, after, strict=True):
+            process = (segment.group, rank)
+            waits = [
+                call_over[key[0], key[1]] for key in (*takes.get(rank, ()), *whole, *saw[segment.number]) if key[0] >= 0
+            ]
+            waits += [call_over[before]] if before is not None else []
+            now = max([free.get(process, 0), *waits])
+            for step in segment.steps:
+                if rank in step.ranks:
+                    now += seconds[step.node, rank]
+                    over[step.node, rank] = now
+            call_over[segment.number, DRIVER_RANK if segment.group == DRIVER else rank] = free[process] = now
+        if segment.custom:
+            call_over[segment.number, DRIVER_RANK] = max(call_over[segment.number, rank] for rank in segment.ranks)
+    return over
+
+
+def compiled(program: Program, optimize: Optimize) -> Plan:
+    return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
+
+
+@many
+@given(programs(), st.data())
+def test_a_step_never_ends_later_for_calls_that_were_fused(program: Program, data: st.DataObject) -> None:
+    """Whatever a step takes, the same on all of its ranks."""
+    plan = compiled(program, Optimize())
+    takes = {step.node: data.draw(st.sampled_from([0, 1, 10, 100])) for step in plan.steps}
+    seconds = {(step.node, rank): takes[step.node] for step in plan.steps for rank in step.ranks}
+    fused, single = ends(plan, seconds), ends(replace(plan, optimize=Optimize(fusion=False)), seconds)
+    assert fused.keys() == single.keys()
+    assert max(fused.values(), default=0) <= max(single.values(), default=0)
+
+
+@many
+@given(programs(), st.booleans())
+def test_steps_on_one_device_run_in_program_order_one_after_another(program: Program, fusion: bool) -> None:
+    plan = compiled(program, Optimize(fusion=fusion))
+    found, _ = all_routes(plan)
+    slots = {group.name: devices(group.pool) for group in plan.groups}
+    ran: dict[tuple[str, int], list[tuple[int, str, int]]] = {}  # by device: (segment, group, rank)
+    steps: dict[tuple[str, int], list[int]] = {}
+    for segment in found.segments:
+        if segment.group == DRIVER:
+            continue
+        for rank, before in zip(segment.ranks, segment.after, strict=True):
+            calls = ran.setdefault(slots[segment.group][rank], [])
+            other = calls[-1] if calls and calls[-1][1] != segment.group else None
+            assert before == (None if other is None else (other[0], other[2])), "a process has an order of its own"
+            calls.append((segment.number, segment.group, rank))
+            own = steps.setdefault(slots[segment.group][rank], [])
+            own += [step.node for step in segment.steps if rank in step.ranks]
+    assert all(own == sorted(own) for own in steps.values())
+    done = sorted(step.node for segment in found.segments for step in segment.steps)
+    assert done == [step.node for step in plan.steps], "every step is in one segment"
+
+
+@given(programs())
+def test_without_fusion_every_step_is_a_call(program: Program) -> None:
+    found, _ = all_routes(compiled(program, NOTHING))
+    assert all(len(segment.steps) == 1 for segment in found.segments)
