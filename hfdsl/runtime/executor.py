@@ -142,7 +142,7 @@ class Executor:
 
     def hold(self, node: int, maker: str, value: Any) -> None:
         """Keep what is no step's result here."""
-        self.store.keep(node, 0, Kept.of(maker, pack(value)))
+        self.store.keep(node, 0, Kept.of(maker, _without_history(pack(value))))
 
     def begin(self, plan: str, number: int) -> None:
         """A step of a plan begins, if it has not begun."""
@@ -245,7 +245,11 @@ def _own_result(step: Step, result: Any) -> dict[str, Any]:
     """
     if isinstance(result, Batch) and isinstance(step.signature.returns, RecordType):
         result = upcast(result, step.signature.returns.record)
-    return {n: v.detach() if getattr(v, "requires_grad", False) else v for n, v in pack(result).items()}
+    return _without_history(pack(result))
+
+
+def _without_history(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v.detach() if getattr(v, "requires_grad", False) else v for n, v in columns.items()}
 
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:

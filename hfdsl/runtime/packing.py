@@ -65,7 +65,7 @@ def _outward(value: Any) -> Any:
         return "object", value
     import torch
 
-    flat = _on_cpu(value.detach()).contiguous().reshape(-1).view(torch.uint8)
+    flat = _on_cpu(value.detach()).resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     kind = "cuda" if _is_cuda(value) else "cpu"
     return kind, str(value.dtype).removeprefix("torch."), tuple(value.shape), PickleBuffer(flat.numpy())
 

@@ -100,6 +100,7 @@ class RayBackend:
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
         self._packing = packing(plan)
+        self._asked: list[Any] = []  # what the calls of this step acknowledge
         self._told: tuple[RowTable, Any] | None = None  # the rows that were told last, in the object store
         self.driver = Executor(plan, DRIVER, (), RankContext(), seed, None)
         try:
@@ -167,6 +168,7 @@ class RayBackend:
             method = workers[rank].run.options(num_returns=1 + call.gives[i])
             refs = method.remote(told, *brought, *taught, *direct, *call.after[i])
             outcomes.append((refs[0], refs[1:]) if call.gives[i] else (refs, ()))
+        self._asked += [acknowledged for acknowledged, _ in outcomes]
         return outcomes
 
     def _table(self, lesson: Lesson) -> Any:
@@ -199,6 +201,7 @@ class RayBackend:
     def begin(self) -> None:
         """A step begins: its deadline runs from now."""
         self._until = time.monotonic() + self._deadline
+        self._asked.clear()
 
     def _left(self) -> float:
         return max(0.0, self._until - time.monotonic())
@@ -210,12 +213,17 @@ class RayBackend:
             RoleError: HF806 where the body that makes one raised.
             HfError: HF807 where the deadline passed.
         """
-        try:
-            refs = iter(fetch([handle for handle in handles if not isinstance(handle, bytes)], self._left()))
-            return [_arrived(handle) if isinstance(handle, bytes) else next(refs) for handle in handles]
-        except GetTimeoutError:
-            message = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
-            raise HfError("HF807", message) from None
+        refs = [handle for handle in handles if not isinstance(handle, bytes)]
+        while True:
+            try:
+                fetched = iter(fetch(refs, min(self._left(), PATIENCE)))
+                return [_arrived(handle) if isinstance(handle, bytes) else next(fetched) for handle in handles]
+            except GetTimeoutError:
+                if not self._left():
+                    told = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
+                    raise HfError("HF807", told) from None
+            ended, self._asked = ray.wait(self._asked, num_returns=len(self._asked), timeout=0)
+            fetch(ended)  # the rank that makes a value may wait for one that has failed
 
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""

@@ -11,13 +11,13 @@ from typing import Any
 from hfdsl.errors import WiringError
 from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Constant, Filter, Output, Ref
-from hfdsl.graph.signatures import VALUE, Signature, optional_columns
+from hfdsl.graph.signatures import VALUE, ListType, PortType, Signature, optional_columns
 from hfdsl.plan.columns import result_type
 from hfdsl.plan.filters import masks
 from hfdsl.plan.guard import hold
 from hfdsl.plan.parcels import Key
 from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.reading import Reader, unpack
+from hfdsl.plan.reading import Reader, pack, unpack
 from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
 from hfdsl.plan.rows import row_table, rows_in
 from hfdsl.plan.segments import Segment
@@ -25,7 +25,7 @@ from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.backend import Backend, Call
 from hfdsl.runtime.executor import Done, Lesson, Order, Ran
-from hfdsl.runtime.store import bytes_of
+from hfdsl.runtime.store import Content, apart, bytes_of
 from hfdsl.runtime.timeline import RESULT, Notes, Record
 from hfdsl.types.batches import Batch
 from hfdsl.types.joining import there
@@ -60,13 +60,14 @@ class StepRun:
         self._home = backend.driver
         self._handles: dict[Key, Any] = {}
         self._here: set[Key] = set()
+        self._lent: list[Content] = []
         self._acknowledged: dict[tuple[int, int], Any] = {}
         self._late: list[Segment] = []
         self._over: set[int] = set()
         self._filtered: dict[int, tuple[int, ...]] = {}
         self._notes = Notes()
         self._known: dict[Any, int] = dict(sizes)  # and, once a filter has run, how many rows it keeps
-        self._left = Counter(self._taken()) if plan.optimize.liveness and not any(masks(plan.graph)) else None
+        self._left = Counter(self._taken())
 
     @property
     def _routes(self) -> Routes:
@@ -96,6 +97,7 @@ class StepRun:
             _agree(step, done)
         with self._notes.doing(RESULT):
             result = self._result(self._plan.graph.output)
+        self._home.store.clear()
         calls = tuple(self._acknowledged)
         return result, Record(self._plan, self._number, time.time(), self._notes, self._routes, calls, tuple(ran))
 
@@ -180,27 +182,35 @@ class StepRun:
                 self._handles[parcel.key] = self._backend.put(self._plan, content)
                 self._notes.gave.append((parcel, time.time(), bytes_of(content)))
 
-    def _fetched(self, keys: Iterable[Key]) -> list[Any]:
+    def _fetched(self, keys: Iterable[Key]) -> list[Content]:
         """Parcels that the driver has not been brought yet."""
         new = [key for key in keys if key not in self._here]
         self._here.update(new)
-        return list(self._backend.get([self._handles[key] for key in new]))
+        return self._got([self._handles[key] for key in new])
+
+    def _got(self, handles: Sequence[Any]) -> list[Content]:
+        contents = self._backend.get(handles)
+        self._lent += contents
+        return contents
 
     def _taken(self) -> Iterable[Key]:
-        """Every taking of a parcel."""
-        for by_rank in self._routes.takes.values():
-            for keys in by_rank.values():
+        """Every taking of a parcel that is still to come, as far as anybody knows."""
+        for number, by_rank in self._routes.takes.items():
+            for keys in by_rank.values() if number not in self._over else ():
                 yield from keys
+        for node, keys in self._routes.masks.items():
+            yield from keys if node not in self._filtered else ()
         yield from self._routes.result
 
     def _drop(self, takes: Mapping[int, Sequence[Key]]) -> None:
         """Forget parcels that nobody takes any more."""
-        if self._left is None:
-            return
-        for key in (key for keys in takes.values() for key in keys):
-            self._left[key] -= 1
-            if not self._left[key]:
-                del self._handles[key]
+        self._left.subtract(key for keys in takes.values() for key in keys)
+        self._forget(key for keys in takes.values() for key in keys)
+
+    def _forget(self, keys: Iterable[Key]) -> None:
+        if self._plan.optimize.liveness:
+            for key in [key for key in keys if not self._left[key] and key not in self._routes.open]:
+                self._handles.pop(key, None)
 
     # -- what the driver reads
 
@@ -224,6 +234,8 @@ class StepRun:
         table, hints = row_table(plan, self._sizes, self._filtered), self._routing.hints
         found = routes(plan, table, self._backend.site(plan), hints)
         self._routing = Routing(found, -1 - len(self._filtered), hints)
+        self._left = Counter(self._taken())
+        self._forget(self._handles)
 
     def _through_driver(self, segment: Segment) -> None:
         """A step whose protocol is a pair of functions: they get whole values, here."""
@@ -237,7 +249,7 @@ class StepRun:
                 values[name] = reader.value(operand, port.type, 0, rows)
         group = _GroupView(self._plan.mesh(step.role or ""))
         given = self._hand_out(segment, _dispatched(step, group, values))
-        contents = self._backend.get([handle for (handle,) in given])
+        contents = self._got([handle for (handle,) in given])
         outputs = [
             unpack(step.signature.returns, {cut.column: value for cut, value in content.items()})
             for content in contents
@@ -257,7 +269,14 @@ class StepRun:
         if not isinstance(value, Ref):
             return value.value if isinstance(value, Constant) else None
         reader = self._reader(self._routes.result)
-        return reader.value(value, result_type(self._plan.graph, value), 0, reader.table.rows.get(value.node, 0))
+        kind = result_type(self._plan.graph, value)
+        return self._callers_own(kind, reader.value(value, kind, 0, reader.table.rows.get(value.node, 0)))
+
+    def _callers_own(self, kind: PortType, value: Any) -> Any:
+        """A result that the caller may write and keep: no other process sees it change, none holds memory for it."""
+        if isinstance(kind, ListType):
+            return type(value)(self._callers_own(kind.inner, one) for one in value)
+        return None if value is None else unpack(kind, apart(pack(value), self._lent))
 
 
 def _agree(step: Step, done: Sequence[Done]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from hfdsl.graph.guards import versions
 from hfdsl.plan.parcels import Cut, Parcel, Spans
 from hfdsl.plan.reading import Piece, Span
 from hfdsl.types.joining import rows_after_rows
+from hfdsl.types.ragged import Jagged
 
 Content: TypeAlias = Mapping[Cut, Any]
 """What a parcel holds: raw rows of columns."""
@@ -120,6 +121,26 @@ def cut_rows(value: Any, spans: Spans) -> Any:
     if value is None or spans == ((0, len(value)),):
         return value
     return rows_after_rows([value[first:last] for first, last in spans])
+
+
+def apart(columns: Mapping[str, Any], lent: Iterable[Content]) -> dict[str, Any]:
+    """Raw columns that may be kept and written: what lies in memory of these parcels, which others read, is copied."""
+    pointers = {part.untyped_storage().data_ptr() for c in lent for value in c.values() for part in _tensors(value)}
+
+    def own(value: Any) -> Any:
+        if isinstance(value, Jagged):
+            return Jagged(own(value.values), own(value.offsets))
+        if hasattr(value, "untyped_storage"):
+            return value.clone() if value.untyped_storage().data_ptr() in pointers else value
+        return list(value) if type(value) is list else value
+
+    return {name: own(value) for name, value in columns.items()}
+
+
+def _tensors(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, Jagged):
+        return value.values, value.offsets
+    return (value,) if hasattr(value, "untyped_storage") else ()
 
 
 def bytes_of(content: Mapping[Any, Any]) -> int:

@@ -1,0 +1,163 @@
+"""The data plane on both backends: program order, one role at a time on a device, nothing shared with the caller."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.errors import RoleError
+from hfdsl.plan.optimize import NOTHING, Optimize
+from hfdsl.plan.plan import Plan
+from hfdsl.runtime.local import LocalBackend
+from hfdsl.runtime.step import StepRun
+from tests.runtime import plane_programs as p
+from tests.runtime.plane_programs import pool, xs
+
+
+def apart() -> hf.Deployment:
+    return hf.Deployment(p=hf.place(p.Worker, pool=pool(2)), q=hf.place(p.Worker, pool=pool(2)))
+
+
+def one_pool(colocate: bool) -> hf.Deployment:
+    one = pool(2)
+    return hf.Deployment(p=hf.place(p.Worker, pool=one), q=hf.place(p.Worker, pool=one, colocate=colocate))
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def backend(request: pytest.FixtureRequest) -> Any:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    return request.param
+
+
+def counts(plan: Plan, backend: Any) -> list[list[float]]:
+    with plan.launch(backend) as running:
+        return [value.x.tensor.tolist() for _ in range(2) for value in running.step(xs(1.0, -1.0, 2.0, 3.0))]
+
+
+def test_state_sees_its_calls_in_program_order(backend: Any) -> None:
+    one = pool(2)
+    judge, counter = hf.place(p.Worker, pool=one, colocate=False), hf.place(p.Counter, pool=one, colocate=False)
+    plan = p.counted.compile(hf.Deployment(judge=judge, counter=counter), {p.B: 4})
+    expected = [[1.0] * 4, [2.0] * 2, [3.0] * 4, [4.0] * 4, [5.0] * 2, [6.0] * 4]
+    assert counts(plan, backend) == expected
+
+
+@pytest.mark.parametrize("optimize", [Optimize(), NOTHING], ids=["all", "nothing"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_state_sees_its_calls_in_program_order_wherever_it_is(shared: bool, optimize: Optimize) -> None:
+    one, other = pool(2), pool(4)
+    judge = hf.place(p.Worker, pool=one if shared else other)
+    deployment = hf.Deployment(judge=judge, counter=hf.place(p.Counter, pool=one))
+    plan = p.counted.compile(deployment, {p.B: 4}, optimize=optimize)
+    assert counts(plan, "local") == [[1.0] * 4, [2.0] * 2, [3.0] * 4, [4.0] * 4, [5.0] * 2, [6.0] * 4]
+
+
+def test_roles_on_one_device_take_turns(ray_cluster: Any) -> None:
+    with p.turns.compile(one_pool(colocate=False), {p.B: 4}).launch("ray") as running:
+        running.step(xs(1.0, 2.0, 3.0, 4.0))
+        timeline = running.timeline
+    for rank in (0, 1):
+        own = sorted((done.start, done.stop, done.label) for done in timeline if done.rank == rank)
+        assert [label for _, _, label in own] == ["p.work#1", "q.work#1", "p.work#2", "q.work#2"]
+        assert all(before[1] <= after[0] for before, after in pairwise(own))
+
+
+def test_what_the_caller_is_given_is_his_own(backend: Any) -> None:
+    """He may write it and keep it: a role that holds the same column does not see that."""
+    rows = 60_000  # more than travels inline
+    with p.keeps.compile(apart(), {p.B: rows}).launch(backend) as running:
+        made, _, _ = running.step(p.X(x=torch.ones(rows)))
+        made.x.tensor.add_(5)
+        _, before, _ = running.step(p.X(x=torch.ones(rows)))
+    assert before == [float(rows), float(rows)]
+
+
+def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
+    deployment = hf.Deployment(p=hf.place(p.Worker, pool=pool(2)))
+    plan, told = (
+        p.judges.compile(deployment, {p.B: 4}),
+        r"'p.judged' raised on rank 1 in step 0: ValueError: no judgement",
+    )
+    with plan.launch("ray", deadline=60) as running, pytest.raises(RoleError, match=told):
+        running.step(xs(1.0, 2.0, 3.0, 4.0))
+
+
+def bits(value: Any) -> list[Any]:
+    made, *sums = value
+    columns = [c.tolist() if isinstance(c, torch.Tensor) else c for c in made.__hf_columns__.values()]
+    return [*columns, *(one.total.value for one in sums)]
+
+
+def run(deployment: hf.Deployment, optimize: Optimize, backend: Any) -> list[Any]:
+    plan = p.mixed.compile(deployment, {p.B: 8}, optimize=optimize)
+    with plan.launch(backend, seed=4) as running:
+        return [bits(running.step(xs(*(step + i / 7 for i in range(8))))) for step in range(2)]
+
+
+SWITCHES = [
+    Optimize(),
+    Optimize(residency=False, zero_copy=False),
+    Optimize(column_pruning=False, row_pruning=False, fusion=False),
+    NOTHING,
+]
+
+
+def test_no_switch_changes_a_bit_on_ray(ray_cluster: Any) -> None:
+    expected = run(one_pool(colocate=True), NOTHING, "local")
+    assert expected[0] != expected[1]
+    for optimize, deployment in zip(SWITCHES, (apart(), one_pool(True), apart(), one_pool(False)), strict=True):
+        assert run(deployment, optimize, "ray") == expected
+
+
+# -- what is held when a step is over
+
+
+@pytest.mark.parametrize("deploy", [apart, lambda: one_pool(True), lambda: one_pool(False)])
+@pytest.mark.parametrize("flow", [p.mixed, p.keeps, p.turns])
+def test_nothing_is_held_after_a_step(flow: hf.Dataflow[..., Any], deploy: Any) -> None:
+    plan = flow.compile(deploy(), {p.B: 4})
+    with plan.launch() as running:
+        running.step(xs(1.0, 2.0, 3.0, 4.0))
+        backend = running._processes.backend
+        assert isinstance(backend, LocalBackend)
+        executors = [backend.driver, *(e for group in backend._executors.values() for e in group)]
+        held = [(e.store._own, e.store._brought) for e in executors]
+    assert held == [({}, {})] * len(executors)
+
+
+@pytest.mark.parametrize("flow", [p.mixed, p.keeps, p.sifted])
+def test_handles_are_dropped_as_their_parcels_are_taken(
+    flow: hf.Dataflow[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end the driver holds what it returns, after a filter too: not what went from worker to worker."""
+    started: list[StepRun] = []
+
+    class Recorded(StepRun):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            started.append(self)
+
+    monkeypatch.setattr("hfdsl.runtime.running.StepRun", Recorded)
+    for optimize, all_dropped in ((Optimize(), True), (Optimize(liveness=False), False)):
+        with flow.compile(apart(), {p.B: 4}, optimize=optimize).launch() as running:
+            running.step(xs(1.0, -2.0, 3.0, 4.0))
+        held = started.pop()
+        assert (held._handles.keys() <= set(held._routes.result)) is all_dropped
+
+
+def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two values go to one node as one parcel; each process there drops the one that it does not read."""
+    whole = pool(4)
+    left, right = whole.split([2, 2])
+    places = {"q": hf.place(p.Worker, pool=left), "r": hf.place(p.Worker, pool=right)}
+    plan = p.neighbours.compile(hf.Deployment(p=hf.place(p.Worker, pool=pool(2)), **places), {p.B: 4})
+    with plan.launch() as running:
+        running.step(xs(1.0, 2.0, 3.0, 4.0))
+        backend = running._processes.backend
+        assert isinstance(backend, LocalBackend)
+        assert [e.store._brought for group in backend._executors.values() for e in group] == [{}] * 6

@@ -1,0 +1,86 @@
+"""The store: what was kept and what was brought read the same, and nothing outlives its last reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfdsl.errors import WiringError
+from hfdsl.plan.parcels import Cut, Parcel
+from hfdsl.plan.reads import merged
+from hfdsl.runtime.store import Kept, Store, apart
+from hfdsl.types.ragged import Jagged
+
+ROWS = 9
+
+
+def columns() -> dict[str, Any]:
+    lengths = torch.tensor([i % 3 for i in range(ROWS)])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    return {
+        "x": torch.arange(ROWS * 2).view(ROWS, 2),
+        "name": [f"n{i}" for i in range(ROWS)],
+        "ids": Jagged(torch.arange(int(offsets[-1])), offsets),
+        "gone": None,
+    }
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, Jagged):
+        return [value.values[a:b].tolist() for a, b in zip(value.offsets, value.offsets[1:], strict=False)]
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+@given(st.lists(st.integers(0, 2), min_size=ROWS, max_size=ROWS), st.integers(0, ROWS), st.integers(0, ROWS))
+def test_rows_out_of_parcels_are_the_rows_that_were_kept(parts: list[int], one: int, other: int) -> None:
+    """Every row goes into one of three parcels; what is read of them is what is read where it was made."""
+    maker, reader = Store(), Store()
+    maker.keep(4, 1, Kept.of("role.make", columns()))
+    for number in range(3):
+        rows = merged([(row, row + 1) for row in range(ROWS) if parts[row] == number]) or ((0, 0),)
+        cuts = tuple(Cut(4, 1, name, rows) for name in columns())
+        reader.bring(maker.give(Parcel((4, 0, number), cuts)))
+    span = (min(one, other), max(one, other))
+    for name in columns():
+        assert plain(reader.read(4, name, 1, span)) == plain(maker.read(4, name, 1, span))
+    assert plain(maker.read(4, "x", 1, span)) == columns()["x"][span[0] : span[1]].tolist()
+
+
+def test_what_is_dropped_is_gone_and_the_most_is_remembered() -> None:
+    store = Store()
+    store.keep(0, 0, Kept.of("role.make", {"x": torch.zeros(4)}))
+    store.bring({Cut(1, 0, "x", ((0, 2),)): torch.zeros(2)})
+    store.drop(0)
+    store.bring({Cut(1, 0, "x", ((2, 3),)): torch.zeros(1)})
+    assert store.most == 24
+    for node in (0, 2):
+        with pytest.raises(KeyError):
+            store.read(node, "x", 0, (0, 1))
+    store.clear()
+    assert store.most == 0
+
+
+def test_a_value_that_was_written_after_it_was_kept_is_told() -> None:
+    store, column = Store(), torch.zeros(4)
+    store.keep(0, 0, Kept.of("role.make", {"x": column}))
+    column[0] = 1
+    parcel = Parcel((0, 0, 0), (Cut(0, 0, "x", ((0, 4),)),))
+    for read in (lambda: store.read(0, "x", 0, (0, 4)), lambda: store.give(parcel)):
+        with pytest.raises(WiringError, match=r"HF703: column 'x' .* after 'role.make' had returned it"):
+            read()
+
+
+def test_only_what_lies_in_memory_of_others_is_copied() -> None:
+    shared, own, names = torch.zeros(4), torch.zeros(4), ["a"]
+    jagged = Jagged(shared, torch.tensor([0, 4]))
+    found = apart({"x": shared[1:3], "y": own, "name": names, "ids": jagged}, [{Cut(0, 0, "x", None): shared}])
+    found["x"][:] = 1
+    found["ids"].values[:] = 1
+    found["name"].append("b")
+    assert shared.tolist() == [0.0] * 4
+    assert names == ["a"]
+    assert found["y"] is own
