@@ -12,20 +12,29 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.plan import Transport
 from hfdsl.tools.cli import main
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PROGRAMS = {"quickstart.md": "grpo.py", "language.md": "language.py", "clusters.md": "clusters.py"}
+PROGRAMS = {
+    "quickstart.md": "grpo.py",
+    "language.md": "language.py",
+    "clusters.md": "clusters.py",
+    "data-plane.md": "plane.py",
+}
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [text for written, text in fenced if written == language]
 
 
 @pytest.fixture
@@ -78,6 +87,18 @@ def test_the_language_page_is_one_program(program: Path) -> None:
     runpy.run_path(str(program), run_name="language")
 
 
+@pytest.mark.parametrize("program", ["data-plane.md"], indirect=True)
+def test_the_page_on_the_data_plane_prints_what_it_shows(program: Path) -> None:
+    [shown] = [block for block in blocks("data-plane.md", "") if block.startswith("plan of")]
+    assert printed(program) == shown
+
+
+def test_the_page_on_the_data_plane_names_every_switch_and_transport() -> None:
+    page = (DOCS / "data-plane.md").read_text()
+    rows = re.findall(r"^\| `([\w ]+)` \|", page, re.MULTILINE)
+    assert set(rows) == {field.name for field in fields(Optimize)} | set(get_args(Transport))
+
+
 @pytest.mark.parametrize("program", ["clusters.md"], indirect=True)
 def test_the_page_on_clusters_is_one_program(program: Path) -> None:
     runpy.run_path(str(program), run_name="clusters")
@@ -96,8 +117,8 @@ def test_the_page_on_clusters_shows_its_mistake_as_it_is_told(
     assert capsys.readouterr().out.startswith(told)
 
 
-@pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair"])
-def test_the_page_on_architecture_has_a_line_for_every_file_of_the_checker(folder: str) -> None:
+@pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair", "plan", "runtime"])
+def test_the_page_on_architecture_has_a_line_for_every_file_of(folder: str) -> None:
     page = (DOCS / "architecture.md").read_text()
     _, _, table = page.partition(f"| file of `{folder}/` |")
     rows = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines()[2:]]
