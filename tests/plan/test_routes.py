@@ -17,7 +17,7 @@ from hfdsl.graph.program import Filter
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.parcels import THE_DRIVER, Cut, Key, Parcel, Process, planned_sites
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.routes import CALLER, DRIVER_RANK, Routes, routes
+from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
 from hfdsl.plan.rows import row_table
 from tests.plan.cells import HOME, Cell, Cells
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, programs
@@ -30,12 +30,12 @@ def compiled(program: Program, optimize: Optimize) -> Plan:
     return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
 
 
-def settled(plan: Plan, rows: int) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
+def settled(plan: Plan, rows: int, hints: Hints | None = None) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
     """The routes as filters keep their rows one by one: every other group of them."""
     kept: dict[int, tuple[int, ...]] = {}
     while True:
         table = row_table(plan, plan.dims, kept)
-        found = routes(plan, table, planned_sites(plan))
+        found = routes(plan, table, planned_sites(plan), hints or Hints())
         yield dict(kept), found
         unsettled = [node for node in found.masks if node not in kept]
         if not unsettled:
@@ -45,6 +45,12 @@ def settled(plan: Plan, rows: int) -> Iterator[tuple[dict[int, tuple[int, ...]],
         source = plan.node(unsettled[0]).batch
         assert source is not None
         kept[unsettled[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
+
+
+def learnt(plan: Plan, data: st.DataObject) -> Hints:
+    """What a run may learn: any steps may prove brief, and any inputs small."""
+    brief = {step.node for step in plan.steps if data.draw(st.booleans())}
+    return Hints(frozenset(brief), frozenset(node.id for node in plan.graph.inputs if data.draw(st.booleans())))
 
 
 class Moves:
@@ -85,10 +91,12 @@ class Moves:
 
 
 @many
-@given(programs(), switches)
-def test_what_is_read_elsewhere_is_brought_once_and_in_time(program: Program, optimize: Optimize) -> None:
+@given(programs(), switches, st.data())
+def test_what_is_read_elsewhere_is_brought_once_and_in_time(
+    program: Program, optimize: Optimize, data: st.DataObject
+) -> None:
     plan = compiled(program, optimize)
-    *_, (kept, found) = settled(plan, program.rows)
+    *_, (kept, found) = settled(plan, program.rows, learnt(plan, data))
     cells, moves = Cells(plan, program.rows, kept), Moves(plan, found)
     custom = {step.node for step in plan.steps if step.custom}
     for process, taken in moves.taken.items():
@@ -133,10 +141,12 @@ def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool) -> Non
 
 
 @many
-@given(programs(), switches)
-def test_a_filter_that_is_settled_changes_nothing_of_what_has_run(program: Program, optimize: Optimize) -> None:
+@given(programs(), switches, st.data())
+def test_a_filter_that_is_settled_changes_nothing_of_what_has_run(
+    program: Program, optimize: Optimize, data: st.DataObject
+) -> None:
     plan = compiled(program, optimize)
-    rounds = [found for _, found in settled(plan, program.rows)]
+    rounds = [found for _, found in settled(plan, program.rows, learnt(plan, data))]
     for before, after in pairwise(rounds):
         later = {segment.number: segment for segment in after.segments}
         for segment in before.segments:

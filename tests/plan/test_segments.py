@@ -8,13 +8,14 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import hfdsl as hf
 from hfdsl.deploy.pools import devices
 from hfdsl.plan.optimize import NOTHING, Optimize
 from hfdsl.plan.parcels import Key, planned_sites
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import DRIVER_RANK, Routes, routes
 from hfdsl.plan.rows import row_table
-from tests.plan.oracle import B, Program, R, programs
+from tests.plan.oracle import B, Program, R, Role, Rows, programs
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -69,6 +70,28 @@ def ends(plan: Plan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, 
 
 def compiled(program: Program, optimize: Optimize) -> Plan:
     return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
+
+
+def test_a_call_that_others_wait_for_is_not_made_longer() -> None:
+    """``b`` reads the first value of ``a`` and not the second, which is made meanwhile."""
+
+    @hf.dataflow
+    def flow(rows: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+        first = a.flat(rows)
+        return b.flat(first), a.flat(first)
+
+    @hf.dataflow
+    def both(rows: Rows, a: Role, b: Role) -> Rows:
+        first = a.flat(rows)
+        return b.both(first, a.flat(first))
+
+    pools = hf.ResourcePool([2]), hf.ResourcePool([2])
+    deployment = hf.Deployment(a=hf.place(Role, 2, pool=pools[0]), b=hf.place(Role, 2, pool=pools[1]))
+    plan, waiting = (one.compile(deployment, {B: 4, R: 2}) for one in (flow, both))
+    assert [len(segment.steps) for segment in all_routes(plan)[0].segments] == [1, 1, 1]
+    assert [len(segment.steps) for segment in all_routes(waiting)[0].segments] == [2, 1]
+    seconds = {(step.node, rank): 10 for step in plan.steps for rank in step.ranks}
+    assert max(ends(plan, seconds).values()) == 20
 
 
 @many

@@ -70,11 +70,12 @@ def test_roles_on_one_device_take_turns(ray_cluster: Any) -> None:
 def test_what_the_caller_is_given_is_his_own(backend: Any) -> None:
     """He may write it and keep it: a role that holds the same column does not see that."""
     rows = 60_000  # more than travels inline
-    with p.keeps.compile(apart(), {p.B: rows}).launch(backend) as running:
+    deployment = hf.Deployment(p=hf.place(p.Worker, pool=pool(1)), q=hf.place(p.Worker, pool=pool(1)))
+    with p.keeps.compile(deployment, {p.B: rows}).launch(backend) as running:
         made, _, _ = running.step(p.X(x=torch.ones(rows)))
         made.x.tensor.add_(5)
         _, before, _ = running.step(p.X(x=torch.ones(rows)))
-    assert before == [float(rows), float(rows)]
+    assert before == [2.0 * rows]
 
 
 def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
