@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,3 +167,51 @@ def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch
         backend = running._processes.backend
         assert isinstance(backend, LocalBackend)
         assert [e.store._brought for group in backend._executors.values() for e in group] == [{}] * 6
+
+
+# -- load
+
+
+SMALL_STORE = """
+    import time
+
+    import ray
+    import torch
+
+    import hfdsl as hf
+    from tests.runtime.plane_programs import B, Worker, X, pool
+
+    class Slow(hf.Worker):
+        @hf.register(hf.Dispatch.DP_PROTO)
+        def late(self, a: X) -> X:
+            time.sleep(0.3)
+            return X(x=a.x.tensor + 1)
+
+    @hf.dataflow
+    def flow(a: X, p: Worker, q: Slow) -> tuple[X, ...]:
+        made = [p.shift(a)]
+        for _ in range(5):  # the producer is through before the consumer has begun
+            made.append(p.shift(made[-1]))
+        return tuple(q.late(one) for one in made)
+
+    rows = 8 * 2**20
+    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False)
+    placed = hf.Deployment(p=hf.place(Worker, pool=pool(1)), q=hf.place(Slow, pool=pool(1)))
+    with flow.compile(placed, {B: rows}).launch("ray", deadline=120) as running:
+        print([sorted(set(one.x.tensor.tolist())) for one in running.step(X(x=torch.zeros(rows)))])
+"""
+
+
+@pytest.mark.ray
+def test_a_store_that_is_smaller_than_a_step_loses_nothing(tmp_path: Path) -> None:
+    """Six columns of 32 MiB wait for a slow reader in a store of 80 MiB: Ray writes them to disk."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(SMALL_STORE))
+    path = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": path}
+    environment.pop("RAY_ADDRESS", None)
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=180, env=environment
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == str([[float(n)] for n in range(2, 8)])
