@@ -65,9 +65,9 @@ def test_state_sees_its_calls_in_program_order_wherever_it_is(shared: bool, opti
 def test_roles_on_one_device_take_turns(ray_cluster: Any) -> None:
     with p.turns.compile(one_pool(colocate=False), {p.B: 4}).launch("ray") as running:
         running.step(xs(1.0, 2.0, 3.0, 4.0))
-        timeline = running.timeline
+        calls = running.timeline.calls
     for rank in (0, 1):
-        own = sorted((done.start, done.stop, done.label) for done in timeline if done.rank == rank)
+        own = sorted((call.start, call.stop, call.name) for call in calls if call.process[1] == rank)
         assert [label for _, _, label in own] == ["p.work#1", "q.work#1", "p.work#2", "q.work#2"]
         assert all(before[1] <= after[0] for before, after in pairwise(own))
 
