@@ -1,0 +1,32 @@
+"""Actors on GPUs that send each other tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.runtime.direct_programs import Process
+
+
+class GpuProcess(Process):
+    """Also runs bodies whose kernels wait for a peer's, and says what its GPU holds."""
+
+    def overwrite(self, size: int) -> None:
+        made = [torch.full((size,), 7.0, device="cuda") for _ in range(4)]
+        torch.cuda.synchronize()
+        del made
+
+    def write(self, fill: float) -> None:
+        self.kept.fill_(fill)
+        torch.cuda.synchronize()
+
+    def allocated(self) -> int:
+        torch.cuda.ipc_collect()  # the allocator does it before it asks for more
+        return torch.cuda.memory_allocated()
+
+    def join(self, rank: int, port: int) -> None:
+        torch.distributed.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+    def body(self, size: int) -> None:
+        ones = torch.ones(size, device="cuda")
+        torch.distributed.all_reduce(ones)
+        self.kept = ones

@@ -1,0 +1,87 @@
+"""Actors that send each other tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hfdsl.runtime import direct, weights
+from hfdsl.runtime.parcel import Parcel, seal
+
+
+def values(device: str) -> dict[str, torch.Tensor]:
+    """Tensors of every kind that is hard to send."""
+    counted = torch.arange(24, device=device)
+    return {
+        "strided": counted.view(4, 6).float().t(),
+        "rows": counted.view(4, 6)[1:3],
+        "bf16": counted.bfloat16(),
+        "i16": counted.to(torch.int16),
+        "f8": counted.float().to(torch.float8_e4m3fn),
+        "bool": counted % 2 == 0,
+        "complex": torch.complex(counted.float(), counted.float()),
+        "scalar": torch.tensor(3.0, device=device),
+        "empty": torch.empty(0, 3, device=device),
+        "grad": torch.ones(3, device=device, requires_grad=True),
+    }
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Process:
+    """A producer and a reader."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def seal(self, value: Any) -> Parcel:
+        return seal(value, device())
+
+    def all_kinds(self) -> Parcel:
+        return seal({"columns": values(device()), "name": "all", "rows": [1, 2]}, device())
+
+    def fails(self) -> Parcel:
+        raise KeyError("no such parcel")
+
+    def wrong(self, parcel: Parcel) -> list[str]:
+        """The names of the tensors that did not arrive as they were."""
+        value, bad = parcel.open(), []
+        for name, want in values(device()).items():
+            found = value["columns"].pop(name)
+            same = found.dtype == want.dtype and found.shape == want.shape and found.device == want.device
+            if not same or found.requires_grad or found.tolist() != want.tolist():
+                bad.append(name)
+        return bad if value == {"columns": {}, "name": "all", "rows": [1, 2]} else [*bad, "the rest"]
+
+    def make(self, size: int, fill: float) -> None:
+        self.kept = torch.full((size,), fill, device=device())
+
+    def ship(self) -> Parcel:
+        return seal(self.kept, device())
+
+    def hold(self, parcel: Parcel) -> float:
+        self.kept = parcel.open()
+        return float(self.kept.mean())
+
+    def is_my_own(self, parcel: Parcel) -> bool:
+        return parcel.open() is not None and parcel.open().data_ptr() == self.kept.data_ptr()
+
+    def drop(self) -> None:
+        self.kept = None
+
+    def look(self) -> float:
+        return float(self.kept.mean())
+
+    def stored(self) -> int:
+        """The parcels that Ray keeps in this process."""
+        from ray._private.worker import global_worker
+
+        return int(global_worker.rdt_manager.rdt_store.get_num_objects())
+
+    def broadcast(self, ranks: list[int], root: int) -> float:
+        group = direct.member().group(ranks)
+        weights.broadcast([self.kept], group, root)
+        return float(self.kept.mean())

@@ -1,0 +1,141 @@
+"""Tensors from actor to actor without the object store, over gloo."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hfdsl.runtime.direct import TRANSPORT, Links, Place, register
+from hfdsl.runtime.parcel import seal
+from tests.runtime import direct_programs as p
+
+
+def start(ray: Any, count: int, **options: Any) -> list[Any]:
+    register()
+    actor = ray.remote(enable_tensor_transport=True)(p.Process)
+    return [actor.options(num_cpus=0.5, **options).remote() for _ in range(count)]
+
+
+def end(ray: Any, actors: list[Any]) -> None:
+    for actor in actors:
+        ray.kill(actor)
+
+
+def direct(method: Any) -> Any:
+    return method.options(tensor_transport=TRANSPORT)
+
+
+@pytest.fixture(scope="module")
+def actors(ray_cluster: Any) -> Iterator[list[Any]]:
+    started = start(ray_cluster, 3)
+    links = Links(started, 60)
+    links.warm([(0, 1), (2, 1), (0, 2), (1, 1)])
+    yield started
+    links.close()
+    end(ray_cluster, started)
+
+
+def test_the_medium_follows_the_places() -> None:
+    one, other, far, none = Place("n", "a"), Place("n", "b"), Place("m", "a"), Place("n")
+    assert [one.medium(reader) for reader in (one, other, far, none)] == ["ipc", "nccl", "nccl", "gloo"]
+
+
+def test_a_parcel_opened_where_it_was_sealed_holds_the_same_memory() -> None:
+    columns = p.values("cpu")
+    opened = seal({"columns": columns, "more": [1, None]}, "cpu").open()
+    assert opened["more"] == [1, None]
+    for name, tensor in columns.items():
+        assert opened["columns"][name].tolist() == tensor.tolist()
+        assert (opened["columns"][name].data_ptr() == tensor.data_ptr()) == tensor.is_contiguous()
+
+
+def test_tensors_of_another_device_travel_with_the_rest() -> None:
+    parcel = seal({"x": p.values("cpu")["rows"]}, "cuda")
+    assert parcel.tensors.tensors == []
+    assert parcel.open()["x"].tolist() == p.values("cpu")["rows"].tolist()
+
+
+def test_every_kind_of_tensor_arrives_at_every_reader(ray_cluster: Any, actors: list[Any]) -> None:
+    parcel = direct(actors[0].all_kinds).remote()
+    assert ray_cluster.get([reader.wrong.remote(parcel) for reader in actors[1:]]) == [[], []]
+
+
+def test_the_producer_reads_its_own_memory(ray_cluster: Any, actors: list[Any]) -> None:
+    ray_cluster.get(actors[0].make.remote(10, 1.0))
+    assert ray_cluster.get(actors[0].is_my_own.remote(direct(actors[0].ship).remote()))
+
+
+def test_everybody_sends_to_everybody_at_once(ray_cluster: Any, actors: list[Any]) -> None:
+    for turn in range(5):
+        ray_cluster.get([actor.make.remote(1000, float(turn * 3 + rank)) for rank, actor in enumerate(actors)])
+        parcels = [direct(actor.ship).remote() for actor in actors]
+        found = [
+            actors[(rank + step) % 3].hold.remote(parcel) for step in (1, 2) for rank, parcel in enumerate(parcels)
+        ]
+        assert ray_cluster.get(found) == [float(turn * 3 + rank) for _ in (1, 2) for rank in range(3)]
+
+
+def test_nothing_stays_when_the_reference_is_gone(ray_cluster: Any, actors: list[Any]) -> None:
+    from ray._private.worker import global_worker
+
+    ray_cluster.get(actors[0].make.remote(10, 1.0))
+    keys = []
+    for _ in range(20):
+        parcel = direct(actors[0].ship).remote()
+        ray_cluster.get(actors[1].hold.remote(parcel))
+        keys.append(parcel.hex())
+        del parcel
+    until = time.monotonic() + 30
+    while any(ray_cluster.get([actor.stored.remote() for actor in actors])):
+        assert time.monotonic() < until
+    assert not any(map(global_worker.rdt_manager.is_managed_object, keys))
+
+
+def test_a_failing_producer_is_told_to_the_reader(ray_cluster: Any, actors: list[Any]) -> None:
+    parcel = direct(actors[0].fails).remote()
+    with pytest.raises(KeyError, match="no such parcel"):
+        ray_cluster.get(actors[1].hold.remote(parcel))
+    parcel = direct(actors[0].all_kinds).remote()
+    assert ray_cluster.get(actors[1].wrong.remote(parcel)) == []
+
+
+def test_a_broadcast_reaches_every_rank(ray_cluster: Any, actors: list[Any]) -> None:
+    ray_cluster.get([actor.make.remote(100, float(rank)) for rank, actor in enumerate(actors)])
+    assert ray_cluster.get([actor.broadcast.remote([0, 1, 2], 1) for actor in actors]) == [1.0] * 3
+    for ranks in ([0, 2], [2, 0], [0, 2]):  # a pair that sends each other tensors too, and a group made again
+        ray_cluster.get([actors[rank].make.remote(100, float(rank)) for rank in ranks])
+        found = [actors[rank].broadcast.remote(ranks, 0) for rank in ranks]
+        assert ray_cluster.get(found, timeout=60) == [float(ranks[0])] * 2
+
+
+def test_actors_that_were_not_joined_are_refused(ray_cluster: Any, actors: list[Any]) -> None:
+    (alone,) = start(ray_cluster, 1)
+    with pytest.raises(ValueError, match="does not have tensor transport HFDSL"):
+        direct(alone.ship).remote()
+    links = Links([alone], 60)
+    # Once the parcel is made, and so known to the driver, Ray asks for the way to the reader at once.
+    parcel = direct(alone.all_kinds).remote()
+    assert ray_cluster.get(alone.wrong.remote(parcel)) == []
+    with pytest.raises(ValueError, match="were not joined by the same Links"):
+        actors[0].wrong.remote(parcel)
+    links.close()
+    end(ray_cluster, [alone])
+
+
+def test_a_lost_producer_ends_the_wait_of_its_reader(ray_cluster: Any) -> None:
+    pair = start(ray_cluster, 2)
+    links = Links(pair, 60)
+    ray_cluster.get(pair[0].make.remote(10, 1.0))
+    parcel = direct(pair[0].ship).remote()
+    assert ray_cluster.get(pair[1].hold.remote(parcel)) == 1.0
+    ray_cluster.kill(pair[0])
+    with pytest.raises(ray_cluster.exceptions.RayActorError):
+        ray_cluster.get(pair[0].look.remote(), timeout=60)  # it is gone now
+    with pytest.raises(ray_cluster.exceptions.RayError) as caught:
+        ray_cluster.get(pair[1].hold.remote(parcel), timeout=60)
+    assert not isinstance(caught.value, ray_cluster.exceptions.GetTimeoutError)
+    links.close()
+    end(ray_cluster, pair[1:])
