@@ -1,0 +1,172 @@
+"""The weights of a 7B model from trainers to rollouts on other GPUs: hfdsl's ways beside Ray's own and raw NCCL.
+
+python benchmarks/gpu/weights.py --sources 1 --readers 1       # one GPU each
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+
+from hfdsl.runtime import direct, weights
+from hfdsl.runtime.parcel import Parcel, seal
+
+
+def shapes(layers: int) -> dict[str, tuple[int, ...]]:
+    """Of a 7B Llama, with fewer layers where asked."""
+    hidden, inner, words = 4096, 11008, 32000
+    found: dict[str, tuple[int, ...]] = {"embed": (words, hidden), "norm": (hidden,), "head": (words, hidden)}
+    for layer in range(layers):
+        found |= {f"{layer}.{name}": (hidden, hidden) for name in "qkvo"}
+        found |= {f"{layer}.gate": (inner, hidden), f"{layer}.up": (inner, hidden), f"{layer}.down": (hidden, inner)}
+        found |= {f"{layer}.norm1": (hidden,), f"{layer}.norm2": (hidden,)}
+    return found
+
+
+class Process:
+    """One process on one GPU with the model's weights."""
+
+    def __init__(self, layers: int, source: bool) -> None:
+        torch.manual_seed(0)
+        self.state = {
+            name: torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_()
+            if source
+            else torch.zeros(shape, dtype=torch.bfloat16, device="cuda")
+            for name, shape in shapes(layers).items()
+        }
+        self.group: Any = None
+        torch.cuda.synchronize()
+
+    def join(self, ranks: list[int]) -> None:
+        self.group = direct.member().group(ranks)
+        self.broadcast()
+
+    def broadcast(self) -> None:
+        weights.broadcast(list(self.state.values()), self.group)
+        torch.cuda.synchronize()
+
+    def one_by_one(self) -> None:
+        options = dist.BroadcastOptions()
+        for tensor in self.state.values():
+            self.group.broadcast([tensor], options).wait()
+        torch.cuda.synchronize()
+
+    def raw(self, size: int, times: int) -> float:
+        """GB/s of a broadcast of one large buffer."""
+        x = torch.empty(size, dtype=torch.uint8, device="cuda")
+        options = dist.BroadcastOptions()
+        found: list[float] = []
+        for _ in range(times + 2):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            self.group.broadcast([x], options).wait()
+            torch.cuda.synchronize()
+            found.append(time.perf_counter() - start)
+        return size / statistics.median(found[2:]) / 1e9
+
+    def ship(self) -> Any:
+        return self.state
+
+    def seal(self) -> Any:
+        return seal(self.state)
+
+    def load(self, state: Any) -> None:
+        state = state.open() if isinstance(state, Parcel) else state
+        for name, tensor in state.items():
+            self.state[name].copy_(tensor)
+        torch.cuda.synchronize()
+
+    def adopt(self, state: Any) -> int:
+        state = state.open() if isinstance(state, Parcel) else state
+        torch.cuda.synchronize()
+        return len(state)
+
+    def total(self) -> float:
+        return sum(float(tensor.view(torch.int16).sum(dtype=torch.int64)) for tensor in self.state.values())
+
+    def clear(self) -> None:
+        for tensor in self.state.values():
+            tensor.zero_()
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sources", type=int, default=1)
+    parser.add_argument("--readers", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--times", type=int, default=7)
+    args = parser.parse_args()
+    ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=2 * 2**30)
+    direct.register()
+    remote: Any = ray.remote  # its types do not know the option
+    process = remote(enable_tensor_transport=True)(Process)
+    sources = [process.options(num_gpus=1).remote(args.layers, True) for _ in range(args.sources)]
+    readers = [process.options(num_gpus=1).remote(args.layers, False) for _ in range(args.readers)]
+    everyone = [*sources, *readers]
+    links = direct.Links(everyone, 120)
+    served = weights.deal(args.sources, args.readers)
+    groups = [[source, *(args.sources + one for one in ones)] for source, ones in enumerate(served) if ones]
+    links.warm([(group[0], one) for group in groups for one in group[1:]])
+    start = time.perf_counter()
+    ray.get([everyone[rank].join.remote(group) for group in groups for rank in group])
+    print(f"groups {groups} made in {time.perf_counter() - start:.2f} s")
+    try:
+        from ray.experimental.collective import create_collective_group
+
+        create_collective_group(everyone, backend="nccl")
+    except Exception as error:  # noqa: BLE001  # CuPy may be missing: the rows of Ray's own NCCL are left out
+        print("no group of Ray's:", error)
+
+    size = sum(2 * torch.Size(shape).numel() for shape in shapes(args.layers).values())
+    want = ray.get(sources[0].total.remote())
+    members = [everyone[rank] for group in groups for rank in group]
+
+    def parcels(transport: str, method: str, take: str) -> Callable[[], Any]:
+        def act() -> None:
+            calls = []
+            for group in groups:
+                state = getattr(everyone[group[0]], method).options(tensor_transport=transport).remote()
+                calls += [getattr(everyone[rank], take).remote(state) for rank in group[1:]]
+            ray.get(calls)
+
+        return act
+
+    raw = min(ray.get([one.raw.remote(2**30, args.times) for one in members]))
+    rows: dict[str, Callable[[], Any]] = {
+        "Ray's NCCL transport, a dict": parcels("nccl", "ship", "load"),
+        "hfdsl's transport, a dict, copied into place": parcels(direct.TRANSPORT, "seal", "load"),
+        "hfdsl's transport, a dict, as it arrives": parcels(direct.TRANSPORT, "seal", "adopt"),
+        "broadcast, tensor by tensor": lambda: ray.get([one.one_by_one.remote() for one in members]),
+        "hfdsl's broadcast": lambda: ray.get([one.broadcast.remote() for one in members]),
+    }
+    print(f"\n{size / 1e9:.1f} GB in {len(shapes(args.layers))} tensors, {args.sources} to {args.readers}")
+    print("| way | ms | GB/s a reader | of raw NCCL |\n|---|---:|---:|---:|")
+    print(f"| raw NCCL broadcast of 1 GiB | | {raw:.0f} | |")
+    for name, act in rows.items():
+        ray.get([one.clear.remote() for one in readers])
+        found: list[float] = []
+        for _ in range(args.times + 1):
+            start = time.perf_counter()
+            act()
+            found.append(time.perf_counter() - start)
+        took = statistics.median(found[1:])
+        wrong = (
+            "" if "as it arrives" in name or all(ray.get(one.total.remote()) == want for one in readers) else " WRONG"
+        )
+        print(
+            f"| {name}{wrong} | {took * 1e3:.1f} | {size / took / 1e9:.0f} | {size / took / 1e9 / raw:.0%} |",
+            flush=True,
+        )
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
