@@ -39,7 +39,10 @@ def cuda_is_available() -> bool:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[Any]:
-    """A Ray cluster of four CPUs on this machine, shared by the whole run; the value is the ``ray`` module."""
+    """A Ray cluster of four CPUs on this machine, shared by the whole run; the value is the ``ray`` module.
+
+    It says that it has four GPUs too: groups are placed on them, and their tensors go directly, on CPUs by gloo.
+    """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # num_gpus=0 leaves CUDA_VISIBLE_DEVICES alone
@@ -48,7 +51,7 @@ def ray_cluster() -> Iterator[Any]:
         ray.init(
             address="local",  # a cluster of our own, also where RAY_ADDRESS names another
             num_cpus=4,
-            num_gpus=0,
+            num_gpus=4,
             include_dashboard=False,
             log_to_driver=False,
             object_store_memory=400 * 1024**2,

@@ -1,4 +1,4 @@
-"""A column from one process to another on GPUs: hfdsl's transport beside Ray's own, raw NCCL and a device copy.
+"""A column from one process to another on GPUs: in plans, by hfdsl's transport alone, Ray's own, NCCL and a copy.
 
 python benchmarks/gpu/transports.py            # needs two GPUs of one host, and CuPy for Ray's NCCL transport
 """
@@ -8,17 +8,83 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import ray
 import torch
 import torch.distributed as dist
 
+import hfdsl as hf
 from hfdsl.runtime import direct
 from hfdsl.runtime.parcel import Parcel, seal
 
 MIB = 2**20
+ROWS = 4
+
+
+class B(hf.Dim):
+    """Rows."""
+
+
+class R(hf.Dim):
+    """Numbers of a row."""
+
+
+class Asked(hf.Batch):
+    x: hf.f32[B]
+
+
+class Column(hf.Batch):
+    x: hf.f32[B, R]
+
+
+class Total(hf.Batch):
+    total: hf.Metric[float, Literal["sum"]]
+
+
+class Maker(hf.Worker):
+    """A role with a resident column."""
+
+    def __init__(self, size: int) -> None:
+        self.column = torch.randn(ROWS, size // 4 // ROWS, device="cuda")
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def make(self, asked: Asked) -> Column:
+        return Column(x=self.column)
+
+
+class Reader(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def read(self, column: Column) -> Total:
+        x = column.x.tensor.view(-1)
+        return Total(total=float(x[:: max(1, x.numel() // 1024)].double().sum()))
+
+
+@hf.dataflow
+def move(asked: Asked, maker: Maker, reader: Reader) -> Total:
+    return reader.read(maker.make(asked))
+
+
+def in_a_plan(size: int, times: int, *, one_gpu: bool, direct: bool) -> float:
+    """Milliseconds of a step that moves a column from role to role."""
+    pool, other = hf.ResourcePool([1]), hf.ResourcePool([1])
+    reader = hf.place(Reader, pool=pool, colocate=False) if one_gpu else hf.place(Reader, pool=other)
+    places = hf.Deployment(maker=hf.place(Maker, size, pool=pool), reader=reader)
+    plan = move.compile(places, {B: ROWS, R: size // 4 // ROWS}, optimize=hf.Optimize(direct=direct))
+    asked = Asked(x=torch.zeros(ROWS))
+    with plan.launch("ray", deadline=300) as running:
+        return timed(lambda: running.step(asked), times if direct else 1, 3 if direct else 1)
+
+
+def plans(sizes: Sequence[int], times: int) -> dict[str, list[float | None]]:
+    """The same by whole steps, each way."""
+    ways = {
+        "two GPUs: a plan": {"one_gpu": False, "direct": True},
+        "one GPU: a plan": {"one_gpu": True, "direct": True},
+        "object store: a plan": {"one_gpu": False, "direct": False},
+    }
+    return {name: [in_a_plan(max(size, 4 * ROWS), times, **way) for size in sizes] for name, way in ways.items()}
 
 
 class Process:
@@ -142,10 +208,17 @@ def main() -> None:
                 cells.setdefault(name, []).append(first * 1e3)  # seconds each: once is enough
             else:
                 cells.setdefault(name, []).append(timed(act, args.times))
-    print("\n| ms | empty | " + " | ".join(f"{mib} MiB" for mib in args.mib) + " |\n|---|" + "---:|" * len(sizes))
+    links.close()
+    for one in (a, b, c):
+        ray.kill(one)
+    show(cells | plans(sizes, args.times), args.mib)
+    ray.shutdown()
+
+
+def show(cells: Mapping[str, Sequence[float | None]], mib: Sequence[int]) -> None:
+    print("\n| ms | empty | " + " | ".join(f"{size} MiB" for size in mib) + " |\n|---|---:|" + "---:|" * len(mib))
     for name, values in cells.items():
         print(f"| {name} | " + " | ".join("" if value is None else f"{value:.2f}" for value in values) + " |")
-    ray.shutdown()
 
 
 def free_port(_: Any) -> int:

@@ -9,14 +9,86 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import ray
 import torch
 import torch.distributed as dist
 
+import hfdsl as hf
 from hfdsl.runtime import direct, weights
 from hfdsl.runtime.parcel import Parcel, seal
+
+
+class B(hf.Dim):
+    """Rows."""
+
+
+class Asked(hf.Batch):
+    x: hf.f32[B]
+
+
+class Seen(hf.Batch):
+    tensors: hf.Metric[int, Literal["max"]]
+
+
+class Trainer(hf.Worker):
+    """A role with the model's weights."""
+
+    def __init__(self, layers: int) -> None:
+        self.state = Process(layers, source=True).state
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, Any]:
+        return self.state
+
+
+class Engine(hf.Worker):
+    """A role that is given them."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] = {}
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: dict[str, Any]) -> None:
+        self.state = weights
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.reads("policy")
+    def seen(self, asked: Asked) -> Seen:
+        torch.cuda.synchronize()
+        return Seen(tensors=len(self.state))
+
+
+@hf.dataflow
+def synced(asked: Asked, trainer: Trainer, engine: Engine) -> Seen:
+    hf.sync(trainer, engine)
+    return engine.seen(asked)
+
+
+def in_a_plan(layers: int, readers: int, times: int) -> float:
+    """Seconds of a step that brings the weights of one role to another."""
+    places = hf.Deployment(
+        trainer=hf.place(Trainer, layers, pool=hf.ResourcePool([1])),
+        engine=hf.place(Engine, pool=hf.ResourcePool([readers])),
+    )
+    found: list[float] = []
+    with synced.compile(places, {B: 1}).launch("ray", deadline=300) as running:
+        for _ in range(times + 2):
+            start = time.perf_counter()
+            running.step(Asked(x=torch.zeros(1)))
+            found.append(time.perf_counter() - start)
+    return statistics.median(found[2:])
+
+
+def deal(sources: int, readers: int) -> list[list[int]]:
+    """Which readers each of several holders of the same weights serves: as even as can be, neighbours together."""
+    small, more = divmod(readers, sources)
+    starts = [small * source + min(source, more) for source in range(sources + 1)]
+    return [list(range(start, end)) for start, end in pairwise(starts)]
 
 
 def shapes(layers: int) -> dict[str, tuple[int, ...]]:
@@ -97,6 +169,17 @@ class Process:
         torch.cuda.synchronize()
 
 
+def with_plans(args: argparse.Namespace, before: list[Any], raw: float) -> None:
+    """The rows of whole steps, with few weights and with all."""
+    for one in before:
+        ray.kill(one)
+    for name, count in (("a plan's hf.sync, no layers", 0), ("a plan's hf.sync", args.layers)):
+        size = sum(2 * torch.Size(shape).numel() for shape in shapes(count).values())
+        took = in_a_plan(count, args.readers, args.times)
+        speed = size / took / 1e9
+        print(f"| {name}, {size / 1e9:.1f} GB | {took * 1e3:.1f} | {speed:.0f} | {speed / raw:.0%} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=int, default=1)
@@ -112,7 +195,7 @@ def main() -> None:
     readers = [process.options(num_gpus=1).remote(args.layers, False) for _ in range(args.readers)]
     everyone = [*sources, *readers]
     links = direct.Links(everyone, 120)
-    served = weights.deal(args.sources, args.readers)
+    served = deal(args.sources, args.readers)
     groups = [[source, *(args.sources + one for one in ones)] for source, ones in enumerate(served) if ones]
     links.warm([(group[0], one) for group in groups for one in group[1:]])
     start = time.perf_counter()
@@ -165,6 +248,7 @@ def main() -> None:
             f"| {name}{wrong} | {took * 1e3:.1f} | {size / took / 1e9:.0f} | {size / took / 1e9 / raw:.0%} |",
             flush=True,
         )
+    with_plans(args, everyone, raw)
     ray.shutdown()
 
 

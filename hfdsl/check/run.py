@@ -29,6 +29,7 @@ from hfdsl.check.rules import (
     sizes,
     state,
     tensor_groups,
+    transports,
     wiring,
 )
 from hfdsl.check.several import across
@@ -80,6 +81,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     resources.pools_fit_cluster,
     memory.memory_fits_gpus,
     tensor_groups.tensor_groups_stay,
+    transports.transports_reach,
     sending.values_can_be_sent,
 )
 

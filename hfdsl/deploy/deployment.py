@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from hfdsl.deploy.memory import GpuMemory
 from hfdsl.deploy.pools import ResourcePool
@@ -16,6 +16,9 @@ from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
 
 W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
+
+Way: TypeAlias = Literal["object store", "nccl", "cuda ipc"]
+"""How values leave the process that made them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Placement(Generic[W]):
     mesh: Mesh
     colocate: bool
     gpu_memory: GpuMemory | None = None
+    transport: Way | None = None
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -56,17 +60,20 @@ def place(
     mesh: Mesh | None = None,
     colocate: bool = True,
     gpu_memory: str | None = None,
+    transport: Way | None = None,
     **kwargs: Any,
 ) -> Placement[W]:
     """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
 
     Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a
     role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, says
-    what a rank keeps of its GPU's memory, so that ``check`` can add up what roles on the same GPUs keep.
+    what a rank keeps of its GPU's memory, so that ``check`` can add up what roles on the same GPUs keep. ``transport``
+    says how what the role makes leaves its process; left out, by CUDA IPC within a GPU, by NCCL between GPUs, and by
+    the object store else.
 
     Raises:
         ResourceError: HF507 where ``pool`` is missing or no pool, or ``role`` is not a role class, HF501 where ``mesh``
-            is none, HF504 where ``gpu_memory`` is no amount.
+            is none, HF504 where ``gpu_memory`` is no amount, HF524 where ``transport`` is none.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...
@@ -79,7 +86,11 @@ def place(
         raise ResourceError("HF507", f"place({role.__name__}): pool= takes an hf.ResourcePool, got {pool!r}")
     check_mesh(mesh, f"place({role.__name__})")
     memory = None if gpu_memory is None else GpuMemory.read(gpu_memory, f"place({role.__name__})")
-    return Placement(role, args, kwargs, pool, mesh or Mesh(dp=pool.world_size), colocate, memory, caller_span())
+    if transport is not None and transport not in (ways := get_args(Way)):
+        known = ", ".join(map(repr, ways))
+        raise ResourceError("HF524", f"place({role.__name__}): transport= takes one of {known}, got {transport!r}")
+    mesh = mesh or Mesh(dp=pool.world_size)
+    return Placement(role, args, kwargs, pool, mesh, colocate, memory, transport, caller_span())
 
 
 class Deployment:

@@ -18,9 +18,9 @@ from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
+from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
-from hfdsl.plan.columns import columns_read, row_bytes
 from hfdsl.plan.driver import report_with_driver
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from hfdsl.check.findings import Finding, Label, Report, order
 from hfdsl.check.sources import return_span
+from hfdsl.graph.columns import columns_read, result_origins, row_bytes
 from hfdsl.graph.program import Input
-from hfdsl.plan.columns import columns_read, result_origins, row_bytes
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.filters import all_kept
 from hfdsl.plan.plan import Plan

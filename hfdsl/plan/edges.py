@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TypeAlias
 
+from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import Input
-from hfdsl.plan.columns import columns_read, row_bytes
 from hfdsl.plan.filters import all_kept
-from hfdsl.plan.parcels import planned_sites
+from hfdsl.plan.parcels import Process, planned_sites
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
-from hfdsl.plan.reads import reads
+from hfdsl.plan.reads import Read, reads
 from hfdsl.plan.rows import RowTable, row_table, rows_in
+from hfdsl.plan.transports import between, goes_direct
 from hfdsl.types.dims import Kept
+
+Pair: TypeAlias = tuple[Process, Process]
+"""Who makes a value, and who reads it."""
 
 
 def sizes_known(plan: Plan) -> bool:
@@ -22,8 +28,39 @@ def sizes_known(plan: Plan) -> bool:
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
     """What every step reads of every value; bytes where all sizes are known, after a filter the most that it can be."""
-    table = row_table(plan, plan.dims, all_kept(plan, plan.dims)) if sizes_known(plan) else None
+    table = _most_rows(plan)
     return tuple(edge for step in plan.steps for edge in _edges(plan, step, table))
+
+
+def direct_pairs(plan: Plan, without: Container[int] = ()) -> frozenset[Pair]:
+    """Who sends to whom without the object store, as far as is known before launch: without sizes, all who may.
+
+    The values in ``without`` do not count.
+    """
+    table, linked = _most_rows(plan), planned_sites(plan).linked
+    return frozenset(
+        pair
+        for step in plan.steps
+        if not step.custom
+        for node, pairs in _pairs(plan, step, reads(plan, step, table) if table else None).items()
+        if node not in without and goes_direct(plan, linked, node, step.group)
+        for pair in pairs
+    )
+
+
+def _most_rows(plan: Plan) -> RowTable | None:
+    return row_table(plan, plan.dims, all_kept(plan, plan.dims)) if sizes_known(plan) else None
+
+
+def _pairs(plan: Plan, step: Step, read: Sequence[Sequence[Read]] | None) -> dict[int, set[Pair]]:
+    """Of every value that a step reads elsewhere the makers with their readers; without sizes all who may be."""
+    found: dict[int, set[Pair]] = {node: set() for node, _ in columns_read(plan.graph, step.node)}
+    every = [(node, chunk) for node in found for chunk in range(plan.layouts[node].chunks)]
+    for index, rank in enumerate(step.ranks):
+        for node, chunk in {(one.node, one.chunk) for one in read[index]} if read is not None else every:
+            if (maker := plan.layouts[node].maker(chunk)) != (step.group, rank):
+                found[node].add((maker, (step.group, rank)))
+    return found
 
 
 def _edges(plan: Plan, step: Step, table: RowTable | None) -> Iterator[Edge]:
@@ -33,32 +70,34 @@ def _edges(plan: Plan, step: Step, table: RowTable | None) -> Iterator[Edge]:
         if plan.presence.get(node, {}).get(column, True):
             names[column] = None
     total, moved = dict.fromkeys(columns, 0), dict.fromkeys(columns, 0)
-    away, far = dict.fromkeys(columns, False), dict.fromkeys(columns, False)
     sizes = {(n, c): row_bytes(plan.graph, n, c, plan.dims) for n, names in columns.items() for c in names}
-    site, widths = planned_sites(plan), dict[tuple[int, tuple[str, ...]], int]()
-    for rank, own in zip(step.ranks, reads(plan, step, table) if table else (), strict=False):
+    widths = dict[tuple[int, tuple[str, ...]], int]()
+    by_rank = reads(plan, step, table) if table else None
+    for rank, own in zip(step.ranks, by_rank or (), strict=False):
         for read in own:
             if (read.node, read.columns) not in widths:
                 widths[read.node, read.columns] = sum(sizes.get((read.node, name)) or 0 for name in read.columns)
             amount = (read.rows[1] - read.rows[0] if read.rows else 0) * widths[read.node, read.columns]
             total[read.node] += amount
-            maker = plan.layouts[read.node].maker(read.chunk)
-            if maker != (step.group, rank):
+            if plan.layouts[read.node].maker(read.chunk) != (step.group, rank):
                 moved[read.node] += amount
-                away[read.node] = True
-                far[read.node] = far[read.node] or site(maker) != site((step.group, rank))
+    pairs = _pairs(plan, step, by_rank)
     for source, names in columns.items():
         known = table is not None and all(sizes[source, name] is not None for name in names)
-        transport: Transport
-        if step.custom:
-            transport = "through driver"
-        elif isinstance(plan.node(source).op, Input):
-            transport = "from caller"
-        elif plan.layouts[source].group == DRIVER:
-            transport = "through driver"
-        elif table and not away[source]:
-            transport = "in process"
-        else:
-            transport = "object store" if far[source] or not table else "shared memory"
         counts = (total[source], moved[source]) if known else (None, None)
+        transport = _transport(plan, step, source, pairs[source], sure=table is not None)
         yield Edge(source, step.node, tuple(names), counts[0], counts[1], transport)
+
+
+def _transport(plan: Plan, step: Step, source: int, pairs: AbstractSet[Pair], *, sure: bool) -> Transport:
+    sites = planned_sites(plan)
+    if step.custom or (plan.layouts[source].group == DRIVER and not isinstance(plan.node(source).op, Input)):
+        return "through driver"
+    if isinstance(plan.node(source).op, Input):
+        return "from caller"
+    if sure and not pairs:
+        return "in process"
+    if pairs and goes_direct(plan, sites.linked, source, step.group):
+        return between(plan, pairs)
+    far = not sure or any(sites.node(maker) != sites.node(reader) for maker, reader in pairs)
+    return "object store" if far else "shared memory"

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hfdsl.graph.columns import row_bytes, stored_spec
 from hfdsl.graph.signatures import VALUE, ListType, RecordType
-from hfdsl.plan.columns import row_bytes, stored_spec
 from hfdsl.plan.parcels import Cut, Key, Parcel, Process
 from hfdsl.plan.phases import Phase
 from hfdsl.plan.plan import DRIVER, Plan

@@ -21,6 +21,8 @@ class Optimize:
     """Of a value only the columns that somebody elsewhere reads leave its process; off, all of them do."""
     row_pruning: bool = True
     """Of a chunk only the rows that some place reads go there; off, whole chunks do."""
+    direct: bool = True
+    """Between GPUs tensors go from process to process, by NCCL or CUDA IPC; off, through the store."""
     zero_copy: bool = True
     """A column is written to shared memory once and read there; off, it is pickled and unpickled."""
     fusion: bool = True
@@ -31,5 +33,5 @@ class Optimize:
     """A column is dropped after its last reader; off, at the end of the step."""
 
 
-NOTHING = Optimize(*[False] * 7)
+NOTHING = Optimize(*[False] * 8)
 """Every switch off: the plan that all others are held against."""

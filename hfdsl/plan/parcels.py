@@ -23,6 +23,15 @@ Site: TypeAlias = Hashable
 ANYWHERE: Site = None
 """The site of a value of which nobody knows yet who is going to read it."""
 
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Where processes are; those of ``linked`` groups send to each other without the object store."""
+
+    node: Callable[[Process], Site]
+    linked: frozenset[str]
+
+
 Spans: TypeAlias = tuple[Span, ...]
 
 Key: TypeAlias = tuple[int, int, int]
@@ -41,10 +50,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Cuts with the same readers, of one process in one segment."""
+    """Cuts with the same readers, of one process in one segment; ``direct`` ones go around the object store.
+
+    A ``broadcast`` one goes from the first to all others of these processes at once.
+    """
 
     key: Key
     cuts: tuple[Cut, ...]
+    direct: bool = False
+    broadcast: tuple[Process, ...] = ()
 
 
 @dataclass(slots=True)
@@ -98,10 +112,13 @@ def _by_readers(rows: Mapping[Site, Spans]) -> dict[frozenset[Site], Spans]:
     return {readers: merged(spans) for readers, spans in found.items()}
 
 
-def planned_sites(plan: Plan) -> Callable[[Process], Site]:
+def planned_sites(plan: Plan) -> Sites:
     """The nodes as the pools have them: two pools are on different nodes, as far as anybody knows before launch."""
     nodes = {
         group.name: [(root.name, node) for root, node, slots in node_runs(group.pool) for _ in range(slots)]
         for group in plan.groups
     }
-    return lambda process: nodes[process[0]][process[1]] if process[0] in nodes else DRIVER
+    return Sites(
+        lambda process: nodes[process[0]][process[1]] if process[0] in nodes else DRIVER,
+        frozenset(group.name for group in plan.groups if group.pool.use_gpu),
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hfdsl.plan.filters import all_kept
-from hfdsl.plan.parcels import Process, Site, planned_sites
+from hfdsl.plan.parcels import Sites, planned_sites
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import Hints, Routes, routes
 from hfdsl.plan.rows import row_table
@@ -26,20 +26,20 @@ class Phase:
 def phases(
     plan: Plan,
     sizes: Mapping[Any, int],
-    site: Callable[[Process], Site] | None = None,
+    sites: Sites | None = None,
     kept: Mapping[int, tuple[int, ...]] | None = None,
     hints: Hints | None = None,
 ) -> Iterator[Phase]:
     """The phases of a step, for sizes that give every value its number of rows.
 
-    ``site`` is where processes are, by default as the pools have it; ``kept`` are the rows of filters, by default all;
+    ``sites`` is where processes are, by default as the pools have it; ``kept`` are the rows of filters, by default all;
     ``hints`` are what a run has learnt, of which a plan knows nothing.
     """
     keeping = all_kept(plan, sizes) if kept is None else kept
     settled: dict[int, tuple[int, ...]] = {}
     over: set[int] = set()
     while True:
-        found = routes(plan, row_table(plan, sizes, settled), site or planned_sites(plan), hints or Hints())
+        found = routes(plan, row_table(plan, sizes, settled), sites or planned_sites(plan), hints or Hints())
         new = tuple(segment for segment in found.segments if segment.number not in over)
         over |= {segment.number for segment in new}
         unsettled = next((node for node in found.masks if node not in settled), None)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from hfdsl.plan.memory import Held
     from hfdsl.runtime.running import Running
 
-Transport: TypeAlias = Literal["in process", "shared memory", "object store", "from caller", "through driver"]
+Transport: TypeAlias = Literal[
+    "in process", "cuda ipc", "nccl", "shared memory", "object store", "from caller", "through driver"
+]
 
 DRIVER = "<driver>"  # no role can have this name
 """The group of one rank that is the driver itself: it holds what the caller hands in."""

@@ -179,7 +179,7 @@ class _Simulation:
 
     def _arrived(self, keys: Iterable[Key], target: Process, earliest: _Moment) -> _Moment:
         """When the last of these parcels is there."""
-        site, last = planned_sites(self.plan), earliest
+        site, last = planned_sites(self.plan).node, earliest
         for key in keys:
             source, name, size, left = self.given[key]
             away = site(source) != site(target)

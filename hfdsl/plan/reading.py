@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import WiringError
+from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Constant, Filter, Input, MiniBatch, Node, Operand, Pack, Present, Ref, Repeat, Take
 from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
-from hfdsl.plan.columns import stored_spec
 from hfdsl.plan.plan import DRIVER, Layout
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.filtering import runs

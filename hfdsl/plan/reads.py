@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hfdsl.graph.columns import columns_of, result_type
 from hfdsl.graph.program import Ref
-from hfdsl.plan.columns import columns_of, result_type
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, Span, padded_spans
 from hfdsl.plan.rows import RowTable, share

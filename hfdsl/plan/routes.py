@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from hfdsl.graph.columns import columns_read, origins, result_origins
 from hfdsl.graph.signatures import VALUE, ListType, RecordType
-from hfdsl.plan.columns import columns_read, origins, result_origins
 from hfdsl.plan.filters import masks
-from hfdsl.plan.parcels import ANYWHERE, THE_DRIVER, Cut, Demand, Key, Parcel, Process, Site, Spans
-from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.parcels import ANYWHERE, THE_DRIVER, Cut, Demand, Key, Parcel, Process, Site, Sites, Spans
+from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Span
 from hfdsl.plan.reads import Read, reads, result, unfetched, whole, whole_arguments
 from hfdsl.plan.rows import RowTable
 from hfdsl.plan.segments import Segment, Waiting, segments, waiting
+from hfdsl.plan.spreading import broadcasts
+from hfdsl.plan.transports import goes_direct
 from hfdsl.types.batches import schema
 
 CALLER = -1
@@ -71,25 +73,21 @@ class Hints:
     small: frozenset[int] = frozenset()
 
 
-def routes(plan: Plan, table: RowTable, site: Callable[[Process], Site], hints: Hints = Hints()) -> Routes:
+def routes(plan: Plan, table: RowTable, sites: Sites, hints: Hints = Hints()) -> Routes:
     """Who gets what from whom, for one set of sizes.
 
     A step that waits for a filter which has not kept its rows yet is left out; a value that it is going to read leaves
     its process whole, since nobody knows who reads which rows.
     """
-    known = _Known.of(plan, table)
+    known = _Known.of(plan, table, sites, hints.small)
     away = {
         node: frozenset(read.node for process, own in by.items() for read in own if not known.stays(process, read))
         for node, by in known.reads.items()
     }
     made = segments(plan, known.waits, away, hints.brief)
     segment_of = {step.node: segment.number for segment in made for step in segment.steps}
-
-    def reader(process: Process, node: int) -> Site:
-        return process if node in hints.small else site(process)
-
-    sent = _sent(known, segment_of | {node.id: CALLER for node in plan.graph.inputs}, reader)
-    post = _Post(known, sent, reader)
+    sent = _sent(known, segment_of | {node.id: CALLER for node in plan.graph.inputs})
+    post = _Post(known, sent)
     takes: dict[int, dict[int, tuple[Key, ...]]] = {segment.number: {} for segment in made}
     for step in known.ready:
         taken = takes[segment_of[step.node]]
@@ -116,22 +114,24 @@ class _Known:
     """Who reads what, as far as the filters that have kept their rows tell.
 
     ``open`` are the values with a reader who waits for a filter that they do not wait for, and what such readers read;
-    ``later`` the values with a reader who waits still.
+    with True those that go to such readers directly. ``later`` are the values with a reader who waits still.
     """
 
     plan: Plan
     table: RowTable
+    sites: Sites
+    small: frozenset[int]
     waits: Waiting
     ready: tuple[Step, ...]
     reads: Mapping[int, Mapping[Process, tuple[Read, ...]]]
     masks: Mapping[int, tuple[Read, ...]]
     result: tuple[Read, ...]
-    open: Mapping[int, Mapping[str, None]]
+    open: Mapping[tuple[int, bool], Mapping[str, None]]
     later: frozenset[int]
     pending: frozenset[tuple[str, int]]  # (group, value) that steps which are left out read
 
     @classmethod
-    def of(cls, plan: Plan, table: RowTable) -> _Known:
+    def of(cls, plan: Plan, table: RowTable, sites: Sites, small: frozenset[int]) -> _Known:
         graph, waits, settled = plan.graph, waiting(plan), table.picks.keys()
         ready = tuple(step for step in plan.steps if waits.filters[step.node] <= settled)
         later = (step for step in plan.steps if not waits.filters[step.node] <= settled)
@@ -140,13 +140,15 @@ class _Known:
         return cls(
             plan,
             table,
+            sites,
+            small,
             waits,
             ready,
             {step.node: _by_process(plan, step, table) for step in ready},
             {one: tuple(whole(plan, keep, (keep.column or VALUE,), table)) for one, keep in keeping.items()},
             tuple(read for ref in output for read in result(plan, ref, table)),
-            _open(plan, waits),
-            frozenset(node for reader, node, _ in _all_reads(plan) if not waits.filters[reader] <= settled),
+            _open(plan, waits, sites.linked),
+            frozenset(node for reader, _, node, _ in _all_reads(plan) if not waits.filters[reader] <= settled),
             frozenset((step.group, node) for step in later for node, _ in columns_read(graph, step.node)),
         )
 
@@ -157,6 +159,18 @@ class _Known:
     def stays(self, process: Process, read: Read) -> bool:
         """Whether a process reads what it made itself."""
         return self.plan.optimize.residency and self.maker(read.node, read.chunk) == process
+
+    def way(self, process: Process, read: Read) -> tuple[bool, Site]:
+        """Whether what a process reads goes to it directly, and where to.
+
+        What goes through the store goes to a node once, for all who read it there; what goes directly goes to each
+        process by itself, so that none is sent rows that only another one reads.
+        """
+        direct = goes_direct(self.plan, self.sites.linked, read.node, process[0])
+        if (read.node, direct) in self.open:
+            return direct, ANYWHERE
+        apart = direct or read.node in self.small
+        return direct, process if apart else self.sites.node(process)
 
     def everywhere(self) -> Iterator[tuple[Process, Read]]:
         """Every read, in program order."""
@@ -173,71 +187,81 @@ def _by_process(plan: Plan, step: Step, table: RowTable) -> Mapping[Process, tup
     return {(step.group, rank): own for rank, own in zip(step.ranks, reads(plan, step, table), strict=True)}
 
 
-def _open(plan: Plan, waits: Waiting) -> Mapping[int, dict[str, None]]:
-    found: dict[int, dict[str, None]] = {}
-    for reader, node, column in _all_reads(plan):
+def _open(plan: Plan, waits: Waiting, linked: frozenset[str]) -> Mapping[tuple[int, bool], dict[str, None]]:
+    found: dict[tuple[int, bool], dict[str, None]] = {}
+    for reader, group, node, column in _all_reads(plan):
         if not waits.filters[reader] <= waits.filters[node]:
-            found.setdefault(node, {})[column] = None
+            found.setdefault((node, goes_direct(plan, linked, node, group)), {})[column] = None
     return found
 
 
-def _all_reads(plan: Plan) -> Iterator[tuple[int, int, str]]:
-    """Who reads which stored column of what, whatever the rows: steps, filters, and the caller."""
+def _all_reads(plan: Plan) -> Iterator[tuple[int, str, int, str]]:
+    """Who reads, in which group, which stored column of what, whatever the rows: steps, filters, and the caller."""
     graph = plan.graph
     for step in plan.steps:
-        yield from ((step.node, *pair) for pair in columns_read(graph, step.node))
+        group = DRIVER if step.custom else step.group
+        yield from ((step.node, group, *pair) for pair in columns_read(graph, step.node))
     for _, keep in masks(graph):
-        yield from ((keep.node, *pair) for pair in origins(graph, keep.node, keep.column or VALUE))
+        yield from ((keep.node, DRIVER, *pair) for pair in origins(graph, keep.node, keep.column or VALUE))
     for ref in graph.output.refs():
-        yield from ((ref.node, *pair) for pair in result_origins(graph, ref))
+        yield from ((ref.node, DRIVER, *pair) for pair in result_origins(graph, ref))
 
 
 # -- what leaves
 
 
-_Readers = Callable[[Process, int], Site]
-"""Where a process is, as a reader of a value."""
+_Way = tuple[bool, frozenset[Site], tuple[Process, ...]]
+"""Whether a parcel goes directly, the sites that it goes to, and who takes part where it is broadcast."""
 
-_Sent = Mapping[tuple[int, Process], Mapping[frozenset[Site], Parcel]]
-"""What a process gives in a segment, by the sites that it goes to."""
+_Gives = Mapping[_Way, Parcel]
+"""What a process gives in a segment."""
+
+_Sent = Mapping[tuple[int, Process], _Gives]
 
 
-def _sent(known: _Known, segment_of: Mapping[int, int], reader: _Readers) -> _Sent:
-    bundles: dict[tuple[int, Process], dict[frozenset[Site], list[Cut]]] = {}
-    for (node, chunk), demand in _demands(known, segment_of.keys(), reader).items():
+def _sent(known: _Known, segment_of: Mapping[int, int]) -> _Sent:
+    together = broadcasts(known.plan, known.waits, known.sites.linked)
+    bundles: dict[tuple[int, Process], dict[_Way, list[Cut]]] = {}
+    for (node, chunk, direct), demand in _demands(known, segment_of.keys()).items():
         bundle = bundles.setdefault((segment_of[node], known.maker(node, chunk)), {})
         for column, spans, sites in demand.cells():
-            bundle.setdefault(sites, []).append(Cut(node, chunk, column, spans))
+            bundle.setdefault((direct, sites, together.get(node, ())), []).append(Cut(node, chunk, column, spans))
     return {
         (segment, process): {
-            sites: Parcel((segment, DRIVER_RANK if process == THE_DRIVER else process[1], number), tuple(cuts))
-            for number, (sites, cuts) in enumerate(bundle.items())
+            way: Parcel(
+                (segment, DRIVER_RANK if process == THE_DRIVER else process[1], number),
+                tuple(cuts),
+                direct=way[0],
+                broadcast=way[2],
+            )
+            for number, (way, cuts) in enumerate(bundle.items())
         }
         for (segment, process), bundle in bundles.items()
     }
 
 
-def _demands(known: _Known, made: AbstractSet[int], site: _Readers) -> Mapping[tuple[int, int], Demand]:
-    """What is read elsewhere of each chunk: as it is read where pruning is on, else the chunk as a whole."""
+def _demands(known: _Known, made: AbstractSet[int]) -> Mapping[tuple[int, int, bool], Demand]:
+    """What is read elsewhere of each chunk, by way: as it is read where pruning is on, else the chunk as a whole."""
     on, reader = known.plan.optimize, unfetched(known.plan, known.table)
-    found: dict[tuple[int, int], Demand] = {}
+    found: dict[tuple[int, int, bool], Demand] = {}
 
-    def ask(where: Site, node: int, chunk: int, columns: Iterable[str], rows: Span | None) -> None:
-        demand, bounds = found.setdefault((node, chunk), Demand()), known.table.bounds.get(node)
+    def ask(way: tuple[bool, Site], node: int, chunk: int, columns: Iterable[str], rows: Span | None) -> None:
+        direct, where = way
+        demand, bounds = found.setdefault((node, chunk, direct), Demand()), known.table.bounds.get(node)
         every = (0, bounds[chunk + 1] - bounds[chunk]) if bounds else (0, 0)
         for column in columns if on.column_pruning else _columns(known.plan, node):
             part = rows if on.row_pruning and where is not ANYWHERE else None
             demand.add(where, column, (part or every) if reader.has_rows(node, column) else None)
 
-    for node in (node for node in known.open if node in made):
+    for node, direct in (one for one in known.open if one[0] in made):
         for chunk in range(known.plan.layouts[node].chunks):
-            ask(ANYWHERE, node, chunk, known.open[node], None)
-    asked: set[tuple[Site, int]] = set()
+            ask((direct, ANYWHERE), node, chunk, known.open[node, direct], None)
+    asked: set[tuple[bool, Site, int]] = set()
     for process, read in known.everywhere():
-        where = ANYWHERE if read.node in known.open else site(process, read.node)
-        if not known.stays(process, read) and (where, id(read)) not in asked:
-            asked.add((where, id(read)))  # ranks that are given the same chunk share its reads
-            ask(where, read.node, read.chunk, read.columns, read.rows)
+        way = known.way(process, read)
+        if not known.stays(process, read) and (*way, id(read)) not in asked:
+            asked.add((*way, id(read)))  # ranks that are given the same chunk share its reads
+            ask(way, read.node, read.chunk, read.columns, read.rows)
     return found
 
 
@@ -253,16 +277,16 @@ def _columns(plan: Plan, node: int) -> tuple[str, ...]:
 class _Post:
     """Brings parcels to readers, each once, and remembers what every process reads last."""
 
-    def __init__(self, known: _Known, sent: _Sent, site: _Readers) -> None:
-        self._known, self._site = known, site
-        self._of: dict[tuple[int, int, Site], dict[Key, dict[str, Spans | None]]] = {}
+    def __init__(self, known: _Known, sent: _Sent) -> None:
+        self._known = known
+        self._of: dict[tuple[int, int, tuple[bool, Site]], dict[Key, dict[str, Spans | None]]] = {}
         self._nodes: dict[Key, tuple[int, ...]] = {}
         for parcels in sent.values():
-            for sites, parcel in parcels.items():
+            for (direct, sites, _), parcel in parcels.items():
                 self._nodes[parcel.key] = tuple(dict.fromkeys(cut.node for cut in parcel.cuts))
                 for cut in parcel.cuts:
                     for one in sites:
-                        there = self._of.setdefault((cut.node, cut.chunk, one), {})
+                        there = self._of.setdefault((cut.node, cut.chunk, (direct, one)), {})
                         there.setdefault(parcel.key, {})[cut.column] = cut.spans
         self._brought: dict[Process, set[Key]] = {}
         self._last: dict[Process, dict[int, int]] = {}
@@ -298,9 +322,7 @@ class _Post:
             for rank, own in steps.items()
         }
 
-    def _task(
-        self, segment: Segment, rank: int, steps: tuple[int, ...], gives: Mapping[frozenset[Site], Parcel]
-    ) -> Task:
+    def _task(self, segment: Segment, rank: int, steps: tuple[int, ...], gives: _Gives) -> Task:
         process, pending = (segment.group, rank), self._known.pending
         if process == THE_DRIVER:  # who may return what it made
             return Task(steps, tuple(gives.values()), frozenset(steps), {})
@@ -317,8 +339,7 @@ class _Post:
     def _holding(self, process: Process, read: Read) -> Iterator[Key]:
         if self._known.stays(process, read):
             return
-        site = ANYWHERE if read.node in self._known.open else self._site(process, read.node)
-        for key, spans in self._of[read.node, read.chunk, site].items():
+        for key, spans in self._of[read.node, read.chunk, self._known.way(process, read)].items():
             if any(name in spans and _meet(spans[name], read.rows) for name in read.columns):
                 yield key
 

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from hfdsl.deploy.pools import devices
+from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Graph
 from hfdsl.graph.signatures import VALUE
-from hfdsl.plan.columns import columns_read, origins
 from hfdsl.plan.filters import masks
 from hfdsl.plan.plan import DRIVER, Plan, Step
 

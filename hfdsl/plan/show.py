@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input
-from hfdsl.plan.columns import stored_spec
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.memory import FEW, Held, held, peaks
 from hfdsl.plan.phases import Phase, phases

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hfdsl.plan.parcels import Process, Site
+from hfdsl.plan.parcels import Parcel, Sites
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
 from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
@@ -17,14 +17,15 @@ from hfdsl.runtime.store import Content
 class Call:
     """A segment to be run: what each of its ranks is told and brought, in the order of ``segment.ranks``.
 
-    ``parcels`` are handles, ``after`` what has to end first; ``direct`` are arguments that a dispatch function made.
+    ``parcels`` are handles, ``after`` what has to end first; ``gives`` are the parcels that are made; ``direct``
+    are arguments that a dispatch function made.
     """
 
     order: Order
     segment: Segment
     lessons: Sequence[Lesson | None]
     parcels: Sequence[Sequence[Any]]
-    gives: Sequence[int]
+    gives: Sequence[Sequence[Parcel]]
     after: Sequence[Sequence[Any]]
     direct: Sequence[Mapping[str, Any]] | None = None
 
@@ -37,8 +38,8 @@ class Backend(Protocol):
     def add(self, plan: Plan) -> None:
         """Teach every process another plan of the same deployment."""
 
-    def site(self, plan: Plan) -> Callable[[Process], Site]:
-        """Where processes are: those at one site share memory."""
+    def sites(self, plan: Plan) -> Sites:
+        """Where processes are, and which of them need no object store."""
         ...
 
     def put(self, plan: Plan, content: Content) -> Any:

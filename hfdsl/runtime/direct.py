@@ -35,6 +35,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # of torch.
 from torch.multiprocessing import reductions
 
 from hfdsl.runtime.parcel import Tensors
+from hfdsl.single_controller.calls import fetch
 
 TRANSPORT: Final = "HFDSL"
 """The name for ``method.options(tensor_transport=...)``."""
@@ -99,18 +100,18 @@ class Links:
     peer.
 
     Raises:
-        ray.exceptions.RayError: when a process dies or raises while it joins.
+        RoleError: HF806 where a process dies or raises while it joins.
     """
 
     def __init__(self, actors: Sequence[Any], deadline: float = 600.0) -> None:
         self.actors = tuple(actors)
-        self.places: tuple[Place, ...] = tuple(ray.get([actor.__ray_call__.remote(_place) for actor in self.actors]))
-        address = ray.get(self.actors[0].__ray_call__.remote(_host, len(self.actors), deadline))
+        self.places: tuple[Place, ...] = tuple(fetch([actor.__ray_call__.remote(_place) for actor in self.actors]))
+        (address,) = fetch([self.actors[0].__ray_call__.remote(_host, len(self.actors), deadline)])
         joins = [
             actor.__ray_call__.remote(_join, rank, self.places, address, deadline)
             for rank, actor in enumerate(self.actors)
         ]
-        ray.get(joins)
+        fetch(joins)
         for rank, actor in enumerate(self.actors):
             _seats[actor._actor_id] = _Seat(self, rank)
 
@@ -118,7 +119,7 @@ class Links:
         """Make the communicators of these pairs of ranks now, so that no step pays for them."""
         # Every process meets its peers in the same order of pairs, so none waits for one that waits for it.
         pairs = sorted({(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]})
-        ray.get([actor.__ray_call__.remote(_warm, pairs) for actor in self.actors])
+        fetch([actor.__ray_call__.remote(_warm, pairs) for actor in self.actors])
 
     def close(self) -> None:
         """Forget the actors; their communicators end with their processes."""

@@ -195,6 +195,10 @@ class Executor:
                 self.store.drop(dead)
             absent = tuple(name for name, value in columns.items() if value is None)
             done.append(Done(step.label, self._rank, began, time.time(), absent))
+        self.store.check_loans()
+        for parcel in task.gives:
+            if parcel.direct:
+                self.store.lend(parcel, made)
         gives = [_as_it_is(made)] if direct is not None else [cut_parcel(parcel, made) for parcel in task.gives]
         given, store = tuple(map(bytes_of, gives)), self.store
         return Ran(self._group, self._rank, start, time.time(), tuple(done), given, store.held, store.most), gives

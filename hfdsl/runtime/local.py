@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from hfdsl.errors import HfError
-from hfdsl.plan.parcels import Process, Site, planned_sites
+from hfdsl.plan.parcels import Sites, planned_sites
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, refuse_alone
@@ -176,7 +176,7 @@ class LocalBackend:
         for executor in (self.driver, *(e for group in self._executors.values() for e in group)):
             executor.add(plan)
 
-    def site(self, plan: Plan) -> Callable[[Process], Site]:
+    def sites(self, plan: Plan) -> Sites:
         """As the pools have it: a parcel is cut here as it would be on a cluster."""
         return planned_sites(plan)
 

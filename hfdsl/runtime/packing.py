@@ -28,6 +28,38 @@ class Packed:
         return _unpacked, ([(*_named(cut), _outward(value)) for cut, value in self._content.items()],)
 
 
+def sealed(content: Content, *, copy: bool = True) -> Any:
+    """A parcel that goes around the object store: the tensors of its columns stay where they are until they are sent.
+
+    Of those within Python objects a ``copy`` is sent, since the maker may change them at once, as it does with its
+    weights. Memory of tensors on another device goes out of band, as in ``Packed``.
+    """
+    import torch
+
+    from hfdsl.runtime.parcel import seal
+
+    device, lent = "cuda" if torch.cuda.is_available() else "cpu", list[torch.Tensor]()
+    rows = [(*_named(cut), _lent(value, device, lent)) for cut, value in content.items()]
+    return seal(rows, device, lent if copy else None)
+
+
+def _lent(value: Any, device: str, lent: list[Any]) -> Any:
+    """A raw column as ``_outward`` makes it, but for tensors on a device, which are listed and stay."""
+    if isinstance(value, Jagged):
+        return "ragged", _lent(value.values, device, lent), _lent(value.offsets, device, lent)
+    if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):
+        lent.append(value)
+        return "direct", value
+    return _outward(value)
+
+
+def opened(brought: Any) -> Content:
+    """What was brought, however it came; what is broadcast comes now."""
+    if isinstance(brought, dict):
+        return brought
+    return _unpacked(brought.receive() if hasattr(brought, "receive") else brought.open())
+
+
 class Pickled:
     """A parcel on its way as torch pickles it: with copies on either side."""
 
@@ -72,7 +104,7 @@ def _outward(value: Any) -> Any:
 
 def _inward(packed: Any) -> Any:
     kind, *rest = packed
-    if kind == "object":
+    if kind in ("object", "direct"):
         return rest[0]
     if kind == "ragged":
         return Jagged(_inward(rest[0]), _inward(rest[1]))

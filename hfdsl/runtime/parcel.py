@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from io import BytesIO
 from typing import Any, cast
 
@@ -40,16 +40,18 @@ class Parcel:
         return _In(BytesIO(self.head), self.tensors.tensors, self.buffers).load()
 
 
-def seal(value: Any, device: str = "cuda") -> Parcel:
+def seal(value: Any, device: str = "cuda", lent: Collection[torch.Tensor] | None = None) -> Parcel:
     """What a method called with ``tensor_transport=TRANSPORT`` returns: the value with its tensors on ``device`` apart.
 
     Any Python value will do. Tensors arrive dense and without gradients; others than ``device``'s travel with the rest.
+    With ``lent``, whose memory nobody writes into while it travels, a copy is made of the other tensors.
 
     >>> seal({"x": torch.ones(2), "name": "a"}, "cpu").open()
     {'x': tensor([1., 1.]), 'name': 'a'}
     """
     head, buffers, tensors = BytesIO(), list[pickle.PickleBuffer](), list[torch.Tensor]()
-    cast(Any, _Out(head, device, tensors, buffers)).dump(value)
+    pickler = _Out(head, device, tensors, buffers, None if lent is None else set(map(id, lent)))
+    cast(Any, pickler).dump(value)
     ready = None
     if device == "cuda" and tensors:
         ready = torch.cuda.Event()
@@ -59,15 +61,22 @@ def seal(value: Any, device: str = "cuda") -> Parcel:
 
 class _Out(CloudPickler):
     def __init__(
-        self, file: BytesIO, device: str, tensors: list[torch.Tensor], buffers: list[pickle.PickleBuffer]
+        self,
+        file: BytesIO,
+        device: str,
+        tensors: list[torch.Tensor],
+        buffers: list[pickle.PickleBuffer],
+        lent: Collection[int] | None,
     ) -> None:
         super().__init__(file, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]  # of Ray
-        self._device, self._tensors = device, tensors
+        self._device, self._tensors, self._lent = device, tensors, lent
 
     def persistent_id(self, value: Any) -> int | None:
         if not (isinstance(value, torch.Tensor) and value.device.type == self._device):
             return None
-        self._tensors.append(value.detach().contiguous())
+        own = value.detach()
+        copied = self._lent is not None and id(value) not in self._lent
+        self._tensors.append(own.clone(memory_format=torch.contiguous_format) if copied else own.contiguous())
         return len(self._tensors) - 1
 
 

@@ -6,7 +6,8 @@ import logging
 import pickle
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -15,13 +16,14 @@ from ray.exceptions import GetTimeoutError
 from hfdsl.deploy.deployment import processes_per_slot
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError
-from hfdsl.plan.parcels import Process, Site
+from hfdsl.plan.parcels import Sites
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext, Worker
 from hfdsl.runtime.backend import Call
 from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
-from hfdsl.runtime.packing import Packed, Pickled
+from hfdsl.runtime.joined import Joined, shipped
+from hfdsl.runtime.packing import Packed, Pickled, opened, sealed
 from hfdsl.runtime.process_groups import ProcessCollectives
 from hfdsl.runtime.store import SMALL, Content, bytes_of
 from hfdsl.single_controller.calls import fetch
@@ -45,6 +47,9 @@ class RankProcess(Worker):
         )
         self._executor = Executor(plan, group, roles, context, seed, collectives, own_process=True)
         self._packing = packing(plan)
+        self._to_ship: deque[Any] = deque()
+        self._to_spread: deque[tuple[Any, list[int]]] = deque()
+        self._failed: Exception | None = None
 
     def add(self, plan: Plan) -> None:
         """Learn another plan of the same deployment."""
@@ -58,13 +63,54 @@ class RankProcess(Worker):
         """This rank's part of a segment; Ray has brought the parcels, and whatever has to end before, when it starts.
 
         The order and the acknowledgement are lists of plain values, which Ray sends without pickling them: an argument
-        costs as much as the body of a small call.
+        costs as much as the body of a small call. ``ways`` says of each parcel whether it goes directly or, by its
+        ranks, to whom it is broadcast: such a one stays here until ``ship`` or ``spread``.
         """
-        *told, parcels, taught, given = order
-        contents, rest = [_arrived(parcel) for parcel in brought[:parcels]], iter(brought[parcels:])
+        *told, parcels, taught, given, ways = order
+        rest = iter(brought[parcels:])
         lesson = Lesson(next(rest), next(rest)) if taught else None
-        ran, gives = self._executor.run(Order(*told), lesson, contents, next(rest) if given else None)
-        return (ran.packed(), *(self._packing(content) for content in gives)) if gives else ran.packed()
+        try:
+            contents = [opened(_arrived(parcel)) for parcel in brought[:parcels]]
+            ran, gives = self._executor.run(Order(*told), lesson, contents, next(rest) if given else None)
+            stored = [self._stored(content, way) for content, way in zip(gives, ways, strict=True) if way is not True]
+            self._to_ship.extend(sealed(content) for content, way in zip(gives, ways, strict=True) if way is True)
+        except Exception as error:
+            self._failed = error
+            raise
+        return (ran.packed(), *stored) if stored else ran.packed()
+
+    def _stored(self, content: Content, way: Any) -> Any:
+        """What of a parcel goes through the object store: all, or where it is broadcast what its readers are told."""
+        if not way:
+            return self._packing(content)
+        from hfdsl.runtime.spread import announced
+
+        parcel = sealed(content, copy=False)
+        self._to_spread.append((parcel, way))
+        return announced(parcel, way)
+
+    def spread(self) -> None:
+        """Broadcast what the last call has announced; nothing else runs here before all readers have it.
+
+        Raises:
+            HfError: what that call has raised.
+        """
+        if self._failed is not None:
+            raise self._failed
+        from hfdsl.runtime.spread import send
+
+        while self._to_spread:
+            send(*self._to_spread.popleft())
+
+    def ship(self) -> Any:
+        """The next of the parcels that go directly; it is called once for each of them, after the call that made it.
+
+        Raises:
+            HfError: what that call has raised.
+        """
+        if self._failed is not None:
+            raise self._failed
+        return self._to_ship.popleft()
 
 
 def _dumped(packed: Any) -> bytes:
@@ -103,19 +149,23 @@ class RayBackend:
         self._asked: list[Any] = []  # what the calls of this step acknowledge
         self._told: tuple[RowTable, Any] | None = None  # the rows that were told last, in the object store
         self.driver = Executor(plan, DRIVER, (), RankContext(), seed, None)
+        self._joined = Joined(plan)
         try:
             if self._owns_cluster:
                 ray.init(include_dashboard=False, logging_level=logging.WARNING)
             for group in plan.groups:
+                process = RayClassWithInitArgs(RankProcess, plan, group.name, group.roles, seed, deadline)
                 self._groups[group.name] = RayWorkerGroup(
                     self._pool(group.pool, timeout),
-                    RayClassWithInitArgs(RankProcess, plan, group.name, group.roles, seed, deadline),
+                    self._joined.prepare(group.name, process),
                     worker_env=worker_env,
                     timeout=timeout,
                 )
             self._nodes = {
                 name: fetch([worker.where.remote() for worker in group.workers]) for name, group in self._groups.items()
             }
+            self._joined.join({name: group.workers for name, group in self._groups.items()}, deadline)
+            self._joined.warm(plan)
         except BaseException:
             self.close()
             raise
@@ -144,10 +194,14 @@ class RayBackend:
         """Teach every process another plan of the same deployment."""
         self.driver.add(plan)
         fetch([worker.add.remote(plan) for group in self._groups.values() for worker in group.workers])
+        self._joined.warm(plan)
 
-    def site(self, plan: Plan) -> Callable[[Process], Site]:
-        """The nodes of the cluster; the driver apart, so that it is brought nothing that only workers read."""
-        return lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else DRIVER
+    def sites(self, plan: Plan) -> Sites:
+        """The nodes, the driver apart, so that it is brought nothing that only workers read; and the joined groups."""
+        return Sites(
+            lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else DRIVER,
+            self._joined.groups,
+        )
 
     def put(self, plan: Plan, content: Content) -> Any:
         """A parcel of the driver's: in the object store, or as bytes that go along with calls where there are few."""
@@ -164,10 +218,16 @@ class RayBackend:
             lesson, brought = call.lessons[i], call.parcels[i]
             taught = () if lesson is None else (lesson.task, self._table(lesson))
             direct = () if call.direct is None else (call.direct[i],)
-            told = [*order.packed(), len(brought), bool(taught), bool(direct)]
-            method = workers[rank].run.options(num_returns=1 + call.gives[i])
+            ways = [self._joined.ranks(one.broadcast) or one.direct for one in call.gives[i]]
+            told = [*order.packed(), len(brought), bool(taught), bool(direct), ways]
+            stored = len(ways) - ways.count(True)
+            method = workers[rank].run.options(num_returns=1 + stored)
             refs = method.remote(told, *brought, *taught, *direct, *call.after[i])
-            outcomes.append((refs[0], refs[1:]) if call.gives[i] else (refs, ()))
+            acknowledged, *rest = refs if stored else (refs,)
+            objects: Iterator[Any] = iter(rest)
+            if any(one.broadcast for one in call.gives[i]):
+                workers[rank].spread.remote()
+            outcomes.append((acknowledged, [shipped(workers[rank]) if way is True else next(objects) for way in ways]))
         self._asked += [acknowledged for acknowledged, _ in outcomes]
         return outcomes
 
@@ -227,6 +287,7 @@ class RayBackend:
 
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""
+        self._joined.close()
         for group in self._groups.values():
             group.shutdown()
         for pool in self._pools.values():

@@ -187,7 +187,7 @@ class Running:
             self._held.add(seen)
         rows, hints = tuple(sizes.get(dim) for dim in self._row_dims), Hints(self._brief(), self._small(inputs))
         if rows not in self._routings or self._routings[rows].hints != hints:
-            found = routes(self.plan, row_table(self.plan, sizes), backend.site(self.plan), hints)
+            found = routes(self.plan, row_table(self.plan, sizes), backend.sites(self.plan), hints)
             self._made += 1
             self._routings[rows] = Routing(found, self._made, hints)
         return self._routings[rows]

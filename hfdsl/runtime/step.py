@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import WiringError
+from hfdsl.graph.columns import result_type
 from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Constant, Filter, Output, Ref
 from hfdsl.graph.signatures import VALUE, ListType, PortType, Signature, optional_columns
-from hfdsl.plan.columns import result_type
 from hfdsl.plan.filters import masks
 from hfdsl.plan.guard import hold
-from hfdsl.plan.parcels import Key
+from hfdsl.plan.parcels import Key, Parcel
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Reader, pack, unpack
 from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
@@ -143,7 +143,7 @@ class StepRun:
             segment,
             self._lessons(segment),
             [[self._handles[key] for key in takes.get(rank, ())] for rank in segment.ranks],
-            [len(tasks[rank].gives) if direct is None else 1 for rank in segment.ranks],
+            [tasks[rank].gives if direct is None else (_whole(segment, rank),) for rank in segment.ranks],
             [[self._acknowledged[one]] if one is not None else [] for one in segment.after],
             direct,
         )
@@ -232,7 +232,7 @@ class StepRun:
         self._known |= dict.fromkeys(kept.atoms if kept is not None else (), len(self._filtered[number]) // group)
         hold(plan, self._known)
         table, hints = row_table(plan, self._sizes, self._filtered), self._routing.hints
-        found = routes(plan, table, self._backend.site(plan), hints)
+        found = routes(plan, table, self._backend.sites(plan), hints)
         self._routing = Routing(found, -1 - len(self._filtered), hints)
         self._left = Counter(self._taken())
         self._forget(self._handles)
@@ -277,6 +277,11 @@ class StepRun:
         if isinstance(kind, ListType):
             return type(value)(self._callers_own(kind.inner, one) for one in value)
         return None if value is None else unpack(kind, apart(pack(value), self._lent))
+
+
+def _whole(segment: Segment, rank: int) -> Parcel:
+    """What a rank gives of a step whose protocol is a pair of functions: its result as it is, to the driver."""
+    return Parcel((segment.number, rank, 0), ())
 
 
 def _agree(step: Step, done: Sequence[Done]) -> None:

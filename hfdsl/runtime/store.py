@@ -41,9 +41,33 @@ class Kept:
         """
         value = self.columns[column]
         if column in self.versions and value._version != self.versions[column]:
-            what = f"column '{column}' of its result" if column else "its result"
-            raise WiringError("HF703", f"{what} was changed after '{self.maker}' had returned it; return a .clone()")
+            raise _changed(self.maker, column)
         return value
+
+
+class Loan:
+    """A column that readers elsewhere share, or will have copied at a time that nobody knows."""
+
+    def __init__(self, kept: Kept, column: str) -> None:
+        self._maker, self._column, value = kept.maker, column, kept.columns[column]
+        # A tensor that counts the writes of all who share the memory, and does not hold it.
+        self._probe = (value.values if isinstance(value, Jagged) else value).detach()
+        self._probe.data = self._probe.new_empty(0)
+        self._version = self._probe._version
+
+    def check(self) -> None:
+        """Refuse that the maker has written into it since.
+
+        Raises:
+            WiringError: HF703 naming the maker and the column.
+        """
+        if self._probe._version != self._version:
+            raise _changed(self._maker, self._column)
+
+
+def _changed(maker: str, column: str) -> WiringError:
+    what = f"column '{column}' of its result" if column else "its result"
+    return WiringError("HF703", f"{what} was changed after '{maker}' had returned it; return a .clone()")
 
 
 class Store:
@@ -56,6 +80,7 @@ class Store:
         self._own: dict[int, tuple[int, Kept]] = {}
         self._brought: dict[int, dict[tuple[int, str], list[tuple[Spans | None, Any]]]] = {}
         self._bytes: dict[int, int] = {}
+        self._loans: list[Loan] = []
         self.most = 0
 
     def clear(self) -> None:
@@ -63,6 +88,7 @@ class Store:
         self._own.clear()
         self._brought.clear()
         self._bytes.clear()
+        self._loans.clear()
         self.most = 0
 
     @property
@@ -101,6 +127,21 @@ class Store:
     def give(self, parcel: Parcel) -> Content:
         """A parcel of what is kept here."""
         return cut_parcel(parcel, {cut.node: self._own[cut.node][1] for cut in parcel.cuts})
+
+    def lend(self, parcel: Parcel, values: Mapping[int, Kept]) -> None:
+        """Readers elsewhere are given a parcel as it lies here."""
+        for node, column in dict.fromkeys((cut.node, cut.column) for cut in parcel.cuts):
+            if column in values[node].versions:
+                self._loans.append(Loan(values[node], column))
+
+    def check_loans(self) -> None:
+        """Refuse that what was lent in this step has been changed.
+
+        Raises:
+            WiringError: HF703 naming the maker and the column.
+        """
+        for loan in self._loans:
+            loan.check()
 
     def _count(self, node: int, more: int) -> None:
         self._bytes[node] = self._bytes.get(node, 0) + more

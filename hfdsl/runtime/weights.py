@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -20,17 +19,6 @@ _AT_ONCE: Final = 8
 
 _ALIGNED: Final = 16
 """Every tensor begins at a multiple of this in its bucket, so that it can be read as its own dtype there."""
-
-
-def deal(sources: int, readers: int) -> list[list[int]]:
-    """Which readers each of several holders of the same weights serves: as even as can be, neighbours together.
-
-    >>> deal(2, 2), deal(2, 5), deal(3, 2)
-    ([[0], [1]], [[0, 1, 2], [3, 4]], [[0], [1], []])
-    """
-    small, more = divmod(readers, sources)
-    starts = [small * source + min(source, more) for source in range(sources + 1)]
-    return [list(range(start, end)) for start, end in pairwise(starts)]
 
 
 def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket: int = BUCKET) -> None:

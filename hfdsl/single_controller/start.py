@@ -17,6 +17,9 @@ from hfdsl.single_controller.host import host_class
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 
+TENSORS = "enable_tensor_transport"
+"""The option of an actor class whose tensors may travel by a transport of Ray's."""
+
 
 class Lease:
     """A group's claim on its slots: it lasts as long as the group, or a group spawned from it, is in use."""
@@ -64,7 +67,10 @@ def create_actors(
     if env:
         runtime = dict(options.get("runtime_env") or {})
         options["runtime_env"] = {**runtime, "env_vars": {**runtime.get("env_vars", {}), **env}}
-    actor_class = ray.remote(host_class(given.name, given.classes))
+    remote: Any = ray.remote  # its types do not know the option
+    if options.pop(TENSORS, False):  # of a class alone: Ray overlooks it among those of an actor
+        remote = remote(**{TENSORS: True})
+    actor_class = remote(host_class(given.name, given.classes))
     workers: list[Any] = []
     try:
         for slot, name in zip(pool.slots, names, strict=True):

@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.deploy.pools import ResourcePool
+from hfdsl.graph.columns import columns_of, origins
 from hfdsl.graph.program import Constant, Output, Ref
 from hfdsl.graph.signatures import VALUE
-from hfdsl.plan.columns import columns_of, origins
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.show import amount
 from hfdsl.protocols.mesh import Mesh

@@ -59,7 +59,7 @@ def test_processes_on_one_node_of_a_pool_are_at_one_site() -> None:
     places = {"a": hf.place(Role, 2, pool=one), "b": hf.place(Role, 2, pool=back, colocate=False)}
     places["c"] = hf.place(Role, 2, pool=hf.ResourcePool([1], name="other"))
     plan = flow.compile(hf.Deployment(**places), dims={B: 6, R: 2})
-    site = planned_sites(plan)
+    site = planned_sites(plan).node
     assert site(("a", 0)) == site(("a", 1)) == site(("b", 0))
     assert site(("a", 2)) == site(("b", 1))
     assert len({site(("a", 0)), site(("a", 2)), site(("c", 0)), site(THE_DRIVER)}) == 4

@@ -81,14 +81,14 @@ def test_a_column_is_read_by_those_who_take_it_alone() -> None:
     plan = flow.compile(apart, dims={B: 4, R: 2})
     assert [(edge.columns, edge.bytes, edge.moved, edge.transport) for edge in plan.edges] == [
         (("x", "name", "y", "echo"), 96, 96, "from caller"),
-        (("x",), 64, 64, "object store"),
+        (("x",), 64, 64, "nccl"),
     ]
     pool = hf.ResourcePool([2], name="a")
     together = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool))
     plan = flow.compile(together, dims={B: 4, R: 2})
     assert [(edge.moved, edge.transport) for edge in plan.edges][1:] == [(0, "in process")]
     own = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool, colocate=False))
-    assert [edge.transport for edge in flow.compile(own, dims={B: 4, R: 2}).edges][1:] == ["shared memory"]
+    assert [edge.transport for edge in flow.compile(own, dims={B: 4, R: 2}).edges][1:] == ["cuda ipc"]
 
 
 def test_a_function_runs_where_its_rows_are() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
+from hfdsl.plan.parcels import Cut
 from hfdsl.runtime.direct import TRANSPORT, Links, Place, register
+from hfdsl.runtime.packing import opened, sealed
 from hfdsl.runtime.parcel import seal
+from hfdsl.types.ragged import Jagged
 from tests.runtime import direct_programs as p
 
 
@@ -50,6 +56,22 @@ def test_a_parcel_opened_where_it_was_sealed_holds_the_same_memory() -> None:
     for name, tensor in columns.items():
         assert opened["columns"][name].tolist() == tensor.tolist()
         assert (opened["columns"][name].data_ptr() == tensor.data_ptr()) == tensor.is_contiguous()
+
+
+def test_a_parcel_holds_nothing_once_it_is_let_go() -> None:
+    tensor = torch.ones(3)
+    alive = weakref.ref(tensor)
+    content = {Cut(0, 0, "x", None): tensor, Cut(0, 0, "y", None): Jagged(tensor, torch.tensor([0, 3]))}
+    del tensor
+    gc.disable()  # which would find it later
+    try:
+        arrived = opened(sealed(content))
+        content.clear()
+        assert [value.tolist() for value in (arrived[Cut(0, 0, "x", None)],)] == [[1.0] * 3]
+        arrived = {}
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_tensors_of_another_device_travel_with_the_rest() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._C._distributed_c10d import HashStore
 
-from hfdsl.runtime.weights import broadcast, deal
+from hfdsl.runtime.weights import broadcast
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int16, torch.bool)
 
@@ -75,14 +75,6 @@ def test_parameters_that_want_gradients_are_written_in_place() -> None:
         return weight.detach()
 
     assert [weight.tolist() for weight in each(2, act)] == [[1.0] * 3] * 2
-
-
-@given(sources=st.integers(1, 40), readers=st.integers(0, 200))
-def test_readers_are_dealt_evenly(sources: int, readers: int) -> None:
-    dealt = deal(sources, readers)
-    assert [reader for group in dealt for reader in group] == list(range(readers))
-    assert len(dealt) == sources
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 
 @pytest.mark.parametrize("bucket", [1, 100])

@@ -97,12 +97,18 @@ def test_what_no_cluster_of_these_nodes_can_hold(sizes: list[int], gpus: list[fl
 
 def test_a_pool_that_can_never_fit_fails_at_once(ray_cluster: Any) -> None:
     started = time.monotonic()
-    with pytest.raises(ResourceError, match=r"HF502: pool .* 8 GPUs \(4 \+ 4 by node\), .* has 0 .* no slot fits"):
+    with pytest.raises(ResourceError, match=r"HF502: .* 8 GPUs \(4 \+ 4 by node\), .* has 4 .*\(\[4\]\) is the most"):
         RayWorkerGroup(RayResourcePool([4, 4]), RayClassWithInitArgs(roles.Accumulator))
     with pytest.raises(ResourceError, match=r"HF505: pool .* 100 CPUs .* has 4 .*RayResourcePool\(\[4\]\) is the most"):
         cpu_pool(100, max_colocate_count=100).place()
     assert time.monotonic() - started < 5
     assert pending(ray_cluster) == []
+
+
+def test_a_cluster_without_gpus_is_told_as_such(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfdsl.single_controller.cluster.node_totals", lambda: [{"CPU": 4.0}])
+    with pytest.raises(ResourceError, match=r"HF502: pool .* 1 GPUs .* has 0 .* no slot fits"):
+        RayResourcePool([1]).place()
 
 
 def test_a_pool_that_finds_no_room_fails_at_its_deadline(ray_cluster: Any) -> None:

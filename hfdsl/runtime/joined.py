@@ -1,0 +1,82 @@
+"""The processes of a Ray backend that are joined at launch, so that they send each other tensors directly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hfdsl.plan.edges import direct_pairs, sizes_known
+from hfdsl.plan.parcels import Process
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.segments import waiting
+from hfdsl.plan.spreading import broadcasts
+from hfdsl.single_controller.calls import fetch
+from hfdsl.single_controller.roles import RayClassWithInitArgs
+from hfdsl.single_controller.start import TENSORS
+
+
+class Joined:
+    """The groups between whose processes a plan needs no object store; what they do not send so pays nothing for it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.groups = frozenset(name for pair in direct_pairs(plan) for name, _ in pair)
+        self._ranks: dict[Process, int] = {}
+        self._links: Any = None
+        if self.groups:
+            from hfdsl.runtime.direct import register  # late: it loads torch
+
+            register()
+
+    def prepare(self, group: str, given: RayClassWithInitArgs) -> RayClassWithInitArgs:
+        """The class of a group's processes; Ray has to know when it makes them that their tensors are to travel."""
+        if group in self.groups:
+            given.update_options({TENSORS: True})
+        return given
+
+    def join(self, workers: Mapping[str, Sequence[Any]], deadline: float) -> None:
+        """Let the processes know each other.
+
+        Raises:
+            RoleError: HF806 where one of them fails.
+        """
+        actors = {(name, rank): worker for name in self.groups for rank, worker in enumerate(workers[name])}
+        if actors:
+            from hfdsl.runtime.direct import Links
+
+            self._ranks = {process: rank for rank, process in enumerate(actors)}
+            self._links = Links(list(actors.values()), deadline)
+
+    def warm(self, plan: Plan) -> None:
+        """Connect those who are going to send to each other, so that no step pays for it.
+
+        Raises:
+            RoleError: HF806 where one of them fails.
+        """
+        if self._links is None:
+            return
+        together = broadcasts(plan, waiting(plan), self.groups)
+        if sizes_known(plan):
+            pairs = direct_pairs(plan, without=together.keys())
+            numbers = [self.ranks(pair) for pair in pairs if {name for name, _ in pair} <= self.groups]
+            self._links.warm([(maker, reader) for maker, reader in numbers])
+        if together:
+            from hfdsl.runtime.spread import meet
+
+            groups = [tuple(self.ranks(everybody)) for everybody in together.values()]
+            fetch([actor.__ray_call__.remote(meet, groups) for actor in self._links.actors])
+
+    def ranks(self, processes: Iterable[Process]) -> list[int]:
+        """The numbers by which processes know each other."""
+        return [self._ranks[process] for process in processes]
+
+    def close(self) -> None:
+        """Forget the processes."""
+        if self._links is not None:
+            self._links.close()
+
+
+def shipped(worker: Any) -> Any:
+    """A reference to the next direct parcel of a process; its tensors stay there until a reader is called with it."""
+    from hfdsl.runtime.direct import TRANSPORT
+
+    return worker.ship.options(tensor_transport=TRANSPORT).remote()

@@ -1,0 +1,79 @@
+"""Plans whose values of every kind go from GPU to GPU, and between processes of one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.errors import WiringError
+from tests.runtime import moving_programs as p
+from tests.runtime.test_direct_plans import compiled, given, same, shipments, spread
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    import ray
+
+    if ray.is_initialized():
+        ray.shutdown()
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def places(way: str) -> hf.Deployment:
+    pool = hf.ResourcePool([1])
+    if way == "nccl" and torch.cuda.device_count() < 2:
+        pytest.skip("too few GPUs")
+    other = hf.place(p.Reader, pool=hf.ResourcePool([1]) if way == "nccl" else pool, colocate=False)
+    return hf.Deployment(maker=hf.place(p.Maker, pool=pool, transport=way), reader=other)  # type: ignore[arg-type]  # of two
+
+
+@pytest.mark.parametrize("flow", [p.split, p.kept])
+@pytest.mark.parametrize("way", ["nccl", "cuda ipc"])
+def test_what_arrives_is_what_was_made(way: str, flow: Any) -> None:
+    plan = compiled(flow, places(way))
+    assert way in {edge.transport for edge in plan.edges}
+    with plan.launch("ray") as running, plan.launch() as local:
+        for first in (0, 5):
+            assert same(running.step(given(first)), local.step(given(first)))
+        assert shipments(running)
+
+
+@pytest.mark.parametrize("way", ["nccl", "cuda ipc"])
+def test_writing_into_what_arrived_is_refused(way: str) -> None:
+    with compiled(p.writing, places(way)).launch("ray") as running, pytest.raises(WiringError, match="HF703"):
+        running.step(given())
+
+
+@pytest.mark.parametrize("way", ["nccl", "cuda ipc"])
+def test_writing_into_what_is_under_way_is_refused(way: str) -> None:
+    with compiled(p.overwriting, places(way)).launch("ray") as running, pytest.raises(WiringError, match="HF703"):
+        running.step(given())
+
+
+def test_nothing_stays_on_a_gpu_after_its_last_reader() -> None:
+    pool = hf.ResourcePool([1])
+    deployment = hf.Deployment(
+        maker=hf.place(p.Filler, pool=pool), reader=hf.place(p.Filler, pool=pool, colocate=False)
+    )
+    with compiled(p.filling, deployment).launch("ray") as running:
+        held = [max(one.held.value for one in running.step(given())) for _ in range(12)]
+    assert max(held) <= 4 * given().x.tensor.shape[0] * 2**20 * 4, "of twelve steps, at most four values"
+
+
+def test_weights_are_broadcast_to_another_gpu() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("too few GPUs")
+    trainer, engine = (hf.place(role, pool=hf.ResourcePool([1])) for role in (p.Trainer, p.Engine))
+    with compiled(p.sync_one, hf.Deployment(trainer=trainer, engine=engine)).launch("ray", deadline=120) as running:
+        for step in range(4):
+            seen, _ = running.step(given())
+            assert seen.total.tensor.tolist() == [2 * (15 + 5 + 3) + step * (1000 + 2 * 13)] * 4
+        assert spread(running) == {1}
