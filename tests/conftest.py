@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Programs for the type checkers, many of them wrong on purpose: they are read, never imported.
-collect_ignore_glob = ["typing/cases/*"]
+# Programs that are read or run as scripts, many of them wrong on purpose: never imported.
+collect_ignore_glob = ["typing/cases/*", "check/fixtures_run/*"]
 
 # No deadlines: a shared machine is slow at times, and that is no defect. On CI the same examples every time.
 settings.register_profile("hfdsl", deadline=None)
