@@ -6,6 +6,7 @@ up; see :func:`hfdsl.rl.masked.token_weights`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,7 +30,7 @@ class PolicyTerms(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyLoss:
+class PolicyLoss(ABC):
     """What all losses of a policy have: how tokens are weighted, a KL term to a reference, a bonus for entropy.
 
     loss = surrogate + kl * KL(policy || reference) - entropy * H(policy). ``constant`` is the length that the
@@ -70,11 +71,12 @@ class PolicyLoss:
         gone = estimate(old, log_probs, "k3").detach()  # the samples are those of the policy that generated
         return PolicyTerms(kept(loss, mask), kept(clipped, mask), gone, reference_kl.detach())
 
+    @abstractmethod
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The negated surrogate at every token, and 1 where it is clipped; all are 0 outside of the mask."""
-        raise NotImplementedError
+        ...
 
     def weights(self, mask: torch.Tensor, reduce: Reduce = alone) -> torch.Tensor:
         """What every token counts: :func:`hfdsl.rl.masked.token_weights` of this loss's aggregation."""

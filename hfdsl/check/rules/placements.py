@@ -50,6 +50,14 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
                 notes=(f"place {role.__name__} or a class derived from it",),
             )
+        elif abstract := _without_body(subject, name, placements[name].role):
+            yield Finding(
+                "HF515",
+                f"role '{name}' is placed as {placements[name].role.__name__}, which only declares '{abstract}'",
+                Label(placements[name].span),
+                (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
+                notes=(f"place a class derived from {placements[name].role.__name__} that has a '{abstract}'",),
+            )
     lost = (MisuseKind.OUTSIDER, MisuseKind.VARIADIC)  # such a mistake leaves places without their roles
     misnamed = {misuse.name for misuse in subject.graph.misuses if misuse.kind is MisuseKind.PARAMETER}
     for name in spare if not any(misuse.kind in lost for misuse in subject.graph.misuses) else ():
@@ -109,6 +117,14 @@ def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:
                     (Label(subject.deployment[owner].span, f"places '{owner}' on the other"),),
                     notes=("give each pool a name of its own, or none",),
                 )
+
+
+def _without_body(subject: Subject, name: str, role: type) -> str | None:
+    """A method that the dataflow calls and the class only declares."""
+    called = (
+        node.op.signature.name for node in subject.graph.nodes if isinstance(node.op, RoleCall) and node.op.role == name
+    )
+    return next((one for one in called if getattr(getattr(role, one, None), "__isabstractmethod__", False)), None)
 
 
 def _constructor(role: Any) -> Label:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.rl.batches import Costs, Prompts, Scores, Sequences
@@ -12,9 +14,10 @@ class Reward(hf.Worker):
     """What every reward has; a dataflow that takes one is given a ``RewardModel``, a ``Verifier``, or one of yours."""
 
     @register(Dispatch.THREE_D_PROTO)
+    @abstractmethod
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
         """What every response is worth."""
-        raise NotImplementedError
+        ...
 
 
 class RewardModel(Reward):

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -308,4 +307,4 @@ def test_every_record_is_shown(tmp_path: Path) -> None:
     assert [record.step for record in shown] == [0, 1, 2]
     assert shown[1].nodes.keys() >= {"policy.generate", "reward.score", "policy.update"}
     assert shown[1].tokens_per_second is not None
-    assert time.perf_counter() > shown[1].seconds > 0
+    assert shown[1].seconds > 0
