@@ -198,10 +198,9 @@ def main() -> None:
     sources = [process.options(num_gpus=1).remote(args.layers, True) for _ in range(args.sources)]
     readers = [process.options(num_gpus=1).remote(args.layers, False) for _ in range(args.readers)]
     everyone = [*sources, *readers]
-    links = direct.Links(everyone, 120)
+    direct.Links(everyone, 120)
     served = deal(args.sources, args.readers)
     groups = [[source, *(args.sources + one for one in ones)] for source, ones in enumerate(served) if ones]
-    links.warm([(group[0], one) for group in groups for one in group[1:]])
     start = time.perf_counter()
     ray.get([everyone[rank].join.remote(group) for group in groups for rank in group])
     print(f"groups {groups} made in {time.perf_counter() - start:.2f} s")

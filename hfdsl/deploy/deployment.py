@@ -17,7 +17,7 @@ from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
 W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
-Way: TypeAlias = Literal["object store", "nccl", "cuda ipc"]
+Way: TypeAlias = Literal["object store", "cuda ipc"]
 """How values leave the process that made them."""
 
 
@@ -68,7 +68,7 @@ def place(
     Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a
     role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, says
     what a rank keeps of its GPU's memory, so that ``check`` can add up what roles on the same GPUs keep. ``transport``
-    says how what the role makes leaves its process; left out, by CUDA IPC within a GPU, by NCCL between GPUs, and by
+    says how what the role makes leaves its process; left out, by CUDA IPC between GPUs of a node and within one, and by
     the object store else.
 
     Raises:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import starmap
 from typing import TypeAlias
 
 from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import Input
-from hfdsl.plan.parcels import Process, planned_sites
+from hfdsl.plan.parcels import Process, Sites, planned_sites
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
 from hfdsl.plan.questions import all_kept
 from hfdsl.plan.reads import Read, reads
 from hfdsl.plan.rows import RowTable, row_table, rows_in
-from hfdsl.plan.transports import between, goes_direct
+from hfdsl.plan.segments import waiting
+from hfdsl.plan.spreading import broadcasts
+from hfdsl.plan.transports import goes_direct
 from hfdsl.types.dims import Kept
 
 Pair: TypeAlias = tuple[Process, Process]
@@ -31,16 +34,15 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
 
     After a filter, and of rows that are dealt by their weights, it is the most that they can be.
     """
-    table = _most_rows(plan)
-    dealt = _dealing(plan)
-    return tuple(edge for step in plan.steps for edge in _edges(plan, step, table, _scattered(plan, step, dealt)))
+    table, sites, dealt = _most_rows(plan), planned_sites(plan), _dealing(plan)
+    told = frozenset(broadcasts(plan, waiting(plan), sites.linked))
+    return tuple(
+        edge for step in plan.steps for edge in _edges(plan, step, table, _scattered(plan, step, dealt), sites, told)
+    )
 
 
-def direct_pairs(plan: Plan, without: Container[int] = ()) -> frozenset[Pair]:
-    """Who sends to whom without the object store, as far as is known before launch: without sizes, all who may.
-
-    The values in ``without`` do not count.
-    """
+def direct_pairs(plan: Plan) -> frozenset[Pair]:
+    """Who reads from whom without the object store, as far as is known before launch: without sizes, all who may."""
     table, linked, dealt = _most_rows(plan), planned_sites(plan).linked, _dealing(plan)
 
     def pairs_of(step: Step) -> Mapping[int, set[Pair]]:
@@ -51,7 +53,7 @@ def direct_pairs(plan: Plan, without: Container[int] = ()) -> frozenset[Pair]:
         for step in plan.steps
         if not step.custom
         for node, pairs in pairs_of(step).items()
-        if node not in without and goes_direct(plan, linked, node, step.group)
+        if goes_direct(plan, linked, node, step.group)
         for pair in pairs
     )
 
@@ -90,7 +92,14 @@ def _scattered(plan: Plan, step: Step, dealt: Mapping[int, int | None]) -> froze
     return frozenset(node for node in read if dealt.get(node) != dealt[step.node])
 
 
-def _edges(plan: Plan, step: Step, table: RowTable | None, scattered: frozenset[int]) -> Iterator[Edge]:
+def _edges(
+    plan: Plan,
+    step: Step,
+    table: RowTable | None,
+    scattered: frozenset[int],
+    sites: Sites,
+    told: frozenset[int],
+) -> Iterator[Edge]:
     columns: dict[int, dict[str, None]] = {}
     for node, column in columns_read(plan.graph, step.node):
         names = columns.setdefault(node, {})
@@ -114,19 +123,20 @@ def _edges(plan: Plan, step: Step, table: RowTable | None, scattered: frozenset[
     for source, names in columns.items():
         known = table is not None and all(sizes[source, name] is not None for name in names)
         counts = (total[source], moved[source]) if known else (None, None)
-        transport = _transport(plan, step, source, pairs[source], sure=table is not None)
-        yield Edge(source, step.node, tuple(names), counts[0], counts[1], transport)
+        way: Transport = "nccl" if source in told else _transport(plan, step, source, pairs[source], table, sites)
+        yield Edge(source, step.node, tuple(names), counts[0], counts[1], way)
 
 
-def _transport(plan: Plan, step: Step, source: int, pairs: AbstractSet[Pair], *, sure: bool) -> Transport:
-    sites = planned_sites(plan)
+def _transport(
+    plan: Plan, step: Step, source: int, pairs: AbstractSet[Pair], table: RowTable | None, sites: Sites
+) -> Transport:
     if step.custom or (plan.layouts[source].group == DRIVER and not isinstance(plan.node(source).op, Input)):
         return "through driver"
     if isinstance(plan.node(source).op, Input):
         return "from caller"
-    if sure and not pairs:
+    if table and not pairs:
         return "in process"
-    if pairs and goes_direct(plan, sites.linked, source, step.group):
-        return between(plan, pairs)
-    far = not sure or any(sites.node(maker) != sites.node(reader) for maker, reader in pairs)
+    if pairs and goes_direct(plan, sites.linked, source, step.group) and all(starmap(sites.reaches, pairs)):
+        return "cuda ipc"
+    far = table is None or any(sites.node(maker) != sites.node(reader) for maker, reader in pairs)
     return "object store" if far else "shared memory"

@@ -23,7 +23,7 @@ class Optimize:
     row_pruning: bool = True
     """Of a chunk only the rows that some place reads go there; off, whole chunks do."""
     direct: bool = True
-    """Between GPUs tensors go from process to process, by NCCL or CUDA IPC; off, through the store."""
+    """Between GPUs tensors go from process to process: by CUDA IPC, and weights by NCCL; off, through the store."""
     zero_copy: bool = True
     """A column is written to shared memory once and read there; off, it is pickled and unpickled."""
     fusion: bool = True

@@ -25,10 +25,15 @@ ANYWHERE: Site = None
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Where processes are; those of ``linked`` groups send to each other without the object store."""
+    """Where processes are; those of ``linked`` groups need no object store where one ``reaches`` the other.
+
+    ``apart`` are pairs of groups of which not every process reaches every other.
+    """
 
     node: Callable[[Process], Site]
     linked: frozenset[str]
+    reaches: Callable[[Process, Process], bool]
+    apart: frozenset[tuple[str, str]]
 
 
 Key: TypeAlias = tuple[int, int, int]
@@ -117,7 +122,21 @@ def planned_sites(plan: Plan) -> Sites:
         group.name: [(root.name, node) for root, node, slots in node_runs(group.pool) for _ in range(slots)]
         for group in plan.groups
     }
-    return Sites(
-        lambda process: nodes[process[0]][process[1]] if process[0] in nodes else DRIVER,
-        frozenset(group.name for group in plan.groups if group.pool.use_gpu),
-    )
+
+    def node(process: Process) -> Site:
+        return nodes[process[0]][process[1]] if process[0] in nodes else DRIVER
+
+    def one_node(maker: Process, reader: Process) -> bool:
+        ours, theirs = nodes[maker[0]][maker[1]], nodes[reader[0]][reader[1]]
+        return ours[0] != theirs[0] or ours == theirs
+
+    linked = frozenset(group.name for group in plan.groups if group.pool.use_gpu)
+    on = {name: frozenset(nodes[name]) for name in linked}
+    far = frozenset((one, other) for one in on for other in on if _spread(on[one], on[other]))
+    return Sites(node, linked, one_node, far)
+
+
+def _spread(ours: frozenset[tuple[str, int]], theirs: frozenset[tuple[str, int]]) -> bool:
+    """Whether a pool that both have a part of puts them on several nodes."""
+    shared = {root for root, _ in ours} & {root for root, _ in theirs}
+    return any(sum(name == root for name, _ in ours | theirs) > 1 for root in shared)

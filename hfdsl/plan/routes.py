@@ -152,7 +152,7 @@ class _Known:
             {step.node: _by_process(plan, step, table) for step in ready},
             {one.number: tuple(_answering(plan, one, table)) for one in asked},
             tuple(read for ref in output for read in result(plan, ref, table)),
-            _open(plan, waits, sites.linked),
+            _open(plan, waits, sites),
             frozenset(node for reader, _, node, _ in _all_reads(plan) if not waits.filters[reader] <= settled),
             frozenset((step.group, node) for step in later for node, _ in columns_read(graph, step.node)),
         )
@@ -172,9 +172,14 @@ class _Known:
         process by itself, so that none is sent rows that only another one reads. What rows weigh goes to the driver,
         apart from the rows.
         """
-        direct = goes_direct(self.plan, self.sites.linked, read.node, process[0])
-        if (read.node, direct) in self.open and not is_weight(read.columns[0]):
-            return direct, ANYWHERE
+        direct, maker = (
+            goes_direct(self.plan, self.sites.linked, read.node, process[0]),
+            self.maker(read.node, read.chunk),
+        )
+        everybody = direct and (maker[0], process[0]) not in self.sites.apart
+        if (read.node, everybody) in self.open and not is_weight(read.columns[0]):
+            return everybody, ANYWHERE
+        direct = direct and self.sites.reaches(maker, process)
         apart = direct or read.node in self.small
         return direct, process if apart else self.sites.node(process)
 
@@ -199,11 +204,13 @@ def _answering(plan: Plan, question: Question, table: RowTable) -> Iterator[Read
     return whole(plan, question.ref, (question.ref.column or VALUE,), table)
 
 
-def _open(plan: Plan, waits: Waiting, linked: frozenset[str]) -> Mapping[tuple[int, bool], dict[str, None]]:
+def _open(plan: Plan, waits: Waiting, sites: Sites) -> Mapping[tuple[int, bool], dict[str, None]]:
     found: dict[tuple[int, bool], dict[str, None]] = {}
     for reader, group, node, column in _all_reads(plan):
         if not waits.filters[reader] <= waits.filters[node] | waits.early:
-            found.setdefault((node, goes_direct(plan, linked, node, group)), {})[column] = None
+            everybody = (plan.layouts[node].group, group) not in sites.apart
+            direct = everybody and goes_direct(plan, sites.linked, node, group)
+            found.setdefault((node, direct), {})[column] = None
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hfdsl.plan.edges import direct_pairs, sizes_known
+from hfdsl.plan.edges import direct_pairs
 from hfdsl.plan.parcels import Process
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import waiting
@@ -20,6 +20,8 @@ class Joined:
 
     def __init__(self, plan: Plan) -> None:
         self.groups = frozenset(name for pair in direct_pairs(plan) for name, _ in pair)
+        self.apart = frozenset[tuple[str, str]]()
+        """The groups of which not every process reaches every other."""
         self._ranks: dict[Process, int] = {}
         self._links: Any = None
         if self.groups:
@@ -45,9 +47,10 @@ class Joined:
 
             self._ranks = {process: rank for rank, process in enumerate(actors)}
             self._links = Links(list(actors.values()), deadline)
+            self.apart = frozenset((a[0], b[0]) for a in actors for b in actors if not self.reaches(a, b))
 
     def warm(self, plan: Plan) -> None:
-        """Connect those who are going to send to each other, so that no step pays for it.
+        """Connect those who are going to be told something together, so that no step pays for it.
 
         Raises:
             RoleError: HF806 where one of them fails.
@@ -55,15 +58,15 @@ class Joined:
         if self._links is None:
             return
         together = broadcasts(plan, waiting(plan), self.groups)
-        if sizes_known(plan):
-            pairs = direct_pairs(plan, without=together.keys())
-            numbers = [self.ranks(pair) for pair in pairs if {name for name, _ in pair} <= self.groups]
-            self._links.warm([(maker, reader) for maker, reader in numbers])
         if together:
             from hfdsl.runtime.spread import meet
 
             groups = [tuple(self.ranks(everybody)) for everybody in together.values()]
             fetch([actor.__ray_call__.remote(meet, groups) for actor in self._links.actors])
+
+    def reaches(self, maker: Process, reader: Process) -> bool:
+        """Whether one reads what another makes without the object store; they did so when they were joined."""
+        return maker == reader or (self._ranks[maker], self._ranks[reader]) in self._links.reached
 
     def ranks(self, processes: Iterable[Process]) -> list[int]:
         """The numbers by which processes know each other."""

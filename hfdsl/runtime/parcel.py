@@ -12,13 +12,12 @@ from ray.cloudpickle.cloudpickle import CloudPickler
 
 
 class Tensors:
-    """The tensors of one parcel, the part that Ray leaves in its process; they hold their values after ``ready``."""
+    """The tensors of one parcel, the part that Ray leaves in its process."""
 
-    __slots__ = ("ready", "tensors")
+    __slots__ = ("tensors",)
 
-    def __init__(self, tensors: list[torch.Tensor], ready: Any = None) -> None:
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.tensors = tensors
-        self.ready = ready
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tensors, ([tensor.cpu() for tensor in self.tensors],)
@@ -52,11 +51,7 @@ def seal(value: Any, device: str = "cuda", lent: Collection[torch.Tensor] | None
     head, buffers, tensors = BytesIO(), list[pickle.PickleBuffer](), list[torch.Tensor]()
     pickler = _Out(head, device, tensors, buffers, None if lent is None else set(map(id, lent)))
     cast(Any, pickler).dump(value)
-    ready = None
-    if device == "cuda" and tensors:
-        ready = torch.cuda.Event()
-        ready.record()
-    return Parcel(head.getvalue(), buffers, Tensors(tensors, ready))
+    return Parcel(head.getvalue(), buffers, Tensors(tensors))
 
 
 class _Out(CloudPickler):

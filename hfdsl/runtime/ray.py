@@ -236,6 +236,8 @@ class RayBackend:
         return Sites(
             lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else DRIVER,
             self._joined.groups,
+            self._joined.reaches,
+            self._joined.apart,
         )
 
     def put(self, plan: Plan, content: Content) -> Any:

@@ -15,6 +15,13 @@ class GpuProcess(Process):
         torch.cuda.synchronize()
         del made
 
+    def make_late(self, size: int, fill: float) -> None:
+        """Return while the GPU is still busy for about a second."""
+        kept = torch.zeros(size, device="cuda")
+        torch.cuda._sleep(2 * 10**9)
+        kept.fill_(fill)
+        self.kept = kept
+
     def write(self, fill: float) -> None:
         self.kept.fill_(fill)
         torch.cuda.synchronize()
@@ -30,3 +37,9 @@ class GpuProcess(Process):
         ones = torch.ones(size, device="cuda")
         torch.distributed.all_reduce(ones)
         self.kept = ones
+
+    def body_told(self, size: int) -> list[float]:
+        """Like a body whose next move depends on what comes back from all."""
+        ones = torch.ones(size, device="cuda")
+        torch.distributed.all_reduce(ones)
+        return list(ones.tolist())

@@ -92,7 +92,7 @@ def test_a_column_is_read_by_those_who_take_it_alone() -> None:
     plan = flow.compile(apart, dims={B: 4, R: 2})
     assert [(edge.columns, edge.bytes, edge.moved, edge.transport) for edge in plan.edges] == [
         (("x", "name", "y", "echo"), 96, 96, "from caller"),
-        (("x",), 64, 64, "nccl"),
+        (("x",), 64, 64, "cuda ipc"),
     ]
     pool = hf.ResourcePool([2], name="a")
     together = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool))

@@ -1,0 +1,84 @@
+"""Memory of a GPU that other processes of its node map: CUDA's own handles, by the driver's interface.
+
+torch shares tensors too, but counts their readers, and a handle of its is for one reader alone. Here any number of
+them read, and who lends keeps the memory until they have it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+_LAZY_PEER_ACCESS = 1
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_ubyte * 64),)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where bytes are: the handle of the block that they are a part of, and from where in it."""
+
+    handle: bytes
+    start: int
+    size: int
+
+
+def region(tensor: torch.Tensor) -> Region:
+    """Where others find a contiguous tensor of this process's GPU.
+
+    Raises:
+        RuntimeError: where the memory cannot be mapped by others, as that of torch's expandable segments.
+    """
+    base, whole, handle = ctypes.c_uint64(), ctypes.c_size_t(), _Handle()
+    at = ctypes.c_uint64(tensor.data_ptr())
+    _check(_driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(whole), at))
+    _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), base))
+    return Region(bytes(handle.bytes), at.value - base.value, tensor.nbytes)
+
+
+@contextmanager
+def mapped(regions: list[Region]) -> Iterator[list[int]]:
+    """The addresses of regions of other processes, within this block; nothing may use them after it.
+
+    Raises:
+        RuntimeError: where this GPU has no way to the other, or the process that lends is gone.
+    """
+    bases: dict[bytes, int] = {}
+    try:
+        for one in regions:
+            if one.handle not in bases:
+                base, handle = ctypes.c_uint64(), _Handle.from_buffer_copy(one.handle)
+                _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(base), handle, _LAZY_PEER_ACCESS))
+                bases[one.handle] = base.value
+        yield [bases[one.handle] + one.start for one in regions]
+    finally:
+        for address in bases.values():
+            _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(address)))
+
+
+def copy(to: torch.Tensor, address: int) -> None:
+    """Fill a contiguous tensor with the bytes at an address, on the current stream."""
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    source, target = ctypes.c_uint64(address), ctypes.c_uint64(to.data_ptr())
+    _check(_driver().cuMemcpyAsync(target, source, ctypes.c_size_t(to.nbytes), stream))
+
+
+@cache
+def _driver() -> Any:
+    """The driver's library; a call of it lets other threads run."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _check(code: int) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"CUDA's driver says: {(text.value or b'?').decode()} ({code})")

@@ -1,0 +1,123 @@
+"""Memory that one process lends and others of its node copy, without any more help of the lender's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hfdsl.runtime.device_memory import Region, copy, mapped, region
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """What a reader must know of tensors: their shapes and dtypes, where their bytes are, and when they are there.
+
+    ``where`` is None for a tensor without numbers, a path on a CPU.
+    """
+
+    sizes: Sequence[tuple[torch.Size, torch.dtype]]
+    where: Sequence[Region | str | None]
+    ready: Any = None
+
+    def close(self) -> None:
+        """Let go of what was made beside the tensors."""
+        for path in self.where:
+            if isinstance(path, str):
+                os.close(int(path.rpartition("/")[2]))
+
+
+@dataclass
+class _Here:
+    """What this process keeps: the stream that it reads on, and for each of its loans what readers wait for."""
+
+    stream: Any = None
+    events: dict[str, Any] = field(default_factory=dict)
+
+
+_here = _Here()
+
+
+def lent(name: str, tensors: Sequence[torch.Tensor]) -> Loan:
+    """Where other processes of the node find contiguous tensors, whose memory the caller keeps until they have it.
+
+    What is still to be computed on the current stream is waited for by the reader.
+
+    Raises:
+        RuntimeError: where others cannot map the memory.
+        AttributeError: on a system without such memory.
+    """
+    sizes = [(tensor.shape, tensor.dtype) for tensor in tensors]
+    where = [_place_of(tensor) if tensor.numel() else None for tensor in tensors]
+    if not any(isinstance(one, Region) for one in where):
+        return Loan(sizes, where)
+    _here.events[name] = torch.cuda.Event(interprocess=True)
+    _here.events[name].record()
+    return Loan(sizes, where, _here.events[name].ipc_handle())
+
+
+def _place_of(tensor: torch.Tensor) -> Region | str:
+    if tensor.is_cuda:
+        return region(tensor)
+    number = os.memfd_create("hfdsl")
+    _file(f"/proc/self/fd/{number}", tensor.nbytes).copy_(as_bytes(tensor))
+    return f"/proc/{os.getpid()}/fd/{number}"
+
+
+def returned(name: str, loan: Loan) -> None:
+    """All who read it have it."""
+    loan.close()
+    _here.events.pop(name, None)
+
+
+def fetched(loan: Loan) -> list[torch.Tensor]:
+    """Copies of what another process lends; on a GPU they are there when this returns, whatever that is busy with.
+
+    Raises:
+        OSError: where the process is gone.
+        RuntimeError: where its GPU cannot be read from here.
+    """
+    if loan.ready is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return [
+            torch.empty(shape, dtype=dtype, device=device)
+            if where is None
+            else _read(str(where)).view(dtype).view(shape)
+            for where, (shape, dtype) in zip(loan.where, loan.sizes, strict=True)
+        ]
+    torch.cuda.set_device(torch.cuda.current_device())  # CUDA's driver knows threads one by one
+    with _own_stream():
+        stream = torch.cuda.current_stream()
+        stream.wait_event(torch.cuda.Event.from_ipc_handle(torch.cuda.current_device(), loan.ready))
+        here = [torch.empty(shape, dtype=dtype, device="cuda") for shape, dtype in loan.sizes]
+        regions = [(to, one) for to, one in zip(here, loan.where, strict=True) if isinstance(one, Region)]
+        with mapped([one for _, one in regions]) as addresses:
+            for (to, _), address in zip(regions, addresses, strict=True):
+                copy(to, address)
+            stream.synchronize()
+    for tensor in here:
+        tensor.record_stream(torch.cuda.default_stream())  # else its memory could be reused while it is read
+    return here
+
+
+def _read(path: str) -> torch.Tensor:
+    return _file(path, Path(path).stat().st_size).clone()
+
+
+def _file(path: str, size: int) -> torch.Tensor:
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+
+
+def _own_stream() -> Any:
+    if _here.stream is None:
+        _here.stream = torch.cuda.Stream()
+    return torch.cuda.stream(_here.stream)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory: the libraries know only some dtypes."""
+    return tensor.reshape(-1).view(torch.uint8)
