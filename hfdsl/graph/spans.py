@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
-_ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "single_controller", "runtime", "rl")
+_ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "single_controller", "runtime", "rl", "tools")
 _PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfdsl` is kept fast
 _OWN = tuple(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS)
+_PROGRAMS = tuple(f"{_PACKAGE}rl{os.sep}{place}" for place in (f"dataflows{os.sep}", f"training{os.sep}evaluation.py"))
+"""Dataflows that users read, copy and change: their lines are told as a user's own."""
 _PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  # the same
 
 
@@ -46,7 +48,9 @@ def _is_library(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file == "<string>":  # the __init__ that dataclass makes, for a class of hfdsl
         return str(frame.f_globals.get("__name__", "")).startswith("hfdsl.")
-    return file.startswith(_OWN) or (file.startswith(_PYTHON) and "site-packages" not in file)
+    if file.startswith(_OWN):
+        return not file.startswith(_PROGRAMS)
+    return file.startswith(_PYTHON) and "site-packages" not in file
 
 
 def frame_span(frame: FrameType) -> Span:

@@ -59,7 +59,8 @@ def show_error(error: HfError, arguments: argparse.Namespace) -> None:
     """An error that a program raised outside of a check."""
     finding = finding_of(error)
     if finding is not None:
-        report = Report(getattr(arguments, "target", "hfdsl"), (finding,))
+        target = next((given for name in ("target", "config") if (given := getattr(arguments, name, None))), "hfdsl")
+        report = Report(str(target), (finding,))
         show_report(report, arguments, None if machine(arguments) else sys.stderr)
     else:
         say(f"error[{error.code}]: {error.message}", file=sys.stderr)

@@ -110,6 +110,21 @@ def test_checking_a_configuration_loads_nothing_heavy(monkeypatch: pytest.Monkey
     assert loaded_by(CHECK_A_CONFIGURATION) == []
 
 
+def test_a_file_that_is_not_there_is_told_without_a_line(config: str, capsys: Capture) -> None:
+    nothing = "error[HF901]: nothing.toml: No such file or directory\n\ncheck of 'nothing.toml': 1 error\n"
+    assert said(capsys, "train", "nothing.toml")[2] == nothing
+    assert said(capsys, "check", "nothing.toml")[2] == nothing
+    assert "-->" not in said(capsys, "train", config, "--set", "deployment=nothing.toml")[2]
+
+
+def test_a_ready_dataflow_is_told_by_its_own_lines(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(ROOT)
+    code, out, _ = said(capsys, "check", "examples/spelling.toml", "--set", "options.updates=3")
+    assert code == output.FINDINGS
+    places = [line.split()[1].partition(":")[0] for line in out.splitlines() if line.strip().startswith(("-->", ":::"))]
+    assert places == ["hfdsl/rl/dataflows/grpo.py"] * 2
+
+
 def test_diff_tells_what_differs(config: str, capsys: Capture) -> None:
     assert said(capsys, "train", config)[0] == output.OK
     changes = ("--set", "output=other", "--set", "policy.seed=3", "--set", "evaluation=none")
