@@ -1,329 +1,196 @@
-"""A small language model learns to spell words backward with GRPO, from a typed dataflow run on Ray worker groups.
+"""A small language model learns to spell words backward with GRPO: ready roles, on Ray worker groups.
 
 ``python examples/grpo_reasoning.py`` checks the program, prints its plan, warms the policy up on imperfect
-demonstrations, trains it with verifier rewards, and leaves the curves as a picture and the metrics as JSON lines in
+demonstrations, trains it with a verifier's rewards, and leaves the curves as a picture and the metrics as JSON lines in
 ``runs/``.
+
+Problems and scorer are ``spell_backward`` of reasoning-gym. The package asks ``Spell this word backward (example: sun
+-> nus): Ammonia``; a character model of this size sees the same problem as ``ammonia>``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import random
+import string
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import hfdsl as hf
-from hfdsl import Add, Dispatch, bool_, f32, i64, register
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import B, P, Prompts, R
+from hfdsl.rl.data.feed import Feed
+from hfdsl.rl.data.order import Cursor
+from hfdsl.rl.data.prompts import Encoder, Prompt
+from hfdsl.rl.data.sources import ReasoningGym, Row, Rows
+from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
+from hfdsl.rl.dataflows.grpo import grpo
+from hfdsl.rl.dataflows.supervised import supervised
+from hfdsl.rl.losses import Clip
+from hfdsl.rl.training.evaluation import evaluate
+from hfdsl.rl.training.metrics import JsonLinesWriter, Record, line, values_of
+from hfdsl.runtime.running import Running
 
-GROUP = 8  # responses a prompt
-UPDATES = 2  # optimiser steps a rollout
-PROMPTS = 64
+LONGEST = 8  # letters of a word; then the separator, or the end
+SIZES: dict[type[hf.Dim], int] = {B: 48, P: LONGEST + 1, R: LONGEST + 1}
+UPDATES = 3  # optimiser steps a rollout
 HELD_OUT = 512
+OUT = Path("runs/grpo_reasoning")
 
-
-class B(hf.Dim):
-    """Rows: one prompt, or one prompt-response pair."""
-
-
-class P(hf.Dim):
-    """Prompt tokens, left-padded."""
-
-
-class R(hf.Dim):
-    """Response tokens, right-padded."""
-
-
-T = Add[P, R]
-SIZES: dict[type[hf.Dim], int] = {B: PROMPTS, P: 9, R: 9}
-
-
-# -- what flows along the edges
-
-
-class Prompts(hf.Batch):
-    """Problems, as token ids and as the verifier knows them."""
-
-    ids: i64[B, P]
-    mask: bool_[B, P]
-    problem: hf.Obj[dict[str, Any], B]
-
-
-class Sequences(hf.Batch):
-    """Prompts with their responses."""
-
-    ids: i64[B, T]
-    mask: bool_[B, T]
-    response_mask: bool_[B, R]
-
-
-class Rollout(Sequences):
-    """What the policy generated, with the log-probs that it had then."""
-
-    log_probs: f32[B, R]
-
-
-class RefLogProbs(hf.Batch):
-    """Log-probs of the same responses under the frozen reference."""
-
-    ref_log_probs: f32[B, R]
-
-
-class Scores(hf.Batch):
-    """The verifier's verdicts, 0 to 1."""
-
-    reward: f32[B]
-
-
-class Advantages(hf.Batch):
-    """How much better than its group a response is."""
-
-    advantage: f32[B]
-
-
-class Experience(Rollout):
-    """All that an update reads."""
-
-    ref_log_probs: f32[B, R]
-    advantage: f32[B]
-
-
-class ActorMetrics(hf.Batch):
-    """One optimiser step; every rank has its share of the batch's token means."""
-
-    loss: hf.Metric[float, Literal["sum"]]
-    kl: hf.Metric[float, Literal["sum"]]
-    grad_norm: hf.Metric[float, Literal["first"]]
-
-
-class Outcome(hf.Batch):
-    """What the verifier made of a batch of responses."""
-
-    reward: hf.Metric[float, Literal["mean"]]
-    accuracy: hf.Metric[float, Literal["mean"]]
-
+spell = grpo.given(group=8, updates=UPDATES, loss=Clip(0.2, kl=0.001))  # eight responses a prompt
 
 # -- the roles
 
 
-@dataclass(frozen=True)
-class PolicyConfig:
-    """``checkpoint`` is where training starts; ``updates`` is over how many optimiser steps the learning rate falls."""
-
-    checkpoint: str
-    micro_batch: int = 64
-    learning_rate: float = 3e-4
-    updates: int = 100 * UPDATES
-    clip: float = 0.2
-    kl_coefficient: float = 0.001
-
-
-class Actor(hf.Worker):
-    """The policy: generates and learns."""
-
-    def __init__(self, config: PolicyConfig) -> None:
-        import torch
-
-        import small_policy
-
-        torch.set_num_threads(1)
-        self.config, self.model = config, small_policy.build(config.checkpoint)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
-        )
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda update: min((update + 1) / 10, 1.0) * max(0.1, 1 - 0.9 * update / config.updates)
-        )
-
-    @register(Dispatch.THREE_D_PROTO)
-    @hf.requires("B % micro_batch == 0")
-    def generate(self, prompts: Prompts, *, greedy: bool = False) -> Rollout:
-        import torch
-
-        import small_policy
-        import spelling
-
-        ids, mask = prompts.ids.tensor, prompts.mask.tensor
-        uniforms = None if greedy else hf.current_call().uniforms(spelling.RESPONSE)
-        parts = [
-            small_policy.generate(self.model, ids[i], mask[i], None if uniforms is None else uniforms[i])
-            for i in small_policy.micro_batches(len(ids))
-        ]
-        response, response_mask, log_probs = (torch.cat(columns) for columns in zip(*parts, strict=True))
-        return Rollout(
-            ids=torch.cat([ids, response], dim=1),
-            mask=torch.cat([mask, response_mask], dim=1),
-            response_mask=response_mask,
-            log_probs=log_probs,
-        )
-
-    @register(Dispatch.THREE_D_PROTO)
-    def update(self, experience: Experience) -> ActorMetrics:
-        import torch
-
-        import small_policy
-        from hfdsl.rl.losses import clipped_surrogate, kl_estimate
-
-        peers, config = self.axis("dp"), self.config
-        mask = experience.response_mask.tensor
-        tokens = peers.all_reduce(mask.sum())  # of the whole batch: shares of a rank then add up to the token mean
-        self.optimizer.zero_grad()
-        total_loss = total_kl = 0.0
-        for i in small_policy.micro_batches(len(mask)):
-            log_probs = small_policy.response_log_probs(
-                self.model, experience.ids.tensor[i], experience.mask.tensor[i], mask.shape[1]
-            )
-            surrogate = clipped_surrogate(
-                log_probs, experience.log_probs.tensor[i], experience.advantage.tensor[i, None], config.clip
-            )
-            kl = kl_estimate(log_probs, experience.ref_log_probs.tensor[i])
-            loss = ((surrogate + config.kl_coefficient * kl) * mask[i]).sum() / tokens
-            loss.backward()
-            total_loss += float(loss.detach())
-            total_kl += float((kl.detach() * mask[i]).sum() / tokens)
-        gradients = [parameter.grad for parameter in self.model.parameters()]
-        summed = peers.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]))
-        for gradient, part in zip(gradients, summed.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.schedule.step()
-        return ActorMetrics(loss=total_loss, kl=total_kl, grad_norm=float(norm.detach()))
+CHARACTERS = Characters(string.ascii_lowercase + ">", lowercase=True)
+DECODER = {
+    "model_type": "llama",
+    "vocab_size": CHARACTERS.size,
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 2 * (LONGEST + 1),
+    "bos_token_id": None,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
+ROWS = w.BatchingConfig(rows=64)  # a row's numbers then do not depend on how a batch is split over ranks
 
 
-class Reference(hf.Worker):
-    """The policy as it was before training."""
-
-    def __init__(self, config: PolicyConfig) -> None:
-        import torch
-
-        import small_policy
-
-        torch.set_num_threads(1)
-        self.model = small_policy.build(config.checkpoint)
-
-    @register(Dispatch.THREE_D_PROTO)
-    def log_probs(self, sequences: Sequences) -> RefLogProbs:
-        import torch
-
-        import small_policy
-
-        ids, mask, length = sequences.ids.tensor, sequences.mask.tensor, sequences.response_mask.tensor.shape[1]
-        with torch.no_grad():
-            parts = [
-                small_policy.response_log_probs(self.model, ids[i], mask[i], length)
-                for i in small_policy.micro_batches(len(ids))
-            ]
-        return RefLogProbs(ref_log_probs=torch.cat(parts))
+def learns(model: w.ModelConfig, optimizer: w.OptimizerConfig) -> w.ActorConfig:
+    """A policy that starts as this model."""
+    optimizer = replace(optimizer, betas=(0.9, 0.99))
+    return w.ActorConfig(model, w.GenerationConfig(max_tokens=LONGEST + 1), w.TrainingConfig(optimizer), ROWS)
 
 
-class Reward(hf.Worker):
-    """The verifier: reasoning-gym's own scorer."""
-
-    @register(Dispatch.DP_PROTO)
-    def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        import torch
-
-        import spelling
-
-        responses = sequences.ids.tensor[:, prompts.ids.tensor.shape[1] :].tolist()
-        return Scores(
-            reward=torch.tensor(
-                [spelling.score(*pair) for pair in zip(responses, prompts.problem.objects, strict=True)]
-            )
-        )
-
-
-# -- stateless functions and the dataflows
-
-
-@hf.function(rows=hf.Grouped(GROUP))
-def group_advantages(scores: Scores) -> Advantages:
-    """Rewards normalised within the responses to one prompt."""
-    from hfdsl.rl.advantages import group_normalised
-
-    return Advantages(advantage=group_normalised(scores.reward.tensor, GROUP))
-
-
-@hf.function(rows=hf.Whole)
-def outcome(scores: Scores) -> Outcome:
-    """Mean reward, and the share of exact answers."""
-    reward = scores.reward.tensor
-    return Outcome(reward=float(reward.mean()), accuracy=float((reward == 1.0).float().mean()))
-
-
-@hf.dataflow
-def grpo(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -> tuple[ActorMetrics, Outcome]:
-    """One step of GRPO (Shao et al., 2024): groups of responses, verifier rewards, two updates."""
-    questions = hf.repeat(prompts, GROUP)
-    rollout = actor.generate(questions)
-    scores = reward.score(questions, rollout)
-    ref = reference.log_probs(rollout)
-    experience = hf.merge(Experience, rollout, ref, group_advantages(scores))
-    updates = [actor.update(part) for part in hf.minibatches(experience, UPDATES)]
-    return updates[-1], outcome(scores)
-
-
-@hf.dataflow
-def evaluate(prompts: Prompts, actor: Actor, reward: Reward) -> Outcome:
-    """Greedy answers to held-out problems."""
-    return outcome(reward.score(prompts, actor.generate(prompts, greedy=True)))
-
-
-# -- the experiment
-
-
-def deploy(checkpoint: str, steps: int = 100) -> hf.Deployment:
+def deploy(model: Path, steps: int = 100) -> hf.Deployment:
     """Actor and reference share two processes, the verifier has one of its own."""
-    policy, verifier = (
-        hf.ResourcePool([2], use_gpu=False, name="policy"),
-        hf.ResourcePool([1], use_gpu=False, name="verifier"),
-    )
-    config = PolicyConfig(checkpoint, updates=steps * UPDATES)
+    policy = hf.ResourcePool([2], use_gpu=False, name="policy")
+    verifier = hf.ResourcePool([1], use_gpu=False, name="verifier")
+    start = w.ModelConfig(path=str(model))
+    falling = w.OptimizerConfig(3e-4, schedule="linear", warmup_steps=10, total_steps=steps * UPDATES, final=0.1)
     return hf.Deployment(
-        actor=hf.place(Actor, config, pool=policy, mesh=hf.Mesh(dp=2)),
-        reference=hf.place(Reference, config, pool=policy, mesh=hf.Mesh(dp=2)),
-        reward=hf.place(Reward, pool=verifier),
+        actor=hf.place(w.Actor, learns(start, falling), pool=policy),
+        reference=hf.place(w.Reference, w.ReferenceConfig(start, batching=ROWS), pool=policy),
+        reward=hf.place(w.Verifier, w.VerifierConfig("spell_backward", tokenizer=CHARACTERS), pool=verifier),
     )
 
 
-def batch(problems: list[dict[str, Any]]) -> Prompts:
-    """Problems as the input of a dataflow."""
-    import spelling
-
-    ids, mask = spelling.prompts(problems)
-    return Prompts(ids=ids, mask=mask, problem=problems)
+# -- the data
 
 
-def batches() -> Iterator[Prompts]:
-    """Training problems without end."""
-    import spelling
+def words(size: int, seed: int) -> Rows:
+    """Problems of three to eight letters; entry i is drawn from seed + i."""
+    return ReasoningGym("spell_backward", size, seed, {"min_word_len": 3, "max_word_len": LONGEST}).open()
 
-    problems = spelling.training_problems(0, spelling.held_out(HELD_OUT))
+
+def unseen() -> tuple[Any, frozenset[str]]:
+    """Problems that training never shows, and their texts."""
+    return Feed(words(HELD_OUT, 1_000_000_000), encoder(), HELD_OUT).first()
+
+
+def encoder(response: int | None = None) -> Encoder:
+    """Words as prompts, with ``response`` as demonstrations."""
+    return Encoder(Prompt("{metadata[word]}>"), load_tokenizer(CHARACTERS), SIZES[P], response)
+
+
+@dataclass(frozen=True)
+class Imperfect:
+    """Demonstrations of which a share keeps its first two letters in reading order.
+
+    The verifier's rewards then take the policy beyond its demonstrators.
+    """
+
+    rows: Rows
+    slips: float = 0.6
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, index: int) -> Row:
+        """A problem with an answer to imitate."""
+        row = self.rows.row(index)
+        answer = str(row["answer"]).lower()
+        slips = random.Random(answer).random() < self.slips
+        return row | {"answer": answer[:-2] + answer[-1] + answer[-2] if slips else answer}
+
+    def place(self, index: int) -> str:
+        """Where it is from."""
+        return self.rows.place(index)
+
+
+def stream(feed: Feed, seed: int) -> Iterator[Any]:
+    """Batches without end."""
+    cursor = Cursor(seed)
     while True:
-        yield batch(list(islice(problems, PROMPTS)))
+        batch, cursor = feed.take(cursor)
+        yield batch
+
+
+def batches(seed: int = 0) -> Iterator[Prompts]:
+    """Training problems, none with a word that is held out."""
+    return stream(Feed(words(1 << 20, 0), encoder(), SIZES[B], held_out=unseen()[1]), seed)
 
 
 # For the command line: hfdsl check|plan|draw|run examples/grpo_reasoning.py:experiment.
 # `run` starts from the warm-up that `make demo` has left.
-experiment = hf.Experiment(grpo, deploy("runs/grpo_reasoning/warm_up.pt"), SIZES, batches=batches)
+experiment = hf.Experiment(spell, deploy(OUT / "warm_up"), SIZES, batches=batches)
 
 
-def warm_up(problems: Iterator[dict[str, Any]], seed: int, checkpoint: Path, steps: int) -> None:
-    """Imitate demonstrations of which 60 % have a slip, and save the policy."""
-    import torch
+# -- what happens
 
-    import small_policy
 
-    torch.set_num_threads(2)
-    model = small_policy.build(seed=seed)
-    for step, loss in enumerate(small_policy.imitate(model, problems, steps=steps, slips=0.6), start=1):
-        if step % 50 == 0:
-            print(f"  imitation {step:3d}   loss {loss:.3f}", flush=True)
-    torch.save(model.state_dict(), checkpoint)
+@hf.dataflow
+def weights(actor: w.Actor) -> dict[str, Any]:
+    """The policy's weights."""
+    return actor.weights()
+
+
+def warm_up(folder: Path, seed: int, steps: int) -> None:
+    """Imitate, and save the policy."""
+    start = w.ModelConfig(config=DECODER, seed=seed)
+    config = learns(start, w.OptimizerConfig(2e-3))
+    alone = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1], use_gpu=False)))
+    feed = Feed(Imperfect(words(1 << 20, 0)), encoder(SIZES[R]), 64, held_out=unseen()[1])
+    with supervised.compile(alone, {**SIZES, B: 64}).launch() as running:
+        for step, batch in zip(range(1, steps + 1), stream(feed, seed), strict=False):
+            metrics = running.step(batch)
+            if step % 50 == 0:
+                print(f"  imitation {step:3d}   loss {metrics.loss.value:.3f}", flush=True)
+        found = running.also(weights.compile(alone)).step()
+    save(start, found, folder)
+
+
+def save(config: w.ModelConfig, found: dict[str, Any], folder: Path) -> None:
+    """The model as transformers keeps one."""
+    from hfdsl.rl.models.loading import load
+
+    model = load(config)
+    model.load_state_dict({name.removeprefix("model."): value for name, value in found.items()})
+    model.save_pretrained(folder)
+
+
+def train(running: Running, looking: Running, options: argparse.Namespace) -> list[Record]:
+    """The loop: a step, a line, now and then the held-out problems."""
+    held_out, history = unseen()[0], list[Record]()
+    metrics = JsonLinesWriter(options.out / "metrics.jsonl", None)
+    for step, batch in zip(range(options.steps + 1), batches(options.seed), strict=False):
+        start = time.perf_counter()
+        values = values_of(running.plan, running.step(batch), step) if step else {}  # at first it only looks
+        seconds = time.perf_counter() - start if step else 0.0
+        if step % 10 == 0 or step == options.steps:
+            found = values_of(looking.plan, looking.step(held_out), step)
+            values |= {f"held_out/{name.rpartition('/')[2]}": value for name, value in found.items()}
+        history.append(Record(step, values, seconds, running.timings))
+        metrics.write(history[-1])
+        print(line(history[-1]), flush=True)
+    metrics.close()
+    return history
 
 
 def main() -> None:
@@ -333,89 +200,47 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="steps of GRPO")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["ray", "local"], default="ray")
-    parser.add_argument("--out", type=Path, default=Path("runs/grpo_reasoning"))
+    parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = (options.out / "warm_up.pt").resolve()
 
-    deployment = deploy(str(checkpoint), options.steps)
-    print(grpo.check(deployment, SIZES), end="\n\n")
-    plan = grpo.compile(deployment, SIZES)
+    deployment = deploy((options.out / "warm_up").resolve(), options.steps)
+    print(spell.check(deployment, SIZES), end="\n\n")
+    plan = spell.compile(deployment, SIZES)
     print(plan, end="\n\n", flush=True)
 
-    import spelling
-
-    unseen = spelling.held_out(HELD_OUT)
-    problems = spelling.training_problems(options.seed * 100_000_000, unseen)  # neighbouring seeds share problems
-    warm_up(problems, options.seed, checkpoint, options.imitation)
+    warm_up(options.out / "warm_up", options.seed, options.imitation)
     with plan.launch(options.backend, seed=options.seed, timeout=120) as running:
-        evaluation = running.also(evaluate.compile(deployment, {**SIZES, B: HELD_OUT}))
-        train(running, evaluation, problems, batch(unseen), options)
-
-
-def train(running: Any, evaluation: Any, problems: Iterator[dict[str, Any]], unseen: Prompts, options: Any) -> None:
-    """The loop: a step, a line, now and then the held-out problems."""
-    before = evaluation.step(unseen).accuracy.value
-    print(f"  held-out accuracy before GRPO {before:.3f}", flush=True)
-    history: list[dict[str, Any]] = []
-    with (options.out / "metrics.jsonl").open("w") as file:
-        for step in range(1, options.steps + 1):
-            start = time.perf_counter()
-            metrics, result = running.step(batch(list(islice(problems, PROMPTS))))
-            record = {
-                "step": step,
-                "reward": result.reward.value,
-                "accuracy": result.accuracy.value,
-                "loss": metrics.loss.value,
-                "kl": metrics.kl.value,
-                "grad_norm": metrics.grad_norm.value,
-                "seconds": time.perf_counter() - start,
-                "node_seconds": running.timings,
-            }
-            if step % 10 == 0 or step == options.steps:
-                record["held_out"] = evaluation.step(unseen).accuracy.value
-            history.append(record)
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            print(line(record), flush=True)
-    draw(history, before, options.out / "curves.png")
-    after = history[-1]["held_out"]
+        history = train(running, running.also(evaluate.compile(deployment, {**SIZES, B: HELD_OUT})), options)
+    draw(history, options.out / "curves.png")
+    before, after = (one.values["held_out/solved"] for one in (history[0], history[-1]))
     print(f"\nheld-out accuracy: {before:.3f} before GRPO, {after:.3f} after {options.steps} steps")
     print(f"curves and metrics in {options.out}/")
 
 
-def line(record: dict[str, Any]) -> str:
-    """One step for people: what it achieved, and where its time went."""
-    nodes = "  ".join(
-        f"{name.split('.')[-1]} {seconds:.2f}" for name, seconds in record["node_seconds"].items() if seconds >= 0.005
-    )
-    held = f"  held-out {record['held_out']:.3f}" if "held_out" in record else ""
-    return (
-        f"  step {record['step']:3d}  reward {record['reward']:.3f}  accuracy {record['accuracy']:.3f}"
-        f"  kl {record['kl']:.4f}  {record['seconds']:.2f} s ({nodes}){held}"
-    )
-
-
-def draw(history: list[dict[str, Any]], before: float, path: Path) -> None:
-    """Reward and accuracy, KL, and time by node."""
+def draw(history: list[Record], path: Path) -> None:
+    """Score and accuracy, KL, and time by node."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    steps = [record["step"] for record in history]
     figure, (top, middle, bottom) = plt.subplots(3, 1, figsize=(8, 9), sharex=True, layout="constrained")
-    top.plot(steps, [record["reward"] for record in history], label="reward (sampled)")
-    top.plot(steps, [record["accuracy"] for record in history], label="accuracy (sampled)")
-    held = [(0, before), *((record["step"], record["held_out"]) for record in history if "held_out" in record)]
-    top.plot(*zip(*held, strict=True), "o-", label="accuracy (held out, greedy)")
+    for axes, name, style, label in (
+        (top, "outcome/score", "-", "score (sampled)"),
+        (top, "outcome/solved", "-", "accuracy (sampled)"),
+        (top, "held_out/solved", "o-", "accuracy (held out, greedy)"),
+        (middle, "actor/reference_kl", "-", "KL to the reference"),
+    ):
+        found = [(record.step, record.values[name]) for record in history if name in record.values]
+        axes.plot(*zip(*found, strict=True), style, label=label)
     top.set(ylim=(0, 1), title="GRPO on spell_backward")
-    middle.plot(steps, [record["kl"] for record in history], label="KL to the reference")
-    nodes = {name: [r["node_seconds"].get(name, 0.0) for r in history] for name in history[0]["node_seconds"]}
-    bottom.stackplot(steps, *nodes.values(), labels=list(nodes))
-    bottom.set(xlabel="step", ylabel="seconds")
+    steps = history[1:]
+    nodes = {name: [record.nodes.get(name, 0.0) for record in steps] for name in steps[0].nodes}
+    bottom.stackplot([record.step for record in steps], *nodes.values(), labels=nodes)
+    bottom.set(xlabel="step", ylabel="seconds by node")
     for axes in (top, middle, bottom):
-        axes.legend(fontsize="small")
+        axes.legend(loc="best", fontsize="small")
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 

@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from hfdsl.rl.kl import FAR, Estimator, kl_divergence
-from hfdsl.rl.kl import kl_estimate as estimate
+from hfdsl.rl.kl import FAR, Estimator, kl_divergence, kl_estimate
 from hfdsl.rl.masked import Aggregation, alone, kept, masked_mean, token_weights
 
 if TYPE_CHECKING:
@@ -63,12 +62,12 @@ class PolicyLoss(ABC):
         loss, clipped = self.surrogate(log_probs, old, kept(advantages.expand(mask.shape), mask), mask)
         reference_kl = torch.zeros_like(log_probs)
         if reference_log_probs is not None:
-            reference_kl = estimate(log_probs, kept(reference_log_probs, mask), self.estimator)
+            reference_kl = kl_estimate(log_probs, kept(reference_log_probs, mask), self.estimator)
         if self.kl:
             loss = loss + self.kl * reference_kl
         if self.entropy and entropy is not None:
             loss = loss - self.entropy * entropy
-        gone = estimate(old, log_probs, "k3").detach()  # the samples are those of the policy that generated
+        gone = kl_estimate(old, log_probs, "k3").detach()  # the samples are those of the policy that generated
         return PolicyTerms(kept(loss, mask), kept(clipped, mask), gone, reference_kl.detach())
 
     @abstractmethod
@@ -291,31 +290,3 @@ def distillation(
     """
     student, teacher = kept(logits, mask[..., None]), kept(teacher_logits, mask[..., None])
     return kl_divergence(teacher, student) if forward else kl_divergence(student, teacher)
-
-
-def clipped_surrogate(
-    log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, clip: float = 0.2
-) -> torch.Tensor:
-    """The negated clipped surrogate of PPO, all f32[B, R] (advantages may be f32[B, 1]).
-
-    min(ratio * A, clip(ratio, 1 - clip, 1 + clip) * A), ratio = exp(log_probs - old_log_probs)
-    (Schulman et al., 2017, Proximal Policy Optimization Algorithms, equation 7).
-
-    >>> import torch
-    >>> one = torch.ones(1, 1)
-    >>> clipped_surrogate(one.log() + 0.5, one.log(), one).item()  # the ratio e**0.5 is held at 1.2
-    -1.2000000476837158
-    """
-    return _clipped(log_probs - old_log_probs, advantages, clip, clip)[0]
-
-
-def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor) -> torch.Tensor:
-    """The k3 estimate of KL(policy || reference) from the policy's own samples, f32[B, R]; never negative, unbiased.
-
-    exp(r) - r - 1 with r = reference - policy (Schulman, 2020, Approximating KL Divergence).
-
-    >>> import torch
-    >>> kl_estimate(torch.zeros(1, 1), torch.zeros(1, 1)).item()
-    0.0
-    """
-    return estimate(log_probs, reference_log_probs, "k3")

@@ -16,9 +16,10 @@ def test_the_demo_leaves_a_picture_and_metrics(tmp_path: Path) -> None:
         [sys.executable, "examples/grpo_reasoning.py", *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    for part in ("check of 'grpo': no findings", "plan of 'grpo'", "step   2", "before GRPO, "):
+    for part in ("check of 'grpo': no findings", "plan of 'grpo'", "step     2", "before GRPO, "):
         assert part in run.stdout
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records] == [1, 2]
-    assert all(0 <= record["reward"] <= 1 and record["kl"] >= 0 for record in records)
+    assert [record["step"] for record in records] == [0, 1, 2]
+    assert all(0 <= record["held_out/score"] <= 1 for record in (records[0], records[2]))
+    assert all(0 <= record["outcome/score"] <= 1 and record["actor/reference_kl"] >= 0 for record in records[1:])
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

@@ -19,9 +19,7 @@ from hfdsl.rl.losses import (
     PolicyLoss,
     Reinforce,
     SequenceClip,
-    clipped_surrogate,
     imitation,
-    kl_estimate,
 )
 from hfdsl.rl.masked import token_weights
 from tests.rl import oracle
@@ -265,11 +263,3 @@ def test_imitation_is_cross_entropy(case: Case) -> None:
     expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), target, reduction="none") * case.mask
     made = imitation(logits.log_softmax(-1).gather(-1, target[..., None])[..., 0], case.mask)
     torch.testing.assert_close(made, expected)
-
-
-@given(cases())
-def test_the_short_names(case: Case) -> None:
-    new, old, advantages = columns(case)
-    terms = Clip(0.1, 0.1)(new, old, advantages, case.mask)
-    torch.testing.assert_close(clipped_surrogate(new, old, advantages, 0.1), terms.loss)
-    torch.testing.assert_close(kl_estimate(old, new), terms.kl)
