@@ -19,6 +19,8 @@ class AxisGroup(ABC):
 
     size: int
     rank: int
+    process_group: Any = None
+    """The group of ``torch.distributed``, where every rank is a process of its own."""
 
     @abstractmethod
     def all_gather(self, value: T) -> list[T]:

@@ -48,7 +48,7 @@ class ProcessCollectives:
 
 class _TorchGroup(AxisGroup):
     def __init__(self, group: Any, rank: int, size: int) -> None:
-        self._group, self.rank, self.size = group, rank, size
+        self.process_group, self.rank, self.size = group, rank, size
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order."""
@@ -58,10 +58,10 @@ class _TorchGroup(AxisGroup):
 
         if isinstance(value, torch.Tensor):
             parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(self.size)]
-            dist.all_gather(parts, value.contiguous(), group=self._group)
+            dist.all_gather(parts, value.contiguous(), group=self.process_group)
             return parts  # type: ignore[return-value]  # T is a tensor here
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._group)
+        dist.all_gather_object(values, value, group=self.process_group)
         return values
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
@@ -78,6 +78,6 @@ class _TorchGroup(AxisGroup):
         }
         if isinstance(value, torch.Tensor) and value.is_cuda and op in kinds:
             total = value.clone()
-            dist.all_reduce(total, kinds[op], group=self._group)
+            dist.all_reduce(total, kinds[op], group=self.process_group)
             return cast(T, total)
         return super().all_reduce(value, op)

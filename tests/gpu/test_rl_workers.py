@@ -121,3 +121,33 @@ def test_parts_on_two_gpus_learn_as_whole_copies(gpu_cluster: Any) -> None:
         assert numbers(other) == pytest.approx(numbers(one), rel=1e-2, abs=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)
+
+
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+@pytest.mark.parametrize(
+    ("mesh", "sharding"), [(hf.Mesh(tp=2), "none"), (hf.Mesh(dp=2, tp=2), "fsdp")], ids=["tp", "dp and tp"]
+)
+def test_slices_on_gpus_learn_as_the_whole_on_one(gpu_cluster: Any, mesh: hf.Mesh, sharding: Any) -> None:
+    if mesh.world_size > GPUS:
+        pytest.skip(f"needs {mesh.world_size} GPUs")
+
+    def ran(mesh: hf.Mesh, sharding: Any) -> Any:
+        training, pool = replace(tiny.TRAINING, sharding=sharding), hf.ResourcePool([mesh.world_size])
+        configs: dict[str, Any] = {
+            "actor": replace(tiny.ACTOR, training=training, batching=BY_TOKENS),
+            "critic": replace(tiny.CRITIC, training=training, batching=BY_TOKENS),
+            "reference": tiny.REFERENCE,
+            "reward": tiny.VERIFIER,
+        }
+        roles = hf.Deployment(
+            **{name: hf.place(tiny.CLASSES[name], one, pool=pool, mesh=mesh) for name, one in configs.items()}
+        )
+        with everything.compile(roles, SIZES).launch("ray", seed=3, timeout=120) as running:
+            return running.step(tiny.prompts(ROWS)), running.also(policy.compile(roles)).step()
+
+    (whole, weights), (slices, others) = ran(hf.Mesh(), "none"), ran(mesh, sharding)
+    assert torch.equal(slices[1].ids.tensor.cpu(), whole[1].ids.tensor.cpu())
+    for one, other in zip((*whole[5], *whole[6]), (*slices[5], *slices[6]), strict=True):
+        assert numbers(other) == pytest.approx(numbers(one), rel=1e-2, abs=1e-4)
+    for name, weight in weights.items():
+        torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)

@@ -33,13 +33,14 @@ def generate_continuously(
     Without a ``seed``, the likeliest token is taken.
 
     Raises:
-        ResourceError: HF812 for a model of which this rank holds a part.
+        ResourceError: HF812 for a model of which this rank holds a part or a slice.
         HfError: HF811 for a row that the engine gives up.
     """
-    if is_sharded(policy):
+    if is_sharded(policy) or policy.tp.size > 1:
+        cut = 'sharding="fsdp"' if is_sharded(policy) else f"the mesh axis tp={policy.tp.size}"
         raise ResourceError(
             "HF812",
-            'engine="continuous" needs the whole model on every rank, and sharding="fsdp" gives a part to each; '
+            f'engine="continuous" needs the whole model on every rank, and {cut} gives a part to each; '
             "use a Sampler on a pool of its own",
         )
     prompts = [row[real].tolist() for row, real in zip(ids.cpu(), mask.cpu(), strict=True)]

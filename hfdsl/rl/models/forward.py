@@ -11,6 +11,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.models.slices import Sliced, joined, log_probs_and_entropies
+
 LOGITS = 2**26
 """How many float32 logits are made at once."""
 
@@ -31,11 +34,15 @@ def hidden_states(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
 
 
 class Policy(nn.Module):
-    """A causal model as log-probs of its responses. At most ``LOGITS`` logits are there at a time."""
+    """A causal model as log-probs of its responses. At most ``LOGITS`` logits are there at a time.
 
-    def __init__(self, model: Any, temperature: float) -> None:
+    The model may be sliced over the ranks of ``tp``.
+    """
+
+    def __init__(self, model: Any, temperature: float, tp: AxisGroup) -> None:
         super().__init__()
-        self.model, self.temperature = model, temperature
+        self.model, self.temperature, self.tp = model, temperature, tp
+        self.slices = tp.size if isinstance(model.get_output_embeddings(), Sliced) else 1
 
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, length: int, entropy: Entropy = "none"
@@ -46,7 +53,7 @@ class Policy(nn.Module):
         """
         hidden = hidden_states(self.model, ids, mask)[:, -length - 1 : -1]
         chosen = ids[:, -length:]
-        at_once = max(1, LOGITS // self.model.config.get_text_config().vocab_size)
+        at_once = max(1, LOGITS * self.slices // self.model.config.get_text_config().vocab_size)
         parts = list(zip(hidden.flatten(0, 1).split(at_once), chosen.flatten().split(at_once), strict=True))
         again = torch.is_grad_enabled() and len(parts) > 1  # else the logits of all parts are kept for the gradient
         found = [
@@ -63,10 +70,17 @@ class Policy(nn.Module):
         output = self.model.base_model(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
-        return self.logits(output.last_hidden_state[:, -1]), output.past_key_values
+        logits = self.logits(output.last_hidden_state[:, -1])
+        return joined(logits, self.tp) if self.slices > 1 else logits, output.past_key_values
+
+    def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The tokens that the first rank of ``tp`` took; on a GPU equal logits need not give equal ones."""
+        return self.tp.broadcast(tokens) if self.tp.size > 1 else tokens
 
     def _read(self, hidden: torch.Tensor, chosen: torch.Tensor, entropy: Entropy) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.logits(hidden)
+        if self.slices > 1:
+            return log_probs_and_entropies(logits, chosen, self.tp, entropy != "none", entropy == "learned")
         total = logits.logsumexp(-1)
         log_probs = logits.gather(-1, chosen[:, None]).squeeze(-1) - total
         if entropy == "none":
@@ -75,7 +89,7 @@ class Policy(nn.Module):
             return log_probs, total - ((logits - total[:, None]).exp() * logits).sum(-1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The logits that tokens are sampled with, f32[n, V]."""
+        """The logits that tokens are sampled with, f32[n, V], or this rank's slice of them."""
         config = self.model.config
         logits: torch.Tensor = self.model.get_output_embeddings()(hidden).float()
         if scale := getattr(config, "logit_scale", None):  # Cohere
@@ -88,11 +102,14 @@ class Policy(nn.Module):
 
 
 class Scorer(nn.Module):
-    """A backbone with a linear head of one number a token: a critic, or a reward model."""
+    """A backbone with a linear head of one number a token: a critic, or a reward model.
 
-    def __init__(self, model: Any, head: torch.Tensor | None) -> None:
+    The backbone may be sliced over the ranks of ``tp``; the head is whole.
+    """
+
+    def __init__(self, model: Any, head: torch.Tensor | None, tp: AxisGroup) -> None:
         super().__init__()
-        self.base_model = model.base_model
+        self.base_model, self.tp = model.base_model, tp
         weight = next(self.base_model.parameters())
         width = model.config.get_text_config().hidden_size
         self.score = nn.Linear(width, 1, bias=False, device=weight.device, dtype=weight.dtype)

@@ -38,6 +38,7 @@ def generate(
     for r in range(length):
         logits, cache = policy.following(step_ids, attended[:, : ids.shape[1] + r], step_positions, cache)
         token = logits.argmax(-1) if uniforms is None else sample(logits, uniforms[:, r], config.top_p, config.top_k)
+        token = policy.agreed(token)
         tokens[:, r] = torch.where(alive, token, pad_token)
         response_mask[:, r] = alive
         attended[:, ids.shape[1] + r] = alive

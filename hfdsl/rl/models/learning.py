@@ -9,13 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from hfdsl.errors import HfError
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.micro_batches import MicroBatch
 from hfdsl.rl.models.sharding import is_sharded, local, part_like, shard
+from hfdsl.rl.models.tensor_parallel import partial_gradients, sliced_parameters
 from hfdsl.rl.workers.config import DType, OptimizerConfig, TrainingConfig
 
 
@@ -30,10 +32,11 @@ class Step:
 class Learner:
     """A module and its optimiser.
 
-    Gradients of whole copies are added up in coordinate order, those of parts by FSDP.
+    Gradients of whole copies are added up in coordinate order, those of parts by FSDP. Over ``tp`` nothing is added
+    up: a rank has the gradients of its slices, and of what is whole the same as the others.
     """
 
-    def __init__(self, module: nn.Module, model: Any, config: TrainingConfig, peers: AxisGroup) -> None:
+    def __init__(self, module: Policy | Scorer, model: Any, config: TrainingConfig, peers: AxisGroup) -> None:
         if config.checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", None)  # the name of late
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -41,6 +44,7 @@ class Learner:
             shard(module, tuple(model._no_split_modules or ()), config.autocast, peers)  # as accelerate does
         self.module, self.config = module, config
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.sliced = sliced_parameters(module)
         o = config.optimizer
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=o.learning_rate, betas=o.betas, eps=o.epsilon, weight_decay=o.weight_decay
@@ -68,8 +72,7 @@ class Learner:
         self.module.eval()
         if not sharded and peers.size > 1:
             self._add_up(peers)
-        found = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm).detach()
-        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)
+        norm = self._clip(peers) if self.module.tp.size == 1 else self._clip_slices(peers)
         if not math.isfinite(norm):
             self.optimizer.zero_grad()
             raise HfError("HF811", f"the norm of the gradient is {norm}, although the loss of every row is finite")
@@ -79,6 +82,27 @@ class Learner:
         self.optimizer.step()
         self.steps += 1
         return Step(norm, learning_rate)
+
+    def _clip(self, peers: AxisGroup) -> float:
+        found = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm).detach()
+        return float(found.full_tensor() if isinstance(found, DTensor) else found)
+
+    def _clip_slices(self, peers: AxisGroup) -> float:
+        """The same where ranks of ``tp`` have slices."""
+        tp, clip = self.module.tp, self.config.optimizer.clip_norm
+        for parameter in partial_gradients(self.module):
+            if parameter.grad is not None:
+                own = local(parameter.grad)
+                own.copy_(tp.all_reduce(own.contiguous()))
+        found = [(p, local(p.grad)) for p in self.parameters if p.grad is not None]
+        own = get_total_norm([gradient for p, gradient in found if p in self.sliced])
+        same = get_total_norm([gradient for p, gradient in found if p not in self.sliced])
+        square = own.float().square() + same.float().square() / tp.size  # those that are the same count once
+        square = peers.all_reduce(square) if is_sharded(self.module) else square
+        norm = float(tp.all_reduce(square).sqrt())
+        for _, gradient in found:
+            gradient.mul_(min(1.0, clip / (norm + 1e-6)))
+        return norm
 
     def _add_up(self, peers: AxisGroup) -> None:
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]

@@ -10,6 +10,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hfdsl.errors import ResourceError
+from hfdsl.protocols.collectives import AxisGroup, SoleRank
+from hfdsl.rl.models.tensor_parallel import planned, sliced
 from hfdsl.rl.workers.config import ModelConfig
 
 
@@ -18,13 +20,25 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def load(config: ModelConfig) -> Any:
+def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
     """The causal model of a configuration, in its dtype; new weights are drawn on the CPU, the same on every rank.
 
+    Of a model that is sliced over the ranks of ``tp`` only the own slice goes to this process's GPU.
+
     Raises:
-        ResourceError: HF812 where there is no model at the path, or nothing that says which model to make.
+        ResourceError: HF812 where there is no model at the path, or nothing that says which model to make; where it
+            cannot be sliced so.
     """
+    tp = tp or SoleRank()
+    if tp.size > 1 and tp.process_group is None and device().type != "cpu":
+        raise ResourceError(
+            "HF812", f"the mesh axis tp={tp.size} needs a process for every rank on a GPU, as on the Ray backend"
+        )
     settings = _settings(config)
+    name = repr(config.path or settings.model_type)
+    if tp.size > 1:
+        with torch.device("meta"):  # told before weights are loaded
+            planned(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
     if config.path is not None:
         model = AutoModelForCausalLM.from_pretrained(config.path, config=settings, dtype=torch.float32, **options)
@@ -32,7 +46,7 @@ def load(config: ModelConfig) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
-    moved: Any = nn.Module.to(model, device(), getattr(torch, config.dtype))
+    moved: Any = nn.Module.to(sliced(model, tp, name), device(), getattr(torch, config.dtype))
     return moved.eval()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hfdsl.protocols.call import current_call
+from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.models.continuous import generate_continuously
 from hfdsl.rl.models.forward import Policy, Scorer
@@ -21,14 +22,14 @@ from hfdsl.rl.models.sharding import whole
 from hfdsl.rl.workers.config import BatchingConfig, DType, GenerationConfig, ModelConfig
 
 
-def policy(config: ModelConfig, temperature: float) -> Policy:
-    """A causal model that samples at a temperature."""
-    return Policy(load(config), temperature)
+def policy(config: ModelConfig, temperature: float, tp: AxisGroup) -> Policy:
+    """A causal model that samples at a temperature, sliced over the ranks of ``tp``."""
+    return Policy(load(config, tp), temperature, tp)
 
 
-def scorer(config: ModelConfig) -> Scorer:
-    """A model with a head of one number; a head that is not saved with the model is zero."""
-    return Scorer(load(config), saved_head(config.path))
+def scorer(config: ModelConfig, tp: AxisGroup) -> Scorer:
+    """A model with a head of one number, sliced likewise; a head that is not saved with the model is zero."""
+    return Scorer(load(config, tp), saved_head(config.path), tp)
 
 
 @dataclass(frozen=True, slots=True)

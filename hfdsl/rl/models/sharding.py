@@ -1,7 +1,7 @@
 """Parameters that the ranks of ``dp`` hold parts of: FSDP2 (Zhao et al., 2023, PyTorch FSDP).
 
-What is read outside of an update is read with all parameters in place, so that ranks need not take the same number of
-passes then.
+Of a model that is sliced over ``tp``, the parts are those of a slice. What is read outside of an update is read with
+all parameters in place, so that ranks need not take the same number of passes then.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.loading import device
+from hfdsl.rl.models.slices import joined, own_slice
+from hfdsl.rl.models.tensor_parallel import split_dims
 from hfdsl.rl.workers.config import DType
 
 
@@ -28,18 +31,14 @@ def shard(module: nn.Module, blocks: tuple[str, ...], autocast: DType | None, pe
     Raises:
         ResourceError: HF812 where the ranks are no processes of their own.
     """
-    import torch.distributed as dist
-
     if peers.size == 1:
         return
-    peers.barrier()  # the first collective joins the processes
-    if not dist.is_initialized() or dist.get_world_size() != peers.size:
+    if peers.process_group is None:
         raise ResourceError(
             "HF812",
-            'sharding="fsdp" needs a process for every rank of dp and no other axis, as on the Ray backend with a mesh '
-            f'of dp={peers.size}; use sharding="none" elsewhere',
+            'sharding="fsdp" needs a process for every rank, as on the Ray backend; use sharding="none" elsewhere',
         )
-    mesh = init_device_mesh(device().type, (peers.size,), mesh_dim_names=("dp",))
+    mesh = DeviceMesh.from_group(peers.process_group, device().type, mesh_dim_names=("dp",))
     policy = MixedPrecisionPolicy(
         param_dtype=getattr(torch, autocast) if autocast else None, reduce_dtype=torch.float32
     )
@@ -70,21 +69,25 @@ def is_sharded(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 
 
-def gathered(module: nn.Module) -> dict[str, Any]:
-    """All weights by name, a copy; every peer takes part."""
-    return {
-        name: value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
-        for name, value in module.state_dict().items()
-    }
+def gathered(module: Policy) -> dict[str, Any]:
+    """All weights by name, a copy; every peer of ``dp`` and ``tp`` takes part."""
+    dims = split_dims(module)
+    weights: dict[str, Any] = {}
+    for name, value in module.state_dict().items():
+        weights[name] = value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
+        if name in dims:
+            weights[name] = joined(weights[name], module.tp, dims[name])
+    return weights
 
 
-def take_over(module: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Make whole weights those of a module, of which this rank may hold a part."""
-    own = module.state_dict()
+def take_over(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
+    """Make whole weights those of a module, of which this rank may hold a part or a slice."""
+    own, dims = module.state_dict(), split_dims(module)
     with torch.no_grad():
         for name, value in weights.items():
             mine = own[name]
-            here = value.to(mine.device, mine.dtype)
+            here = own_slice(value, dims[name], module.tp) if name in dims else value
+            here = here.to(mine.device, mine.dtype)
             if isinstance(mine, DTensor):
                 here = distribute_tensor(here, mine.device_mesh, mine.placements, src_data_rank=None)
             mine.copy_(here)

@@ -87,7 +87,8 @@ class TrainingConfig:
     """How a model learns: its optimiser, the dtype of its computation, and how memory is saved.
 
     With ``checkpointing``, activations are computed again for the gradient. Under ``sharding="fsdp"`` every rank of
-    ``dp`` holds a part of the parameters, gradients and optimiser states (FSDP2); else each holds all of them.
+    ``dp`` holds a part of the parameters, gradients and optimiser states (FSDP2); else each holds all of them. A mesh
+    with ``tp`` slices the model, whatever this says.
     """
 
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -15,7 +15,7 @@ class Reference(hf.Worker):
         from hfdsl.rl.models.policies import policy
 
         self.config = config
-        self.policy = policy(config.model, config.temperature).requires_grad_(False)
+        self.policy = policy(config.model, config.temperature, self.axis("tp")).requires_grad_(False)
 
     @register(Dispatch.THREE_D_PROTO)
     def log_probs(self, sequences: Sequences) -> ReferenceLogProbs:

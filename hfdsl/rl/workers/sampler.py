@@ -16,7 +16,7 @@ class Sampler(hf.Worker):
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.policies import policy, sampling
 
-        self.policy = policy(config.model, config.generation.temperature).requires_grad_(False)
+        self.policy = policy(config.model, config.generation.temperature, self.axis("tp")).requires_grad_(False)
         self.sampling = sampling(self.policy, config.model, config.generation, config.batching, config.autocast)
 
     @register(Dispatch.THREE_D_PROTO)

@@ -121,9 +121,24 @@ def split(program: Program, ranks: int = 2) -> hf.Deployment:
     return _deployment(program, lambda role: trained if role in TRAINED else other)
 
 
-def _deployment(program: Program, pool: Callable[[str], hf.ResourcePool]) -> hf.Deployment:
+def merged(program: Program) -> hf.Deployment:
+    """What is trained is on two pools together, and the rest in processes of its own on one of them and a third."""
+    first, second, third = (hf.ResourcePool([1], use_gpu=False, name=name) for name in ("first", "second", "third"))
+    trained, other = first.merge(second, "trained"), second.merge(third, "other")
+    return _deployment(program, lambda role: trained if role in TRAINED else other)
+
+
+def sliced(program: Program) -> hf.Deployment:
+    """All models are sliced over the two processes of one pool."""
+    pool = hf.ResourcePool([2], use_gpu=False)
+    return _deployment(program, lambda _: pool, hf.Mesh(tp=2))
+
+
+def _deployment(program: Program, pool: Callable[[str], hf.ResourcePool], mesh: hf.Mesh | None = None) -> hf.Deployment:
     placed = {role: (*ROLES[role], pool(role)) for role in program.roles}
-    return hf.Deployment(**{role: hf.place(kind, *args, pool=where) for role, (kind, args, where) in placed.items()})
+    return hf.Deployment(
+        **{role: hf.place(kind, *args, pool=where, mesh=mesh) for role, (kind, args, where) in placed.items()}
+    )
 
 
 def numbers(results: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""Every dataflow: clean on one pool and on two, with the same numbers; and it learns."""
+"""Every dataflow: clean wherever its roles are placed, with the same numbers; and it learns."""
 
 from __future__ import annotations
 
@@ -9,22 +9,37 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.rl.batches import B, P, R
-from tests.rl.dataflows.programs import PROGRAMS, ROLES, SIZES, Program, colocated, numbers, run, split
+from tests.rl.dataflows.programs import (
+    PROGRAMS,
+    ROLES,
+    SIZES,
+    Program,
+    colocated,
+    merged,
+    numbers,
+    run,
+    sliced,
+    split,
+)
 
 programs = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 
 
 @programs
 def test_checked_clean(program: Program) -> None:
-    for deployment in (colocated(program), split(program), colocated(program, 1), split(program, 4)):
+    places = (colocated(program), split(program), merged(program), sliced(program))
+    for deployment in (*places, colocated(program, 1), split(program, 4)):
         assert program.flow.check(deployment, SIZES).codes == ()
     assert program.plain.check(split(program), {B: 512, P: 64, R: 64}).codes == ()
 
 
 @programs
-def test_the_same_numbers_on_one_pool_and_on_two(program: Program) -> None:
+def test_the_same_numbers_wherever_roles_are_placed(program: Program) -> None:
     one, two = run(program, colocated(program), steps=2), run(program, split(program), steps=2)
     assert one == two
+    assert run(program, merged(program), steps=1) == one[:1]
+    [slices] = run(program, sliced(program), steps=1)
+    assert slices == pytest.approx(one[0], rel=1e-3, abs=1e-4)  # its sums are rounded in another order
     assert one[0] != one[1]
     assert all(math.isfinite(number) for step in one for number in step)
 

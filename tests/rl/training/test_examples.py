@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hfdsl.errors import CheckpointError
 from hfdsl.rl.training.config import load
@@ -66,3 +67,17 @@ def test_grpo_is_the_same_wherever_it_runs_and_however_often_it_is_stopped(
         assert ran(tmp_path / place, model, there) == straight
     ran(tmp_path / "stopped", model, "steps=1")
     assert ran(tmp_path / "stopped", model, resume=True) == straight
+    slices = ran(tmp_path / "sliced", model, "deployment=examples/deployments/tensor_parallel.toml")
+    for one, other in zip(straight, slices, strict=True):
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-4)
+    weights, joined = (exported(tmp_path / run) for run in ("colocated", "sliced"))
+    assert weights.keys() == joined.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(joined[name], weight, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def exported(run: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    export(run, "actor", run / "model")
+    return load_file(run / "model/model.safetensors")

@@ -1,0 +1,244 @@
+"""A model that is sliced over tp says and learns what the whole one does, up to the order in which sums are rounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.errors import RoleError
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import Prompts, ReferenceLogProbs, Rollout, Scores, Sequences
+from tests.rl.workers import tiny
+from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, everything, numbers, policy, tensors, weighed
+from tests.rl.workers.test_sharding import NO_GPU
+
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},  # nothing tied
+    "qwen3": {"head_dim": 8},  # norms that are whole and read heads
+    "cohere": {"logit_scale": 0.25},  # tied embeddings
+    "phi": {},  # biases everywhere
+    "olmo2": {},  # heads gathered and split again
+    "odd": {"model_type": "llama", "vocab_size": tiny.VOCABULARY + 1, "tie_word_embeddings": True},  # stays whole
+}
+BY_TOKENS = w.BatchingConfig(tokens=25)
+ONE, TWO, FOUR = hf.Mesh(), hf.Mesh(tp=2), hf.Mesh(dp=2, tp=2)
+
+
+def model(name: str) -> w.ModelConfig:
+    return replace(tiny.MODEL, config={**tiny.LLAMA, "model_type": name, **MODELS[name]})
+
+
+def placed(mesh: hf.Mesh, **configs: Any) -> hf.Deployment:
+    pool = hf.ResourcePool([mesh.world_size], use_gpu=False)
+    return hf.Deployment(
+        **{name: hf.place(tiny.CLASSES[name], config, pool=pool, mesh=mesh) for name, config in configs.items()}
+    )
+
+
+def roles(mesh: hf.Mesh, name: str, batching: w.BatchingConfig, sharding: Any = "none") -> hf.Deployment:
+    training = replace(tiny.TRAINING, sharding=sharding, checkpointing=True)
+    return placed(
+        mesh,
+        actor=replace(tiny.ACTOR, model=model(name), training=training, batching=batching),
+        critic=replace(tiny.CRITIC, model=model(name), training=training, batching=batching),
+        reference=replace(tiny.REFERENCE, model=model(name), batching=batching),
+        reward=tiny.VERIFIER,
+    )
+
+
+@cache
+def ran(mesh: hf.Mesh, name: str, batching: w.BatchingConfig) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The second step of everything, and what the policy's weights are then."""
+    deployment = roles(mesh, name, batching)
+    with everything.compile(deployment, SIZES).launch("local", seed=3) as running:
+        values = [running.step(tiny.prompts(ROWS, seed)) for seed in range(2)][-1]
+        return values, running.also(policy.compile(deployment)).step()
+
+
+def alike(one: tuple[Any, dict[str, torch.Tensor]], other: tuple[Any, dict[str, torch.Tensor]]) -> None:
+    """The same tokens; log-probs, values, losses and weights within the bound that docs/roles.md states."""
+    (whole, weights), (cut, others) = one, other
+    for alone, split in zip((*whole[:4], *whole[4]), (*cut[:4], *cut[4]), strict=True):
+        for column, found in tensors(split).items():
+            expected = tensors(alone)[column]
+            if expected.is_floating_point():
+                torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, msg=column)
+            else:
+                assert torch.equal(found, expected), column
+    for alone, split in zip((*whole[5], *whole[6]), (*cut[5], *cut[6]), strict=True):
+        assert numbers(split) == pytest.approx(numbers(alone), rel=1e-3, abs=1e-5)
+    assert weights.keys() == others.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(others[name], weight, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_slices_give_what_the_whole_gives(name: str) -> None:
+    alike(ran(ONE, name, tiny.FIXED), ran(TWO, name, tiny.FIXED))
+
+
+def test_slices_of_rows_of_unlike_lengths_on_both_axes() -> None:
+    alike(ran(ONE, "llama", tiny.FIXED), ran(FOUR, "llama", BY_TOKENS))
+
+
+def test_processes_give_the_same_and_go_on_from_what_they_kept(ray_cluster: Any, tmp_path: Path) -> None:
+    """FSDP2 over dp of slices over tp; whatever is split is kept as such."""
+    deployment = roles(FOUR, "qwen3", BY_TOKENS, "fsdp")
+    with everything.compile(deployment, SIZES).launch("ray", seed=3, worker_env=NO_GPU) as running:
+        running.step(tiny.prompts(ROWS, 0))
+        running.save(tmp_path)
+        weights = running.also(policy.compile(deployment))
+        second = running.step(tiny.prompts(ROWS, 1)), weights.step()
+        running.load(tmp_path)
+        again = running.step(tiny.prompts(ROWS, 1)), weights.step()
+    alike(ran(ONE, "qwen3", tiny.FIXED), second)
+    for one, other in zip((*second[0][5], *second[0][6]), (*again[0][5], *again[0][6]), strict=True):
+        assert numbers(one) == numbers(other)
+    assert all(torch.equal(weight, again[1][name]) for name, weight in second[1].items())
+
+
+def test_a_rank_holds_its_slice() -> None:
+    def held(mesh: hf.Mesh) -> int:
+        pool = hf.ResourcePool([mesh.world_size], use_gpu=False)
+        deployment = hf.Deployment(actor=hf.place(Weighed, tiny.ACTOR, pool=pool, mesh=mesh))
+        with weighed.compile(deployment, SIZES).launch("local") as running:
+            _, counts = running.step(tiny.demonstrations(ROWS))
+            return max(map(int, counts))
+
+    assert 0.5 < held(TWO) / held(ONE) < 0.52  # all but norms
+
+
+@pytest.mark.parametrize(("train", "roll"), [(TWO, ONE), (hf.Mesh(dp=2), TWO)], ids=["from slices", "to slices"])
+def test_a_sampler_on_another_mesh_is_brought_the_whole(train: hf.Mesh, roll: hf.Mesh) -> None:
+    first, second = (hf.ResourcePool([mesh.world_size], use_gpu=False) for mesh in (train, roll))
+    config = w.SamplerConfig(replace(tiny.MODEL, seed=9), tiny.GENERATION, batching=tiny.FIXED)
+    deployment = hf.Deployment(
+        actor=hf.place(w.Actor, tiny.ACTOR, pool=first, mesh=train),
+        sampler=hf.place(w.Sampler, config, pool=second, mesh=roll),
+        reward=hf.place(w.Verifier, tiny.VERIFIER, pool=first),
+    )
+    with apart.compile(deployment, SIZES).launch("local") as running:
+        steps = [running.step(tiny.prompts(ROWS)) for _ in range(2)]
+    for _, likeliest, own, _ in steps:
+        assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
+    assert not torch.equal(steps[0][2].ids.tensor, steps[1][2].ids.tensor)
+
+
+class Told(w.Actor):
+    """An actor every rank of which tells what it drew last."""
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def draw(self, prompts: Prompts) -> Rollout:
+        rollout = self.generate(prompts)
+        self.drawn: list[list[int]] = rollout.ids.tensor.tolist()
+        return rollout
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def told(self) -> list[list[int]]:
+        return self.drawn
+
+
+@hf.dataflow
+def drawn(prompts: Prompts, actor: Told) -> tuple[Rollout, hf.PerRank[list[list[int]]]]:
+    return actor.draw(prompts), actor.told()
+
+
+def test_ranks_of_tp_draw_the_same_and_those_of_dp_others() -> None:
+    one = tiny.prompts(1)
+    prompts = Prompts(
+        ids=one.ids.tensor.repeat(ROWS, 1), mask=one.mask.tensor.repeat(ROWS, 1), task=[{} for _ in range(ROWS)]
+    )
+    pool = hf.ResourcePool([4], use_gpu=False)
+    deployment = hf.Deployment(actor=hf.place(Told, tiny.ACTOR, pool=pool, mesh=FOUR))
+    with drawn.compile(deployment, SIZES).launch("local") as running:
+        _, tokens = running.step(prompts)
+    assert tokens[0] == tokens[1] != tokens[2] == tokens[3]
+
+
+@hf.dataflow
+def judged(prompts: Prompts, sequences: Sequences, scorer: w.RewardModel) -> Scores:
+    return scorer.score(prompts, sequences)
+
+
+def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    from hfdsl.rl.models.loading import load
+
+    config = load(tiny.MODEL).config
+    config.num_labels = 1
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
+    saved = w.RewardConfig(w.ModelConfig(path=str(tmp_path)))
+    found = []
+    for mesh in (ONE, TWO):
+        with judged.compile(placed(mesh, scorer=saved), SIZES).launch("local") as running:
+            found.append(running.step(tiny.prompts(ROWS), tiny.demonstrations(ROWS)).score.tensor)
+    assert found[0].abs().max() > 0
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "text"),
+    [
+        ({"num_attention_heads": 2}, 4, "num_attention_heads=2 of its config is not divisible by 4"),
+        ({}, 4, "num_key_value_heads=2 of its config is not divisible by 4; tp can be 1, 2"),
+        ({"intermediate_size": 65}, 2, "intermediate_size=65 of its config is not divisible by 2"),
+        ({"model_type": "gpt2"}, 2, "transformers has no tensor-parallel plan for GPT2LMHeadModel"),
+        (
+            {"model_type": "mixtral"},
+            2,
+            "its plan has model.layers.0.mlp.experts cut by 'moe_tp_experts', which the ready",
+        ),
+        (
+            {"model_type": "cohere", "use_qk_norm": True},
+            2,
+            "its plan does not say how to cut model.layers.0.self_attn.q_n",
+        ),
+        (
+            {"model_type": "phi", "resid_pdrop": 0.1},
+            2,
+            "resid_pdrop=0.1 of its config drops other values on every rank; set it to 0",
+        ),
+    ],
+    ids=["heads", "key-value heads", "features", "no plan", "experts", "plan with a gap", "dropout"],
+)
+def test_what_cannot_be_sliced_is_told(config: dict[str, Any], tp: int, text: str) -> None:
+    given = w.ModelConfig(config={**tiny.LLAMA, **config})
+    deployment = placed(hf.Mesh(tp=tp), reference=w.ReferenceConfig(given))
+    with pytest.raises(RoleError) as error:
+        reread.compile(deployment, SIZES).launch("local")
+    name = config.get("model_type", "llama")
+    start = f"the model '{name}' cannot be cut over the mesh axis tp={tp}: "
+    assert str(error.value).startswith(f"HF812: 'reference.__init__ (Reference)' on rank 0: {start}")
+    assert text in str(error.value)
+
+
+@hf.dataflow
+def reread(sequences: Sequences, reference: w.Reference) -> ReferenceLogProbs:
+    return reference.log_probs(sequences)
+
+
+def test_slices_on_gpus_need_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfdsl.rl.models.loading.device", lambda: torch.device("cuda"))
+    with pytest.raises(RoleError, match=r"HF812: .*the mesh axis tp=2 needs a process for every rank on a GPU"):
+        reread.compile(placed(TWO, reference=tiny.REFERENCE), SIZES).launch("local")
+
+
+def test_continuous_batching_needs_the_whole() -> None:
+    config = replace(tiny.ACTOR, generation=replace(tiny.GENERATION, engine="continuous"))
+    deployment = placed(TWO, actor=config)
+    with sampled.compile(deployment, SIZES).launch("local") as running, pytest.raises(RoleError) as error:
+        running.step(tiny.prompts(ROWS))
+    assert error.value.code == "HF812"
+    assert "needs the whole model on every rank, and the mesh axis tp=2 gives a part to each" in str(error.value)
+
+
+@hf.dataflow
+def sampled(prompts: Prompts, actor: w.Actor) -> Rollout:
+    return actor.generate(prompts)
