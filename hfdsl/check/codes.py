@@ -108,6 +108,7 @@ CODES: dict[str, Code] = {
     "HF522": Code("a worker group that was shut down"),
     "HF523": Code("a cluster description that cannot be read"),
     "HF524": Code("a transport that does not reach its readers"),
+    "HF525": Code("a role that cannot be offloaded"),
     # HF6xx the graph
     "HF602": Code("a result that nobody reads", "warning"),
     "HF603": Code("a dataflow that returns something else than values of the graph, or than it is annotated to"),

@@ -43,6 +43,7 @@ class Subject:
     cluster: Cluster | None = None
     body: Callable[..., Any] | None = None  # the dataflow itself
     several: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)  # dims with more sizes than one
+    offload: bool = True  # whether idle roles may lie on the host
     trials: Callable[[Finding], Trials | None] | None = field(default=None, compare=False)  # None: none are asked for
     _configs: dict[str, Mapping[str, Any] | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     _made: dict[tuple[type, str, RecordType], Node] = field(init=False, repr=False, compare=False, default_factory=dict)

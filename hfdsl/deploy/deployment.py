@@ -12,6 +12,7 @@ from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.protocols.mesh import Mesh, check_mesh
+from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
 
 W = TypeVar("W", bound=Worker, covariant=True)
@@ -33,6 +34,7 @@ class Placement(Generic[W]):
     colocate: bool
     gpu_memory: GpuMemory | None = None
     transport: Way | None = None
+    offload: bool | None = None
     span: Span = field(default=NOWHERE, compare=False)
 
 
@@ -59,21 +61,26 @@ def place(
     pool: ResourcePool,
     mesh: Mesh | None = None,
     colocate: bool = True,
-    gpu_memory: str | None = None,
+    gpu_memory: str | Mapping[str, str] | None = None,
     transport: Way | None = None,
+    offload: bool | None = None,
     **kwargs: Any,
 ) -> Placement[W]:
     """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
 
     Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a
-    role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, says
-    what a rank keeps of its GPU's memory, so that ``check`` can add up what roles on the same GPUs keep. ``transport``
-    says how what the role makes leaves its process; left out, by CUDA IPC between GPUs of a node and within one, and by
-    the object store else.
+    role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, or
+    ``{"weights": "14GiB", "optimizer": "42GiB"}``, says what a rank keeps of its GPU's memory, so that ``check`` can
+    add up what roles on the same GPUs keep. ``transport`` says how what the role makes leaves its process; left out, by
+    CUDA IPC between GPUs of a node and within one, and by the object store else.
+
+    ``offload=True`` has the role keep its parameters, gradients and optimizer states in the host's memory while it is
+    idle and others use its GPUs; left out, that is done where the GPUs would not hold all roles else.
 
     Raises:
         ResourceError: HF507 where ``pool`` is missing or no pool, or ``role`` is not a role class, HF501 where ``mesh``
-            is none, HF504 where ``gpu_memory`` is no amount, HF524 where ``transport`` is none.
+            is none, HF504 where ``gpu_memory`` is no amount, HF524 where ``transport`` is none, HF525 where the role
+            cannot be offloaded.
 
     >>> import hfdsl as hf
     >>> class Actor(hf.Worker): ...
@@ -89,8 +96,12 @@ def place(
     if transport is not None and transport not in (ways := get_args(Way)):
         known = ", ".join(map(repr, ways))
         raise ResourceError("HF524", f"place({role.__name__}): transport= takes one of {known}, got {transport!r}")
+    if offload:
+        reason = not_offloadable(role) if pool.use_gpu else f"pool '{pool.name}' has no GPUs"
+        if reason is not None:
+            raise ResourceError("HF525", f"place({role.__name__}): offload=True, and {reason}")
     mesh = mesh or Mesh(dp=pool.world_size)
-    return Placement(role, args, kwargs, pool, mesh, colocate, memory, transport, caller_span())
+    return Placement(role, args, kwargs, pool, mesh, colocate, memory, transport, offload, caller_span())
 
 
 class Deployment:

@@ -3,32 +3,74 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hfdsl.errors import ResourceError
+from hfdsl.protocols.offloading import PARTS
+
+
+def total(amounts: Iterable[Fraction]) -> Fraction:
+    """The sum of amounts."""
+    return sum(amounts, Fraction(0))
+
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(GiB|MiB|%)")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """What one rank keeps of its GPU's memory: ``gib``, or a ``fraction`` of what the GPU has."""
+    """What one rank keeps of its GPU's memory: ``gib``, or a ``fraction`` of what the GPU has.
+
+    ``parts`` are the amounts of a role's parts, where they are told one by one.
+    """
 
     text: str
     gib: Fraction = Fraction(0)
     fraction: Fraction = Fraction(0)
+    parts: Mapping[str, GpuMemory] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def read(cls, text: object, owner: str) -> GpuMemory:
-        """An amount with its unit.
+    def read(cls, given: object, owner: str) -> GpuMemory:
+        """An amount with its unit, or an amount for each part.
 
         Raises:
             ResourceError: HF504 for anything else, naming ``owner``.
 
         >>> GpuMemory.read("60%", "place(Actor)").fraction
         Fraction(3, 5)
+        >>> str(GpuMemory.read({"weights": "14GiB", "optimizer": "42GiB"}, "place(Actor)"))
+        '14GiB weights + 42GiB optimizer'
         """
+        if not isinstance(given, Mapping):
+            return cls._amount(given, owner)
+        for name in given:
+            if name not in PARTS:
+                known = " and ".join(map(repr, PARTS))
+                raise ResourceError("HF504", f"{owner}: gpu_memory= has an amount for {name!r}; the parts are {known}")
+        parts = {name: cls._amount(amount, owner) for name, amount in given.items()}
+        if not parts:
+            raise ResourceError("HF504", f"{owner}: gpu_memory={{}} has no amount")
+        return cls._sum(parts)
+
+    def without(self, away: Collection[str], all_away: bool) -> GpuMemory | None:
+        """What is left while some parts, or all of them, are on the host.
+
+        Where nobody has told the parts one by one, all is counted until all are away.
+        """
+        left = {name: amount for name, amount in self.parts.items() if name not in away}
+        if all_away or (self.parts and not left):
+            return None
+        return self if len(left) == len(self.parts) else GpuMemory._sum(left)
+
+    @classmethod
+    def _sum(cls, parts: Mapping[str, GpuMemory]) -> GpuMemory:
+        text = " + ".join(f"{amount} {name}" for name, amount in parts.items())
+        return cls(text, total(p.gib for p in parts.values()), total(p.fraction for p in parts.values()), parts)
+
+    @classmethod
+    def _amount(cls, text: object, owner: str) -> GpuMemory:
         found = _AMOUNT.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None:
             example = f'"{text}GiB"' if isinstance(text, int) and not isinstance(text, bool) else '"40GiB"'

@@ -11,6 +11,7 @@ from typing import Any
 from hfdsl.check.alike import argument_rows
 from hfdsl.check.constraints import row_ratio
 from hfdsl.check.findings import CheckError, Report
+from hfdsl.check.offloads import fullest, offloads
 from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import examine, judge
 from hfdsl.check.several import refused
@@ -48,19 +49,22 @@ def compile_dataflow(
         DefinitionError: where a declaration that the program names has no meaning.
     """
     start = perf_counter()
-    subject = examine(body, deployment, dims, cluster)
+    on = optimize or Optimize()
+    subject = replace(examine(body, deployment, dims, cluster), offload=on.offload)
     report = Report(subject.graph.name, (refused(subject),)) if subject.several else judge(subject, start)
     if not report.ok:
         raise CheckError(report)
     groups = process_groups(deployment)
     layouts: dict[int, Layout] = {n.id: Layout(DRIVER, (0,)) for n in subject.graph.inputs}
-    on = optimize or Optimize()
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
     steps = _balanced(steps, subject) if on.balance else steps
     steps = _stages(steps, subject, groups)
     known = {node.id: provided(subject, node) for node in subject.graph.calls}
     graph, inference, sizes = subject.graph, subject.inference, dict(subject.dims)
-    plan = Plan(graph, inference, deployment, sizes, groups, tuple(steps), (), layouts, report, known, on)
+    moved, kept = offloads(subject), tuple(keeps for keeps, _ in fullest(subject))
+    plan = Plan(
+        graph, inference, deployment, sizes, groups, tuple(steps), (), layouts, report, known, on, moved, kept
+    )  # fmt: skip  # the order of the declaration
     return replace(plan, edges=edges(plan), report=report_with_driver(plan))
 
 

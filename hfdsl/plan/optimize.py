@@ -34,9 +34,11 @@ class Optimize:
     """A column is dropped after its last reader; off, at the end of the step."""
     balance: bool = True
     """Rows of methods that are registered with ``balance=`` are dealt out by their weights; off, in their order."""
+    offload: bool = True
+    """Roles lie on the host while they are idle, where the deployment says so or GPUs are too small; off, never."""
     relay: bool | None = None
     """Ranks are called by a process of their node; off, by the driver. None is on where that takes less time."""
 
 
-NOTHING = Optimize(*[False] * 10)
+NOTHING = Optimize(*[False] * 11)
 """Every switch off: the plan that all others are held against."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hfdsl.check.findings import Report
+from hfdsl.check.offloads import Idle, Keeps
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Node, Operand, Ref
@@ -115,6 +116,8 @@ class Plan:
         default_factory=dict
     )  # of optional columns, by node, where known
     optimize: Optimize = field(default_factory=Optimize)
+    offloads: tuple[Idle, ...] = ()  # what lies on the host when
+    kept: tuple[Keeps, ...] = ()  # for every lot of GPUs the call in which roles keep most of them
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.memory import FEW, Held, held, peaks
+from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.phases import Phase, phases
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.types.columns import ObjSpec
@@ -89,6 +90,7 @@ def _sums(plan: Plan) -> Iterator[str]:
         moved = sum(e.moved or 0 for e in known if not isinstance(plan.node(e.source).op, Input))
         stay = amount(sum((e.bytes or 0) - (e.moved or 0) for e in known))
         yield f"bytes    {amount(given)} from the caller, {amount(moved)} between processes, {stay} read in place"
+    yield from (f"{'offload' if not i else '':8} {line}" for i, line in enumerate(offload_lines(plan)))
     if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= FEW:
         order = tuple(phases(plan, plan.dims))
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")

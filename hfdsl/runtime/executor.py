@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.guards import check_result, inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import VALUE, RecordType
-from hfdsl.graph.spans import traceback_span
 from hfdsl.plan.parcels import Cut
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, pack
@@ -24,13 +22,12 @@ from hfdsl.protocols.collectives import Collectives, alone
 from hfdsl.protocols.conditions import provisions_of
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
+from hfdsl.runtime.failing import role_error
+from hfdsl.runtime.parking import Parking
 from hfdsl.runtime.store import Content, Kept, Store, bytes_of, cut_parcel
 from hfdsl.types.batches import Batch, schema, upcast
 from hfdsl.types.columns import MetricSpec
 from hfdsl.types.ragged import Jagged
-
-READY_ROLES = ("HF811", "HF812")
-"""What the bodies of ready roles raise: their messages say all, and hfdsl's own traceback adds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +117,20 @@ class Executor:
         self._deployment = plan.deployment
         self._plans: dict[str, Plan] = {}
         self._steps: dict[tuple[str, int], Step] = {}
+        self._parking = Parking(context.rank)
         self.add(plan)
         self.store = Store()
         self._lessons: dict[tuple[str, int, int], tuple[Lesson, Reader]] = {}
         self._current: tuple[str, int] | None = None
-        self._workers = {name: self._build(name, context, collectives) for name in roles}
+        self._workers: dict[str, Any] = {}
+        for name in roles:
+            self._workers[name] = self._build(name, context, collectives)
+            self._parking.built(name, self._workers[name])  # before the next one takes its memory
 
     def add(self, plan: Plan) -> None:
         """Learn another plan of the same deployment: its steps run on the same workers."""
         self._plans[plan.name] = plan
+        self._parking.add(plan)
         self._steps |= {(plan.name, step.node): step for step in plan.steps}
 
     def _build(self, name: str, context: RankContext, collectives: Collectives | None) -> Any:
@@ -140,7 +142,7 @@ class Executor:
             with seeded(replace(start, node=-1 - sorted(self._deployment).index(name))):
                 return placement.role(*placement.args, **placement.kwargs)
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            raise _role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
+            raise role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
         finally:
             current_rank.reset(token)
 
@@ -171,11 +173,12 @@ class Executor:
     def _asked(self, role: str, method: str, ask: Callable[..., Any], folder: str, *rest: Any) -> Any:
         worker = self._workers[role]
         try:
-            return ask(folder, role, worker, *rest)
+            with self._parking.all_of(role):
+                return ask(folder, role, worker, *rest)
         except HfError:
             raise
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            raise _role_error(f"{role}.{method} ({type(worker).__name__})", self._rank, None, error) from None
+            raise role_error(f"{role}.{method} ({type(worker).__name__})", self._rank, None, error) from None
 
     def hold(self, node: int, maker: str, value: Any) -> None:
         """Keep what is no step's result here."""
@@ -185,6 +188,7 @@ class Executor:
         """A step of a plan begins, if it has not begun."""
         if (plan, number) != self._current:
             self.store.clear()
+            self._parking.begin(plan, number)
             self._lessons = {key: learnt for key, learnt in self._lessons.items() if key[1] >= 0}
             self._current = (plan, number)
 
@@ -221,6 +225,7 @@ class Executor:
         for node in task.steps:
             step, began = self._steps[order.plan, node], time.time()
             index = step.ranks.index(self._rank)
+            self._parking.before(step, order.number)
             arguments = dict(direct) if direct is not None else _arguments(step, index, reader)
             try:
                 columns = self._body(order, step, index, arguments, lesson.table)
@@ -232,6 +237,7 @@ class Executor:
                 self.store.keep(node, step.layout.holders.index(self._rank), made[node])
             for dead in task.drops.get(node, ()):
                 self.store.drop(dead)
+            self._parking.after(order.plan, node, order.number)
             absent = tuple(name for name, value in columns.items() if value is None)
             done.append(Done(step.label, self._rank, began, time.time(), absent))
         self.store.check_loans()
@@ -262,7 +268,7 @@ class Executor:
             except RoleError:
                 raise
             except Exception as error:  # noqa: BLE001  # the same for its methods
-                raise _role_error(step.label, self._rank, order.number, error) from None
+                raise role_error(step.label, self._rank, order.number, error) from None
             finally:
                 alone.reset(token)
         if step.custom is not None or self._rank in step.layout.holders or step.layout.group != step.group:
@@ -357,14 +363,3 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
 
 def _as_it_is(made: Mapping[int, Kept]) -> Content:
     return {Cut(node, 0, name, None): value for node, kept in made.items() for name, value in kept.columns.items()}
-
-
-def _role_error(what: str, rank: int, number: int | None, error: Exception) -> HfError:
-    step = f" in step {number}" if number is not None else ""
-    if isinstance(error, HfError) and error.code == "HF807":  # a wait without end is told as such on every backend
-        return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")
-    if isinstance(error, HfError) and error.code in READY_ROLES:
-        return RoleError(error.code, f"'{what}' on rank {rank}{step}: {error.message}")
-    own = error.__traceback__ and error.__traceback__.tb_next  # the first frame is this file's
-    trace = "".join(traceback.format_exception(type(error), error, own)).rstrip()
-    return RoleError("HF806", f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}")

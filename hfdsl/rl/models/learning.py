@@ -14,8 +14,10 @@ from torch.nn.utils import get_total_norm
 
 from hfdsl.errors import HfError
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.protocols.offloading import Part
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.micro_batches import MicroBatch
+from hfdsl.rl.models.offloading import model_to_device, model_to_host, optimizer_to_device, optimizer_to_host
 from hfdsl.rl.models.sharding import is_sharded, local, part_like, shard
 from hfdsl.rl.models.tensor_parallel import partial_gradients, sliced_parameters
 from hfdsl.rl.workers.config import DType, OptimizerConfig, TrainingConfig
@@ -109,6 +111,20 @@ class Learner:
         summed = peers.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]))
         for parameter, part in zip(self.parameters, summed.split([g.numel() for g in gradients]), strict=True):
             parameter.grad = part.view_as(parameter)
+
+    def offload(self, part: Part) -> None:
+        """The weights, or what an update uses besides, go to the host."""
+        if part == "weights":
+            model_to_host(self.module)
+        else:
+            optimizer_to_host(self.optimizer)
+
+    def onload(self, part: Part) -> None:
+        """They come back."""
+        if part == "weights":
+            model_to_device(self.module)
+        else:
+            optimizer_to_device(self.optimizer)
 
     def state(self) -> dict[str, Any]:
         """What this rank needs to go on as if it had never stopped: its weights, its optimiser's states, its steps."""

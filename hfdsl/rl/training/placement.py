@@ -11,6 +11,7 @@ import hfdsl as hf
 from hfdsl.deploy.deployment import Placement, Way
 from hfdsl.errors import ConfigError
 from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import closest
 
@@ -42,8 +43,9 @@ class Place:
     pool: str
     mesh: dict[str, int] | None = None
     colocate: bool = True
-    gpu_memory: str | None = None
+    gpu_memory: str | dict[str, str] | None = None
     transport: Way | None = None
+    offload: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +79,16 @@ class Places:
             place = self.roles.get(name, self.default)
             if place is None:
                 raise ConfigError("HF901", f"{self._where}role '{name}' has no place, and there is no default")
+            pool = self._pool(place.pool, made, ())
             placement = hf.place(
                 role,
                 *args,
-                pool=self._pool(place.pool, made, ()),
+                pool=pool,
                 mesh=None if place.mesh is None else self._mesh(name, place.mesh),
                 colocate=place.colocate,
                 gpu_memory=place.gpu_memory,
                 transport=place.transport,
+                offload=self._offload(name, role, pool, place.offload),
                 **kwargs,
             )
             placements[name] = replace(placement, span=self._span(name))
@@ -109,6 +113,10 @@ class Places:
             else:
                 made[name] = hf.ResourcePool(pool.processes, use_gpu=pool.gpu, name=name)
         return made[name]
+
+    def _offload(self, name: str, role: type[Worker], pool: hf.ResourcePool, asked: bool | None) -> bool | None:
+        """The default is for roles that can be offloaded; one that has a place of its own has to."""
+        return None if name not in self.roles and (not_offloadable(role) or not pool.use_gpu) else asked
 
     def _mesh(self, role: str, axes: Mapping[str, Any]) -> hf.Mesh:
         try:

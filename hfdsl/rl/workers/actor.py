@@ -6,6 +6,7 @@ from typing import Any
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import (
     ActorMetrics,
     Experience,
@@ -94,3 +95,11 @@ class Actor(hf.Worker):
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.learner.load_state(state)
+
+    def offload(self, part: Part) -> None:
+        """A part of the role goes to the host while it is idle."""
+        self.learner.offload(part)
+
+    def onload(self, part: Part) -> None:
+        """It comes back."""
+        self.learner.onload(part)

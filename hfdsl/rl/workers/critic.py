@@ -6,6 +6,7 @@ from typing import Any
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import CriticMetrics, Sequences, ValueExperience, Values
 from hfdsl.rl.losses import ClippedValue
 from hfdsl.rl.workers.config import CriticConfig
@@ -45,3 +46,11 @@ class Critic(hf.Worker):
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.learner.load_state(state)
+
+    def offload(self, part: Part) -> None:
+        """A part of the role goes to the host while it is idle."""
+        self.learner.offload(part)
+
+    def onload(self, part: Part) -> None:
+        """It comes back."""
+        self.learner.onload(part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import ReferenceLogProbs, Sequences
 from hfdsl.rl.workers.config import ReferenceConfig
 
@@ -24,3 +25,15 @@ class Reference(hf.Worker):
 
         found = log_probs(self.policy, sequences, self.config.batching, self.config.autocast)
         return ReferenceLogProbs(ref_log_probs=found)
+
+    def offload(self, part: Part) -> None:
+        """The weights go to the host while the role is idle."""
+        from hfdsl.rl.models.offloading import model_to_host
+
+        model_to_host(self.policy)
+
+    def onload(self, part: Part) -> None:
+        """They come back."""
+        from hfdsl.rl.models.offloading import model_to_device
+
+        model_to_device(self.policy)

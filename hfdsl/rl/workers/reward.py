@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Costs, Prompts, Scores, Sequences
 from hfdsl.rl.workers.config import RewardConfig
 
@@ -42,3 +43,15 @@ class RewardModel(Reward):
         from hfdsl.rl.models.reading import scores
 
         return Costs(cost=scores(self.model, sequences, self.config.batching, self.config.autocast))
+
+    def offload(self, part: Part) -> None:
+        """The weights go to the host while the role is idle."""
+        from hfdsl.rl.models.offloading import model_to_host
+
+        model_to_host(self.model)
+
+    def onload(self, part: Part) -> None:
+        """They come back."""
+        from hfdsl.rl.models.offloading import model_to_device
+
+        model_to_device(self.model)

@@ -6,6 +6,7 @@ from typing import Any
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers.config import SamplerConfig
 
@@ -42,3 +43,15 @@ class Sampler(hf.Worker):
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.policy.load_state_dict(state)
+
+    def offload(self, part: Part) -> None:
+        """The weights go to the host while the role is idle."""
+        from hfdsl.rl.models.offloading import model_to_host
+
+        model_to_host(self.policy)
+
+    def onload(self, part: Part) -> None:
+        """They come back."""
+        from hfdsl.rl.models.offloading import model_to_device
+
+        model_to_device(self.policy)

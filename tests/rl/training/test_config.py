@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 import hfdsl as hf
-from hfdsl.errors import ConfigError
+from hfdsl.errors import ConfigError, ResourceError
 from hfdsl.rl.training.config import from_table, load
+from hfdsl.rl.training.placement import Place, Places, Pool
 from hfdsl.rl.training.tables import as_table, written
+from hfdsl.rl.workers import Reference, Verifier
 from tests.rl.training.toy import Adam, Follows, Keen, Policy, ToyConfig, table
 
 SEVERAL = {
@@ -124,6 +126,20 @@ def test_pools_are_made_as_described(tmp_path: Path) -> None:
     assert policy.mesh == hf.Mesh(dp=1, tp=2)
     assert reward.pool.part_of is not None
     assert (reward.pool.part_of[0].name, reward.pool.part_of[1], reward.pool.world_size) == ("four", 2, 2)
+
+
+def test_offload_as_a_default_is_for_roles_that_can(tmp_path: Path) -> None:
+    pools = {"gpus": Pool((1,)), "cpus": Pool((1,), gpu=False)}
+    roles: Any = {"reference": (Reference, (), {}), "verifier": (Verifier, (), {}), "apart": (Reference, (), {})}
+    places = Places(pools, {"apart": Place("cpus")}, Place("gpus", offload=True)).deployment(roles)
+    assert [places[name].offload for name in roles] == [True, None, None]
+    on_cpus = Places(pools, {}, Place("cpus", offload=True)).deployment(roles)
+    assert [on_cpus[name].offload for name in roles] == [None] * 3
+    sizes = {"pools": {"all": {"processes": [1]}}, "default": {"pool": "all", "gpu_memory": {"weights": "30%"}}}
+    assert str(from_table(table(tmp_path, deployment=sizes)).deployment()["policy"].gpu_memory) == "30% weights"
+    by_name = {**sizes, "roles": {"policy": {"pool": "all", "offload": True}}}
+    with pytest.raises(ResourceError, match=r"HF525: place\(Policy\): offload=True, and it has no method 'offload"):
+        from_table(table(tmp_path, deployment=by_name)).deployment()
 
 
 def test_a_finding_points_at_the_file_of_the_deployment(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_grpo_is_the_same_wherever_it_runs_and_however_often_it_is_stopped(
     straight = ran(tmp_path / "colocated", model)
     assert [one["step"] for one in straight] == [0, 1, 2]
     assert straight[1]["actor/grad_norm"] + straight[2]["actor/grad_norm"] > 0
-    for place in ("split", "merged"):
+    for place in ("split", "merged", "offloaded"):
         there = f"deployment=examples/deployments/{place}.toml"
         assert ran(tmp_path / place, model, there) == straight
     ran(tmp_path / "stopped", model, "steps=1")

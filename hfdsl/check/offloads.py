@@ -1,0 +1,269 @@
+"""Offloads: which parts of which roles lie on the host while they are idle, and what GPUs hold then.
+
+A dataflow is one step of a loop, so that idleness goes around its end: what is used last in one step and first in the
+next one is never idle.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
+
+from hfdsl.check.capacity import slots_in_use
+from hfdsl.check.subject import Subject
+from hfdsl.deploy.cluster import Cluster
+from hfdsl.deploy.deployment import Placement, ProcessGroup, process_groups
+from hfdsl.deploy.memory import GpuMemory, total
+from hfdsl.deploy.pools import ResourcePool
+from hfdsl.graph.program import RoleCall
+from hfdsl.protocols.dispatch import Execute
+from hfdsl.protocols.offloading import Part, not_offloadable, parts_of, parts_used
+
+FEW = 64
+"""Of so many moves it takes no time to tell which of them could be left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A part of a role lies on the host from the end of one call of the role to the begin of another.
+
+    Both are nodes; None for a role that is never called, whose part lies there always. ``around`` says whether a step
+    ends in between.
+    """
+
+    role: str
+    part: Part
+    after: int | None
+    before: int | None
+    around: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Keeps:
+    """What roles keep of each GPU of ``slots`` within a call.
+
+    ``place`` is that of the call in the step, -1 where all calls are alike.
+    """
+
+    root: ResourcePool
+    slots: tuple[int, int]
+    amounts: Mapping[str, GpuMemory]
+    node: int | None
+    place: int
+
+    @property
+    def part(self) -> Fraction:
+        """The part of a GPU's memory that was told as such."""
+        return total(amount.fraction for amount in self.amounts.values())
+
+    @property
+    def gib(self) -> Fraction:
+        """The GiB that were told as such."""
+        return total(amount.gib for amount in self.amounts.values())
+
+    def more_than(self, size: Fraction | None) -> bool:
+        """Whether that is too much for a GPU of so many GiB; None is one of any size."""
+        if self.part > 1 or (self.part == 1 and self.gib > 0):
+            return True
+        return size is not None and self.part * size + self.gib > size
+
+    def of(self, size: Fraction | None) -> Fraction:
+        """How much it is, to be compared: where the size is not known, of a GPU of 100 GiB."""
+        return self.part * (size or 100) + self.gib
+
+
+def offloads(subject: Subject) -> tuple[Idle, ...]:
+    """What lies on the host when: all idleness of roles with ``offload=True``, and what GPUs have no room for.
+
+    Between two calls of one method, which are turns of a loop, a part stays where there is room.
+    """
+    return tuple(gap.idle for gap in _scheduled(subject)[1])
+
+
+def fullest(subject: Subject) -> list[tuple[Keeps, Fraction | None]]:
+    """For every lot of GPUs the call in which roles keep most of them, with the size of these GPUs, where known."""
+    step, taken = _scheduled(subject)
+    found: dict[tuple[str, tuple[int, int]], tuple[Keeps, Fraction | None]] = {}
+    for one in step.keeps(taken):
+        where, size = (one.root.name, one.slots), gpu_size(subject.cluster, one)
+        if where not in found or one.of(size) > found[where][0].of(size):
+            found[where] = one, size
+    return list(found.values())
+
+
+def gpu_size(cluster: Cluster | None, keeps: Keeps) -> Fraction | None:
+    """The memory of the largest GPU that these slots may get; None where it is unknown."""
+    ends, (low, high) = list(accumulate(keeps.root.processes)), keeps.slots
+    largest = max(keeps.root.processes[bisect_right(ends, low) : bisect_left(ends, high) + 1])
+    kinds = cluster.kinds if cluster else ()
+    sizes = [Fraction(kind.gpu_memory_gib) for kind in kinds if kind.gpu_memory_gib and kind.gpus >= largest]
+    return max(sizes, default=None)
+
+
+def _scheduled(subject: Subject) -> tuple[_Step, list[_Gap]]:
+    if "offloads" not in subject.memo:
+        step = _Step(subject)
+        subject.memo["offloads"] = step, _schedule(step)
+    found: tuple[_Step, list[_Gap]] = subject.memo["offloads"]
+    return found
+
+
+def _schedule(step: _Step) -> list[_Gap]:
+    asked = {gap for gap in step.gaps if step.places[gap.idle.role].offload and not gap.loop}
+    needed: list[_Gap] = []
+    while step.gaps:
+        more: list[_Gap] = []
+        for one in step.too_full([*asked, *needed]):
+            if not any(one.place in gap.calls and gap.idle.role in one.amounts for gap in more):
+                more += step.relief(one, [*asked, *needed])
+        if not more:
+            break
+        needed += more
+    if len(needed) <= FEW and not any(step.too_full([*asked, *needed])):
+        for gap in sorted(needed, key=lambda gap: (not gap.loop, len(gap.calls))):  # the dearest first
+            rest = [one for one in needed if one is not gap]
+            needed = needed if any(step.too_full([*asked, *rest])) else rest
+    return [gap for gap in step.gaps if gap in asked or gap in needed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    node: int
+    role: str
+    parts: tuple[Part, ...]
+    by_all: bool  # of the role's ranks: a rank that is not called does not move anything either
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """An ``Idle`` that may be, with the calls in between, by their places in the step."""
+
+    idle: Idle
+    calls: frozenset[int]
+    loop: bool
+
+
+class _Step:
+    """The calls of a step, and the GPUs that they share."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.places = subject.deployment.placements if subject.deployment else {}
+        self.calls = tuple(_calls(subject, self.places))
+
+    @cached_property
+    def runs(self) -> Mapping[str, tuple[ResourcePool, list[tuple[int, int, str]]]]:
+        """The slots of each pool with GPUs, as (first, end, role)."""
+        found: dict[str, tuple[ResourcePool, list[tuple[int, int, str]]]] = {}
+        for root, first, end, name in slots_in_use(self.subject.deployment) if self.subject.deployment else ():
+            if root.use_gpu:
+                found.setdefault(root.name, (root, []))[1].append((first, end, name))
+        return found
+
+    @cached_property
+    def near(self) -> Mapping[str, frozenset[int]]:
+        """For each role the calls that run on its GPUs, by their places."""
+        sharing: dict[str, set[str]] = {}
+        for _, runs in self.runs.values():
+            for first, end, name in runs:
+                sharing.setdefault(name, set()).update(other for a, b, other in runs if a < end and first < b)
+        return {
+            name: frozenset(i for i, call in enumerate(self.calls) if call.role in others)
+            for name, others in sharing.items()
+        }
+
+    @cached_property
+    def gaps(self) -> tuple[_Gap, ...]:
+        """Every part's idleness that could be used."""
+        if not self.subject.offload:
+            return ()
+        able = [
+            name
+            for name, place in self.places.items()
+            if name in self.near and place.offload is not False and not_offloadable(place.role) is None
+        ]
+        groups = process_groups(self.subject.deployment) if able and self.subject.deployment else ()
+        return tuple(
+            gap for name in able for part in parts_of(self.places[name].role) for gap in self._gaps(name, part, groups)
+        )
+
+    def _gaps(self, role: str, part: Part, groups: Iterable[ProcessGroup]) -> Iterator[_Gap]:
+        near = self.near[role]
+        used = [i for i, call in enumerate(self.calls) if call.role == role and part in call.parts]
+        if not used:
+            [group] = [group for group in groups if role in group.roles]
+            if near and any(call.role in group.roles and call.by_all for call in self.calls):
+                yield _Gap(Idle(role, part, None, None, True), near, False)
+            return
+        for first, then in pairwise([*used, used[0]]) if len(used) > 1 else [(used[0], used[0])]:
+            around = then <= first
+            between = near - {first, then}
+            between = frozenset(i for i in between if (i > first or i < then if around else first < i < then))
+            if between and self.calls[first].by_all:
+                after, before = self.calls[first], self.calls[then]
+                loop = after.method == before.method and not around
+                yield _Gap(Idle(role, part, after.node, before.node, around), between, loop)
+
+    def keeps(self, taken: Iterable[_Gap]) -> Iterator[Keeps]:
+        """For each run of slots with the same roles what these keep in each call there."""
+        away: dict[int, dict[str, set[str]]] = {}
+        for gap in taken:
+            for i in gap.calls:
+                away.setdefault(i, {}).setdefault(gap.idle.role, set()).add(gap.idle.part)
+        for root, runs in self.runs.values():
+            edges = sorted({edge for first, end, _ in runs for edge in (first, end)})
+            for low, high in pairwise(edges):
+                names = tuple(name for first, end, name in runs if first <= low < end)
+                amounts = {name: memory for name in names if (memory := self.places[name].gpu_memory)}
+                if amounts:
+                    here = [i for i, call in enumerate(self.calls) if call.role in names] if self.gaps else []
+                    for i in here or (-1,):
+                        left = self._left(amounts, away.get(i, {}))
+                        yield Keeps(root, (low, high), left, self.calls[i].node if i >= 0 else None, i)
+
+    def _left(self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]) -> Mapping[str, GpuMemory]:
+        gone = {name: away.get(name, set()) for name in amounts}
+        all_gone = {name: parts >= set(parts_of(self.places[name].role)) for name, parts in gone.items()}
+        left = {name: memory.without(gone[name], all_gone[name]) for name, memory in amounts.items()}
+        return {name: memory for name, memory in left.items() if memory is not None}
+
+    def too_full(self, taken: Iterable[_Gap]) -> Iterator[Keeps]:
+        """The calls in which roles keep more of a GPU than it has."""
+        return (one for one in self.keeps(taken) if one.more_than(gpu_size(self.subject.cluster, one)))
+
+    def relief(self, keeps: Keeps, taken: Iterable[_Gap]) -> tuple[_Gap, ...]:
+        """What to move in addition, so that less is kept in a call: the longest idleness that is enough by itself."""
+        size, known = gpu_size(self.subject.cluster, keeps), set(taken)
+        options: list[tuple[tuple[Any, ...], tuple[_Gap, ...]]] = []
+        for role in keeps.amounts:
+            gaps = [gap for gap in self.gaps if gap.idle.role == role and keeps.place in gap.calls]
+            new, memory = tuple(gap for gap in gaps if gap not in known), self.places[role].gpu_memory
+            if not new or memory is None:
+                continue
+            rest = self._left({role: memory}, {role: {gap.idle.part for gap in gaps}})
+            after = replace(keeps, amounts={**keeps.amounts, **rest} if rest else _but(keeps.amounts, role))
+            if after.of(size) < keeps.of(size):
+                enough, length = not after.more_than(size), min(len(gap.calls) for gap in new)
+                rank = (enough, not any(gap.loop for gap in new), length if enough else 0, -after.of(size), length)
+                options.append((rank, new))
+        return max(options, key=lambda option: option[0], default=((), ()))[1]
+
+
+def _but(amounts: Mapping[str, GpuMemory], role: str) -> Mapping[str, GpuMemory]:
+    return {name: amount for name, amount in amounts.items() if name != role}
+
+
+def _calls(subject: Subject, places: Mapping[str, Placement[Any]]) -> Iterator[_Call]:
+    for node in subject.graph.calls:
+        if isinstance(node.op, RoleCall) and node.op.role in places:
+            registration = node.op.signature.registration
+            by_all = registration is None or registration.execute_mode is not Execute.RANK_ZERO
+            placed = getattr(places[node.op.role].role, node.op.signature.name, node.op.signature.body)
+            parts = max(parts_used(placed), parts_used(node.op.signature.body), key=len)
+            yield _Call(node.id, node.op.role, parts, by_all, node.op.signature.name)

@@ -1,0 +1,49 @@
+"""Offloading: a role gives its GPU's memory back while it is idle, and has it again before it is called.
+
+A role that can be offloaded has two plain methods, ``offload(part)`` and ``onload(part)``; the plan says when they are
+called. What trains has two parts, anything else one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
+
+from hfdsl.protocols.state import effects_of, methods_with
+
+Part: TypeAlias = Literal["weights", "optimizer"]
+"""What of a role is moved by itself: its weights, or what only a method with ``hf.writes`` uses."""
+
+PARTS: tuple[Part, ...] = get_args(Part)
+
+METHODS = ("offload", "onload")
+
+
+def parts_of(role: type) -> tuple[Part, ...]:
+    """The parts that a role has: two where a method writes a state.
+
+    >>> parts_of(object)
+    ('weights',)
+    """
+    return PARTS if methods_with(role, "writes") else PARTS[:1]
+
+
+def parts_used(method: Callable[..., Any]) -> tuple[Part, ...]:
+    """What a method uses: all where it writes a state, else the weights alone."""
+    return PARTS if any(effect.kind == "writes" for effect in effects_of(method)) else PARTS[:1]
+
+
+def not_offloadable(role: type) -> str | None:
+    """Why a role cannot be offloaded, or None where it can."""
+    for name in METHODS:
+        method = getattr(role, name, None)
+        if not callable(method):
+            return f"it has no method '{name}(self, part)'"
+        try:
+            inspect.signature(method).bind(None, "weights")
+        except TypeError:
+            return f"its method '{name}' does not take one argument, the part"
+        except ValueError:
+            continue  # nobody can tell what it takes
+    return None

@@ -1,0 +1,11 @@
+"""A role that lies on the host while it is idle, and does not say how."""
+
+import hfdsl as hf
+
+
+class Policy(hf.Worker):
+    def offload(self, part: str) -> None:
+        """Its memory is given back."""
+
+
+policy = hf.place(Policy, pool=hf.ResourcePool([8]), offload=True)  # <-
