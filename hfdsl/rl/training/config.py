@@ -244,7 +244,8 @@ def _named(find: Find, text: str, field_name: str) -> Any:
 
 def _with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
     """The table with the file of its deployment read; ``deployment=FILE`` goes over it before all other changes."""
-    files = [one.partition("=")[2].strip() for one in changes if one.partition("=")[0].strip() == "deployment"]
+    told = [one.partition("=") for one in changes]
+    files = [tables.parsed(text, str, "deployment") for name, _, text in told if name.strip() == "deployment"]
     place = files[-1] if files else table.get("deployment")
     rest = [one for one in changes if one.partition("=")[0].strip() != "deployment"]
     if isinstance(place, str):

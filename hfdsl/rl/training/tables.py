@@ -55,7 +55,7 @@ def changed(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -> Tab
         if not sign or not name:
             raise ConfigError("HF901", f"a change is FIELD=VALUE, such as seed=1, got '{change}'")
         parts = name.strip().split(".")
-        value = _parsed(text, _annotation(kind, result, parts), name)
+        value = parsed(text, _annotation(kind, result, parts), name)
         inner = result
         for part in parts[:-1]:
             inner = inner.setdefault(part, {})
@@ -90,7 +90,7 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
     return kind
 
 
-def _parsed(text: str, kind: Any, name: str) -> Any:
+def parsed(text: str, kind: Any, name: str) -> Any:
     """A value as TOML has it, or the text itself where the field takes one."""
     text = text.strip()
     try:

@@ -142,10 +142,11 @@ def test_offload_as_a_default_is_for_roles_that_can(tmp_path: Path) -> None:
         from_table(table(tmp_path, deployment=by_name)).deployment()
 
 
-def test_a_finding_points_at_the_file_of_the_deployment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_finding_points_at_the_file_of_the_deployment(tmp_path: Path, quote: str) -> None:
     file = tmp_path / "places.toml"
     file.write_text(written(table(tmp_path)["deployment"]) + "\n[roles.policy]\npool = 'all'\n")
-    loaded = from_table(table(tmp_path), [f"deployment={file}", "B=5"])
+    loaded = from_table(table(tmp_path), [f"deployment={quote}{file}{quote}", "B=5"])
     report = loaded.experiment().check()
     assert report.codes == ("HF310",)
     assert f"{file}:9" in str(report)
