@@ -6,7 +6,10 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from typing import Any, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+from weakref import finalize
 
 from hfdsl.errors import HfError
 from hfdsl.plan.parcels import Sites, planned_sites
@@ -19,12 +22,14 @@ from hfdsl.runtime.executor import Executor, Ran
 from hfdsl.runtime.store import Content, Kept
 
 T = TypeVar("T")
+_Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
 
 
 class Turns:
     """Runs ranks as threads of which one at a time is awake, in rank order; a rank passes its turn on while it waits.
 
-    If every rank that is left waits, none can go on: that is told instead of waited for.
+    If every rank that is left waits, none can go on: that is told instead of waited for. A rank keeps its thread from
+    run to run, since libraries remember by thread: a new one makes cuDNN plan every attention again, 30 ms each.
     """
 
     def __init__(self) -> None:
@@ -34,6 +39,8 @@ class Turns:
         self._over: set[int] = set()
         self._count = 0
         self._stuck: str | None = None
+        self._tasks: list[_Tasks] = []
+        finalize(self, _end, self._tasks)
 
     def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
         """Run all; the first error is raised after every rank has ended."""
@@ -53,15 +60,17 @@ class Turns:
                 with self._condition:
                     self._over.add(number)
                     self._pass_on()
+                    self._condition.notify_all()
 
-        threads = [
-            threading.Thread(target=copy_context().run, args=(rank, i, body), name=f"rank {i}", daemon=True)
-            for i, body in enumerate(bodies)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        while len(self._tasks) < len(bodies):
+            self._tasks.append(SimpleQueue())
+            threading.Thread(
+                target=_work, args=self._tasks[-1:], name=f"rank {len(self._tasks) - 1}", daemon=True
+            ).start()
+        for number, body in enumerate(bodies):
+            self._tasks[number].put(partial(copy_context().run, rank, number, body))
+        with self._condition:
+            self._condition.wait_for(lambda: len(self._over) == len(bodies))
         if errors:
             raise next(iter(errors.values()))  # those who wait for the one that failed fail after it
         return results
@@ -98,6 +107,17 @@ class Turns:
             ended = ", ".join(map(str, sorted(self._over))) or "none"
             self._stuck = f"every rank that is left waits too (ended: {ended})"
             self._condition.notify_all()
+
+
+def _work(tasks: _Tasks) -> None:
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # nothing of it is held while the next one is waited for
+
+
+def _end(threads: list[_Tasks]) -> None:
+    for tasks in threads:
+        tasks.put(None)
 
 
 class _Board:
