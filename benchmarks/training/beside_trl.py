@@ -1,0 +1,463 @@
+"""A step of GRPO beside TRL's GRPOTrainer: the same model, prompts, lengths, updates and reward, on the same machine.
+
+    python -m benchmarks.training.beside_trl --case short --sides hfdsl TRL
+
+Needs `pip install trl` in the same environment. Every side is a process of its own; all live at the same time and step
+in turn, so that they meet the same machine. A step is one batch of generated responses and the two updates on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz>"
+PARTS = ("generation", "log-probs", "update", "reward")
+UPDATES = 2
+KL, RATE, BETAS = 0.04, 1e-5, (0.9, 0.95)
+
+
+@dataclass(frozen=True)
+class Case:
+    """How much there is to do in a step."""
+
+    prompts: int
+    group: int
+    prompt: int
+    response: int
+    full: bool  # whether responses are of full length, or end where the model ends them
+    hidden: int = 1024
+    layers: int = 8
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.group
+
+
+CASES = {
+    "short": Case(64, 8, 16, 16, full=False),
+    "long": Case(64, 8, 16, 240, full=True),
+    "tiny": Case(4, 4, 16, 24, full=True, hidden=64, layers=2),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """A library, the dtype of the parameters, and options of its own; products are computed in bfloat16 by all."""
+
+    run: str
+    weights: str = "float32"
+    compiled: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+STATIC = {"cache_implementation": "static"}
+CONTINUOUS = {
+    "use_transformers_continuous_batching": True,  # it casts the parameters to bfloat16 for good
+    "transformers_continuous_batching_config": {"max_memory_percent": 0.1},
+}
+SIDES = {
+    "hfdsl": Side("hfdsl"),
+    "hfdsl, plain": Side("hfdsl", options={"engine": "plain"}),
+    "hfdsl, compiled": Side("hfdsl", compiled=True),
+    "TRL": Side("trl"),
+    "TRL, compiled": Side("trl", options={"torch_compile": True}),
+    "hfdsl, bf16": Side("hfdsl", "bfloat16"),
+    "TRL, bf16": Side("trl", "bfloat16"),
+    "TRL, bf16, static": Side("trl", "bfloat16", options=STATIC),
+    "TRL, bf16, continuous": Side("trl", "bfloat16", options=CONTINUOUS),
+}
+
+
+def reward(response: str, word: str) -> float:
+    """The share of a word's letters that stand where they would be if it were spelled backward."""
+    return sum(one == other for one, other in zip(response, reversed(word), strict=False)) / len(word)
+
+
+def of_row(response: str, row: dict[str, Any]) -> float:
+    """The reward as hfdsl's verifier calls it."""
+    return reward(response, row["word"])
+
+
+def of_batch(completions: list[str], word: list[str], **others: Any) -> list[float]:
+    """The reward as TRL calls it."""
+    return [reward(*pair) for pair in zip(completions, word, strict=True)]
+
+
+class Clock:
+    """Where time goes: in told rounds, the seconds of each part, with a wait for the GPU before and after."""
+
+    def __init__(self) -> None:
+        self.told, self.parts = False, dict.fromkeys(PARTS, 0.0)
+        self.steps: list[float] = []
+        self.started = 0.0
+
+    def now(self) -> float:
+        import torch
+
+        if self.told and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        start = self.now()
+        yield
+        self.parts[name] += self.now() - start
+
+    def wrapped(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **options: Any) -> Any:
+            with self.part(name):
+                return function(*args, **options)
+
+        return timed
+
+
+class Turns:
+    """Steps when it is this side's turn: ``after_step`` returns when the next step may begin."""
+
+    def __init__(self, talk: Connection, clock: Clock) -> None:
+        self.talk, self.clock, self.left, self.tokens = talk, clock, 0, list[float]()
+
+    def begin(self) -> None:
+        """Wait for a turn."""
+        self.talk.send("ready")
+        self.left, self.clock.told = self.talk.recv()
+        self.clock.parts, self.clock.steps, self.tokens = dict.fromkeys(PARTS, 0.0), [], []
+        self.clock.started = self.clock.now()
+
+    def after_step(self, tokens: float) -> None:
+        """Note a step with so many tokens a response."""
+        import torch
+
+        self.left -= 1
+        if not self.left and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        now = self.clock.now()
+        self.clock.steps.append(now - self.clock.started)
+        self.tokens.append(tokens)
+        if self.left:
+            self.clock.started = now
+            return
+        most = 0.0
+        if torch.cuda.is_available():
+            most = torch.cuda.max_memory_allocated() / 2**30
+            torch.cuda.empty_cache()
+        parts = {name: seconds / len(self.clock.steps) for name, seconds in self.clock.parts.items()}
+        self.talk.send((self.clock.steps, self.tokens, parts, most))
+        self.begin()
+
+
+def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
+    """Run `hfdsl train` in this process."""
+    from hfdsl.rl.models import policies, reading, updates
+    from hfdsl.rl.training.config import load
+    from hfdsl.rl.training.loop import train
+
+    clock, run = turns.clock, folder / f"run{os.getpid()}"
+    autocast = {"autocast": "bfloat16"} if how.weights == "float32" else {}
+    policies._row_by_row = clock.wrapped("generation", policies._row_by_row)  # type: ignore[assignment]
+    policies.response_log_probs = clock.wrapped("log-probs", policies.response_log_probs)  # type: ignore[assignment]
+    reading.log_probs = clock.wrapped("log-probs", reading.log_probs)  # type: ignore[assignment]
+    updates.improve = clock.wrapped("update", updates.improve)  # type: ignore[assignment]
+    values = {
+        "algorithm": "hfdsl.rl.dataflows.grpo:grpo",
+        "options.group": case.group,
+        "options.updates": UPDATES,
+        "output": str(run),
+        "steps": steps,
+        "dims": {"B": case.prompts, "P": case.prompt, "R": case.response},
+        "deployment": {"pools": {"all": {"processes": [1]}}, "default": {"pool": "all"}},
+        "roles.reward": "hfdsl.rl.workers:Verifier",
+        "data.tokenizer": {"kind": "Characters", "alphabet": ALPHABET},
+        "data.prompt.text": "{prompt}",
+        "data.source": {"kind": "JsonLines", "path": str(folder / "words.jsonl")},
+        "checkpoints.every": 10**9,
+        "actor.model": {"path": str(folder / "model"), "dtype": how.weights, "compile": how.compiled},
+        "actor.generation": {"max_tokens": case.response, **how.options},
+        "actor.batching.tokens": 65_536,
+        "actor.training": {"optimizer": {"learning_rate": RATE, "betas": list(BETAS)}, **autocast},
+        "reference": {"model": "$actor.model", "batching": "$actor.batching", **autocast},
+        "reward.function": f"{__name__}:of_row",
+        "reward.tokenizer": "$data.tokenizer",
+    }
+    run.with_suffix(".toml").write_text(_toml(values), "utf-8")
+
+    def show(record: Any) -> None:
+        if record.step:
+            turns.clock.parts["reward"] += sum(s for node, s in record.nodes.items() if node.startswith("reward."))
+            turns.after_step(record.values["outcome/length"])
+
+    loaded = load(str(run.with_suffix(".toml")), [])
+    turns.begin()
+    train(loaded, show=show)
+
+
+def _toml(values: dict[str, Any]) -> str:
+    def text(value: Any) -> str:
+        if isinstance(value, dict):
+            return "{ " + ", ".join(f"{key} = {text(one)}" for key, one in value.items()) + " }"
+        return json.dumps(value)
+
+    return "".join(f"{key} = {text(value)}\n" for key, value in values.items())
+
+
+def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
+    """Run TRL's trainer in this process."""
+    import torch
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
+
+    clock = turns.clock
+    rows = [json.loads(line) for line in (folder / "words.jsonl").read_text("utf-8").splitlines()]
+    config = GRPOConfig(
+        output_dir=str(folder / "trl"),
+        bf16=True,
+        use_cpu=not torch.cuda.is_available(),
+        gradient_checkpointing=False,
+        per_device_train_batch_size=case.rows // UPDATES,
+        steps_per_generation=UPDATES,
+        num_generations=case.group,
+        max_completion_length=case.response,
+        max_steps=steps * UPDATES,
+        beta=KL,
+        loss_type="grpo",
+        learning_rate=RATE,
+        lr_scheduler_type="constant",
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        logging_steps=10**9,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        model_init_kwargs={"dtype": how.weights},
+        **how.options,
+    )
+
+    tokenizer = load_tokenizer(Characters(ALPHABET))
+    if case.full:
+        tokenizer.add_special_tokens({"eos_token": "<never>"})  # a token that the model does not have
+
+    class Watch(TrainerCallback):  # type: ignore[misc]
+        """After both updates the step is over."""
+
+        tokens = 0.0
+
+        def on_train_begin(self, *args: Any, **others: Any) -> None:
+            turns.begin()
+
+        def on_optimizer_step(self, *args: Any, **others: Any) -> None:
+            clock.parts["update"] += clock.now() - trainer.began
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            if state.global_step % UPDATES == 0:
+                turns.after_step(trainer.length)
+
+    class Trainer(GRPOTrainer):  # type: ignore[misc]
+        """The trainer with a clock in it."""
+
+        began = length = 0.0
+
+        def _prepare_inputs(self, batch: Any) -> Any:
+            found = super()._prepare_inputs(batch)
+            self.began = clock.now()
+            return found
+
+        def _generate_single_turn(self, *args: Any, **others: Any) -> Any:
+            with clock.part("generation"):
+                found = super()._generate_single_turn(*args, **others)
+            self.length = statistics.fmean(len(row) for row in found[0])
+            return found
+
+        def _get_per_token_logps_and_entropies(self, *args: Any, **others: Any) -> Any:
+            if torch.is_grad_enabled():
+                return super()._get_per_token_logps_and_entropies(*args, **others)
+            with clock.part("log-probs"):
+                return super()._get_per_token_logps_and_entropies(*args, **others)
+
+        def _calculate_rewards(self, *args: Any, **others: Any) -> Any:
+            with clock.part("reward"):
+                return super()._calculate_rewards(*args, **others)
+
+    trainer = Trainer(
+        model=str(folder / "model"),
+        args=config,
+        processing_class=tokenizer,
+        reward_funcs=of_batch,
+        train_dataset=Dataset.from_list(rows),
+        callbacks=[Watch()],
+    )
+    trainer.train()
+
+
+def side(name: str, case: Case, folder: Path, steps: int, talk: Connection) -> None:
+    """The process of a side."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    turns = Turns(talk, Clock())
+    try:
+        {"hfdsl": hfdsl, "trl": trl}[SIDES[name].run](case, folder, SIDES[name], steps, turns)
+    except EOFError:
+        pass  # the parent needs no more
+    except BaseException:  # noqa: BLE001  # it is told in the parent
+        talk.send(traceback.format_exc())
+    os._exit(0)  # without the long good-byes of libraries
+
+
+def prepare(case: Case, folder: Path) -> int:
+    """A random model and random words; how many parameters it has."""
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(
+        LlamaConfig(
+            vocab_size=len(ALPHABET) + 3,
+            hidden_size=case.hidden,
+            intermediate_size=case.hidden * 11 // 4,
+            num_hidden_layers=case.layers,
+            num_attention_heads=case.hidden // 64,
+            num_key_value_heads=case.hidden // 64,
+            max_position_embeddings=max(64, case.prompt + case.response),
+            pad_token_id=0,
+            eos_token_id=None if case.full else 1,
+            bos_token_id=None,
+            tie_word_embeddings=False,
+        ),
+        dtype=torch.float32,
+    )
+    model.save_pretrained(folder / "model")
+    draw = random.Random(0)
+    words = ["".join(draw.choices(ALPHABET[:-1], k=draw.randint(3, 14))) for _ in range(20_000)]
+    lines = [json.dumps({"prompt": f"{word}>", "word": word}) for word in words]
+    (folder / "words.jsonl").write_text("\n".join(lines), "utf-8")
+    return sum(weight.numel() for weight in model.parameters())
+
+
+class Running:
+    """The process of a side, and what it did."""
+
+    def __init__(self, name: str, case: Case, folder: Path, steps: int, patience: float) -> None:
+        context = get_context("spawn")
+        self.talk, theirs = context.Pipe()
+        self.process = context.Process(target=side, args=(name, case, folder, steps, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.name, self.patience = name, patience
+        self.found: dict[str, Any] = {"steps": [], "tokens": [], "parts": {}, "memory": 0.0}
+        self.error: str | None = None
+
+    def step(self, steps: int, *, told: bool = False) -> None:
+        """Let it step."""
+        if self.error is None:
+            self.talk.send((steps, told))
+
+    def receive(self) -> Any:
+        """Its next answer; where none comes, or an error, the side is out."""
+        if self.error is not None:
+            return None
+        try:
+            answer = self.talk.recv() if self.talk.poll(self.patience) else f"no answer within {self.patience:.0f} s"
+        except EOFError:
+            answer = "the process ended"
+        if isinstance(answer, str) and answer != "ready":
+            self.error = answer
+            print(f"{self.name}: {answer}", file=sys.stderr, flush=True)
+            self.process.kill()
+        return answer
+
+    def note(self, *, told: bool = False, counts: bool = True) -> None:
+        """What it says of its steps."""
+        answer = self.receive()
+        if self.receive() != "ready" or not counts:
+            return
+        took, tokens, parts, self.found["memory"] = answer
+        if told:
+            self.found["parts"] = {**parts, "all": statistics.fmean(took)}
+        else:
+            self.found["steps"] += took
+            self.found["tokens"] += tokens
+
+
+def measure(names: list[str], case: Case, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Every side's steps, in turn; one more round tells where the time goes."""
+    total = args.warm + (args.rounds + 1) * args.steps + 1
+    sides = [Running(name, case, folder, total, args.patience) for name in names]
+    for one in sides:
+        one.receive()
+    for one in sides:  # all warm up together
+        one.step(args.warm)
+    for one in sides:
+        one.note(counts=False)
+    for told in [*[False] * args.rounds, True]:
+        for one in sides:
+            one.step(args.steps, told=told)
+            one.note(told=told)
+    return {one.name: {**one.found, "error": one.error} for one in sides}
+
+
+def table(found: dict[str, Any], case: Case) -> str:
+    """One row a side, as Markdown."""
+    lines = [
+        "| | ms a step | best | beside hfdsl | tokens/s | " + " | ".join(PARTS) + " | rest | tokens a response | GiB |",
+        "|---|" + "---:|" * (len(PARTS) + 7),
+    ]
+    base = statistics.median(found["hfdsl"]["steps"]) if found.get("hfdsl", {}).get("steps") else float("nan")
+    for name, side in found.items():
+        if not side["steps"]:
+            lines.append(f"| {name} | failed |")
+            continue
+        median, length = statistics.median(side["steps"]), statistics.fmean(side["tokens"])
+        parts = [side["parts"].get(part, 0.0) for part in PARTS]
+        rest = side["parts"].get("all", 0.0) - sum(parts)
+        cells = [f"{1e3 * median:.0f}", f"{1e3 * min(side['steps']):.0f}", f"{median / base:.2f}×"]
+        cells += [f"{length * case.rows / median:,.0f}", *[f"{1e3 * part:.0f}" for part in (*parts, rest)]]
+        lines.append(f"| {name} | " + " | ".join([*cells, f"{length:.1f}", f"{side['memory']:.1f}"]) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=CASES, default="short")
+    parser.add_argument("--full", action="store_true", help="responses of full length")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--warm", type=int, default=3, help="steps of each side before anything is timed")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5, help="steps of each side a round")
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds that a side may take to answer")
+    parser.add_argument("--json", help="where all figures go")
+    args = parser.parse_args()
+    case = replace(CASES[args.case], **({"full": True} if args.full else {}))
+    with tempfile.TemporaryDirectory() as temporary:
+        count = prepare(case, Path(temporary))
+        found = measure(args.sides, case, Path(temporary), args)
+    length = "of full length" if case.full else "that end where the model ends them"
+    print(
+        f"{count / 1e6:.0f}M parameters, {case.prompts} prompts of up to {case.prompt} tokens, {case.group} responses "
+        f"each of up to {case.response} tokens {length}, {UPDATES} updates\n"
+    )
+    print(table(found, case), flush=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps({"case": args.case, "full": case.full, "sides": found}), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
