@@ -1,4 +1,4 @@
-"""The ready roles on a GPU: continuous batching, bfloat16, FSDP2 over NCCL."""
+"""The ready roles on a GPU: captured steps, continuous batching, bfloat16, FSDP2 over NCCL."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 
 import hfdsl as hf
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import Prompts, Rollout
+from hfdsl.rl.batches import ImitationMetrics, Prompts, R, Rollout
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.supervised import supervised
+from hfdsl.rl.models import captured
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, everything, numbers, policy
 
@@ -47,6 +48,30 @@ def generated(config: w.ActorConfig) -> tuple[Rollout, Rollout]:
     with rollouts.compile(roles, SIZES).launch("local") as running:
         found: tuple[Rollout, Rollout] = running.step(tiny.prompts(ROWS))
     return found
+
+
+@hf.dataflow
+def learning(prompts: Prompts, actor: w.Actor) -> tuple[Rollout, Rollout, Rollout, ImitationMetrics]:
+    first = actor.generate(prompts)
+    learned = actor.imitate(first)
+    return first, actor.generate(prompts), actor.generate(prompts, greedy=True), learned
+
+
+def test_captured_steps_sample_what_the_plain_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after an update, with the graphs that were captured before it, and over several spans of the cache."""
+    monkeypatch.setattr(captured, "SPAN", 8)
+    plain, steps = list[Any](), list[Any]()
+    engines: Any = (("plain", plain), ("auto", steps))
+    for engine, found in engines:
+        generation = replace(tiny.GENERATION, engine=engine, max_tokens=20)
+        config = w.ActorConfig(WIDE, generation, tiny.TRAINING, BY_TOKENS)
+        roles = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1])))
+        with learning.compile(roles, {**SIZES, R: 20}).launch("local") as running:
+            for seed in range(3):
+                found.extend(running.step(tiny.prompts(ROWS, seed))[:3])
+    for one, other in zip(plain, steps, strict=True):
+        assert torch.equal(one.ids.tensor, other.ids.tensor)
+        assert torch.equal(one.response_mask.tensor, other.response_mask.tensor)
 
 
 def test_continuous_batching_takes_the_likeliest_tokens() -> None:

@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
+from hfdsl.errors import ResourceError
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Prompts
+from hfdsl.rl.models.captured import Captured, obstacle
 from hfdsl.rl.models.continuous import generate_continuously
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.generation import generate
 from hfdsl.rl.models.learning import computing_in
 from hfdsl.rl.models.loading import device, end_tokens, load, longest, pad_token, saved_head
-from hfdsl.rl.models.micro_batches import joined, micro_batches
+from hfdsl.rl.models.micro_batches import MicroBatch, joined, micro_batches
 from hfdsl.rl.models.reading import response_log_probs
 from hfdsl.rl.models.rows import bad_row
 from hfdsl.rl.models.sharding import whole
@@ -34,7 +36,10 @@ def scorer(config: ModelConfig, tp: AxisGroup) -> Scorer:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a policy samples: what of a role's configuration that takes, and the tokens that end and fill a response."""
+    """How a policy samples: what of a role's configuration that takes, and the tokens that end and fill a response.
+
+    With the engine ``"captured"``, ``captured`` has the steps.
+    """
 
     generation: GenerationConfig
     batching: BatchingConfig
@@ -42,6 +47,7 @@ class Sampling:
     ends: tuple[int, ...]
     pad: int
     limit: int | None
+    captured: Captured | None
 
 
 def sampling(
@@ -50,10 +56,20 @@ def sampling(
     """How a policy is going to sample.
 
     Raises:
-        ResourceError: HF812 for a model without a pad token.
+        ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured.
     """
     ends, pad, limit = end_tokens(model, policy.model), pad_token(model, policy.model), longest(policy.model)
-    return Sampling(generation, batching, autocast, ends, pad, limit)
+    captured = Captured(policy, generation, ends, pad, autocast) if _captures(policy, generation) else None
+    return Sampling(generation, batching, autocast, ends, pad, limit, captured)
+
+
+def _captures(policy: Policy, generation: GenerationConfig) -> bool:
+    problem = obstacle(policy)
+    if generation.engine == "captured" and problem is not None:
+        raise ResourceError("HF812", f'engine="captured" cannot sample here: {problem}; engine="plain" can')
+    return generation.engine == "captured" or (
+        generation.engine == "auto" and problem is None and device().type == "cuda"
+    )
 
 
 def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: bool) -> dict[str, Any]:
@@ -79,14 +95,25 @@ def _row_by_row(
     uniforms = None if greedy else current_call().uniforms(length).to(ids.device)
     responses, masks = [], []
     with whole(policy), computing_in(sampling.autocast, ids.device):
-        batching = replace(sampling.batching, tokens=sampling.generation.cache_tokens)
-        for part in micro_batches(mask, 0, batching, longer=length):
+        for part in _parts(mask, sampling):
             drawn = None if uniforms is None else uniforms[part.rows]
-            inputs = part.whole(ids, 0), part.whole(mask, 0)
-            tokens, real = generate(policy, *inputs, drawn, sampling.generation, sampling.ends, sampling.pad)
+            inputs = part.whole(ids, 0), part.whole(mask, 0), drawn
+            if sampling.captured is not None:
+                tokens, real = sampling.captured(*inputs)
+            else:
+                tokens, real = generate(policy, *inputs, sampling.generation, sampling.ends, sampling.pad)
             responses.append((part, tokens))
             masks.append((part, real))
     return joined(responses, len(ids), length), joined(masks, len(ids), length)
+
+
+def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:
+    """As many rows at once as the cache is to hold; where steps are captured, of one shape."""
+    rows, length, tokens = len(mask), sampling.generation.max_tokens, sampling.generation.cache_tokens
+    if sampling.captured is None or sampling.batching.rows is not None:
+        return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens), longer=length)
+    count = -(-rows * (mask.shape[1] + length) // tokens)
+    return micro_batches(mask, 0, BatchingConfig(rows=-(-rows // count)))
 
 
 def _continuously(

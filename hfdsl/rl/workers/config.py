@@ -19,7 +19,9 @@ class ModelConfig:
 
     ``config`` holds the arguments of the configuration class of its ``"model_type"``. With both, the weights are those
     of ``path`` and ``config`` overrides what its configuration says. ``dtype`` is that of the parameters. The pad and
-    end-of-sequence tokens are those of the model's configuration where they are not given here.
+    end-of-sequence tokens are those of the model's configuration where they are not given here. With ``compile``, its
+    passes over whole sequences are compiled when they are first needed, which takes a minute or two and makes them
+    faster on a GPU.
     """
 
     path: str | None = None
@@ -29,6 +31,7 @@ class ModelConfig:
     pad_token: int | None = None
     end_tokens: tuple[int, ...] | None = None
     attention: str | None = None
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,21 @@ class OptimizerConfig:
 class GenerationConfig:
     """How responses are sampled; ``max_tokens`` is R, the width of every response.
 
-    The engine ``"plain"`` samples micro-batch by micro-batch, each row from a random stream of its own.
+    The engine ``"plain"`` samples micro-batch by micro-batch, each row from a random stream of its own. ``"captured"``
+    does the same in steps of fixed shapes, which are CUDA graphs on a GPU, and keeps its caches between calls. Both
+    hold keys and values of ``cache_tokens`` at a time, unless micro-batches have a fixed number of rows. ``"auto"`` is
+    the captured one on a GPU where the model allows it, and the plain one elsewhere.
+
     ``"continuous"`` is the continuous batching of transformers: rows come and go as they end, so that nothing waits for
     the longest, and what is sampled depends on the split. It computes in the dtype of the parameters, and takes
-    ``cache_memory`` of a GPU's free memory while it runs. The plain one holds keys and values of ``cache_tokens`` at a
-    time, unless micro-batches have a fixed number of rows.
+    ``cache_memory`` of a GPU's free memory while it runs.
     """
 
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    engine: Literal["plain", "continuous"] = "plain"
+    engine: Literal["auto", "plain", "captured", "continuous"] = "auto"
     cache_memory: float = 0.5
     cache_tokens: int = 131_072
 

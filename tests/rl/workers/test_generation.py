@@ -1,4 +1,4 @@
-"""Both engines sample from the policy; rows end where they should."""
+"""All engines sample from the policy; rows end where they should."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import RoleError
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import B, P, Prompts, R, Rollout
+from hfdsl.rl.batches import B, ImitationMetrics, P, Prompts, R, Rollout
 from hfdsl.rl.models.generation import sample
 from tests.rl.workers import tiny
 
@@ -24,6 +24,22 @@ SIZES: dict[type[hf.Dim], int] = {B: ROWS, P: tiny.PROMPT, R: tiny.RESPONSE}
 @hf.dataflow
 def rollouts(prompts: Prompts, actor: w.Actor) -> tuple[Rollout, Rollout]:
     return actor.generate(prompts), actor.generate(prompts, greedy=True)
+
+
+@hf.dataflow
+def learning(prompts: Prompts, actor: w.Actor) -> tuple[Rollout, Rollout, Rollout, ImitationMetrics]:
+    """The policy learns what it drew, between one call and the next."""
+    first = actor.generate(prompts)
+    learned = actor.imitate(first)
+    return first, actor.generate(prompts), actor.generate(prompts, greedy=True), learned
+
+
+def trained(engine: Any, autocast: Any, **generation: Any) -> tuple[Rollout, ...]:
+    training = replace(tiny.TRAINING, autocast=autocast)
+    config = replace(tiny.ACTOR, training=training, generation=replace(tiny.GENERATION, engine=engine, **generation))
+    with learning.compile(tiny.deployment(2, actor=config), SIZES).launch("local") as running:
+        found: tuple[Rollout, ...] = running.step(tiny.prompts(ROWS))[:3]
+    return found
 
 
 def generated(seed: int = 0, **generation: Any) -> tuple[Rollout, Rollout]:
@@ -42,7 +58,27 @@ def test_both_engines_take_the_likeliest_tokens() -> None:
     torch.testing.assert_close(plain.log_probs.tensor, continuous.log_probs.tensor)
 
 
-@pytest.mark.parametrize("engine", ["plain", "continuous"])
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_captured_steps_sample_what_the_plain_engine_does(
+    autocast: Any, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several spans of the cache, several micro-batches, and updates between the calls."""
+    from hfdsl.rl.models import captured
+
+    monkeypatch.setattr(captured, "SPAN", 4)
+    monkeypatch.setattr(captured, "LOOK", 2)
+    plain, steps = (
+        trained(engine, autocast=autocast, temperature=temperature, top_k=10, top_p=0.9)
+        for engine in ("plain", "captured")
+    )
+    for one, other in zip(plain, steps, strict=True):
+        for name in ("ids", "mask", "response_mask", "log_probs"):
+            assert torch.equal(getattr(one, name).tensor, getattr(other, name).tensor), name
+    assert len({tuple(one.ids.tensor.flatten().tolist()) for one in plain}) == len(plain)
+
+
+@pytest.mark.parametrize("engine", ["plain", "captured", "continuous"])
 def test_samples_follow_the_seed(engine: str) -> None:
     one, again, other = (generated(seed, engine=engine)[0].ids.tensor for seed in (0, 0, 1))
     assert torch.equal(one, again)
