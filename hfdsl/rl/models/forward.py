@@ -67,7 +67,7 @@ class Policy(nn.Module):
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
         """The logits of the next token, f32[b, V], after ids i64[b, n] whose forerunners are in the cache; and both."""
-        output = self.model.base_model(
+        output = self.model.base_model.forward(  # not what may be compiled for whole sequences
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
         logits = self.logits(output.last_hidden_state[:, -1])

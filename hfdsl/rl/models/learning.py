@@ -12,10 +12,11 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
-from hfdsl.errors import HfError
+from hfdsl.errors import HfError, ResourceError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.models.forward import Policy, Scorer
+from hfdsl.rl.models.loading import device
 from hfdsl.rl.models.micro_batches import MicroBatch
 from hfdsl.rl.models.offloading import model_to_device, model_to_host, optimizer_to_device, optimizer_to_host
 from hfdsl.rl.models.sharding import is_sharded, local, part_like, shard
@@ -43,13 +44,20 @@ class Learner:
             enable = getattr(model, "activation_checkpointing_enable", None)  # the name of late
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
         if config.sharding == "fsdp":
+            if model.base_model._compiled_call_impl is not None:
+                raise ResourceError("HF812", 'compile=true and sharding="fsdp" do not go together; leave one out')
             shard(module, tuple(model._no_split_modules or ()), config.autocast, peers)  # as accelerate does
         self.module, self.config = module, config
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.sliced = sliced_parameters(module)
         o = config.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=o.learning_rate, betas=o.betas, eps=o.epsilon, weight_decay=o.weight_decay
+            self.parameters,
+            lr=o.learning_rate,
+            betas=o.betas,
+            eps=o.epsilon,
+            weight_decay=o.weight_decay,
+            fused=device().type == "cuda" or None,
         )
         self.steps = 0
 

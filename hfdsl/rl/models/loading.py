@@ -47,6 +47,8 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
             torch.manual_seed(config.seed)
             model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
     moved: Any = nn.Module.to(sliced(model, tp, name), device(), getattr(torch, config.dtype))
+    if config.compile:
+        moved.base_model.compile(dynamic=True)  # micro-batches have many shapes
     return moved.eval()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 import hfdsl as hf
@@ -32,6 +33,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+@hf.dataflow
+def sampling(prompts: Prompts, actor: w.Actor) -> Rollout:
+    return actor.generate(prompts)
+
+
 def family(name: str) -> w.ModelConfig:
     return w.ModelConfig(config={**SMALL, **FAMILIES[name], "model_type": name})
 
@@ -54,6 +60,29 @@ def test_every_family_learns_and_generates(name: str) -> None:
     with supervised.compile(roles, SIZES).launch("local") as running:
         losses = [running.step(tiny.demonstrations(8)).loss.value for _ in range(6)]
     assert losses[-1] < losses[0]
+
+
+def test_compiled_passes_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as on a GPU, but run as it stands: making kernels takes a minute."""
+    compiled = list[nn.Module]()
+
+    def traced(module: nn.Module, **options: Any) -> None:
+        compiled.append(module)
+        module._compiled_call_impl = torch.compile(module._call_impl, backend="eager", **options)
+
+    def ran(model: w.ModelConfig) -> tuple[list[float], Rollout]:
+        roles = tiny.deployment(1, actor=replace(tiny.ACTOR, model=model, batching=w.BatchingConfig(tokens=32)))
+        with supervised.compile(roles, SIZES).launch("local") as running:
+            losses = [running.step(tiny.demonstrations(8, seed)).loss.value for seed in range(3)]
+            sampled: Rollout = running.also(sampling.compile(roles, SIZES)).step(tiny.prompts(8))
+        return losses, sampled
+
+    monkeypatch.setattr(nn.Module, "compile", traced)
+    plain, fast = ran(tiny.MODEL), ran(replace(tiny.MODEL, compile=True))
+    assert [type(module).__name__ for module in compiled] == ["LlamaModel"]
+    assert fast[0] == pytest.approx(plain[0], rel=1e-5)
+    assert torch.equal(fast[1].ids.tensor, plain[1].ids.tensor)
+    torch.testing.assert_close(fast[1].log_probs.tensor, plain[1].log_probs.tensor)
 
 
 def test_logits_in_parts_are_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
