@@ -69,7 +69,7 @@ class Captured:
         self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As :func:`hfdsl.rl.models.generation.generate` with the same prompts."""
-        shape = Shape(*ids.shape, greedy=uniforms is None, device=ids.device)
+        shape = Shape(ids.shape[0], ids.shape[1], greedy=uniforms is None, device=ids.device)
         where = tuple(weight.data_ptr() for weight in self._how[0].parameters())  # a graph reads them there
         steps = self._kept.pop((shape, where), None) or _Steps(shape, *self._how)
         while len(self._kept) >= SHAPES:
