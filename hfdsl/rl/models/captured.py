@@ -37,6 +37,8 @@ def obstacle(policy: Policy) -> str | None:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     if is_sharded(policy):
         return 'sharding="fsdp" gives every rank a part of the model'
+    if policy.tp.size > 1:
+        return f"the mesh axis tp={policy.tp.size} slices the model"
     if not policy.model._can_compile_fullgraph:  # what transformers itself asks before it compiles
         return f"transformers does not compile {name}"
     if any(type(layer) is not StaticLayer for layer in StaticCache(config, max_cache_len=1).layers):
@@ -63,7 +65,8 @@ class Captured:
         self, policy: Policy, config: GenerationConfig, end_tokens: Collection[int], pad_token: int, dtype: DType | None
     ) -> None:
         self._how = policy, config, sorted(end_tokens), pad_token, dtype
-        self._kept: OrderedDict[Any, _Steps] = OrderedDict()
+        self._kept: OrderedDict[Shape, _Steps] = OrderedDict()
+        self._where: tuple[int, ...] = ()
 
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None
@@ -71,11 +74,18 @@ class Captured:
         """As :func:`hfdsl.rl.models.generation.generate` with the same prompts."""
         shape = Shape(ids.shape[0], ids.shape[1], greedy=uniforms is None, device=ids.device)
         where = tuple(weight.data_ptr() for weight in self._how[0].parameters())  # a graph reads them there
-        steps = self._kept.pop((shape, where), None) or _Steps(shape, *self._how)
+        if where != self._where:
+            self.forget()
+            self._where = where
+        steps = self._kept.pop(shape, None) or _Steps(shape, *self._how)
         while len(self._kept) >= SHAPES:
             self._kept.popitem(last=False)
-        self._kept[shape, where] = steps
+        self._kept[shape] = steps
         return steps.run(ids, mask, uniforms)
+
+    def forget(self) -> None:
+        """Give back what is kept between calls."""
+        self._kept.clear()
 
 
 class _Steps:

@@ -34,6 +34,8 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
         raise ResourceError(
             "HF812", f"the mesh axis tp={tp.size} needs a process for every rank on a GPU, as on the Ray backend"
         )
+    if tp.size > 1 and config.compile:
+        raise ResourceError("HF812", f"compile=true and the mesh axis tp={tp.size} do not go together; leave one out")
     settings = _settings(config)
     name = repr(config.path or settings.model_type)
     if tp.size > 1:

@@ -49,6 +49,11 @@ class Sampling:
     limit: int | None
     captured: Captured | None
 
+    def forget(self) -> None:
+        """Give back what is kept between calls: the caches of captured steps."""
+        if self.captured is not None:
+            self.captured.forget()
+
 
 def sampling(
     policy: Policy, model: ModelConfig, generation: GenerationConfig, batching: BatchingConfig, autocast: DType | None

@@ -97,7 +97,9 @@ class Actor(hf.Worker):
         self.learner.load_state(state)
 
     def offload(self, part: Part) -> None:
-        """A part of the role goes to the host while it is idle."""
+        """A part of the role goes to the host while it is idle; with the weights, what generation keeps is given up."""
+        if part == "weights":
+            self.sampling.forget()
         self.learner.offload(part)
 
     def onload(self, part: Part) -> None:

@@ -45,9 +45,10 @@ class Sampler(hf.Worker):
         self.policy.load_state_dict(state)
 
     def offload(self, part: Part) -> None:
-        """The weights go to the host while the role is idle."""
+        """The weights go to the host while the role is idle; what generation keeps is given up."""
         from hfdsl.rl.models.offloading import model_to_host
 
+        self.sampling.forget()
         model_to_host(self.policy)
 
     def onload(self, part: Part) -> None:

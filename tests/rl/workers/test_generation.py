@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import RoleError
+from hfdsl.errors import ResourceError, RoleError
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, ImitationMetrics, P, Prompts, R, Rollout
 from hfdsl.rl.models.generation import sample
@@ -135,3 +135,28 @@ def test_a_prompt_that_leaves_no_room_is_named() -> None:
     first = int((lengths == tiny.PROMPT).nonzero()[0])
     where = f"'actor.generate#1' on rank {first // 4} in step 0: row {first}: "
     assert str(error.value).startswith(f"HF811: {where}its prompt has 5 tokens, and with 6 of a response")
+
+
+def test_captured_steps_are_given_up_with_the_weights() -> None:
+    actor = w.Actor(replace(tiny.ACTOR, generation=replace(tiny.GENERATION, engine="captured")))
+    captured, prompts = actor.sampling.captured, tiny.prompts(ROWS)
+    assert captured is not None
+    before = actor.generate(prompts, greedy=True)
+    actor.offload("optimizer")
+    assert captured._kept
+    actor.offload("weights")
+    assert not captured._kept
+    actor.onload("weights")
+    assert torch.equal(actor.generate(prompts, greedy=True).ids.tensor, before.ids.tensor)
+
+
+def test_a_model_whose_steps_cannot_be_captured_is_told() -> None:
+    sliding = {**tiny.LLAMA, "model_type": "gemma2", "head_dim": 8, "query_pre_attn_scalar": 8}
+    config = replace(tiny.ACTOR, model=w.ModelConfig(config=sliding))
+    assert w.Actor(config).sampling.captured is None
+    with pytest.raises(ResourceError) as error:
+        w.Actor(replace(config, generation=replace(tiny.GENERATION, engine="captured")))
+    assert str(error.value) == (
+        'HF812: engine="captured" cannot sample here: not all layers of Gemma2ForCausalLM attend to all tokens; '
+        'engine="plain" can'
+    )

@@ -85,6 +85,13 @@ def test_compiled_passes_are_those_of_the_model(monkeypatch: pytest.MonkeyPatch)
     torch.testing.assert_close(fast[1].log_probs.tensor, plain[1].log_probs.tensor)
 
 
+def test_compiled_passes_are_not_sharded() -> None:
+    sharded = replace(tiny.ACTOR, model=replace(tiny.MODEL, compile=True), training=w.TrainingConfig(sharding="fsdp"))
+    with pytest.raises(ResourceError) as error:
+        w.Actor(sharded)
+    assert str(error.value) == 'HF812: compile=true and sharding="fsdp" do not go together; leave one out'
+
+
 def test_logits_in_parts_are_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def ran() -> list[torch.Tensor]:
         actor = w.Actor(tiny.ACTOR)
