@@ -68,7 +68,7 @@ class Turns:
                 target=_work, args=self._tasks[-1:], name=f"rank {len(self._tasks) - 1}", daemon=True
             ).start()
         for number, body in enumerate(bodies):
-            self._tasks[number].put(partial(copy_context().run, rank, number, body))
+            self._tasks[number].put(partial(copy_context().run, partial(rank, number, body)))
         with self._condition:
             self._condition.wait_for(lambda: len(self._over) == len(bodies))
         if errors:
