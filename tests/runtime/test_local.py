@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -72,6 +73,17 @@ def test_turns_run_in_rank_order_and_one_at_a_time() -> None:
     assert seen == ["0 starts", "1 starts", "2 starts", "2 ends", "0 ends", "1 ends"]
     here.clear()
     assert turns.run([body(rank) for rank in range(3)]) == [0, 1, 4], "turns can be taken again"
+
+
+def test_a_rank_keeps_its_thread_until_nobody_needs_it() -> None:
+    turns = Turns()
+    first, again = (turns.run([threading.current_thread] * 2) for _ in range(2))
+    assert first == again
+    assert [thread.name for thread in first] == ["rank 0", "rank 1"]
+    del turns
+    for thread in first:
+        thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def test_a_rank_that_waits_for_nobody_is_told() -> None:
