@@ -12,8 +12,11 @@ import torch
 
 import hfdsl as hf
 from hfdsl.errors import RoleError
+from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts, ReferenceLogProbs, Rollout, Scores, Sequences
+from hfdsl.rl.models.loading import load
+from hfdsl.rl.models.tensor_parallel import planned_dims, split_dims
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, everything, numbers, policy, tensors, weighed
 from tests.rl.workers.test_sharding import NO_GPU
@@ -103,6 +106,21 @@ def test_processes_give_the_same_and_go_on_from_what_they_kept(ray_cluster: Any,
     assert all(torch.equal(weight, again[1][name]) for name, weight in second[1].items())
 
 
+class Second(SoleRank):
+    """The second of two ranks, as far as it speaks to nobody."""
+
+    size, rank = 2, 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_export_knows_the_slices_from_the_plan(name: str) -> None:
+    whole, slices = load(model(name)), load(model(name), Second())
+    dims, expected = planned_dims(whole, 2), split_dims(slices)
+    cut = {key for key, value in whole.state_dict().items() if value.shape != slices.state_dict()[key].shape}
+    assert {key: dim for key, dim in dims.items() if key in whole.state_dict()} == expected
+    assert cut == set(expected)
+
+
 def test_a_rank_holds_its_slice() -> None:
     def held(mesh: hf.Mesh) -> int:
         pool = hf.ResourcePool([mesh.world_size], use_gpu=False)
@@ -168,8 +186,6 @@ def judged(prompts: Prompts, sequences: Sequences, scorer: w.RewardModel) -> Sco
 
 def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification
-
-    from hfdsl.rl.models.loading import load
 
     config = load(tiny.MODEL).config
     config.num_labels = 1
