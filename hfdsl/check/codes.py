@@ -139,6 +139,9 @@ CODES: dict[str, Code] = {
     "HF906": Code("a checkpoint that is not whole, or cannot be written"),
     "HF907": Code("a metric that is no finite number"),
     "HF908": Code("a state that cannot be kept"),
+    "HF911": Code("a server that does not answer in time"),
+    "HF912": Code("a request that a server refuses"),
+    "HF913": Code("an answer of a server that cannot be used"),
 }
 
 

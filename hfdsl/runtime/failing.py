@@ -7,7 +7,7 @@ import traceback
 from hfdsl.errors import HfError, RoleError
 from hfdsl.graph.spans import traceback_span
 
-READY_ROLES = ("HF811", "HF812")
+READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """What the bodies of ready roles raise: their messages say all, and hfdsl's own traceback adds nothing."""
 
 

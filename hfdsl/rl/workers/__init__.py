@@ -6,11 +6,14 @@ from hfdsl.rl.workers.config import (
     BatchingConfig,
     CriticConfig,
     GenerationConfig,
+    JudgeConfig,
     ModelConfig,
     OptimizerConfig,
     ReferenceConfig,
     RewardConfig,
     SamplerConfig,
+    ServedConfig,
+    ServerConfig,
     TrainingConfig,
     VerifierConfig,
 )
@@ -20,6 +23,7 @@ from hfdsl.rl.workers.multiplier import LagrangeMultiplier
 from hfdsl.rl.workers.reference import Reference
 from hfdsl.rl.workers.reward import Reward, RewardModel
 from hfdsl.rl.workers.sampler import Sampler
+from hfdsl.rl.workers.served import Judge, ServedPolicy
 from hfdsl.rl.workers.verifier import Verifier
 
 __all__ = [
@@ -29,6 +33,8 @@ __all__ = [
     "Critic",
     "CriticConfig",
     "GenerationConfig",
+    "Judge",
+    "JudgeConfig",
     "KLPenalty",
     "LagrangeMultiplier",
     "ModelConfig",
@@ -40,6 +46,9 @@ __all__ = [
     "RewardModel",
     "Sampler",
     "SamplerConfig",
+    "ServedConfig",
+    "ServedPolicy",
+    "ServerConfig",
     "TrainingConfig",
     "Verifier",
     "VerifierConfig",

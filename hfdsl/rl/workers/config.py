@@ -163,3 +163,47 @@ class VerifierConfig:
     dataset: str | None = None
     function: Rule | str | None = None
     tokenizer: Decoder | Tokenizer | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """A server that speaks the OpenAI API, such as vLLM's or SGLang's, and the model that it is asked for.
+
+    A request takes ``timeout`` seconds at most. What may do better in a while is tried again until ``patience`` seconds
+    have passed. Every rank has ``concurrency`` requests under way. ``api_key`` is the name of the environment variable
+    with the key. ``extra`` goes into every request as it is.
+    """
+
+    url: str
+    model: str
+    timeout: float = 120.0
+    patience: float = 300.0
+    concurrency: int = 32
+    api_key: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedConfig:
+    """A policy that a server has; prompts and responses are tokens, so its tokenizer is that of the others."""
+
+    server: ServerConfig
+    generation: GenerationConfig
+    pad_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeConfig:
+    """What a judge is asked, and where the number is in what it says.
+
+    ``question`` is a template over ``{prompt}``, ``{response}`` and ``{task[...]}``. The last match of ``pattern`` is
+    the score; of a pattern with groups, the last group.
+    """
+
+    server: ServerConfig
+    question: str
+    tokenizer: Decoder | Tokenizer | str
+    system: str | None = None
+    pattern: str = r"-?\d+(?:\.\d+)?"
+    temperature: float = 0.0
+    max_tokens: int = 512

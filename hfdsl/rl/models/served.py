@@ -1,0 +1,155 @@
+"""Responses and judgements of a server that speaks the OpenAI API."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hfdsl.errors import ResourceError
+from hfdsl.protocols.call import current_call
+from hfdsl.rl.batches import Prompts, Sequences
+from hfdsl.rl.models.client import SHOWN, Client, RequestError
+from hfdsl.rl.models.rows import bad_row
+from hfdsl.rl.models.rules import decoder
+from hfdsl.rl.workers.config import JudgeConfig, ServedConfig
+
+TOKEN = "token_id:"
+"""What stands before the number of a token where a server gives tokens as texts."""
+
+
+def served_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, greedy: bool) -> dict[str, Any]:
+    """The columns of a ``Rollout``; each row is a request of its own, with a seed of its own."""
+    ids, mask, length = prompts.ids.tensor, prompts.mask.tensor, config.generation.max_tokens
+    call, tokens_of = current_call(), [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    fixed = {**_sampling(config, greedy), **config.server.extra}
+    bodies = [
+        {"prompt": tokens, **({} if greedy else {"seed": call.stream_seed(0, row) % 2**31}), **fixed}
+        for row, tokens in zip(call.rows, tokens_of, strict=True)
+    ]
+    found = client.ask("completions", bodies, lambda answer: _completion(answer, length))
+    response = torch.full((len(ids), length), config.pad_token)
+    response_mask, log_probs = torch.zeros(len(ids), length, dtype=torch.bool), torch.zeros(len(ids), length)
+    for row, (tokens, values) in enumerate(found):
+        response[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
+        response_mask[row, : len(tokens)] = True
+        log_probs[row, : len(tokens)] = torch.tensor(values)
+    here = ids.device
+    return {
+        "ids": torch.cat([ids, response.to(here)], 1),
+        "mask": torch.cat([mask, response_mask.to(here)], 1),
+        "response_mask": response_mask.to(here),
+        "log_probs": log_probs.to(here),
+    }
+
+
+def _sampling(config: ServedConfig, greedy: bool) -> dict[str, Any]:
+    g = config.generation
+    drawn = {"temperature": 0.0} if greedy else {"temperature": g.temperature, "top_p": g.top_p}
+    more = {"top_k": g.top_k} if g.top_k and not greedy else {}
+    asked = {"max_tokens": g.max_tokens, "logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    return {**drawn, **more, **asked, "n": 1, "stream": False}
+
+
+def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list[float]]:
+    """The tokens of an answer, and their log-probs."""
+    choice = _choice(answer)
+    if choice.get("finish_reason") not in ("stop", "length"):
+        raise RequestError(
+            "HF913", f"the response ended for the reason {choice.get('finish_reason')!r}, not 'stop' or 'length'"
+        )
+    told = choice.get("logprobs")
+    told = told if isinstance(told, Mapping) else {}
+    values, texts = told.get("token_logprobs"), told.get("tokens")
+    if not isinstance(values, list):
+        raise RequestError("HF913", "the answer has no logprobs.token_logprobs; does the server give log-probs?")
+    tokens = choice.get("token_ids")
+    if tokens is None and isinstance(texts, list) and all(re.fullmatch(f"{TOKEN}\\d+", str(text)) for text in texts):
+        tokens = [int(text[len(TOKEN) :]) for text in texts]
+    if not isinstance(tokens, list):
+        raise RequestError(
+            "HF913",
+            "the answer has no token_ids, though return_token_ids was asked for; texts alone will not do, since they "
+            "are split into tokens in more than one way",
+        )
+    if len(tokens) != len(values) or not 0 < len(tokens) <= length:
+        raise RequestError(
+            "HF913",
+            f"the answer has {len(tokens)} token{'s' * (len(tokens) != 1)} and {len(values)} "
+            f"log-prob{'s' * (len(values) != 1)}, where as many of both are needed, 1 to {length}",
+        )
+    for token in tokens:
+        if type(token) is not int or not 0 <= token < 2**31:
+            raise RequestError("HF913", f"the answer has the token {token!r}, which is no number of a token")
+    for place, value in enumerate(values):
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value > 1e-3:
+            raise RequestError("HF913", f"the log-prob of token {place} is {value!r}, where a number up to 0 is needed")
+    return tokens, [min(float(value), 0.0) for value in values]
+
+
+class Judgement:
+    """What a server is asked about a response, and the number in what it says.
+
+    Raises:
+        ResourceError: HF812 for a pattern that is none.
+    """
+
+    def __init__(self, config: JudgeConfig) -> None:
+        self._config, self._decode = config, decoder(config.tokenizer)
+        try:
+            self._pattern = re.compile(config.pattern)
+        except re.error as error:
+            raise ResourceError("HF812", f"a JudgeConfig has pattern={config.pattern!r}: {error}") from None
+
+    def scores(self, client: Client, prompts: Prompts, sequences: Sequences) -> torch.Tensor:
+        """The score of every response, f32[B].
+
+        Raises:
+            HfError: HF811 for a row that the question does not fit, HF911 to HF913 as ``Client.ask``.
+        """
+        width = sequences.response_mask.tensor.shape[1]
+        ids, masks = sequences.ids.tensor, sequences.response_mask.tensor
+        asked = [row[real].tolist() for row, real in zip(prompts.ids.tensor, prompts.mask.tensor, strict=True)]
+        given = [row[real].tolist() for row, real in zip(ids[:, -width:], masks, strict=True)]
+        rows = zip(asked, given, prompts.task.objects, strict=True)
+        bodies = [self._body(number, *row) for number, row in enumerate(rows)]
+        found = client.ask("chat/completions", bodies, self._number)
+        return torch.tensor(found, dtype=torch.float32, device=ids.device)
+
+    def _body(self, row: int, prompt: list[int], response: list[int], task: Mapping[str, Any]) -> dict[str, Any]:
+        config, texts = self._config, {"prompt": self._decode(prompt), "response": self._decode(response)}
+        try:
+            text = config.question.format(**texts, task=task)
+        except (LookupError, AttributeError, ValueError, TypeError) as error:
+            problem = f"its task does not fit the judge's question {config.question!r}: {type(error).__name__}: {error}"
+            raise bad_row(row, problem) from None
+        system = [{"role": "system", "content": config.system}] if config.system else []
+        fixed = {"temperature": config.temperature, "max_tokens": config.max_tokens, "n": 1, "stream": False}
+        return {"messages": [*system, {"role": "user", "content": text}], **fixed, **config.server.extra}
+
+    def _number(self, answer: Mapping[str, Any]) -> float:
+        message = _choice(answer).get("message")
+        text = message.get("content") if isinstance(message, Mapping) else None
+        if not isinstance(text, str):
+            raise RequestError("HF913", "the answer has no message with a content")
+        found = [match.group(match.lastindex or 0) for match in self._pattern.finditer(text)]
+        try:
+            score = float(found[-1])
+        except (IndexError, ValueError):
+            said = repr(text if len(text) <= SHOWN else f"{text[:SHOWN]} ...")
+            problem = f"no number of the pattern {self._config.pattern!r} is in what the judge says: {said}"
+            raise RequestError("HF913", problem) from None
+        if not math.isfinite(score):
+            raise RequestError("HF913", f"the judge's number is {score}, where a finite one is needed")
+        return score
+
+
+def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = answer.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
+        count = len(choices) if isinstance(choices, list) else "no"
+        raise RequestError("HF913", f"the answer has {count} choices, where one is needed")
+    return choices[0]
