@@ -167,15 +167,14 @@ class _Step:
         return found
 
     @cached_property
-    def near(self) -> Mapping[str, frozenset[int]]:
-        """For each role the calls that run on its GPUs, by their places."""
+    def near(self) -> Mapping[str, list[int]]:
+        """For each role the calls that run on its GPUs, by their places in order."""
         sharing: dict[str, set[str]] = {}
         for _, runs in self.runs.values():
             for first, end, name in runs:
                 sharing.setdefault(name, set()).update(other for a, b, other in runs if a < end and first < b)
         return {
-            name: frozenset(i for i, call in enumerate(self.calls) if call.role in others)
-            for name, others in sharing.items()
+            name: [i for i, call in enumerate(self.calls) if call.role in others] for name, others in sharing.items()
         }
 
     @cached_property
@@ -183,11 +182,12 @@ class _Step:
         """Every part's idleness that could be used."""
         if not self.subject.offload:
             return ()
-        able = [
+        asked = (
             name
             for name, place in self.places.items()
-            if name in self.near and place.offload is not False and not_offloadable(place.role) is None
-        ]
+            if place.offload or (place.offload is None and place.gpu_memory is not None)
+        )
+        able = [name for name in asked if not_offloadable(self.places[name].role) is None and name in self.near]
         groups = process_groups(self.subject.deployment) if able and self.subject.deployment else ()
         return tuple(
             gap for name in able for part in parts_of(self.places[name].role) for gap in self._gaps(name, part, groups)
@@ -199,12 +199,12 @@ class _Step:
         if not used:
             [group] = [group for group in groups if role in group.roles]
             if near and any(call.role in group.roles and call.by_all for call in self.calls):
-                yield _Gap(Idle(role, part, None, None, True), near, False)
+                yield _Gap(Idle(role, part, None, None, True), frozenset(near), False)
             return
-        for first, then in pairwise([*used, used[0]]) if len(used) > 1 else [(used[0], used[0])]:
+        for first, then in pairwise([*used, used[0]]):
             around = then <= first
-            between = near - {first, then}
-            between = frozenset(i for i in between if (i > first or i < then if around else first < i < then))
+            begin, end = bisect_right(near, first), bisect_left(near, then)
+            between = frozenset([*near[begin:], *near[:end]] if around else near[begin:end])
             if between and self.calls[first].by_all:
                 after, before = self.calls[first], self.calls[then]
                 loop = after.method == before.method and not around

@@ -173,7 +173,7 @@ class Executor:
     def _asked(self, role: str, method: str, ask: Callable[..., Any], folder: str, *rest: Any) -> Any:
         worker = self._workers[role]
         try:
-            with self._parking.all_of(role):
+            with self._parking.all_of(role) if hasattr(worker, method) else nullcontext():
                 return ask(folder, role, worker, *rest)
         except HfError:
             raise

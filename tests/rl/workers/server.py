@@ -107,6 +107,8 @@ def serving(*faults: Fault, **options: Any) -> Iterator[Server]:
         def log_message(self, *args: Any) -> None: ...
 
     class Quiet(ThreadingHTTPServer):
+        request_queue_size = 128
+
         def handle_error(self, *args: Any) -> None: ...  # a client that does not wait is no error of the server's
 
     with Quiet(("127.0.0.1", 0), Handler) as http:
