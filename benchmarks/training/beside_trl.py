@@ -170,10 +170,13 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
 
     clock, run = turns.clock, folder / f"run{os.getpid()}"
     autocast = {"autocast": "bfloat16"} if how.weights == "float32" else {}
-    policies._row_by_row = clock.wrapped("generation", policies._row_by_row)  # type: ignore[assignment]
-    policies.response_log_probs = clock.wrapped("log-probs", policies.response_log_probs)  # type: ignore[assignment]
-    reading.log_probs = clock.wrapped("log-probs", reading.log_probs)  # type: ignore[assignment]
-    updates.improve = clock.wrapped("update", updates.improve)  # type: ignore[assignment]
+    for module, name, part in (
+        (policies, "_row_by_row", "generation"),
+        (policies, "response_log_probs", "log-probs"),
+        (reading, "log_probs", "log-probs"),
+        (updates, "improve", "update"),
+    ):
+        setattr(module, name, clock.wrapped(part, getattr(module, name)))
     values = {
         "algorithm": "hfdsl.rl.dataflows.grpo:grpo",
         "options.group": case.group,
@@ -257,7 +260,7 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
     if case.full:
         tokenizer.add_special_tokens({"eos_token": "<never>"})  # a token that the model does not have
 
-    class Watch(TrainerCallback):  # type: ignore[misc]
+    class Watch(TrainerCallback):
         """After both updates the step is over."""
 
         tokens = 0.0

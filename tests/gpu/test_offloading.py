@@ -12,7 +12,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl.rl import workers as w
-from hfdsl.rl.batches import ImitationMetrics, ReferenceLogProbs, Sequences
+from tests.gpu.offload_programs import Weighed, allocated, supervised
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, numbers
 
@@ -32,11 +32,6 @@ def gpu_cluster() -> Iterator[Any]:
     ray.init(address="local", include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
-
-
-def allocated() -> int:
-    torch.cuda.synchronize()
-    return torch.cuda.memory_allocated()
 
 
 def test_an_actor_gives_back_its_memory_part_by_part_and_works_on() -> None:
@@ -75,22 +70,6 @@ def test_a_frozen_role_gives_back_its_memory(role: Any) -> None:
     assert allocated() - before < (there - before) / 10
     worker.onload("weights")
     assert allocated() >= there
-
-
-class Weighed(w.Reference):
-    """Tells how much of its GPU a process has in use while the reference works."""
-
-    @hf.register(hf.Dispatch.ONE_TO_ALL)
-    def allocated(self) -> int:
-        return allocated()
-
-
-@hf.dataflow
-def supervised(
-    sequences: Sequences, actor: w.Actor, reference: Weighed
-) -> tuple[ReferenceLogProbs, hf.PerRank[int], ImitationMetrics]:
-    found, held = reference.log_probs(sequences), reference.allocated()
-    return found, held, actor.imitate(sequences)
 
 
 @pytest.mark.parametrize("sharding", ["none", pytest.param("fsdp", marks=pytest.mark.skipif(GPUS < 2, reason="two"))])
