@@ -1,0 +1,46 @@
+"""Testing: laws that hold for every protocol, strategies for whatever flows, checks of roles and functions.
+
+Nothing is loaded before it is used, and hypothesis by the strategies alone.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hfdsl.testing.laws.check import BrokenLaws, check_laws, lawful
+    from hfdsl.testing.laws.table import LAWS, Law
+
+__all__ = [
+    "LAWS",
+    "BrokenLaws",
+    "Law",
+    "check_laws",
+    "lawful",
+]
+
+_HOMES = {
+    "BrokenLaws": "laws.check",
+    "LAWS": "laws.table",
+    "Law": "laws.table",
+    "check_laws": "laws.check",
+    "lawful": "laws.check",
+}
+"""What is exported, by the module that has it."""
+
+
+def _load(name: str) -> object:
+    """A name of this module that is used for the first time.
+
+    Raises:
+        AttributeError: where there is none.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value  # the next use finds it without this
+    return value
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one of this module's
+    __getattr__ = _load

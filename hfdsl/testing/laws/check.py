@@ -1,0 +1,267 @@
+"""``check_laws`` and ``lawful``: every law on many cases, and of a broken one the smallest case that breaks it."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice, permutations
+from typing import Any, TypeVar
+
+from hfdsl.errors import DefinitionError, HfError
+from hfdsl.protocols.dispatch import Dispatch, Functions
+from hfdsl.protocols.mesh import AXES, Mesh
+from hfdsl.protocols.protocol import Protocol
+from hfdsl.protocols.register import ModeLike
+from hfdsl.testing.laws.subject import Subject, subject_of
+from hfdsl.testing.laws.table import LAWS, Law
+from hfdsl.testing.laws.trial import Breach, Case, Trial, mesh_code, usual
+from hfdsl.testing.laws.values import Kind, kinds
+from hfdsl.types.batches import closest
+
+T = TypeVar("T", bound=type)
+
+RANKS = 16
+"""The largest meshes that are tried where nobody says which."""
+
+RUNS = 4000
+"""How many cases are looked at for a smaller one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A law that does not hold: its smallest case, what is wrong there, and what was seen."""
+
+    law: Law
+    case: Case
+    said: str
+    shown: str
+
+    def __str__(self) -> str:
+        return f"{self.law}\n  {self.said}\n{self.shown}"
+
+
+class BrokenLaws(AssertionError):  # noqa: N818  # that it is an error is in its base
+    """A protocol breaks laws: ``broken`` has each of them with its smallest case."""
+
+    def __init__(self, name: str, broken: Sequence[Broken], of: int) -> None:
+        self.broken = tuple(broken)
+        told = "\n\n".join(map(str, broken))
+        super().__init__(f"{name} breaks {len(broken)} of the {of} laws that apply to it\n\n{told}")
+
+
+def check_laws(
+    protocol: ModeLike | Functions,
+    *,
+    like: Dispatch | Protocol | str | None = None,
+    only: str | Iterable[str] | None = None,
+    meshes: Iterable[Mesh] | None = None,
+    max_examples: int = 200,
+    seed: int = 0,
+) -> None:
+    """Hold a transfer protocol to the laws: a declared one, a mode by name, or a pair of functions.
+
+    Of a pair it is known that it splits rows and joins them again. Where it is to do what a declared protocol does,
+    ``like`` names that one, and more laws apply. ``only`` names laws, as ``"L5"`` or ``"order"``. ``meshes`` are those
+    that the protocol is made for, instead of all of up to 16 ranks in every numbering. Each law is tried on
+    ``max_examples`` cases, the smallest ones and others by ``seed``.
+
+    Raises:
+        BrokenLaws: of each law that does not hold, the smallest case.
+        DefinitionError: HF112 for what is no protocol, HF111 for a law that there is none of.
+
+    >>> import hfdsl as hf
+    >>> check_laws(hf.Dispatch.THREE_D_PROTO, max_examples=20)
+    >>> def in_rank_order(group, outputs):
+    ...     return [row for output in reversed(outputs) for row in output]
+    >>> pair = hf.protocols.get_predefined_dispatch_fn("DP_PROTO") | {"collect_fn": in_rank_order}
+    >>> check_laws(pair, only="round_trip", max_examples=20)
+    Traceback (most recent call last):
+    hfdsl.testing.laws.check.BrokenLaws: dispatch_fn breaks 1 of the 1 laws that apply to it
+    ...
+    """
+    subject = subject_of(protocol, like)
+    laws = applying(subject, only)
+    grounds = _meshes(subject, meshes)
+    found = [broken for law in laws if (broken := _tried(subject, law, grounds, max_examples, seed))]
+    if found:
+        raise BrokenLaws(subject.name, found, len(laws))
+
+
+def lawful(protocol: ModeLike | Functions, **options: Any) -> Callable[[T], T]:
+    """Give a test class a test for every law that applies to a protocol; options are those of ``check_laws``.
+
+    >>> @lawful("DP_PROTO", max_examples=20)
+    ... class TestMyProtocol:
+    ...     "Whatever else is to be tested of it."
+    >>> TestMyProtocol().test_l3_round_trip()
+    """
+    only = options.pop("only", None)
+    laws = applying(subject_of(protocol, options.get("like")), only)
+
+    def test_of(law: Law) -> Callable[[Any], None]:
+        def test(self: Any) -> None:
+            check_laws(protocol, only=law.id, **options)
+
+        test.__doc__ = f"{law.says[0].upper()}{law.says[1:]}."
+        return test
+
+    def add(cls: T) -> T:
+        for law in laws:
+            setattr(cls, f"test_{law.id.lower()}_{law.name}", test_of(law))
+        return cls
+
+    return add
+
+
+def applying(subject: Subject, only: str | Iterable[str] | None = None) -> tuple[Law, ...]:
+    """The laws that apply to a protocol, or those of them that are named; HF111 for a name that no law has."""
+    names = {name: law for law in LAWS for name in (law.id, law.name)}
+    wanted = list(names) if only is None else [only] if isinstance(only, str) else list(only)
+    for name in wanted:
+        if name not in names:
+            raise DefinitionError("HF111", f"no law is called {name!r}; {closest(name, [law.name for law in LAWS])}")
+    return tuple(law for law in LAWS if law.applies(subject) and {law.id, law.name} & set(wanted))
+
+
+# -- cases
+
+
+@lru_cache(maxsize=8)
+def meshes_up_to(ranks: int) -> tuple[Mesh, ...]:
+    """All meshes of so many ranks, with every generation size and every order that is another, the simplest first."""
+    sizes = [
+        (pp, dp, tp)
+        for pp in range(1, ranks + 1)
+        for dp in range(1, ranks // pp + 1)
+        for tp in range(1, ranks // (pp * dp) + 1)
+    ]
+    shapes = [
+        Mesh(pp=pp, dp=dp, tp=tp, gen_pp=gen_pp, gen_tp=gen_tp)
+        for pp, dp, tp in sizes
+        for gen_pp in (None, *(n for n in range(1, pp) if pp % n == 0))
+        for gen_tp in (None, *(n for n in range(1, tp) if tp % n == 0))
+    ]
+    every = [mesh for shape in shapes for mesh in orders_of(shape)]
+    return tuple(sorted(every, key=_size))
+
+
+def orders_of(mesh: Mesh) -> Iterator[Mesh]:
+    """The mesh in every order of its axes that numbers its ranks in another way."""
+    seen = set[tuple[str, ...]]()
+    for order in permutations(AXES):
+        long = tuple(axis for axis in order if getattr(mesh, axis) > 1)
+        if long not in seen:
+            seen.add(long)
+            yield Mesh(pp=mesh.pp, dp=mesh.dp, tp=mesh.tp, gen_pp=mesh.gen_pp, gen_tp=mesh.gen_tp, order=order)
+
+
+def _size(mesh: Mesh) -> tuple[object, ...]:
+    axes = sum(getattr(mesh, axis) > 1 for axis in AXES)
+    folds = sum(size is not None for size in (mesh.gen_pp, mesh.gen_tp))
+    return mesh.world_size, axes, folds, mesh.order != AXES, -mesh.dp, -mesh.tp
+
+
+def _meshes(subject: Subject, given: Iterable[Mesh] | None) -> tuple[Mesh, ...]:
+    """The meshes to try: of a declared protocol those that have the coordinates that it picks."""
+    every = meshes_up_to(RANKS) if given is None else tuple(sorted(given, key=_size))
+
+    def has_all_picks(mesh: Mesh) -> bool:
+        try:
+            return subject.declared is None or bool(subject.declared.collected(mesh))
+        except HfError:
+            return False
+
+    kept = tuple(mesh for mesh in every if has_all_picks(mesh)) if _picks_numbers(subject) else every
+    if not kept:
+        raise DefinitionError("HF112", f"there is no mesh to try {subject.name} on")
+    return kept
+
+
+def _picks_numbers(subject: Subject) -> bool:
+    return subject.declared is not None and any(isinstance(pick, int) for _, pick in subject.declared.picks)
+
+
+def _grounds(law: Law, meshes: Sequence[Mesh]) -> Sequence[Mesh]:
+    """The meshes of a law: most laws look at the usual numbering, and one tells what another changes."""
+    return meshes if law.orders else tuple(dict.fromkeys(map(usual, meshes)))
+
+
+def _row_counts(subject: Subject, law: Law, mesh: Mesh) -> Sequence[int]:
+    chunks = subject.chunks(mesh)
+    return range(1, 2 * chunks + 2) if law.rows == "any" else [chunks, 2 * chunks, 3 * chunks]
+
+
+def _cases(subject: Subject, law: Law, meshes: Sequence[Mesh], count: int, seed: int) -> Iterator[Case]:
+    """Three in four on the simplest meshes, in turn, the fourth on any; half of them in the simplest container."""
+    source, (simple, *others) = random.Random(f"{seed} {law.id}"), kinds()
+    for number in range(count):
+        mesh = meshes[number - number // 4] if number % 4 and number < len(meshes) else source.choice(meshes)
+        kind = simple if number % 2 or not others else others[number // 2 % len(others)]
+        yield Case(mesh, source.choice(_row_counts(subject, law, mesh)), kind)
+
+
+# -- trying them
+
+
+def _tried(subject: Subject, law: Law, meshes: Sequence[Mesh], count: int, seed: int) -> Broken | None:
+    """The law on all cases; where it does not hold, on smaller ones."""
+    grounds = _grounds(law, meshes)
+    examples = max(min(count, 5), round(count * law.share))
+    for case in _cases(subject, law, grounds, examples, seed):
+        if _fault(subject, law, case) is not None:
+            return _told(subject, law, _smallest(subject, law, grounds, case))
+    return None
+
+
+def _fault(subject: Subject, law: Law, case: Case) -> tuple[str, Trial] | None:
+    """What is wrong in a case, None where the law holds."""
+    trial = Trial(subject, case)
+    try:
+        law.holds(trial)
+    except Breach as breach:
+        return str(breach), trial
+    except Exception as error:  # noqa: BLE001  # whatever a protocol under test raises
+        return _raised(error), trial
+    return None
+
+
+def _raised(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    told = str(error) if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
+    return f"raised {told} ({where.filename.rpartition('/')[2]}:{where.lineno} in {where.name})"
+
+
+def _smallest(subject: Subject, law: Law, meshes: Sequence[Mesh], case: Case) -> Case:
+    """The simplest container that breaks it there, and then the first mesh and the fewest rows that do."""
+    alike = (Case(case.mesh, case.rows, kind) for kind in kinds()[: kinds().index(case.kind)])
+    case = next((one for one in alike if _fault(subject, law, one) is not None), case)
+    before = (Case(mesh, rows, case.kind) for mesh in meshes for rows in _row_counts(subject, law, mesh))
+    smaller = islice(before, max(10, round(RUNS * law.share)))
+    return next((one for one in smaller if _fault(subject, law, one) is not None), case)
+
+
+def _told(subject: Subject, law: Law, case: Case) -> Broken:
+    said, trial = _fault(subject, law, case) or ("it broke once, and did not when it was tried again", None)
+    lines = [("case", str(case))]
+    if trial is not None:
+        lines += [
+            (f"rank {rank} ({case.mesh.coordinates(rank)})", f"is given {trial.seen(part)}")
+            for rank, part in enumerate(trial.parts[: case.mesh.world_size])
+        ]
+        lines += [("the caller", f"gets {_result(trial)}")] if trial.got is not None else []
+    lines.append(("again", f'check_laws(..., only="{law.id}", meshes=[{mesh_code(case.mesh)}])'))
+    width = max(len(name) for name, _ in lines)
+    return Broken(law, case, said, "\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
+
+
+def _result(trial: Trial) -> str:
+    got = trial.got
+    if not trial.subject.joins and isinstance(got, (list, tuple)):
+        return ", ".join(trial.seen(one) for one in got)
+    return trial.seen(got)
+
+
+__all__ = ["Broken", "BrokenLaws", "Kind", "check_laws", "lawful", "meshes_up_to", "orders_of"]

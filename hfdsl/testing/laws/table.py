@@ -1,0 +1,279 @@
+"""The laws of transfer protocols, a small function each, and the table of them.
+
+Of a pair of functions it is known that it splits rows and joins them again. A declared protocol says more, and so does
+a pair with ``like=``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias, get_args
+
+from hfdsl.errors import SizeError
+from hfdsl.protocols.mesh import axis_rank, axis_size
+from hfdsl.protocols.split import Pad
+from hfdsl.testing.laws.composed import composition
+from hfdsl.testing.laws.subject import Subject
+from hfdsl.testing.laws.trial import Trial, doubled, mapped, unchanged, usual, want
+
+Rows: TypeAlias = Literal["even", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A law: what it says, the function that raises ``Breach`` where it does not hold, and what it is tried on.
+
+    ``rows`` are even where they can be split; ``orders`` says whether ranks are numbered in any way, or as usual.
+    ``share`` is the part of the examples that it is tried on.
+    """
+
+    id: str
+    name: str
+    says: str
+    holds: Callable[[Trial], None]
+    applies: Callable[[Subject], bool] = lambda subject: True
+    rows: Rows = "even"
+    orders: bool = False
+    share: float = 1.0
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.name.replace('_', ' ')}: {self.says}"
+
+
+def coverage(trial: Trial) -> None:
+    """Every argument is a list with one entry a rank, and no rank is left without rows."""
+    world = trial.mesh.world_size
+    placed, named, _ = trial.subject.dispatch(trial.mesh, (trial.value(),), {"other": trial.value()})
+    want(len(placed) == 1, f"one positional argument was given, and dispatch gave {len(placed)}")
+    want(list(named) == ["other"], f"the argument other= was given, and dispatch gave {', '.join(named) or 'none'}")
+    for parts in (placed[0], named["other"]):
+        trial.parts = list(parts)
+        want(len(parts) == world, f"dispatch made {len(parts)} parts for {world} ranks")
+        for rank, part in enumerate(parts):
+            want(trial.read(part), f"rank {rank} is given no rows")
+    if not trial.subject.joins and trial.subject.declared is not None:
+        got = trial.collect(list(placed[0]))
+        wanted = {"per_rank": world, "per_stage": trial.mesh.pp}[trial.subject.declared.gives]
+        want(len(got) == wanted, f"collect gives a list of {len(got)} where there are {wanted}")
+
+
+def agreement(trial: Trial) -> None:
+    """Ranks that differ along no split axis are given equal values; of a pair, ranks that have the same rows."""
+    parts, _ = trial.dispatch(trial.value())
+    known = trial.subject.declared is not None
+    first: dict[Any, int] = {}
+    for rank, part in enumerate(parts):
+        rows = trial.read(part)
+        other = first.setdefault(trial.place(rank) if known else frozenset(rows), rank)
+        same = trial.read(parts[other]) == rows and trial.case.kind.whole(part) == trial.case.kind.whole(parts[other])
+        want(same, f"ranks {other} and {rank} are replicas of each other and are given different values")
+
+
+def round_trip(trial: Trial) -> None:
+    """What ranks give back as it is comes back as it was."""
+    got = trial.run(unchanged)
+    if trial.subject.joins:
+        want(trial.read(got) == trial.rows, "ranks gave back what they were given")
+        return
+    for place, one in enumerate(got):
+        meant = trial.of_rank(place) if trial.subject.per_rank else trial.rows
+        want(trial.read(one) == meant, f"entry {place} of the result is {trial.seen(one)}; the rank gave {meant}")
+
+
+def row_map(trial: Trial) -> None:
+    """A body that works row by row gives what it gives on all rows at once."""
+    want(trial.read(trial.run(mapped)) == mapped(trial.rows), "each rank answered 9000 - 7 * row for each row")
+    want(
+        trial.read(trial.run(doubled)) == doubled(trial.rows),
+        "each rank answered two rows, 9000 - 2 * row and 8999 - 2 * row, for each row",
+    )
+
+
+def order(trial: Trial) -> None:
+    """How ranks are numbered changes nothing of what the caller gets."""
+    there = trial.read(trial.run(mapped, mesh=usual(trial.mesh)))
+    usually = " ".join(map(str, there))
+    got = trial.read(trial.run(mapped))
+    want(got == there, f"each rank answered 9000 - 7 * row; in the usual order the caller gets {usually}")
+
+
+def partition(trial: Trial) -> None:
+    """Every row goes to one coordinate of the split axes; of a pair, sets of rows do not overlap."""
+    parts, _ = trial.dispatch(trial.value())
+    known = trial.subject.declared is not None
+    holders: dict[Any, list[int]] = {}
+    for rank, part in enumerate(parts):
+        rows = trial.read(part)
+        holders.setdefault(trial.place(rank) if known else frozenset(rows), sorted(rows))
+    given = sorted(row for rows in holders.values() for row in rows)
+    lost = sorted(set(trial.rows) - set(given))
+    want(not lost, f"nobody is given row {lost[0] if lost else ''}")
+    twice = next((a for a, b in pairwise(given) if a == b), None)
+    want(twice is None, f"row {twice} is given twice, beside the replicas that have the same rows")
+    want(given == trial.rows, f"the ranks have the rows {given}")
+
+
+def padding(trial: Trial) -> None:
+    """Pad rows never come back, and which rows they are changes nothing; without padding uneven rows are refused."""
+    even = trial.case.rows % trial.subject.chunks(trial.mesh) == 0
+    if trial.subject.functions is None:
+        for pad in get_args(Pad):
+            want(trial.read(trial.run(unchanged, pad=pad)) == trial.rows, f"pad={pad!r}: ranks gave back their rows")
+            want(trial.read(trial.run(doubled, pad=pad)) == doubled(trial.rows), f"pad={pad!r}: two rows of each")
+        if not even:
+            want(
+                _refused(trial),
+                f"{trial.case.rows} rows do not divide, and are not refused where no padding is asked for",
+            )
+    elif not even:
+        for body, said in ((unchanged, "ranks gave back their rows"), (doubled, "ranks gave two rows of each")):
+            try:
+                got = trial.run(body)
+            except Exception:  # noqa: BLE001  # rows that do not divide are refused: as good as padding them
+                return
+            want(sorted(trial.read(got)) == sorted(body(trial.rows)), f"{said}, and their number does not divide")
+
+
+def _refused(trial: Trial) -> bool:
+    try:
+        trial.dispatch(trial.value())
+    except SizeError:
+        return True
+    return False
+
+
+def no_aliasing(trial: Trial) -> None:
+    """The caller's object and the ranks' outputs stay as they are, and no rank is given the caller's own object."""
+    pad: Pad | None = "cycle" if trial.subject.functions is None and _splits_and_joins(trial.subject) else None
+    value, kind = trial.value(), trial.case.kind
+    mine = value if trial.subject.per_rank else [value]
+
+    def unharmed(when: str) -> None:
+        now = [trial.seen(one) for one in mine]
+        meant = [trial.seen(one) for one in (trial.value() if trial.subject.per_rank else [trial.value()])]
+        want(now == meant, f"the caller's object has the rows {', '.join(now)} {when}")
+
+    try:
+        parts, added = trial.dispatch(value, pad)
+    except Exception:
+        unharmed("after a dispatch that failed")
+        if pad or trial.case.rows % trial.subject.chunks(trial.mesh) == 0:
+            raise
+        return  # rows that do not divide are refused
+    unharmed("after dispatch")
+    outputs = trial.apply(unchanged, parts)
+    if trial.subject.splits:
+        owner = next((rank for rank, part in enumerate(parts) if part is value), None)
+        want(owner is None, f"rank {owner} is given the caller's own object")
+        for part in parts if kind.name == "list" else ():
+            part.append(-1)
+        unharmed("after ranks have appended to their own lists")
+    handed, seen = list(outputs), [trial.seen(one) for one in outputs]
+    trial.got = trial.subject.collect(trial.mesh, handed, added)
+    same = len(handed) == len(outputs) and all(a is b for a, b in zip(handed, outputs, strict=True))
+    want(same, "collect changed the list of outputs that it was given")
+    want([trial.seen(one) for one in outputs] == seen, "collect changed an output that it was given")
+    unharmed("after collect")
+
+
+class Junk:
+    """What a rank gives whose output must not be looked at."""
+
+    def __repr__(self) -> str:
+        return "junk"
+
+
+def placement(trial: Trial) -> None:
+    """Ranks hold what is declared; collect looks only at those that have the result, whatever the others give."""
+    declared = trial.subject.declared
+    assert declared is not None  # noqa: S101  # what the law applies to
+    parts, added = trial.dispatch(trial.value())
+    chunk_of, seen = declared.chunk_of(trial.mesh), set[int]()
+    for rank, chunk in enumerate(chunk_of):
+        size = trial.case.rows // trial.subject.chunks(trial.mesh)
+        meant = trial.rows[chunk * size : (chunk + 1) * size] if trial.subject.splits else trial.rows
+        if trial.subject.per_rank:
+            meant = trial.of_rank(rank)
+        if chunk not in seen:  # of replicas the first: that they agree is another law
+            want(trial.read(parts[rank]) == meant, f"rank {rank} holds chunk {chunk}, which is {meant}")
+        seen.add(chunk)
+    outputs = trial.apply(mapped, parts)
+    full = trial.collect(outputs, added)
+    silent = [rank for rank in range(trial.mesh.world_size) if not _has_result(trial, rank)]
+    others = trial.collect([Junk() if rank in silent else one for rank, one in enumerate(outputs)], added)
+    same = trial.read(others) == trial.read(full) if trial.subject.joins else len(others) == len(full)
+    want(same, f"ranks {silent} have no part in the result and gave junk, which changed it")
+
+
+def _has_result(trial: Trial, rank: int) -> bool:
+    """Whether the declaration may look at what a rank gives."""
+    declared = trial.subject.declared
+    assert declared is not None  # noqa: S101  # what the law applies to
+    for axis, pick in declared.picks:
+        size, at = axis_size(trial.mesh, axis), axis_rank(trial.mesh, axis, rank)
+        picked = {"first": 0, "last": size - 1}.get(pick) if isinstance(pick, str) else pick
+        if picked is not None and at != picked:
+            return False
+    return True
+
+
+def structure(trial: Trial) -> None:
+    """Types, dtypes and columns stay, and every object stays with its row."""
+    parts, added = trial.dispatch(trial.value())
+    kind = trial.case.kind
+    for rank, part in enumerate(parts):
+        wrong = kind.whole(part)
+        want(wrong is None, f"rank {rank} is given {wrong}")
+    got = trial.collect([kind.make(trial.read(part)) for part in parts], added)
+    for one in [got] if trial.subject.joins else got:
+        wrong = kind.whole(one)
+        want(wrong is None, f"the caller gets {wrong}")
+
+
+def determinism(trial: Trial) -> None:
+    """The same call gives the same parts, whatever was called before and however its keywords are ordered."""
+
+    def once(*names: str) -> dict[str, list[list[int]]]:
+        _, named, _ = trial.subject.dispatch(trial.mesh, (), {name: trial.value() for name in names})
+        return {name: [trial.read(part) for part in named[name]] for name in sorted(named)}
+
+    first = once("a", "b")
+    trial.dispatch(trial.value())
+    want(once("a", "b") == first, "the same call, made twice, gave other parts the second time")
+    want(once("b", "a") == first, "the same call with its keywords in another order gave other parts")
+    want(first["a"] == first["b"], "two arguments of one call with the same rows were cut in different ways")
+
+
+def _splits(subject: Subject) -> bool:
+    return subject.splits
+
+
+def _joins(subject: Subject) -> bool:
+    return subject.joins
+
+
+def _splits_and_joins(subject: Subject) -> bool:
+    return subject.splits and subject.joins
+
+
+def _declared(subject: Subject) -> bool:
+    return subject.declared is not None
+
+
+LAWS: tuple[Law, ...] = (
+    Law("L1", "coverage", "every rank has a part of every argument", coverage, orders=True),
+    Law("L2", "agreement", "replicas are given equal values", agreement, lambda s: not s.per_rank, orders=True),
+    Law("L3", "round_trip", "what ranks give back unchanged is what the caller gave", round_trip),
+    Law("L4", "row_map", "a row-wise body gives what it gives on all rows at once", row_map, _joins),
+    Law("L5", "order", "the numbering of ranks changes nothing that the caller gets", order, _joins, orders=True),
+    Law("L6", "partition", "every row goes to one place", partition, _splits, orders=True),
+    Law("L7", "padding", "pad rows never come back", padding, _splits_and_joins, rows="any"),
+    Law("L8", "no_aliasing", "nobody's object is changed or shared", no_aliasing, rows="any", orders=True),
+    Law("L9", "placement", "ranks hold what is declared, and no others are looked at", placement, _declared),
+    Law("L10", "composition", "a plan gives what calls by hand give", composition, _splits_and_joins, share=0.02),
+    Law("L11", "structure", "types, dtypes and columns stay, objects stay with their rows", structure, orders=True),
+    Law("L12", "determinism", "the same call gives the same parts", determinism, orders=True),
+)  # fmt: skip  # a table
+"""All laws, by their numbers."""

@@ -1,0 +1,157 @@
+"""One case of a law: numbered rows sent through the protocol, and what is seen on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hfdsl.protocols.mesh import AXES, Mesh, axis_rank
+from hfdsl.protocols.split import Pad
+from hfdsl.protocols.transfer import NO_PADDING, Padding
+from hfdsl.testing.laws.subject import Subject
+from hfdsl.testing.laws.values import Kind
+
+
+class Breach(Exception):  # noqa: N818  # what a law says when it does not hold; users see BrokenLaws
+    """A law does not hold: what happened, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Rows 0 to ``rows`` - 1 in a container of some kind, on a mesh."""
+
+    mesh: Mesh
+    rows: int
+    kind: Kind
+
+    def __str__(self) -> str:
+        rows, article = "row" if self.rows == 1 else "rows", "an" if self.kind.name[0] == "a" else "a"
+        return f"{self.rows} {rows} in {article} {self.kind.name} on {mesh_code(self.mesh)}"
+
+
+def mesh_code(mesh: Mesh) -> str:
+    """A mesh as one would write it.
+
+    >>> mesh_code(Mesh(dp=2, tp=2, gen_tp=1, order=("tp", "dp", "pp")))
+    "hf.Mesh(dp=2, tp=2, gen_tp=1, order=('tp', 'dp', 'pp'))"
+    """
+    sizes = [f"{axis}={getattr(mesh, axis)}" for axis in AXES if getattr(mesh, axis) > 1]
+    folds = [f"{axis}={size}" for axis in ("gen_pp", "gen_tp") if (size := getattr(mesh, axis)) is not None]
+    order = [f"order={mesh.order!r}"] if mesh.order != AXES else []
+    return f"hf.Mesh({', '.join([*sizes, *folds, *order])})"
+
+
+def usual(mesh: Mesh) -> Mesh:
+    """The same mesh with its ranks in the usual order."""
+    return replace(mesh, order=AXES)
+
+
+Body = Callable[[list[int]], list[int]]
+"""What ranks do with the numbers of their rows."""
+
+
+def unchanged(rows: list[int]) -> list[int]:
+    """Rows as they are."""
+    return rows
+
+
+def mapped(rows: list[int]) -> list[int]:
+    """Each row becomes another; they fall where the rows rise, so that no sorting goes unseen."""
+    return [9000 - 7 * row for row in rows]
+
+
+def doubled(rows: list[int]) -> list[int]:
+    """Two rows of each."""
+    return [twin for row in rows for twin in (9000 - 2 * row, 8999 - 2 * row)]
+
+
+@dataclass(slots=True)
+class Trial:
+    """A case, run on a protocol; it remembers what was dispatched and collected last, for the report."""
+
+    subject: Subject
+    case: Case
+    parts: list[Any] = field(default_factory=list)
+    got: Any = None
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the case."""
+        return self.case.mesh
+
+    @property
+    def rows(self) -> list[int]:
+        """The numbers of the rows."""
+        return list(range(self.case.rows))
+
+    def value(self) -> Any:
+        """The rows, in a container that nobody else has; where the caller gives one a rank, a list of those."""
+        if self.subject.per_rank:
+            return [self.case.kind.make(self.of_rank(rank)) for rank in range(self.mesh.world_size)]
+        return self.case.kind.make(self.rows)
+
+    def of_rank(self, rank: int) -> list[int]:
+        """The rows that the caller means for a rank, where it gives one value a rank."""
+        return [row + rank for row in self.rows]
+
+    def dispatch(self, value: Any, pad: Pad | None = None, mesh: Mesh | None = None) -> tuple[list[Any], Padding]:
+        """What the ranks are given of one argument."""
+        mesh = mesh or self.mesh
+        placed, _, padding = self.subject.dispatch(mesh, (value,), pad=pad)
+        if len(placed) != 1 or not isinstance(placed[0], (list, tuple)):
+            raise Breach(f"dispatch of one argument gave {_kind(placed)}: give ([one value a rank], {{}})")
+        if len(placed[0]) != mesh.world_size:
+            raise Breach(f"dispatch made {len(placed[0])} parts for {mesh.world_size} ranks")
+        self.parts = list(placed[0])
+        return self.parts, padding
+
+    def apply(self, body: Body, parts: Sequence[Any]) -> list[Any]:
+        """What the ranks answer, each in a container of its own."""
+        return [self.case.kind.make(body(self.read(part))) for part in parts]
+
+    def collect(self, outputs: Sequence[Any], padding: Padding = NO_PADDING, mesh: Mesh | None = None) -> Any:
+        """What the caller gets."""
+        self.got = self.subject.collect(mesh or self.mesh, list(outputs), padding)
+        return self.got
+
+    def run(self, body: Body, pad: Pad | None = None, mesh: Mesh | None = None) -> Any:
+        """The whole call."""
+        parts, padding = self.dispatch(self.value(), pad, mesh)
+        return self.collect(self.apply(body, parts), padding, mesh)
+
+    def read(self, value: Any) -> list[int]:
+        """The numbers of a value's rows.
+
+        Raises:
+            Breach: where it is none of the kind that was given.
+        """
+        try:
+            return self.case.kind.read(value)
+        except (TypeError, AttributeError, IndexError, ValueError):
+            raise Breach(f"{_kind(value)} stands where a {self.case.kind.name} of rows is needed") from None
+
+    def seen(self, value: Any) -> str:
+        """The numbers of a value's rows, for the report; or what it is."""
+        try:
+            return " ".join(map(str, self.case.kind.read(value))) or "no rows"
+        except Exception:  # noqa: BLE001  # the report of whatever a protocol under test gave
+            return _kind(value)
+
+    def place(self, rank: int) -> tuple[int, ...]:
+        """Where a rank sits on the axes that the protocol splits over."""
+        declared = self.subject.declared
+        axes = declared.split if declared is not None and self.subject.splits else ()
+        return tuple(axis_rank(self.mesh, axis, rank) for axis in axes)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Breach):
+        return str(value)
+    return f"a {type(value).__name__}" if len(repr(value)) > 60 else repr(value)
+
+
+def want(holds: object, said: str) -> None:
+    """Raise ``Breach`` unless it holds."""
+    if not holds:
+        raise Breach(said)

@@ -1,0 +1,321 @@
+"""The laws: every predefined protocol keeps them, and of broken ones each finds exactly its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise, permutations
+from typing import Any
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.errors import DefinitionError, ProtocolError
+from hfdsl.protocols import PREDEFINED, Functions, Mesh
+from hfdsl.protocols.mesh import AXES
+from hfdsl.protocols.placement import faults
+from hfdsl.protocols.split import join, rows_of, split
+from hfdsl.testing import LAWS, BrokenLaws, check_laws, lawful
+from hfdsl.testing.laws.check import applying, meshes_up_to
+from hfdsl.testing.laws.subject import subject_of
+
+Cut = Callable[[Any, Any], list[Any]]
+
+
+@pytest.mark.parametrize("name", PREDEFINED)
+def test_every_predefined_protocol_is_lawful(name: str) -> None:
+    check_laws(hf.Dispatch[name])
+
+
+def pair(cut: Cut, collect: Callable[..., Any]) -> Functions:
+    """A dispatch function that cuts every argument in the same way, and a collect function."""
+
+    def dispatch_fn(group: Any, *args: Any, **kwargs: Any) -> Any:
+        return tuple(cut(group, value) for value in args), {name: cut(group, kwargs[name]) for name in kwargs}
+
+    return Functions(dispatch_fn, collect)
+
+
+def by_dp(group: Any, value: Any) -> list[Any]:
+    """Part i to every rank whose data-parallel coordinate is i."""
+    parts = split(value, group.mesh.dp)
+    return [parts[group.mesh.coordinates(rank).dp] for rank in range(group.world_size)]
+
+
+def first_of_dp(group: Any, outputs: Any) -> Any:
+    """The outputs of the last stage, first tensor rank, by data-parallel coordinate."""
+    mesh = group.mesh
+    return join([outputs[mesh.rank(pp=mesh.pp - 1, dp=dp)] for dp in range(mesh.dp)])
+
+
+def test_a_pair_that_does_what_a_predefined_protocol_does_is_lawful() -> None:
+    check_laws(pair(by_dp, first_of_dp))
+    check_laws(pair(by_dp, first_of_dp), like="3D_PROTO")
+
+
+# -- protocols that break one law each
+
+
+def only_first_replica(group: Any, value: Any) -> list[Any]:
+    parts = by_dp(group, value)
+    return [part if group.mesh.coordinates(rank).tp == 0 else part[:0] for rank, part in enumerate(parts)]
+
+
+def mirrored_replicas(group: Any, value: Any) -> list[Any]:
+    def mirrored(part: Any) -> Any:
+        return join([part[i : i + 1] for i in reversed(range(rows_of(part)))])
+
+    parts = by_dp(group, value)
+    return [part if group.mesh.coordinates(rank).tp == 0 else mirrored(part) for rank, part in enumerate(parts)]
+
+
+def rows_sorted(falling: bool) -> Callable[..., Any]:
+    def collect(group: Any, outputs: Any) -> Any:
+        got = first_of_dp(group, outputs)
+        return sorted(got, reverse=falling) if isinstance(got, list) else got
+
+    return collect
+
+
+def by_dp_and_tp(group: Any, value: Any) -> list[Any]:
+    """Part dp * tp_size + tp: rows are split over both axes."""
+    mesh, parts = group.mesh, split(value, group.mesh.dp * group.mesh.tp)
+    at = [mesh.coordinates(rank) for rank in range(mesh.world_size)]
+    return [parts[c.dp * mesh.tp + c.tp] for c in at]
+
+
+def last_stage_in_rank_order(group: Any, outputs: Any) -> Any:
+    """The bug of the tutorial: ranks do not rise with the parts where tp is numbered before dp."""
+    return join([one for rank, one in enumerate(outputs) if group.mesh.coordinates(rank).pp == group.mesh.pp - 1])
+
+
+def with_a_halo(group: Any, value: Any) -> list[Any]:
+    """Every part but the first begins with the last row of the part before."""
+    parts = split(value, group.mesh.dp)
+    haloed = [parts[0], *(join([a[-1:], b]) for a, b in pairwise(parts))]
+    return [haloed[group.mesh.coordinates(rank).dp] for rank in range(group.world_size)]
+
+
+def without_the_halo(group: Any, outputs: Any) -> Any:
+    mesh = group.mesh
+    parts = [outputs[mesh.rank(pp=mesh.pp - 1, dp=dp)] for dp in range(mesh.dp)]
+    return join([parts[0], *(part[rows_of(part) - rows_of(parts[0]) :] for part in parts[1:])])
+
+
+def padded(group: Any, value: Any) -> list[Any]:
+    parts = split(value, group.mesh.dp, pad="repeat_last")
+    return [parts[group.mesh.coordinates(rank).dp] for rank in range(group.world_size)]
+
+
+def growing(group: Any, value: Any) -> list[Any]:
+    parts = by_dp(group, value)
+    if isinstance(value, list):
+        value += value[-1:]
+    return parts
+
+
+def first_stage(group: Any, outputs: Any) -> Any:
+    return join([outputs[group.mesh.rank(dp=dp)] for dp in range(group.mesh.dp)])
+
+
+class Answers(list[Any]):
+    """A list of the user's own."""
+
+
+def own_list(group: Any, outputs: Any) -> Any:
+    got = first_of_dp(group, outputs)
+    return Answers(got) if isinstance(got, list) else got
+
+
+def wider(group: Any, outputs: Any) -> Any:
+    got = first_of_dp(group, outputs)
+    return got.long() if isinstance(got, torch.Tensor) else got
+
+
+def in_turn() -> Functions:
+    """Every call begins with the next rank, and collect knows with which."""
+    calls = 0
+
+    def dispatch_fn(group: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+
+        def cut(value: Any) -> list[Any]:
+            parts = split(value, group.world_size)
+            return [parts[(rank + calls) % group.world_size] for rank in range(group.world_size)]
+
+        return tuple(map(cut, args)), {name: cut(value) for name, value in kwargs.items()}
+
+    def collect(group: Any, outputs: Any) -> Any:
+        return join([outputs[(part - calls) % group.world_size] for part in range(group.world_size)])
+
+    return Functions(dispatch_fn, collect)
+
+
+LIKE_3D = {"like": "3D_PROTO"}
+
+MUTANTS: dict[str, tuple[Functions, dict[str, Any]]] = {
+    "L1": (pair(only_first_replica, first_of_dp), {}),
+    "L2": (pair(mirrored_replicas, first_of_dp), {}),
+    "L3": (pair(by_dp, rows_sorted(falling=True)), {}),
+    "L4": (pair(by_dp, rows_sorted(falling=False)), {}),
+    "L5": (pair(by_dp_and_tp, last_stage_in_rank_order), {}),
+    "L6": (pair(with_a_halo, without_the_halo), {}),
+    "L7": (pair(padded, first_of_dp), {}),
+    "L8": (pair(growing, first_of_dp), {}),
+    "L9": (pair(by_dp, first_stage), LIKE_3D),
+    "L10": (pair(by_dp, own_list), {}),
+    "L11": (pair(by_dp, wider), {}),
+    "L12": (in_turn(), {}),
+}
+
+
+def test_every_law_has_a_protocol_that_breaks_it_alone() -> None:
+    assert [law.id for law in LAWS] == list(MUTANTS)
+
+
+@pytest.mark.parametrize("law", MUTANTS)
+def test_a_protocol_that_breaks_one_law_is_found_by_that_law_alone(law: str) -> None:
+    protocol, options = MUTANTS[law]
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(protocol, **options)
+    assert [broken.law.id for broken in raised.value.broken] == [law], str(raised.value)
+
+
+# -- what users see
+
+
+TOLD = """\
+dispatch_fn breaks 1 of the 11 laws that apply to it
+
+L5 order: the numbering of ranks changes nothing that the caller gets
+  each rank answered 9000 - 7 * row; in the usual order the caller gets 9000 8993 8986 8979
+  case                     4 rows in a list on hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))
+  rank 0 (pp=0 dp=0 tp=0)  is given 0
+  rank 1 (pp=0 dp=1 tp=0)  is given 2
+  rank 2 (pp=0 dp=0 tp=1)  is given 1
+  rank 3 (pp=0 dp=1 tp=1)  is given 3
+  the caller               gets 9000 8986 8993 8979
+  again                    check_laws(..., only="L5", meshes=[hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))])"""
+
+
+def test_a_broken_law_is_told_with_its_smallest_case() -> None:
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(pair(by_dp_and_tp, last_stage_in_rank_order))
+    assert str(raised.value) == TOLD
+
+
+def test_the_case_that_is_told_breaks_the_law_when_it_is_tried_again() -> None:
+    protocol = pair(by_dp_and_tp, last_stage_in_rank_order)
+    again = Mesh(dp=2, tp=2, order=("pp", "tp", "dp"))
+    with pytest.raises(BrokenLaws):
+        check_laws(protocol, only="L5", meshes=[again])
+    check_laws(protocol, only="order", meshes=[Mesh(dp=2, tp=2)])
+    check_laws(protocol, only=("L1", "order"), meshes=(mesh for mesh in [Mesh(pp=2, dp=2, tp=2)]))
+
+
+def test_what_a_protocol_raises_is_told_with_its_place() -> None:
+    def lost(group: Any, outputs: Any) -> Any:
+        return outputs[group.world_size]
+
+    with pytest.raises(BrokenLaws, match=r"raised IndexError: list index out of range \(test_laws\.py:\d+ in lost\)"):
+        check_laws(pair(by_dp, lost), only="L3", max_examples=5)
+
+
+def test_every_broken_law_of_a_protocol_is_told() -> None:
+    every_rank = hf.Protocol("COPIES", split=("dp",), collect={"dp": "join", "tp": "join", "pp": "last"})
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(every_rank)
+    assert {broken.law.name for broken in raised.value.broken} == {"round_trip", "row_map", "padding"}
+    assert all(broken.case.mesh.world_size == 2 for broken in raised.value.broken)
+    assert str(raised.value).startswith("COPIES breaks 3 of the 12 laws that apply to it\n\nL3 round trip: ")
+
+
+PICKS: tuple[Any, ...] = ("join", "first", "last")
+
+
+@pytest.mark.parametrize("split", [(), ("dp",), ("tp", "dp"), ("pp", "dp"), ("pp", "dp", "tp")])
+@pytest.mark.parametrize("pick", [(a, b, c) for a in PICKS for b in PICKS for c in PICKS], ids="-".join)
+def test_the_round_trip_breaks_where_the_checker_says_that_a_collect_changes_the_value(
+    split: tuple[str, ...], pick: tuple[Any, ...]
+) -> None:
+    """Two ways to the same answer: the table of legal collects, of a body that leaves alike what it was given alike."""
+    protocol = hf.Protocol("MINE", split=split, collect=dict(zip(("pp", "dp", "tp"), pick, strict=True)))
+    mesh = Mesh(pp=2, dp=2, tp=2)
+    leaves = {axis: hf.Sharded() if axis in split else hf.Replicated() for axis, _ in protocol.picks}
+    try:
+        check_laws(protocol, only="L3", meshes=[mesh], max_examples=3)
+        broken = False
+    except BrokenLaws:
+        broken = True
+    assert broken is bool(faults(protocol, mesh, leaves))
+
+
+def test_a_coordinate_that_small_meshes_lack_is_looked_for_on_others() -> None:
+    third = hf.Protocol("THIRD", split=("dp",), collect={"dp": "join", "pp": "last", "tp": 2})
+    check_laws(third, max_examples=20)
+    with pytest.raises(DefinitionError, match="HF112: there is no mesh to try THIRD on"):
+        check_laws(third, meshes=[Mesh(tp=2)])
+
+
+def test_what_is_no_protocol_or_no_law_is_told() -> None:
+    with pytest.raises(ProtocolError, match="HF412: no protocol is called '3D_PROT'; did you mean '3D_PROTO'"):
+        check_laws("3D_PROT")
+    with pytest.raises(DefinitionError, match=r"HF112: the protocol .* needs a callable 'collect_fn'; it has none"):
+        check_laws({"dispatch_fn": print})
+    with pytest.raises(DefinitionError, match=r"HF111: no law is called 'orders'; did you mean 'order'\?"):
+        check_laws("DP_PROTO", only="orders")
+    with pytest.raises(DefinitionError, match="HF112: like= is for a pair of functions; DP_PROTO is declared"):
+        check_laws("DP_PROTO", like="3D_PROTO")
+
+
+# -- one pytest test a law
+
+
+@lawful("3D_PROTO", max_examples=40)
+class TestThreeD:
+    def test_of_its_own(self) -> None: ...
+
+
+@lawful(pair(by_dp, first_of_dp), like="3D_PROTO", only=("order", "L3"), max_examples=40)
+class TestPair: ...
+
+
+@lawful(pair(by_dp_and_tp, last_stage_in_rank_order), max_examples=100)
+class Wrong: ...
+
+
+def of_laws(cls: type) -> Iterator[str]:
+    return (name for name in vars(cls) if re.match(r"test_l\d+_", name))
+
+
+def test_a_lawful_class_has_a_test_for_every_law_that_applies() -> None:
+    assert list(of_laws(TestThreeD)) == [f"test_{law.id.lower()}_{law.name}" for law in LAWS]
+    assert list(of_laws(TestPair)) == ["test_l3_round_trip", "test_l5_order"]
+    failed = []
+    for name in of_laws(Wrong):
+        try:
+            getattr(Wrong(), name)()
+        except BrokenLaws:
+            failed.append(name)
+    assert failed == ["test_l5_order"]
+    assert vars(Wrong)["test_l5_order"].__doc__ == "The numbering of ranks changes nothing that the caller gets."
+
+
+def test_fewer_laws_apply_to_what_does_not_split_or_join() -> None:
+    assert {law.name for law in LAWS} - {law.name for law in applying(subject_of("ONE_TO_ALL"))} == {
+        "row_map", "order", "partition", "padding", "composition",
+    }  # fmt: skip  # a set
+    assert {law.name for law in LAWS} - {law.name for law in applying(subject_of(pair(by_dp, first_of_dp)))} == {
+        "placement"
+    }
+
+
+def test_meshes_are_all_there_the_simplest_first() -> None:
+    meshes = meshes_up_to(8)
+    assert meshes[0] == Mesh()
+    assert len(set(meshes)) == len(meshes)
+    assert [mesh.world_size for mesh in meshes] == sorted(mesh.world_size for mesh in meshes)
+    cube = (2, 2, 2)
+    assert {mesh.order for mesh in meshes if (mesh.pp, mesh.dp, mesh.tp) == cube} == set(permutations(AXES))
