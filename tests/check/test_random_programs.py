@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.check.repair.edits import apply
-from tests.check.random_programs import Program, load, programs
+from hfdsl.testing.strategies.graphs import Program, graphs, load
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -23,14 +23,14 @@ def check(program: Program) -> hf.Report:
 
 
 @many
-@given(programs())
+@given(graphs(max_nodes=10))
 def test_a_well_typed_program_has_no_findings(program: Program) -> None:
     report = check(program)
     assert report.findings == (), f"{program.source()}\n{report}"
 
 
 @settings(many, max_examples=40)
-@given(programs())
+@given(graphs(max_nodes=10))
 def test_a_program_that_checks_clean_runs_for_several_sizes(program: Program) -> None:
     names = load(program.source())
     plan = names["program"].compile(names["deployment"])  # sizes come with the batch
@@ -95,7 +95,7 @@ def faulty(program: Program) -> list[tuple[str, int, Program, str]]:
 
 
 @settings(many, max_examples=300)
-@given(programs(), st.randoms(use_true_random=False))
+@given(graphs(max_nodes=10), st.randoms(use_true_random=False))
 def test_one_mistake_is_found_alone_and_in_its_line(program: Program, random: Any) -> None:
     found = faulty(program)
     assume(found)
@@ -108,7 +108,7 @@ def test_one_mistake_is_found_alone_and_in_its_line(program: Program, random: An
 
 
 @settings(many, max_examples=60)
-@given(programs(), st.randoms(use_true_random=False))
+@given(graphs(max_nodes=10), st.randoms(use_true_random=False))
 def test_every_offered_fix_mends_its_finding_and_adds_none(program: Program, random: Any) -> None:
     found = [fault for fault in faulty(program) if "misspelt" in fault[0] or "repeated" in fault[0]]
     assume(found)
@@ -123,7 +123,7 @@ def test_every_offered_fix_mends_its_finding_and_adds_none(program: Program, ran
 
 
 @many
-@given(programs(), st.sampled_from(["rows", "mesh", "place"]))
+@given(graphs(max_nodes=10), st.sampled_from(["rows", "mesh", "place"]))
 def test_one_mistake_of_the_deployment_is_found_alone(program: Program, fault: str) -> None:
     if fault == "mesh":
         report = check(Program(**{**vars(program), "train": program.dp * program.tp + 1}))

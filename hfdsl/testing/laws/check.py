@@ -15,10 +15,11 @@ from hfdsl.protocols.dispatch import Dispatch, Functions
 from hfdsl.protocols.mesh import AXES, Mesh
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import ModeLike
+from hfdsl.testing.code import as_code
 from hfdsl.testing.laws.subject import Subject, subject_of
 from hfdsl.testing.laws.table import LAWS, Law
-from hfdsl.testing.laws.trial import Breach, Case, Trial, mesh_code, usual
-from hfdsl.testing.laws.values import Kind, kinds
+from hfdsl.testing.laws.trial import Breach, Case, Trial, usual
+from hfdsl.testing.laws.values import kinds
 from hfdsl.types.batches import closest
 
 T = TypeVar("T", bound=type)
@@ -252,7 +253,7 @@ def _told(subject: Subject, law: Law, case: Case) -> Broken:
             for rank, part in enumerate(trial.parts[: case.mesh.world_size])
         ]
         lines += [("the caller", f"gets {_result(trial)}")] if trial.got is not None else []
-    lines.append(("again", f'check_laws(..., only="{law.id}", meshes=[{mesh_code(case.mesh)}])'))
+    lines.append(("again", f'check_laws(..., only="{law.id}", meshes=[{as_code(case.mesh)}])'))
     width = max(len(name) for name, _ in lines)
     return Broken(law, case, said, "\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
 
@@ -262,6 +263,3 @@ def _result(trial: Trial) -> str:
     if not trial.subject.joins and isinstance(got, (list, tuple)):
         return ", ".join(trial.seen(one) for one in got)
     return trial.seen(got)
-
-
-__all__ = ["Broken", "BrokenLaws", "Kind", "check_laws", "lawful", "meshes_up_to", "orders_of"]

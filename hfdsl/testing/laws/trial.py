@@ -9,6 +9,7 @@ from typing import Any
 from hfdsl.protocols.mesh import AXES, Mesh, axis_rank
 from hfdsl.protocols.split import Pad
 from hfdsl.protocols.transfer import NO_PADDING, Padding
+from hfdsl.testing.code import as_code
 from hfdsl.testing.laws.subject import Subject
 from hfdsl.testing.laws.values import Kind
 
@@ -27,19 +28,7 @@ class Case:
 
     def __str__(self) -> str:
         rows, article = "row" if self.rows == 1 else "rows", "an" if self.kind.name[0] == "a" else "a"
-        return f"{self.rows} {rows} in {article} {self.kind.name} on {mesh_code(self.mesh)}"
-
-
-def mesh_code(mesh: Mesh) -> str:
-    """A mesh as one would write it.
-
-    >>> mesh_code(Mesh(dp=2, tp=2, gen_tp=1, order=("tp", "dp", "pp")))
-    "hf.Mesh(dp=2, tp=2, gen_tp=1, order=('tp', 'dp', 'pp'))"
-    """
-    sizes = [f"{axis}={getattr(mesh, axis)}" for axis in AXES if getattr(mesh, axis) > 1]
-    folds = [f"{axis}={size}" for axis in ("gen_pp", "gen_tp") if (size := getattr(mesh, axis)) is not None]
-    order = [f"order={mesh.order!r}"] if mesh.order != AXES else []
-    return f"hf.Mesh({', '.join([*sizes, *folds, *order])})"
+        return f"{self.rows} {rows} in {article} {self.kind.name} on {as_code(self.mesh)}"
 
 
 def usual(mesh: Mesh) -> Mesh:

@@ -1,4 +1,4 @@
-"""Random well-typed programs as source text, one call a line, so that a mistake can be put into one and looked for."""
+"""Whole dataflows that are well typed, as source text: one call a line, so that they read well and can be changed."""
 
 from __future__ import annotations
 
@@ -11,72 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 HEAD = """
-from typing import Literal, TypeVar
-import torch
 import hfdsl as hf
-from hfdsl import Add, Dispatch, register
-
-class B(hf.Dim): ...
-class P(hf.Dim): ...
-class R(hf.Dim): ...
-b, t = TypeVar("b"), TypeVar("t")
-
-class Prompts(hf.Batch):
-    ids: hf.i64[B, P]
-class Rollout(hf.Batch):
-    ids: hf.i64[B, Add[P, R]]
-    mask: hf.bool_[B, R]
-    log_probs: hf.f32[B, R]
-class Ref(hf.Batch):
-    ref: hf.f32[B, R]
-class Scores(hf.Batch):
-    reward: hf.f32[B]
-    keep: hf.bool_[B]
-class Advantages(hf.Batch):
-    advantages: hf.f32[B, R]
-class Metrics(hf.Batch):
-    loss: hf.Metric[float, Literal["mean"]]
-
-def tokens(x, width):
-    return x.sum(1, keepdim=True) + torch.arange(width)
-
-class Actor(hf.Worker):
-    @register(Dispatch.THREE_D_PROTO)
-    def generate(self, prompts: Prompts) -> Rollout:
-        ids = torch.cat([prompts.ids.tensor, tokens(prompts.ids.tensor, 3)], 1)
-        return Rollout(ids=ids, mask=ids[:, -3:] % 2 == 0, log_probs=-ids[:, -3:].float())
-    @register(Dispatch.THREE_D_PROTO)
-    def log_probs(self, rollout: Rollout) -> Ref:
-        return Ref(ref=rollout.log_probs.tensor * 2)
-    @register(Dispatch.THREE_D_PROTO)
-    def update(self, rollout: Rollout, ref: Ref, advantages: Advantages) -> Metrics:
-        return Metrics(loss=float((ref.ref.tensor * advantages.advantages.tensor).sum()))
-class Judge(hf.Worker):
-    @register(Dispatch.DP_PROTO)
-    def score(self, rollout: Rollout, scale: float = 1.0) -> Scores:
-        reward = rollout.log_probs.tensor.sum(1) * scale
-        return Scores(reward=reward, keep=torch.ones(len(reward), dtype=torch.bool))
-    @register(Dispatch.DP_PROTO)
-    def look(self, ids: hf.i64[B, Add[P, R]], mask: hf.bool_[B, R]) -> Scores:
-        reward = mask.tensor.sum(1).float()
-        return Scores(reward=reward, keep=torch.ones(len(reward), dtype=torch.bool))
-    @register(Dispatch.ONE_TO_ALL)
-    def opinions(self, rollout: Rollout) -> Scores:
-        reward = rollout.log_probs.tensor.sum(1)
-        return Scores(reward=reward, keep=reward < 0)
-@hf.function
-def weigh(scores: Scores, ref: Ref) -> Advantages:
-    return Advantages(advantages=scores.reward.tensor[:, None] - ref.ref.tensor)
-@hf.function(rows=hf.Grouped(2))
-def centre(advantages: Advantages) -> Advantages:
-    pairs = advantages.advantages.tensor.unflatten(0, (-1, 2))
-    return Advantages(advantages=(pairs - pairs.mean(1, keepdim=True)).flatten(0, 1))
-@hf.function(rows=hf.Whole)
-def whiten(x: hf.f32[b, t]) -> hf.f32[b, t]:
-    return hf.f32(x.tensor - x.tensor.mean())
-@hf.function
-def first(scores: hf.PerRank[Scores]) -> Scores:
-    return scores[0]
+from hfdsl.testing.zoo import *
 
 @hf.dataflow
 def program(prompts: Prompts, actor: Actor, judge: Judge):
@@ -121,7 +57,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Program:
-    """Lines ``v1 = ...``, ``v2 = ...`` of a dataflow, and its deployment."""
+    """Lines ``v1 = ...``, ``v2 = ...`` of a dataflow, and its deployment.
+
+    The roles, records and functions are those of ``hfdsl.testing.zoo``.
+    """
 
     dp: int
     tp: int
@@ -131,6 +70,7 @@ class Program:
     train: int = field(default=0)
 
     def source(self) -> str:
+        """The program as one would write it."""
         body = "".join(f"    v{i} = {line.text}\n" for i, line in enumerate(self.lines, 1))
         used = ", ".join(f"v{i}" for i in range(1, len(self.lines) + 1))
         tail = TAIL.format(
@@ -141,27 +81,49 @@ class Program:
             return source
         return re.sub(r", judge: Judge|    judge=hf.place.*\n", "", source)  # a role that nobody calls has no place
 
+    def load(self) -> dict[str, Any]:
+        """The names that it defines: ``program``, ``deployment``, ``dims``, and those of the zoo."""
+        return load(self.source())
+
     def number(self, index: int) -> int:
         """The line of the source in which ``v{index + 1}`` is made."""
         return HEAD.count("\n") + 1 + index
 
     def demanded(self, what: str) -> int:
+        """What must divide the rows of a call."""
         return {"dp": self.dp, "ranks": self.ranks, "pairs": 2}.get(what, 1)
 
     def with_line(self, index: int, text: str) -> Program:
+        """The program with another text in the line of ``v{index + 1}``."""
         changed = replace(self.lines[index], text=text)
         return replace(self, lines=(*self.lines[:index], changed, *self.lines[index + 1 :]))
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What hypothesis prints of it: the source."""
+        for number, line in enumerate(self.source().strip().splitlines()):
+            if number:
+                printer.break_()
+            printer.text(line)
+
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
+def graphs(draw: st.DrawFn, *, max_nodes: int = 12) -> Program:
+    """Well-typed programs of at most ``max_nodes`` calls: ``check`` finds nothing, and they run.
+
+    They call roles with several protocols, functions of every row dependence, ``repeat``, ``minibatches``, ``take`` and
+    ``filter``, on sizes, pools and meshes that divide.
+
+    >>> from hypothesis import find
+    >>> program = find(graphs(max_nodes=3), lambda program: len(program.lines) == 3)
+    >>> program.load()["program"].check(program.load()["deployment"], program.load()["dims"]).ok
+    True
+    """
     dp, ranks = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
     program = Program(dp, draw(st.sampled_from([1, 2])), ranks, draw(st.sampled_from([24, 48])))
     lines: list[Line] = [Line("actor.generate(prompts)", "Rollout", program.rows)]
     values = [("prompts", "Prompts", program.rows), ("v1", "Rollout", program.rows)]
-    for _ in range(draw(st.integers(2, 9))):
-        options = [*calls(program, values), *operations(values)]
-        line = draw(st.sampled_from(options))
+    for _ in range(draw(st.integers(min(2, max_nodes - 1), max_nodes - 1))):
+        line = draw(st.sampled_from([*calls(program, values), *operations(values)]))
         lines.append(line)
         values.append((f"v{len(lines)}", line.kind, line.rows))
     return replace(program, lines=tuple(lines))
@@ -194,7 +156,7 @@ _numbers = count()
 
 
 def load(source: str) -> dict[str, Any]:
-    """The names that a program defines; its text is where messages look for it."""
+    """The names that the source of a program defines; its text is where messages look for it."""
     file = f"<random program {next(_numbers)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     names: dict[str, Any] = {"__name__": "random_program"}

@@ -1,0 +1,55 @@
+"""What hypothesis calls when it is imported: ``st.from_type`` knows the types of hfdsl, and examples print as code.
+
+It loads nothing of hfdsl before such a type is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+CODE = {
+    "hfdsl.types.batches": ("Batch",),
+    "hfdsl.types.columns": ("Column", "Obj"),
+    "hfdsl.types.ragged": ("Jagged",),
+    "hfdsl.protocols.mesh": ("Mesh",),
+    "hfdsl.deploy.pools": ("ResourcePool",),
+    "hfdsl.deploy.cluster": ("Cluster", "Nodes"),
+}
+"""The classes whose values are printed as code."""
+
+
+def register() -> None:
+    """Teach hypothesis; it may be called again."""
+    from hypothesis.strategies._internal import types
+    from hypothesis.vendor.pretty import for_type_by_name
+
+    # By class, hypothesis lets one register a strategy for one class and not for all that derive from it. This is the
+    # table by which it finds numpy's own.
+    lookup = getattr(types, "_global_extra_lookup", None)
+    if lookup is not None:
+        lookup["hfdsl"] = strategy_of
+    for module, names in CODE.items():
+        for name in names:
+            for_type_by_name(module, name, _print_code)
+
+
+def strategy_of(kind: Any) -> Any:
+    """The strategy of a type of hfdsl, None for any other."""
+    modules = (sys.modules.get(base.__module__) for base in getattr(kind, "__mro__", ()))
+    if not any(module is not None and module.__name__ in CODE for module in modules):
+        return None  # hfdsl is not loaded for the sake of other types
+    from hfdsl.testing import strategies as made
+    from hfdsl.types.batches import Batch
+
+    if issubclass(kind, Batch):
+        return None if kind is Batch else made.batches(kind)
+    return {"Mesh": made.meshes, "ResourcePool": made.pools, "Cluster": made.clusters}.get(
+        kind.__name__, lambda: None
+    )()
+
+
+def _print_code(value: Any, printer: Any, cycle: bool) -> None:
+    from hfdsl.testing.code import as_code
+
+    printer.text(as_code(value))

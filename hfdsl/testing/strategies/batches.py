@@ -1,0 +1,146 @@
+"""Tensors and records: every dtype, extreme values, ragged, object, optional and empty columns."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+
+from hypothesis import strategies as st
+
+from hfdsl.testing.strategies.sizes import dims
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
+from hfdsl.types.dims import evaluate
+from hfdsl.types.dtypes import DTYPES, DType
+from hfdsl.types.ragged import Jagged
+
+if TYPE_CHECKING:
+    import torch
+
+BatchT = TypeVar("BatchT", bound=Batch)
+
+BY_NAME = {dtype.name: dtype for dtype in DTYPES}
+
+DRAWN = 8
+"""So many elements of a tensor are drawn one by one; the others are all alike."""
+
+READABLE = st.text(st.sampled_from("abcxyz019 _é語"), max_size=6)
+"""Texts that can be read in a terminal."""
+
+FLOATS = ("f64", "f32", "bf16", "f16")
+
+
+def elements(dtype: type[DType], *, extreme: bool = True) -> st.SearchStrategy[Any]:
+    """The values that a dtype has; without ``extreme`` ones small multiples of a quarter, of which sums are exact."""
+    if dtype.name == "bool_":
+        return st.booleans()
+    if dtype.name in FLOATS:
+        plain = st.integers(-32, 32).map(lambda n: n / 4)
+        return st.floats(width=64 if dtype.name == "f64" else 32) if extreme else plain
+    bits = 8 * dtype.itemsize
+    least, most = (0, 2**bits - 1) if dtype.name == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return st.integers(least, most) if extreme else st.integers(max(least, -100), 100)
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn, dtype: str | type[DType] | None = None, shape: Sequence[int] = (3,), *, extreme: bool = True
+) -> torch.Tensor:
+    """Tensors of a dtype by hfdsl's name (of any) and a shape.
+
+    ``extreme`` ones have infinities, values that are no number, the largest and smallest, and may not be contiguous.
+
+    >>> from hypothesis import find
+    >>> find(tensors("i8", (2, 2)), lambda x: x[0, 0] == 127)
+    tensor([[127,   0],
+            [  0,   0]], dtype=torch.int8)
+    """
+    import torch
+
+    chosen = draw(st.sampled_from(DTYPES)) if dtype is None else BY_NAME[dtype] if isinstance(dtype, str) else dtype
+    count, values = 1, elements(chosen, extreme=extreme)
+    for length in shape:
+        count *= length
+    drawn = draw(st.lists(values, min_size=min(count, DRAWN), max_size=min(count, DRAWN)))
+    rest = [draw(values)] * (count - len(drawn)) if count > len(drawn) else []
+    wide = torch.float64 if chosen.name in FLOATS else None  # what is too large for f16 becomes an infinity
+    flat = torch.tensor([*drawn, *rest], dtype=wide) if count else torch.zeros(0)
+    made = flat.to(getattr(torch, chosen.torch_name)).reshape(tuple(shape))
+    if extreme and made.dim() and made.numel() > 1 and draw(st.booleans()):
+        return made.repeat_interleave(2, -1)[..., ::2]
+    return made
+
+
+def objects(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of the Python type of an object column; of ``Any`` plain ones."""
+    plain = _concrete(kind)
+    return READABLE if plain is str else st.from_type(plain)
+
+
+def _concrete(kind: Any) -> Any:
+    """A type in which ``Any`` is replaced by what prints well."""
+    if kind in (Any, object):
+        return Literal[0, 1, "a", "b", None]
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is None or origin in (Literal, typing.Callable):
+        return kind
+    concrete = tuple(one if one is Ellipsis else _concrete(one) for one in arguments)
+    return kind if concrete == arguments else origin[concrete]
+
+
+@st.composite
+def batches(
+    draw: st.DrawFn,
+    record: type[BatchT],
+    *,
+    b: int | st.SearchStrategy[int] | None = None,
+    sizes: Mapping[Any, int] | None = None,
+    extreme: bool = True,
+    columns: Mapping[str, st.SearchStrategy[Any]] | None = None,
+) -> BatchT:
+    """Batches of a record class, with ``b`` rows (also none) and the ``sizes`` that are given of its dims.
+
+    Rows of ragged columns may be empty, optional columns absent. ``columns`` are strategies of the user's own for
+    columns by their names: of a tensor of the right shape, or of a list.
+
+    >>> import hfdsl as hf
+    >>> from hypothesis import find
+    >>> class B(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> find(batches(Questions), lambda questions: len(questions) > 1).text.objects
+    ['', '']
+    """
+    rows = b if b is None or isinstance(b, int) else draw(b)
+    known = draw(dims(record, b=rows, sizes=sizes))
+    made: dict[str, Any] = {}
+    for name, spec in schema(record).fields.items():
+        if columns is not None and name in columns:
+            made[name] = draw(columns[name])
+        elif spec.optional and not draw(st.booleans()):
+            made[name] = None
+        elif isinstance(spec, MetricSpec):
+            made[name] = draw(st.integers(-100, 100) if spec.type is int else st.integers(-400, 400).map(_quarter))
+        else:
+            made[name] = draw(_column(spec, tuple(int(evaluate(dim, known)) for dim in spec.dims), extreme))
+    return record(**made)
+
+
+def _quarter(number: int) -> float:
+    return number / 4
+
+
+def _column(spec: ColumnSpec | ObjSpec, shape: tuple[int, ...], extreme: bool) -> st.SearchStrategy[Any]:
+    if isinstance(spec, ObjSpec):
+        return st.lists(objects(spec.type), min_size=shape[0], max_size=shape[0])
+    if not spec.ragged:
+        return tensors(spec.dtype, shape, extreme=extreme)
+    lengths = st.lists(st.integers(0, shape[1]), min_size=shape[0], max_size=shape[0])
+    return lengths.flatmap(lambda rows: _ragged(spec, rows, shape[2:], extreme))
+
+
+@st.composite
+def _ragged(draw: st.DrawFn, spec: ColumnSpec, lengths: list[int], rest: tuple[int, ...], extreme: bool) -> Any:
+    rows = [draw(tensors(spec.dtype, (length, *rest), extreme=extreme)) for length in lengths]
+    return Jagged.of(rows) if rows else []

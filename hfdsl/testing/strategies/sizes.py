@@ -1,0 +1,122 @@
+"""Sizes of dims: built as multiples of what must divide them, never drawn and thrown away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import lcm
+from typing import Any
+
+from hypothesis import reject
+from hypothesis import strategies as st
+
+from hfdsl.check.demands import demands
+from hfdsl.check.repair.search import Choice
+from hfdsl.check.run import examine
+from hfdsl.deploy.deployment import Deployment
+from hfdsl.errors import SizeError
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.signatures import RecordType
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.dims import Atom, Dim, Size, constant, solve
+
+MOST = 4
+"""A dim is at most so many times what must divide it, where nobody says how large it is."""
+
+CHOICES = 8
+"""How many of the sizes that a program allows are drawn from, the smallest first."""
+
+
+@st.composite
+def dims(
+    draw: st.DrawFn, *records: type[Batch], b: int | None = None, sizes: Mapping[Any, int] | None = None
+) -> dict[Any, int]:
+    """A size for each dim of some records, with which all of their columns have whole lengths.
+
+    ``b`` is the number of rows of the first record; ``sizes`` are dims whose sizes are known.
+
+    Raises:
+        SizeError: HF310 where no size of the row dim makes ``b`` rows.
+
+    >>> import hfdsl as hf
+    >>> from typing import Literal
+    >>> from hypothesis import find
+    >>> class B(hf.Dim): ...
+    >>> class Halves(hf.Batch):
+    ...     left: hf.f32[B]
+    ...     right: hf.f32[B, hf.Div[B, Literal[2]]]
+    >>> find(dims(Halves), lambda sizes: True)
+    {B: 2}
+    """
+    specs = [spec for record in records for spec in schema(record).fields.values()]
+    known: dict[Any, int] = dict(sizes or {})
+    row = schema(records[0]).row if records else None
+    if b is not None and row is not None:
+        known |= _rows(records[0], row, b, known)
+    terms = [term for spec in specs for dim in spec.dims for term in dim.terms]
+    divides = {atom for monomial, _ in terms for atom, power in monomial if power < 0}
+    atoms = dict.fromkeys(atom for spec in specs for dim in spec.dims for atom in dim.atoms)
+    for atom in sorted(atoms, key=lambda atom: atom not in divides):  # what divides others is drawn before them
+        if atom in known:
+            continue
+        step = 1
+        for monomial, factor in terms:
+            if (atom, 1) in monomial:
+                below = factor.denominator
+                for other, power in monomial:
+                    below *= known.get(other, 1) ** -power if power < 0 else 1
+                step = lcm(step, below)
+        known[atom] = step * draw(st.integers(1, MOST))
+    return known
+
+
+def _rows(record: type[Batch], row: Size, b: int, known: Mapping[Any, int]) -> dict[Atom, int]:
+    solved = solve(row, constant(b), {atom: constant(n) for atom, n in known.items()}) or {}
+    numbers = {atom: size.value for atom, size in solved.items()}
+    if any(number is None or number.denominator != 1 for number in numbers.values()):
+        raise SizeError("HF310", f"'{record.__name__}' has {row} rows, which {b} is not for any size of its dims")
+    return {atom: int(number or 0) for atom, number in numbers.items()}
+
+
+@st.composite
+def bindings(
+    draw: st.DrawFn,
+    dataflow: Dataflow[..., Any],
+    deployment: Deployment | None = None,
+    *,
+    sizes: Mapping[type[Dim], int] | None = None,
+) -> dict[type[Dim], int]:
+    """Sizes for the dims of a dataflow's inputs that satisfy every split and requirement of the program.
+
+    Each dim is drawn from what the check leaves of it beside those that were drawn before: ``residue + k * step``.
+
+    >>> import hfdsl as hf
+    >>> from hypothesis import find
+    >>> class B(hf.Dim): ...
+    >>> class Scores(hf.Batch):
+    ...     reward: hf.f32[B]
+    >>> class Judge(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def score(self, scores: Scores) -> Scores: ...
+    >>> @hf.dataflow
+    ... def flow(scores: Scores, judge: Judge) -> Scores:
+    ...     return judge.score(scores)
+    >>> three = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([3])))
+    >>> find(bindings(flow, three), lambda sizes: sizes[B] > 4)
+    {B: 6}
+    """
+    known: dict[type[Dim], int] = dict(sizes or {})
+    inputs = [node.result for node in examine(dataflow.body, deployment, known).graph.inputs]
+    records = [kind.record for kind in inputs if isinstance(kind, RecordType)]
+    atoms = dict.fromkeys(a for r in records for s in schema(r).fields.values() for d in s.dims for a in d.atoms)
+    for dim in atoms:
+        if not isinstance(dim, type) or dim in known:
+            continue
+        asked, _ = demands(examine(dataflow.body, deployment, known))
+        left = next((one.sizes for one in asked if one.dim is dim), Choice())
+        choices = list(left.upward(left.least, CHOICES))
+        if not choices:
+            if set(known) == set(sizes or {}):
+                raise SizeError("HF310", f"no size of {dim} satisfies '{dataflow.body.__name__}'")
+            reject()  # another size of a dim before it may leave some
+        known[dim] = draw(st.sampled_from(choices))
+    return known
