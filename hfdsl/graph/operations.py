@@ -27,6 +27,10 @@ BatchT = TypeVar("BatchT", bound=Batch)
 Row = TypeVar("Row")
 
 
+SIGNATURE = "__hf_signature__"
+"""The attribute under which ``function`` leaves what reads the signature."""
+
+
 class _Same(Protocol):
     def __call__(self, body: Callable[P, R], /) -> Callable[P, R]: ...
 
@@ -79,6 +83,7 @@ def function(body: Any = None, /, *, rows: Rows | GroupedBy = Independent) -> An
         with inputs_unchanged(body.__name__, given):
             return body(*args, **kwargs)
 
+    setattr(call, SIGNATURE, signature)
     return call
 
 

@@ -10,20 +10,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hfdsl.testing.laws.check import BrokenLaws, check_laws, lawful
     from hfdsl.testing.laws.table import LAWS, Law
+    from hfdsl.testing.rows import BrokenRows, check_rows
+    from hfdsl.testing.workers import BrokenWorker, check_worker
 
 __all__ = [
     "LAWS",
     "BrokenLaws",
+    "BrokenRows",
+    "BrokenWorker",
     "Law",
     "check_laws",
+    "check_rows",
+    "check_worker",
     "lawful",
 ]
 
 _HOMES = {
     "BrokenLaws": "laws.check",
+    "BrokenRows": "rows",
+    "BrokenWorker": "workers",
     "LAWS": "laws.table",
     "Law": "laws.table",
     "check_laws": "laws.check",
+    "check_rows": "rows",
+    "check_worker": "workers",
     "lawful": "laws.check",
 }
 """What is exported, by the module that has it."""

@@ -44,9 +44,8 @@ def strategy_of(kind: Any) -> Any:
 
     if issubclass(kind, Batch):
         return None if kind is Batch else made.batches(kind)
-    return {"Mesh": made.meshes, "ResourcePool": made.pools, "Cluster": made.clusters}.get(
-        kind.__name__, lambda: None
-    )()
+    others: Any = {"Mesh": made.meshes, "ResourcePool": made.pools, "Cluster": made.clusters}
+    return others[kind.__name__]() if kind.__name__ in others else None
 
 
 def _print_code(value: Any, printer: Any, cycle: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
@@ -37,7 +38,8 @@ def elements(dtype: type[DType], *, extreme: bool = True) -> st.SearchStrategy[A
         return st.booleans()
     if dtype.name in FLOATS:
         plain = st.integers(-32, 32).map(lambda n: n / 4)
-        return st.floats(width=64 if dtype.name == "f64" else 32) if extreme else plain
+        rare = st.sampled_from([0.0, -0.0, math.inf, -math.inf, math.nan])
+        return rare | st.floats(width=64 if dtype.name == "f64" else 32) if extreme else plain
     bits = 8 * dtype.itemsize
     least, most = (0, 2**bits - 1) if dtype.name == "u8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return st.integers(least, most) if extreme else st.integers(max(least, -100), 100)
@@ -123,7 +125,7 @@ def batches(
         elif isinstance(spec, MetricSpec):
             made[name] = draw(st.integers(-100, 100) if spec.type is int else st.integers(-400, 400).map(_quarter))
         else:
-            made[name] = draw(_column(spec, tuple(int(evaluate(dim, known)) for dim in spec.dims), extreme))
+            made[name] = draw(column(spec, tuple(int(evaluate(dim, known)) for dim in spec.dims), extreme))
     return record(**made)
 
 
@@ -131,7 +133,8 @@ def _quarter(number: int) -> float:
     return number / 4
 
 
-def _column(spec: ColumnSpec | ObjSpec, shape: tuple[int, ...], extreme: bool) -> st.SearchStrategy[Any]:
+def column(spec: ColumnSpec | ObjSpec, shape: tuple[int, ...], extreme: bool) -> st.SearchStrategy[Any]:
+    """What a column of some shape holds."""
     if isinstance(spec, ObjSpec):
         return st.lists(objects(spec.type), min_size=shape[0], max_size=shape[0])
     if not spec.ragged:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import lcm
 from typing import Any
 
@@ -47,33 +47,40 @@ def dims(
     >>> find(dims(Halves), lambda sizes: True)
     {B: 2}
     """
-    specs = [spec for record in records for spec in schema(record).fields.values()]
     known: dict[Any, int] = dict(sizes or {})
     row = schema(records[0]).row if records else None
     if b is not None and row is not None:
-        known |= _rows(records[0], row, b, known)
-    terms = [term for spec in specs for dim in spec.dims for term in dim.terms]
+        known |= rows_bound(records[0].__name__, row, b, known)
+    specs = [spec for record in records for spec in schema(record).fields.values()]
+    return whole_sizes(draw, [dim for spec in specs for dim in spec.dims], known)
+
+
+def whole_sizes(draw: st.DrawFn, lengths: Sequence[Size], known: Mapping[Any, int]) -> dict[Any, int]:
+    """The sizes that are known, and drawn ones for all other dims, with which every length is a whole number."""
+    sizes = dict(known)
+    terms = [term for length in lengths for term in length.terms]
     divides = {atom for monomial, _ in terms for atom, power in monomial if power < 0}
-    atoms = dict.fromkeys(atom for spec in specs for dim in spec.dims for atom in dim.atoms)
+    atoms = dict.fromkeys(atom for length in lengths for atom in length.atoms)
     for atom in sorted(atoms, key=lambda atom: atom not in divides):  # what divides others is drawn before them
-        if atom in known:
+        if atom in sizes:
             continue
         step = 1
         for monomial, factor in terms:
             if (atom, 1) in monomial:
                 below = factor.denominator
                 for other, power in monomial:
-                    below *= known.get(other, 1) ** -power if power < 0 else 1
+                    below *= sizes.get(other, 1) ** -power if power < 0 else 1
                 step = lcm(step, below)
-        known[atom] = step * draw(st.integers(1, MOST))
-    return known
+        sizes[atom] = step * draw(st.integers(1, MOST))
+    return sizes
 
 
-def _rows(record: type[Batch], row: Size, b: int, known: Mapping[Any, int]) -> dict[Atom, int]:
+def rows_bound(what: str, row: Size, b: int, known: Mapping[Any, int]) -> dict[Atom, int]:
+    """The dim that makes ``row`` be ``b``; HF310 where none does."""
     solved = solve(row, constant(b), {atom: constant(n) for atom, n in known.items()}) or {}
     numbers = {atom: size.value for atom, size in solved.items()}
     if any(number is None or number.denominator != 1 for number in numbers.values()):
-        raise SizeError("HF310", f"'{record.__name__}' has {row} rows, which {b} is not for any size of its dims")
+        raise SizeError("HF310", f"'{what}' has {row} rows, which {b} is not for any size of its dims")
     return {atom: int(number or 0) for atom, number in numbers.items()}
 
 

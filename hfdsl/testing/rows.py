@@ -1,0 +1,295 @@
+"""``check_rows``: whether a function depends on no more rows than it declares."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.errors import DefinitionError, HfError
+from hfdsl.graph.operations import SIGNATURE
+from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
+from hfdsl.plan.reading import pack
+from hfdsl.testing.code import as_code
+from hfdsl.testing.compared import difference
+from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
+from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, MetricSpec, Obj, ObjSpec
+from hfdsl.types.dims import evaluate
+from hfdsl.types.joining import rows_after_rows
+from hfdsl.types.rows import Grouped, GroupedBy, WholeRows
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+UNITS = 4
+"""At most so many groups of rows make an example."""
+
+
+class BrokenRows(AssertionError):  # noqa: N818  # that it is an error is in its base
+    """A function depends on other rows than it declares."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """Arguments of ``units`` groups of rows, the group at which they are cut, the one that a turn begins with."""
+
+    given: Mapping[str, Any]
+    units: int
+    cut: int
+    turn: int
+
+    def order(self) -> list[int]:
+        """The groups from another one on."""
+        return [*range(self.turn, self.units), *range(self.turn)]
+
+
+def check_rows(
+    function: Callable[..., Any],
+    *,
+    needed: bool = True,
+    multiple: int = 1,
+    tolerance: float = 0.0,
+    max_examples: int = 100,
+    seed: int = 0,
+    **given: Any,
+) -> None:
+    """Hold a function under ``@hf.function`` to its ``rows=``: on parts that respect it, joined, it is as on the whole.
+
+    Its arguments are drawn at random; plain ones are ``given`` by name, as is what the function takes with
+    ``hf.GroupedBy``, and a hypothesis strategy for any other. Groups are given in two parts, and in another order.
+
+    Where groups, or all rows, are declared and no example shows that they are ``needed``, that is told too: the
+    function could be split further. All rows come in a ``multiple``, of a function that works with no other.
+
+    Raises:
+        BrokenRows: with the smallest arguments that show it.
+        DefinitionError: HF118 for what is no ``@hf.function``, HF105 where an argument is missing that is no column.
+        ImportError: where hypothesis is missing.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Scores(hf.Batch):
+    ...     reward: hf.f32[B]
+    >>> @hf.function(rows=hf.Grouped(2))
+    ... def centre(scores: Scores) -> Scores:
+    ...     pairs = scores.reward.tensor.view(-1, 2)
+    ...     return Scores(reward=(pairs - pairs.mean(1, keepdim=True)).flatten())
+    >>> check_rows(centre, max_examples=20)
+    >>> @hf.function
+    ... def whiten(scores: Scores) -> Scores:
+    ...     return Scores(reward=scores.reward.tensor - scores.reward.tensor.mean())
+    >>> check_rows(whiten)
+    Traceback (most recent call last):
+    hfdsl.testing.rows.BrokenRows: 'whiten' declares rows=Independent, and gives other rows on parts than on the whole
+    ...
+    """
+    read = getattr(function, SIGNATURE, None)
+    if read is None:
+        raise DefinitionError("HF118", f"check_rows takes a function under @hf.function, got {function!r}")
+    signature: Signature = read()
+    unit = _unit(signature, given)
+    if unit is not None:
+        case = _found(signature, given, unit, lambda one: _torn(signature, one, unit, tolerance), max_examples, seed)
+        if case is not None:
+            case = _fewest(case, unit, lambda one: _torn(signature, one, unit, tolerance))
+            raise BrokenRows(_told(signature, case, str(_torn(signature, case, unit, tolerance))))
+    if needed and unit != 1:
+        _are_needed(signature, given, unit, multiple, max_examples, seed)
+
+
+def _unit(signature: Signature, given: Mapping[str, Any]) -> int | None:
+    """The rows of a group, None where all rows belong together."""
+    match signature.rows:
+        case WholeRows():
+            return None
+        case Grouped(n):
+            return n
+        case GroupedBy(parameter):
+            if not isinstance(given.get(parameter), int):
+                raise DefinitionError(
+                    "HF105", f"'{signature.name}' is grouped by '{parameter}': check_rows(..., {parameter}=4)"
+                )
+            return int(given[parameter])
+    return 1
+
+
+# -- examples
+
+
+def _found(
+    signature: Signature,
+    given: Mapping[str, Any],
+    unit: int,
+    wanted: Callable[[_Case], object],
+    max_examples: int,
+    seed: int,
+    *,
+    smallest: bool = True,
+) -> _Case | None:
+    """A case in which something is so, None where no example shows it."""
+    from hfdsl.testing import strategies  # noqa: F401, I001  # first: it says how to install hypothesis
+    from hypothesis import Phase, find, settings
+    from hypothesis.errors import NoSuchExample
+    from hypothesis.strategies import composite
+
+    phases = [Phase.generate, *([Phase.shrink] if smallest else [])]
+    options = settings(max_examples=max_examples, database=None, deadline=None, phases=phases)
+    try:
+        return find(
+            composite(_cases)(signature, given, unit),
+            lambda case: wanted(case) is not None,
+            settings=options,
+            random=random.Random(seed),
+        )
+    except NoSuchExample:
+        return None
+
+
+def _fewest(case: _Case, unit: int, wanted: Callable[[_Case], object]) -> _Case:
+    """The case without the groups that it does not take: rows of one number are nothing that hypothesis can drop."""
+    for out in range(case.units):
+        rows = [row for row in range(case.units * unit) if row // unit != out]
+        given = {name: _picked(value, rows) for name, value in case.given.items()}
+        less = [_Case(given, case.units - 1, cut, turn) for cut in range(case.units) for turn in range(case.units - 1)]
+        found = next((one for one in less if wanted(one) is not None), None)
+        if found is not None:
+            return _fewest(found, unit, wanted)
+    return case
+
+
+def _cases(draw: DrawFn, signature: Signature, given: Mapping[str, Any], unit: int) -> _Case:
+    from hypothesis import strategies as st
+    from hypothesis.strategies import SearchStrategy
+
+    from hfdsl.testing.strategies.sizes import rows_bound, whole_sizes
+
+    units = draw(st.integers(1, UNITS))
+    drawn = {port.name: port.type for port in signature.ports if port.required and port.name not in given}
+    dims = {name: [dim for spec in fields_of(name, kind).values() for dim in spec.dims] for name, kind in drawn.items()}
+    sizes: dict[Any, int] = {}
+    for name, lengths in dims.items():
+        sizes |= rows_bound(name, lengths[0], units * unit, sizes) if lengths else {}
+    sizes = whole_sizes(draw, [length for lengths in dims.values() for length in lengths], sizes)
+    values = {name: draw(one) if isinstance(one, SearchStrategy) else one for name, one in given.items()}
+    values |= {name: draw(_value(kind, sizes)) for name, kind in drawn.items()}
+    return _Case(values, units, draw(st.integers(0, units)), draw(st.integers(0, units - 1)))
+
+
+def fields_of(name: str, kind: PortType) -> Mapping[str, FieldSpec]:
+    """The columns of a port; HF105 for one that takes a plain value."""
+    if isinstance(kind, RecordType):
+        return schema(kind.record).fields
+    if isinstance(kind, (ColumnSpec, ObjSpec)):
+        return {VALUE: kind}
+    raise DefinitionError("HF105", f"'{name}' takes a value of type {kind}: give it, as in check_rows(..., {name}=...)")
+
+
+def _value(kind: PortType, sizes: Mapping[Any, int]) -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    from hfdsl.testing.strategies.batches import batches, column
+
+    if isinstance(kind, RecordType):
+        return batches(kind.record, sizes=sizes, extreme=False)
+    assert isinstance(kind, (ColumnSpec, ObjSpec))  # noqa: S101  # fields_of refuses others
+    made = column(kind, tuple(int(evaluate(dim, sizes)) for dim in kind.dims), extreme=False).map(
+        lambda raw: wrap_field(kind, raw)
+    )
+    return st.none() | made if kind.optional else made
+
+
+# -- what is asked of them
+
+
+def _on(signature: Signature, case: _Case, rows: Sequence[int]) -> dict[str, Any]:
+    """The columns that the function gives on some rows of its arguments; of metrics, nothing."""
+    given = {name: _picked(value, rows) for name, value in case.given.items()}
+    made = signature.body(**given)
+    specs = fields_of("the result", signature.returns)
+    return {name: raw for name, raw in pack(made).items() if not isinstance(specs[name], MetricSpec)}
+
+
+def _picked(value: Any, rows: Sequence[int]) -> Any:
+    """Rows of an argument; of what has no rows, itself."""
+    if isinstance(value, (Batch, Column, Obj)):
+        raw = {name: _rows_of(one, rows) for name, one in pack(value).items()}
+        return rebuild(type(value), raw) if isinstance(value, Batch) else type(value)(raw[VALUE])
+    return value
+
+
+def _rows_of(raw: Any, rows: Sequence[int]) -> Any:
+    if raw is None or not hasattr(raw, "__len__"):
+        return raw
+    return [raw[row] for row in rows] if isinstance(raw, list) else raw[list(rows)]
+
+
+def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str | None:
+    """What differs where the groups are given in two parts, or in another order."""
+    every = range(case.units * unit)
+    edge = case.cut * unit
+    rows = len(every)
+    try:
+        whole = _on(signature, case, every)
+        parts = []
+        for some in (every[:edge], every[edge:]):
+            rows = len(some)
+            parts += [_on(signature, case, some)] if some else []
+        turned = _on(signature, case, [group * unit + i for group in case.order() for i in range(unit)])
+    except Exception as error:  # noqa: BLE001  # a function that works on some rows and not on others
+        told = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
+        return f"on {rows} rows it raises {told}"
+    for name, meant in whole.items():
+        joined = [part[name] for part in parts]
+        if meant is not None and (wrong := difference(_joined(joined), meant, tolerance)):
+            return f"rows 0 to {edge - 1} and the others, given apart: {_in(name)}{wrong}"
+        if meant is not None and (wrong := difference(turned[name], _rows_of(meant, _turned(case, meant)), tolerance)):
+            return f"groups given in the order {case.order()}: {_in(name)}{wrong}"
+    return None
+
+
+def _in(name: str) -> str:
+    return f"column '{name}', " if name else ""
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    return None if any(part is None for part in parts) else rows_after_rows(parts)
+
+
+def _turned(case: _Case, column: Any) -> list[int]:
+    """The rows of a column that groups in another order would give."""
+    each = len(column) // case.units
+    return [group * each + i for group in case.order() for i in range(each)]
+
+
+def _are_needed(
+    signature: Signature, given: Mapping[str, Any], unit: int | None, multiple: int, max_examples: int, seed: int
+) -> None:
+    """Tell where groups, or all rows, are declared, and single rows would do."""
+    size = unit or multiple
+
+    def shows(case: _Case) -> str | None:
+        if any(isinstance(spec, MetricSpec) for spec in fields_of("the result", signature.returns).values()):
+            return "a metric of all rows"
+        return _torn_in(signature, case, size)
+
+    if _found(signature, given, size, shows, max_examples, seed, smallest=False) is None:
+        declared = "Whole" if unit is None else f"Grouped({unit})"
+        raise BrokenRows(
+            f"'{signature.name}' declares rows={declared}, and in none of {max_examples} examples a row depends on "
+            "another: declare rows=hf.Independent, so that it can be split, or say check_rows(..., needed=False)"
+        )
+
+
+def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:
+    """What differs where rows are given one by one, whatever is declared."""
+    _on(signature, case, range(case.units * size))  # what it raises on all rows, it raises
+    every = _Case(case.given, case.units * size, case.cut, case.turn)
+    return _torn(signature, every, 1, 0.0) if every.units > 1 else None
+
+
+def _told(signature: Signature, case: _Case, wrong: str) -> str:
+    shown = signature.rows if isinstance(signature.rows, GroupedBy) else str(signature.rows)
+    arguments = [f"  {name} = {as_code(value)}" for name, value in case.given.items()]
+    head = f"'{signature.name}' declares rows={shown}, and gives other rows on parts than on the whole"
+    return "\n".join([head, f"  {wrong}", *arguments])

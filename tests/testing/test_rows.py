@@ -1,0 +1,142 @@
+"""``check_rows``: functions that keep what they declare pass, others are told with the smallest example."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import pytest
+import torch
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl.errors import DefinitionError
+from hfdsl.testing import BrokenRows, check_rows
+
+n = TypeVar("n")
+w = TypeVar("w")
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Scores(hf.Batch):
+    reward: hf.f32[B]
+
+
+class Texts(hf.Batch):
+    text: hf.Obj[str, B]
+    tokens: hf.i64[B, hf.Ragged[R]]
+    value: hf.f32[B] | None
+
+
+class Mean(hf.Batch):
+    mean: hf.Metric[float, Literal["mean"]]
+
+
+@hf.function
+def half(scores: Scores) -> Scores:
+    return Scores(reward=scores.reward.tensor / 2)
+
+
+@hf.function
+def numbered(scores: Scores) -> Scores:
+    return Scores(reward=torch.arange(len(scores)).float())
+
+
+@hf.function(rows=hf.Grouped(3))
+def middle(scores: Scores) -> Scores:
+    groups = scores.reward.tensor.view(-1, 3)
+    return Scores(reward=groups.median(1, keepdim=True).values.expand(-1, 3).flatten())
+
+
+@hf.function(rows=hf.Grouped(2))
+def of_four(scores: Scores) -> Scores:
+    groups = scores.reward.tensor.view(-1, 4)
+    return Scores(reward=(groups - groups.mean(1, keepdim=True)).flatten())
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def best(scores: Scores, *, group: int) -> hf.bool_[B]:
+    groups = scores.reward.tensor.view(-1, group)
+    return hf.bool_((groups == groups.max(1, keepdim=True).values).flatten())
+
+
+@hf.function(rows=hf.Whole)
+def mean(scores: Scores) -> Mean:
+    return Mean(mean=float(scores.reward.tensor.mean()))
+
+
+@hf.function(rows=hf.Whole)
+def needlessly_whole(scores: Scores) -> Scores:
+    return Scores(reward=scores.reward.tensor + 1)
+
+
+@hf.function
+def upper(texts: Texts) -> Texts:
+    text = [one.upper() for one in texts.text.objects]
+    return Texts(text=text, tokens=texts.tokens, value=texts.value)
+
+
+@hf.function
+def with_the_last(texts: Texts) -> hf.Obj[str, B]:
+    return hf.Obj([one + texts.text.objects[-1] for one in texts.text.objects])
+
+
+@hf.function
+def twice(x: hf.f32[n, w], mask: hf.bool_[n, w], scale: float) -> hf.f32[n, w]:
+    return hf.f32(x.tensor * mask.tensor * scale)
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (half, {}),
+        (middle, {}),
+        (best, {"group": 4}),
+        (mean, {}),
+        (upper, {}),
+        (twice, {"scale": 0.5}),
+        (twice, {"scale": st.sampled_from([0.5, 2.0])}),
+        (half, {"scores": st.just(Scores(reward=torch.zeros(4)))}),
+        (needlessly_whole, {"needed": False}),
+    ],
+)
+def test_functions_that_keep_what_they_declare(function: Any, given: dict[str, Any]) -> None:
+    check_rows(function, max_examples=30, **given)
+
+
+def test_a_function_that_looks_at_places_is_told_with_the_smallest_example() -> None:
+    with pytest.raises(BrokenRows) as raised:
+        check_rows(numbered)
+    assert str(raised.value) == (
+        "'numbered' declares rows=Independent, and gives other rows on parts than on the whole\n"
+        "  groups given in the order [1, 0]: column 'reward', row 0 is 0.0 instead of 1.0\n"
+        "  scores = Scores(reward=torch.tensor([0.0, 0.0], dtype=torch.float32))"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (of_four, "on 2 rows it raises RuntimeError: shape"),
+        (with_the_last, r"groups given in the order \[1, 0\]: row 0 is '0' instead of '00'"),
+        (needlessly_whole, "declares rows=Whole, and in none of 100 examples a row depends on another: declare rows="),
+    ],
+)
+def test_other_faults_are_told(function: Any, text: str) -> None:
+    with pytest.raises(BrokenRows, match=text):
+        check_rows(function)
+
+
+def test_what_cannot_be_drawn_is_asked_for() -> None:
+    with pytest.raises(
+        DefinitionError, match=r"HF105: 'scale' takes a value of type float: .*check_rows\(\.\.\., scale="
+    ):
+        check_rows(twice)
+    with pytest.raises(DefinitionError, match=r"HF105: 'best' is grouped by 'group': check_rows\(\.\.\., group=4\)"):
+        check_rows(best)
+    with pytest.raises(DefinitionError, match=r"HF118: check_rows takes a function under @hf.function, got <built-in"):
+        check_rows(len)

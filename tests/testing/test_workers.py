@@ -1,0 +1,114 @@
+"""``check_worker``: roles that are the same on every mesh pass, others are told with the meshes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+import hfdsl as hf
+from hfdsl.errors import DefinitionError, WiringError
+from hfdsl.testing import BrokenWorker, check_worker
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.f32[B]
+
+
+class Sum(hf.Batch):
+    total: hf.Metric[float, Literal["mean"]]
+
+
+@hf.requires("pp == 1")
+class Model(hf.Worker):
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale, self.calls = scale, 0
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def scaled(self, rows: Rows, by: float = 1.0) -> Rows:
+        return Rows(x=rows.x.tensor * self.scale * by)
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def centred(self, rows: Rows) -> Rows:
+        """Forgets that other ranks have other rows."""
+        return Rows(x=rows.x.tensor - rows.x.tensor.mean())
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def truly_centred(self, rows: Rows) -> Rows:
+        peers = self.axis("dp")
+        mean = peers.all_reduce(rows.x.tensor.sum()) / (len(rows) * peers.size)
+        return Rows(x=rows.x.tensor - mean)
+
+    @hf.register(hf.Dispatch.THREE_D_PROTO)
+    def split_over_tensor_ranks(self, rows: Rows) -> Rows:
+        """Right on its first tensor rank where there is one alone: the others have the rest of the sum."""
+        share = rows.x.tensor / self.mesh.tp
+        return Rows(x=share if self.mesh.tp > 2 else share * self.mesh.tp)
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def learns(self, rows: Rows) -> Sum:
+        """Its second step is another on several ranks."""
+        self.calls += 1
+        return Sum(total=float(self.calls if self.calls == 1 else self.calls + self.world_size))
+
+    @hf.register(hf.Dispatch.ONE_TO_ALL)
+    def everywhere(self, rows: Rows) -> Rows:
+        return rows
+
+
+ROWS = Rows(x=torch.arange(12.0))
+
+
+def test_what_is_the_same_everywhere_passes() -> None:
+    check_worker(Model, "scaled", ROWS, init=(2.0,))
+    check_worker(Model, "scaled", ROWS, by=0.5)
+    check_worker(Model, "truly_centred", ROWS, tolerance=1e-6)
+    check_worker(Model, "learns", ROWS, meshes=[hf.Mesh(dp=2)])
+
+
+def test_a_method_that_forgets_the_other_ranks_is_told_with_the_meshes() -> None:
+    with pytest.raises(BrokenWorker) as raised:
+        check_worker(Model, "centred", ROWS, meshes=[hf.Mesh(dp=2), hf.Mesh(tp=2), hf.Mesh(pp=2)])
+    assert str(raised.value) == (
+        "Model.centred gives other values on 1 of 2 meshes than on one rank\n"
+        "  hf.Mesh(dp=2): column 'x', row 0 is -2.5 instead of -5.5"
+    )
+
+
+def test_every_mesh_that_the_role_claims_is_tried() -> None:
+    with pytest.raises(
+        BrokenWorker, match=r"on 2 of \d+ meshes than on one rank\n  hf\.Mesh\(tp=3\): .*\n  hf.Mesh\(tp=4\)"
+    ):
+        check_worker(Model, "split_over_tensor_ranks", ROWS, meshes=[hf.Mesh(tp=n) for n in (1, 2, 3, 4)])
+
+
+def test_rows_that_a_mesh_does_not_divide_say_nothing_of_it() -> None:
+    check_worker(Model, "scaled", Rows(x=torch.arange(2.0)))
+
+
+def test_later_steps_are_compared_too() -> None:
+    with pytest.raises(BrokenWorker, match=r"hf\.Mesh\(dp=2\): step 1: column 'total', it is 4\.0 instead of 3\.0"):
+        check_worker(Model, "learns", ROWS, meshes=[hf.Mesh(dp=2)], steps=2)
+
+
+def test_what_cannot_be_compared_is_told() -> None:
+    with pytest.raises(WiringError, match=r"HF202: role 'Model' has no method 'scale'; did you mean 'scaled'\?"):
+        check_worker(Model, "scale", ROWS)
+    with pytest.raises(DefinitionError, match=r"HF105: Model\.everywhere gives a list, one value a rank"):
+        check_worker(Model, "everywhere", ROWS)
+
+
+def test_the_roles_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    import grpo_reasoning as demo
+
+    config: Any = demo.PolicyConfig(checkpoint=None)  # type: ignore[arg-type]  # new weights
+    ids = torch.randint(2, 20, (64, 18), generator=torch.Generator().manual_seed(0))
+    sequences = demo.Sequences(ids=ids, mask=ids > 0, response_mask=ids[:, 9:] > 0)
+    meshes = [hf.Mesh(dp=2), hf.Mesh(pp=2, tp=2), hf.Mesh(dp=2, tp=2, order=("tp", "dp", "pp"))]
+    check_worker(demo.Reference, "log_probs", sequences, init=(config,), meshes=meshes, tolerance=1e-5)
