@@ -12,7 +12,7 @@ from hfdsl.graph.operations import SIGNATURE
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
 from hfdsl.plan.reading import pack
 from hfdsl.testing.code import as_code
-from hfdsl.testing.compared import difference
+from hfdsl.testing.differing import difference
 from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, MetricSpec, Obj, ObjSpec
 from hfdsl.types.dims import evaluate
@@ -238,7 +238,7 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
         turned = _on(signature, case, [group * unit + i for group in case.order() for i in range(unit)])
     except Exception as error:  # noqa: BLE001  # a function that works on some rows and not on others
         told = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
-        return f"on {rows} rows it raises {told}"
+        return f"on {rows} row{'' if rows == 1 else 's'} it raises {told}"
     for name, meant in whole.items():
         joined = [part[name] for part in parts]
         if meant is not None and (wrong := difference(_joined(joined), meant, tolerance)):

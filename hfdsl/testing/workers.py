@@ -13,7 +13,7 @@ from hfdsl.graph.signatures import ListType, RecordType, Signature, role_signatu
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
 from hfdsl.testing.code import as_code
-from hfdsl.testing.compared import difference
+from hfdsl.testing.differing import difference
 from hfdsl.types.batches import Batch, closest
 
 RANKS = 4
