@@ -259,6 +259,19 @@ def test_a_coordinate_that_small_meshes_lack_is_looked_for_on_others() -> None:
         check_laws(third, meshes=[Mesh(tp=2)])
 
 
+def test_a_protocol_may_be_made_for_some_containers_alone() -> None:
+    def lists(group: Any, outputs: Any) -> Any:
+        mesh = group.mesh
+        return [row for dp in range(mesh.dp) for row in outputs[mesh.rank(pp=mesh.pp - 1, dp=dp)] + []]
+
+    check_laws(pair(by_dp, lists), containers="list")
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(pair(by_dp, lists), containers=["tensor", "list"])
+    assert {broken.case.kind.name for broken in raised.value.broken} == {"tensor"}
+    with pytest.raises(DefinitionError, match=r"HF111: no container is called 'tensors'; did you mean 'tensor'\?"):
+        check_laws(pair(by_dp, lists), containers="tensors")
+
+
 def test_what_is_no_protocol_or_no_law_is_told() -> None:
     with pytest.raises(ProtocolError, match="HF412: no protocol is called '3D_PROT'; did you mean '3D_PROTO'"):
         check_laws("3D_PROT")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
 
 import hfdsl as hf
 from hfdsl.errors import DefinitionError, WiringError
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import Sequences
 from hfdsl.testing import BrokenWorker, check_worker
 
 
@@ -103,12 +105,13 @@ def test_what_cannot_be_compared_is_told() -> None:
         check_worker(Model, "everywhere", ROWS)
 
 
-def test_the_roles_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ready_role_with_the_model_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over data-parallel ranks it computes other micro-batches, over tensor ranks parts of sums."""
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
     import grpo_reasoning as demo
 
-    config: Any = demo.PolicyConfig(checkpoint=None)  # type: ignore[arg-type]  # new weights
-    ids = torch.randint(2, 20, (64, 18), generator=torch.Generator().manual_seed(0))
-    sequences = demo.Sequences(ids=ids, mask=ids > 0, response_mask=ids[:, 9:] > 0)
-    meshes = [hf.Mesh(dp=2), hf.Mesh(pp=2, tp=2), hf.Mesh(dp=2, tp=2, order=("tp", "dp", "pp"))]
-    check_worker(demo.Reference, "log_probs", sequences, init=(config,), meshes=meshes, tolerance=1e-5)
+    ids = torch.randint(2, 20, (8, 18), generator=torch.Generator().manual_seed(0))
+    sequences = Sequences(ids=ids, mask=ids > 0, response_mask=ids[:, 9:] > 0)
+    config = w.ReferenceConfig(w.ModelConfig(config=demo.DECODER))
+    meshes = [hf.Mesh(dp=2), hf.Mesh(dp=2, tp=2, order=("tp", "dp", "pp"))]
+    check_worker(w.Reference, "log_probs", sequences, init=(config,), meshes=meshes, tolerance=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, permutations
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from hfdsl.testing.code import as_code
 from hfdsl.testing.laws.subject import Subject, subject_of
 from hfdsl.testing.laws.table import LAWS, Law
 from hfdsl.testing.laws.trial import Breach, Case, Trial, usual
-from hfdsl.testing.laws.values import kinds
+from hfdsl.testing.laws.values import Kind, kinds
 from hfdsl.types.batches import closest
 
 T = TypeVar("T", bound=type)
@@ -59,6 +59,7 @@ def check_laws(
     like: Dispatch | Protocol | str | None = None,
     only: str | Iterable[str] | None = None,
     meshes: Iterable[Mesh] | None = None,
+    containers: str | Iterable[str] | None = None,
     max_examples: int = 200,
     seed: int = 0,
 ) -> None:
@@ -66,18 +67,19 @@ def check_laws(
 
     Of a pair it is known that it splits rows and joins them again. Where it is to do what a declared protocol does,
     ``like`` names that one, and more laws apply. ``only`` names laws, as ``"L5"`` or ``"order"``. ``meshes`` are those
-    that the protocol is made for, instead of all of up to 16 ranks in every numbering. Each law is tried on
-    ``max_examples`` cases, the smallest ones and others by ``seed``.
+    that the protocol is made for, instead of all of up to 16 ranks in every numbering, and ``containers`` what it is
+    made for of ``"list"``, ``"record"``, ``"tensor"`` and ``"array"``. Each law is tried on ``max_examples`` cases, the
+    smallest ones and others by ``seed``.
 
     Raises:
         BrokenLaws: of each law that does not hold, the smallest case.
-        DefinitionError: HF112 for what is no protocol, HF111 for a law that there is none of.
+        DefinitionError: HF112 for what is no protocol, HF111 for a law or container that there is none of.
 
     >>> import hfdsl as hf
     >>> check_laws(hf.Dispatch.THREE_D_PROTO, max_examples=20)
-    >>> def in_rank_order(group, outputs):
+    >>> def from_the_last(group, outputs):
     ...     return [row for output in reversed(outputs) for row in output]
-    >>> pair = hf.protocols.get_predefined_dispatch_fn("DP_PROTO") | {"collect_fn": in_rank_order}
+    >>> pair = hf.protocols.get_predefined_dispatch_fn("DP_PROTO") | {"collect_fn": from_the_last}
     >>> check_laws(pair, only="round_trip", max_examples=20)
     Traceback (most recent call last):
     hfdsl.testing.laws.check.BrokenLaws: dispatch_fn breaks 1 of the 1 laws that apply to it
@@ -85,8 +87,8 @@ def check_laws(
     """
     subject = subject_of(protocol, like)
     laws = applying(subject, only)
-    grounds = _meshes(subject, meshes)
-    found = [broken for law in laws if (broken := _tried(subject, law, grounds, max_examples, seed))]
+    given = Cases(subject, _meshes(subject, meshes), _kinds(containers))
+    found = [broken for law in laws if (broken := _tried(given, law, max_examples, seed))]
     if found:
         raise BrokenLaws(subject.name, found, len(laws))
 
@@ -185,35 +187,51 @@ def _picks_numbers(subject: Subject) -> bool:
     return subject.declared is not None and any(isinstance(pick, int) for _, pick in subject.declared.picks)
 
 
-def _grounds(law: Law, meshes: Sequence[Mesh]) -> Sequence[Mesh]:
-    """The meshes of a law: most laws look at the usual numbering, and one tells what another changes."""
-    return meshes if law.orders else tuple(dict.fromkeys(map(usual, meshes)))
+def _kinds(containers: str | Iterable[str] | None) -> tuple[Kind, ...]:
+    """The kinds of container with these names, the simplest first."""
+    known = {kind.name: kind for kind in kinds()}
+    wanted = known if containers is None else {containers} if isinstance(containers, str) else set(containers)
+    for name in wanted:
+        if name not in known:
+            raise DefinitionError("HF111", f"no container is called {name!r}; {closest(name, list(known))}")
+    return tuple(kind for name, kind in known.items() if name in wanted)
 
 
-def _row_counts(subject: Subject, law: Law, mesh: Mesh) -> Sequence[int]:
-    chunks = subject.chunks(mesh)
-    return range(1, 2 * chunks + 2) if law.rows == "any" else [chunks, 2 * chunks, 3 * chunks]
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """The cases of a protocol: on which meshes, and in which containers, the simplest of both first."""
 
+    subject: Subject
+    meshes: tuple[Mesh, ...]
+    kinds: tuple[Kind, ...]
 
-def _cases(subject: Subject, law: Law, meshes: Sequence[Mesh], count: int, seed: int) -> Iterator[Case]:
-    """Three in four on the simplest meshes, in turn, the fourth on any; half of them in the simplest container."""
-    source, (simple, *others) = random.Random(f"{seed} {law.id}"), kinds()
-    for number in range(count):
-        mesh = meshes[number - number // 4] if number % 4 and number < len(meshes) else source.choice(meshes)
-        kind = simple if number % 2 or not others else others[number // 2 % len(others)]
-        yield Case(mesh, source.choice(_row_counts(subject, law, mesh)), kind)
+    def grounds(self, law: Law) -> Sequence[Mesh]:
+        """The meshes of a law: most laws look at the usual numbering, and one tells what another changes."""
+        return self.meshes if law.orders else tuple(dict.fromkeys(map(usual, self.meshes)))
+
+    def rows(self, law: Law, mesh: Mesh) -> Sequence[int]:
+        """How many rows to try on a mesh."""
+        chunks = self.subject.chunks(mesh)
+        return range(1, 2 * chunks + 2) if law.rows == "any" else [chunks, 2 * chunks, 3 * chunks]
+
+    def some(self, law: Law, count: int, seed: int) -> Iterator[Case]:
+        """Three in four on the simplest meshes, in turn, the fourth on any; half of them in the simplest container."""
+        source, meshes, (simple, *others) = random.Random(f"{seed} {law.id}"), self.grounds(law), self.kinds
+        for number in range(count):
+            mesh = meshes[number - number // 4] if number % 4 and number < len(meshes) else source.choice(meshes)
+            kind = simple if number % 2 or not others else others[number // 2 % len(others)]
+            yield Case(mesh, source.choice(self.rows(law, mesh)), kind)
 
 
 # -- trying them
 
 
-def _tried(subject: Subject, law: Law, meshes: Sequence[Mesh], count: int, seed: int) -> Broken | None:
+def _tried(given: Cases, law: Law, count: int, seed: int) -> Broken | None:
     """The law on all cases; where it does not hold, on smaller ones."""
-    grounds = _grounds(law, meshes)
     examples = max(min(count, 5), round(count * law.share))
-    for case in _cases(subject, law, grounds, examples, seed):
-        if _fault(subject, law, case) is not None:
-            return _told(subject, law, _smallest(subject, law, grounds, case))
+    for case in given.some(law, examples, seed):
+        if _fault(given.subject, law, case) is not None:
+            return _told(given.subject, law, _smallest(given, law, case))
     return None
 
 
@@ -235,13 +253,13 @@ def _raised(error: Exception) -> str:
     return f"raised {told} ({where.filename.rpartition('/')[2]}:{where.lineno} in {where.name})"
 
 
-def _smallest(subject: Subject, law: Law, meshes: Sequence[Mesh], case: Case) -> Case:
+def _smallest(given: Cases, law: Law, case: Case) -> Case:
     """The simplest container that breaks it there, and then the first mesh and the fewest rows that do."""
-    alike = (Case(case.mesh, case.rows, kind) for kind in kinds()[: kinds().index(case.kind)])
-    case = next((one for one in alike if _fault(subject, law, one) is not None), case)
-    before = (Case(mesh, rows, case.kind) for mesh in meshes for rows in _row_counts(subject, law, mesh))
+    alike = (replace(case, kind=kind) for kind in given.kinds[: given.kinds.index(case.kind)])
+    case = next((one for one in alike if _fault(given.subject, law, one) is not None), case)
+    before = (Case(mesh, rows, case.kind) for mesh in given.grounds(law) for rows in given.rows(law, mesh))
     smaller = islice(before, max(10, round(RUNS * law.share)))
-    return next((one for one in smaller if _fault(subject, law, one) is not None), case)
+    return next((one for one in smaller if _fault(given.subject, law, one) is not None), case)
 
 
 def _told(subject: Subject, law: Law, case: Case) -> Broken:

@@ -197,7 +197,7 @@ def placement(trial: Trial) -> None:
         if trial.subject.per_rank:
             meant = trial.of_rank(rank)
         if chunk not in seen:  # of replicas the first: that they agree is another law
-            want(trial.read(parts[rank]) == meant, f"rank {rank} holds chunk {chunk}, which is {meant}")
+            want(trial.read(parts[rank]) == meant, f"rank {rank} is to hold the rows {' '.join(map(str, meant))}")
         seen.add(chunk)
     outputs = trial.apply(mapped, parts)
     full = trial.collect(outputs, added)

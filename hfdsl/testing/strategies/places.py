@@ -26,7 +26,8 @@ def meshes(
     >>> str(find(meshes(axes=("dp", "tp")), lambda mesh: mesh.world_size >= 4 and mesh.tp > 1))
     'Mesh(pp=1 dp=2 tp=2)'
     """
-    left, sizes = max_world, dict.fromkeys(AXES, 1)
+    left = max_world
+    sizes: dict[str, int] = dict.fromkeys(AXES, 1)
     for axis in draw(st.permutations(sorted(axes, reverse=True))):  # who is first has the most to choose from
         wide = draw(st.booleans())
         sizes[axis] = draw(st.integers(1, left if wide else max(1, round(left**0.5))))
