@@ -1,6 +1,6 @@
 """hfdsl's own protocols on itself: every mesh of up to 16 ranks in every numbering, and random ones up to 4,096 ranks.
 
-By default every sixth of the meshes; all of them, and more random ones, with HFDSL_NIGHTLY=1.
+With HFDSL_NIGHTLY=1 also in records with every kind of column, and on many more large meshes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from hfdsl.testing import strategies
 from hfdsl.testing.laws.check import applying, meshes_up_to
 from hfdsl.testing.laws.subject import subject_of
 from hfdsl.testing.laws.trial import Breach, Case, Trial
-from hfdsl.testing.laws.values import LIST, RECORD
+from hfdsl.testing.laws.values import LIST, RECORD, Kind
 
 NIGHTLY = bool(os.environ.get("HFDSL_NIGHTLY"))
-STRIDE = 1 if NIGHTLY else 6
+KINDS = (LIST, RECORD) if NIGHTLY else (LIST,)
 SPLITTING = ("DP_PROTO", "THREE_D_PROTO", "THREE_D_ALL_MICRO_DP")
 
 
@@ -41,13 +41,13 @@ def test_the_meshes_are_those_of_up_to_sixteen_ranks() -> None:
     assert len(meshes_up_to(16)) == count
 
 
-def hold(name: str, mesh: hf.Mesh, most: int) -> None:
+def hold(name: str, mesh: hf.Mesh, most: int, kind: Kind = LIST) -> None:
     """Every law, with up to ``most`` rows a chunk. (Plans are in tests/plan, on random meshes.)"""
     subject = subject_of(hf.Dispatch[name])
     chunks = subject.chunks(mesh)
     for law in (law for law in applying(subject) if law.share == 1.0):
         for rows in range(chunks, most * chunks + 1, chunks) if law.rows == "even" else {1, most * chunks - 1 or 1}:
-            case = Case(mesh, rows, LIST)
+            case = Case(mesh, rows, kind)
             try:
                 law.holds(Trial(subject, case))
             except Breach as breach:
@@ -56,8 +56,9 @@ def hold(name: str, mesh: hf.Mesh, most: int) -> None:
 
 @pytest.mark.parametrize("name", PREDEFINED)
 def test_a_predefined_protocol_keeps_every_law_on_every_mesh(name: str) -> None:
-    for mesh in meshes_up_to(16)[::STRIDE]:
-        hold(name, mesh, 2)
+    for mesh in meshes_up_to(16):
+        for kind in KINDS:
+            hold(name, mesh, 2, kind)
 
 
 @pytest.mark.parametrize("name", PREDEFINED)
