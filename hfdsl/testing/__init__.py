@@ -1,4 +1,4 @@
-"""Testing: laws that hold for every protocol, strategies for whatever flows, checks of roles and functions.
+"""Testing: laws of protocols, strategies, checks of roles and functions; fakes, placements, backends, replay.
 
 Nothing is loaded before it is used, and hypothesis by the strategies alone.
 """
@@ -8,6 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hfdsl.testing.conformance import SuiteReport, run_suite
+    from hfdsl.testing.placements import DivergedError, check_placements
+    from hfdsl.testing.replaying import Replayed, replay
+
+    from hfdsl.testing.fakes import fake, fake_batch, faked
     from hfdsl.testing.laws.check import BrokenLaws, check_laws, lawful
     from hfdsl.testing.laws.table import LAWS, Law
     from hfdsl.testing.rows import BrokenRows, check_rows
@@ -18,14 +23,32 @@ __all__ = [
     "BrokenLaws",
     "BrokenRows",
     "BrokenWorker",
+    "DivergedError",
     "Law",
+    "Replayed",
+    "SuiteReport",
     "check_laws",
+    "check_placements",
     "check_rows",
     "check_worker",
+    "fake",
+    "fake_batch",
+    "faked",
     "lawful",
+    "replay",
+    "run_suite",
 ]
 
 _HOMES = {
+    "DivergedError": "placements",
+    "Replayed": "replaying",
+    "SuiteReport": "conformance",
+    "check_placements": "placements",
+    "fake": "fakes",
+    "fake_batch": "fakes",
+    "faked": "fakes",
+    "replay": "replaying",
+    "run_suite": "conformance",
     "BrokenLaws": "laws.check",
     "BrokenRows": "rows",
     "BrokenWorker": "workers",

@@ -1,0 +1,262 @@
+"""Fakes: roles that answer with random values of what they declare, so that a graph runs at its true shapes.
+
+A fake derives from its role: it takes the same place and passes the same check. It needs no model and no GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
+
+from hfdsl.deploy.deployment import Deployment
+from hfdsl.errors import WiringError
+from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature, StaticType, role_signatures
+from hfdsl.plan.reading import pack, unpack
+from hfdsl.protocols.call import Call, running_call
+from hfdsl.protocols.register import registered_methods
+from hfdsl.protocols.worker import Worker
+from hfdsl.testing.values import Draw, sample
+from hfdsl.types.batches import Batch, closest, rebuild, schema
+from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
+from hfdsl.types.dims import Dim, Size, constant, solve
+
+W = TypeVar("W", bound=Worker)
+BatchT = TypeVar("BatchT", bound=Batch)
+
+Seconds: TypeAlias = float | Callable[[int], float]
+"""How long a method takes: seconds, or a function of the rows that a rank is given."""
+
+Columns: TypeAlias = Mapping[str, Callable[[tuple[int, ...]], Any] | None]
+"""What a column holds instead of random values: a function of its shape, or None for an optional one that is absent."""
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+def fake(
+    role: type[W],
+    /,
+    *,
+    dims: Mapping[Any, int] = NOTHING,
+    seconds: Mapping[str, Seconds] = NOTHING,
+    columns: Columns = NOTHING,
+    seed: int | None = None,
+) -> type[W]:
+    """A role class that takes the place of ``role`` and answers with random values of the declared types.
+
+    Its constructor takes the same arguments and runs nothing. Shapes follow from what a method is given; ``dims`` gives
+    the sizes that nothing tells, as that of responses. Values are drawn row by row from the stream of
+    ``hf.current_call()`` (with ``seed`` from another one), so that they do not depend on how rows are split. Whole
+    numbers are 0 to 127, truth values are true up to a random length, as masks of padded rows are. ``columns`` gives
+    what a column of that name holds instead. ``seconds`` says how long each method takes.
+
+    Raises:
+        WiringError: HF202 where ``seconds`` names no method. In a call HF213, where nothing tells a size.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class R(hf.Dim): ...
+    >>> class Questions(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> class Answers(hf.Batch):
+    ...     ids: hf.i64[B, R]
+    >>> class Model(hf.Worker):
+    ...     def __init__(self, path: str) -> None: ...
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def answer(self, questions: Questions) -> Answers: ...
+    >>> model = fake(Model, dims={R: 512})("a/large/model")
+    >>> model.answer(Questions(text=["6*7", "1+1"])).ids.tensor.shape
+    torch.Size([2, 512])
+    """
+    real: type = role
+    methods, signatures = registered_methods(real), role_signatures(real)
+    for name in seconds:
+        if name not in methods:
+            raise WiringError("HF202", f"role '{role.__name__}' has no method '{name}'; {closest(name, list(methods))}")
+    answer = functools.partial(_answer, dims=dict(dims), columns=dict(columns), seed=seed)
+    members: dict[str, Any] = {
+        name: _body(getattr(role, name), signatures[name], seconds.get(name, 0.0), answer) for name in methods
+    }
+    if role.__init__ is not object.__init__:
+        members["__init__"] = _silent(role.__init__)
+    if callable(getattr(role, "state", None)):
+        members |= {"state": lambda self: {}, "load_state": lambda self, state: None}
+    made: type[W] = types.new_class(
+        f"Fake{role.__name__}", (role,), exec_body=lambda names: names.update(members, __module__=role.__module__)
+    )
+    return made
+
+
+def faked(
+    deployment: Deployment,
+    dims: Mapping[Any, int] = NOTHING,
+    *,
+    seconds: Mapping[str, Seconds] = NOTHING,
+    columns: Columns = NOTHING,
+    seed: int | None = None,
+) -> Deployment:
+    """The deployment with a fake in the place of every role; ``seconds`` is by node, as ``{"actor.update": 0.5}``.
+
+    The others are as for ``fake``.
+
+    Raises:
+        WiringError: HF202 where ``seconds`` names no role or method.
+    """
+    by_role: dict[str, dict[str, Seconds]] = {}
+    for node, one in seconds.items():
+        role, _, method = node.partition(".")
+        if role not in deployment.placements:
+            raise WiringError("HF202", f"no role '{role}' is placed; {closest(role, list(deployment))}")
+        by_role.setdefault(role, {})[method] = one
+    made = Deployment(
+        **{
+            name: replace(
+                place,
+                role=fake(place.role, dims=dims, seconds=by_role.get(name, {}), columns=columns, seed=seed),
+            )
+            for name, place in deployment.placements.items()
+        }
+    )
+    made.span = deployment.span
+    return made
+
+
+def fake_batch(
+    record: type[BatchT], dims: Mapping[type[Dim], int], *, columns: Columns = NOTHING, seed: int = 0
+) -> BatchT:
+    """A record of random values, as fakes give them: what a dataflow is stepped with.
+
+    Raises:
+        WiringError: HF213 where ``dims`` lacks a size.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Scores(hf.Batch):
+    ...     reward: hf.f32[B]
+    >>> len(fake_batch(Scores, {B: 3}))
+    3
+    """
+    draw = Draw(Call(seed, 0, 0, 0), None)
+    sizes = {atom: constant(number) for atom, number in dims.items()}
+    what = f"fake_batch({record.__name__}, dims)"
+    values = _columns(RecordType(record), sizes, draw, columns, {}, lambda dim: f"{what} needs dims={{{dim}: ...}}")
+    return rebuild(record, values)
+
+
+def _silent(real: Any) -> Any:
+    @functools.wraps(real)
+    def __init__(self: Worker, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it is one
+        return None
+
+    return __init__
+
+
+def _body(real: Any, signature: Signature, seconds: Seconds, answer: Callable[..., Any]) -> Any:
+    @functools.wraps(real)
+    def body(self: Worker, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip((port.name for port in signature.ports), args, strict=False)) | kwargs
+        if seconds:
+            time.sleep(seconds if not callable(seconds) else seconds(_rows(given) or 0))
+        return answer(f"fake({type(self).__mro__[1].__name__}).{signature.name}", signature, given)
+
+    body.__isabstractmethod__ = False  # type: ignore[attr-defined]  # copied from a role that only declares it
+    return body
+
+
+def _rows(given: Mapping[str, Any]) -> int | None:
+    records = (v for v in given.values() if isinstance(v, Batch) and schema(type(v)).row is not None)
+    return next((len(record) for record in records), None)
+
+
+def _answer(
+    what: str,
+    signature: Signature,
+    given: Mapping[str, Any],
+    *,
+    dims: Mapping[type[Dim], int],
+    columns: Columns,
+    seed: int | None,
+) -> Any:
+    """What a fake returns."""
+    call = running_call() or Call(seed or 0, 0, 0, 0)
+    call = call if seed is None else replace(call, seed=seed)
+    sizes = _solved(signature, given)
+    sizes = {atom: constant(number) for atom, number in dims.items()} | sizes
+    rows = call.rows if call.row_count is not None else range(_rows(given) or 0)
+    kind = signature.returns
+    if isinstance(kind, StaticType):
+        return sample(kind.annotation, f"the result of {what}")
+    objects = {
+        name: raw
+        for value in given.values()
+        if isinstance(value, Batch)
+        for name, raw in pack(value).items()
+        if isinstance(raw, list)
+    }
+    needs = f"{what} makes {signature.returns}, and nothing that it takes says how large"
+    made = _columns(
+        kind, sizes, Draw(call, rows), columns, objects, lambda dim: f"{needs} {dim} is: dims={{{dim}: ...}}"
+    )
+    return unpack(kind, made)
+
+
+def _solved(signature: Signature, given: Mapping[str, Any]) -> dict[Any, Size]:
+    """The sizes that arguments have."""
+    pending = [
+        (dim, constant(raw.shape[i] if hasattr(raw, "shape") else len(raw)))
+        for port in signature.ports
+        if port.name in given
+        for name, spec in _fields(port.type).items()
+        if (raw := pack(given[port.name]).get(name)) is not None
+        for i, dim in enumerate(spec.dims)
+        if not (isinstance(spec, ColumnSpec) and spec.ragged and i == 1)  # a bound is no size
+    ]
+    sizes: dict[Any, Size] = {}
+    for dim, length in sorted(pending, key=lambda pair: len(pair[0].atoms)):  # plain dims first
+        sizes |= {atom: size for atom, size in (solve(dim, length, sizes) or {}).items() if atom not in sizes}
+    return sizes
+
+
+def _fields(kind: PortType) -> Mapping[str, FieldSpec]:
+    if isinstance(kind, RecordType):
+        return schema(kind.record).fields
+    return {VALUE: kind} if isinstance(kind, (ColumnSpec, ObjSpec, MetricSpec)) else {}
+
+
+def _columns(
+    kind: PortType,
+    sizes: Mapping[Any, Size],
+    draw: Draw,
+    columns: Columns,
+    objects: Mapping[str, list[Any]],
+    unknown: Callable[[Any], str],
+) -> dict[str, Any]:
+    """Raw columns of a value; of objects those that were given under the same name are handed on."""
+    made: dict[str, Any] = {}
+    for number, (name, spec) in enumerate(_fields(kind).items()):
+        if isinstance(spec, MetricSpec):
+            made[name] = draw.metric(number, spec)
+            continue
+        shape = tuple(_length(dim, sizes, unknown) for dim in spec.dims)
+        if name in columns:
+            maker = columns[name]
+            made[name] = None if maker is None else maker(shape)
+        elif isinstance(spec, ObjSpec):
+            mine = objects.get(name)
+            made[name] = (
+                mine if mine is not None and len(mine) == shape[0] else draw.objects(number, name, spec, shape[0])
+            )
+        else:
+            made[name] = draw.column(number, spec, shape)
+    return pack(kind.record(**made)) if isinstance(kind, RecordType) else made
+
+
+def _length(dim: Size, sizes: Mapping[Any, Size], unknown: Callable[[Any], str]) -> int:
+    for atom in dim.atoms:
+        if atom not in sizes:
+            raise WiringError("HF213", unknown(atom.__name__))
+    return int(dim.substitute(sizes).value or 0)
