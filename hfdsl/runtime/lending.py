@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hfdsl.runtime.device_memory import Region, copy, mapped, region
+from hfdsl.runtime.store import as_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,3 @@ def _own_stream() -> Any:
     if _here.stream is None:
         _here.stream = torch.cuda.Stream()
     return torch.cuda.stream(_here.stream)
-
-
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory: the libraries know only some dtypes."""
-    return tensor.reshape(-1).view(torch.uint8)

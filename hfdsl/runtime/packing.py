@@ -8,7 +8,7 @@ from pickle import PickleBuffer
 from typing import Any
 
 from hfdsl.plan.parcels import Cut
-from hfdsl.runtime.store import Content
+from hfdsl.runtime.store import Content, as_bytes
 from hfdsl.types.batches import own_rows
 from hfdsl.types.ragged import Jagged
 
@@ -95,9 +95,7 @@ def _outward(value: Any) -> Any:
         return "ragged", _outward(value.values), _outward(value.offsets)
     if not hasattr(value, "untyped_storage"):
         return "object", value
-    import torch
-
-    flat = _on_cpu(value.detach()).resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    flat: Any = as_bytes(_on_cpu(value.detach()).resolve_conj().resolve_neg().contiguous())
     kind = "cuda" if _is_cuda(value) else "cpu"
     return kind, str(value.dtype).removeprefix("torch."), tuple(value.shape), PickleBuffer(flat.numpy())
 

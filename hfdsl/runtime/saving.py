@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import CheckpointError
 from hfdsl.protocols.state import methods_with
+from hfdsl.runtime.store import as_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +34,10 @@ class Apart:
 
     def digest(self) -> str:
         """SHA-256 of all that is kept."""
-        import torch
-
         found = hashlib.sha256(self.skeleton.encode())
         for name, tensor in self.tensors.items():
             found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            found.update(as_bytes(tensor).numpy().data)
         return found.hexdigest()
 
 

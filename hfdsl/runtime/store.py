@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.columns import WEIGHT
@@ -16,6 +16,9 @@ from hfdsl.plan.spans import Span, Spans
 from hfdsl.types.joining import rows_after_rows
 from hfdsl.types.ragged import Jagged
 from hfdsl.types.weights import row_weights
+
+if TYPE_CHECKING:
+    import torch
 
 Content: TypeAlias = Mapping[Cut, Any]
 """What a parcel holds: raw rows of columns."""
@@ -197,6 +200,16 @@ def _tensors(value: Any) -> tuple[Any, ...]:
     if isinstance(value, Jagged):
         return value.values, value.offsets
     return (value,) if hasattr(value, "untyped_storage") else ()
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory: libraries know only some dtypes.
+
+    Of a single value any stride counts as contiguous, while bytes are counted one by one.
+    """
+    import torch
+
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def bytes_of(content: Mapping[Any, Any]) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from hfdsl.runtime.lending import as_bytes
+from hfdsl.runtime.store import as_bytes
 
 BUCKET: Final = 16 * 2**20
 """Bytes of a bucket; a tensor at least as large goes alone, from its place and into its place."""

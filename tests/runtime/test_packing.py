@@ -46,6 +46,7 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
     "transposed": lambda: torch.arange(6).view(2, 3).t(),
     "every other row": lambda: torch.arange(8).view(4, 2)[::2],
     "expanded": lambda: torch.tensor([[1.0]]).expand(3, 2),
+    "one row of a column": lambda: torch.arange(6.0).view(2, 3)[:1, 1],
     "rows of more": lambda: torch.arange(100)[40:42],
     "with a history": lambda: torch.ones(2, requires_grad=True) * 2,
     "a parameter": lambda: torch.nn.Parameter(torch.ones(2)),
