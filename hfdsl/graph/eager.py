@@ -63,6 +63,28 @@ def active_run() -> EagerRun | None:
     return run if run is not None and running_call() is run.outer else None
 
 
+_observer: ContextVar[list[Any] | None] = ContextVar("hfdsl_observer", default=None)
+
+
+@contextmanager
+def observed_calls() -> Iterator[list[Any]]:
+    """Within this, what every call of a dataflow gives, in the order of the calls."""
+    values: list[Any] = []
+    token = _observer.set(values)
+    try:
+        yield values
+    finally:
+        _observer.reset(token)
+
+
+def noted(value: Any) -> Any:
+    """What a call gives, which an observer is told."""
+    values = _observer.get()
+    if values is not None and active_run() is not None:
+        values.append(value)
+    return value
+
+
 def _rows(value: Any) -> int | None:
     if isinstance(value, Batch):
         return len(value) if schema(type(value)).row is not None else None
@@ -162,7 +184,7 @@ class EagerRole:
             raise WiringError(
                 "HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, list(signatures))}"
             )
-        return lambda *args, **kwargs: self._call(signatures[method], args, kwargs)
+        return lambda *args, **kwargs: noted(self._call(signatures[method], args, kwargs))
 
     def _call(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         body, label = getattr(self._worker, signature.name), f"{self._name}.{signature.name}"

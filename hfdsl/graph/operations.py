@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.graph.active import active_tracer
-from hfdsl.graph.eager import active_run, call_arguments, call_body, role_of
+from hfdsl.graph.eager import active_run, call_arguments, call_body, noted, role_of
 from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.spans import caller_span
@@ -78,7 +78,7 @@ def function(body: Any = None, /, *, rows: Rows | GroupedBy = Independent) -> An
             return tracer.call_function(signature, args, kwargs)
         if active_run() is not None:
             read = signature()
-            return call_body(read.name, read, body, call_arguments(read.name, read, args, kwargs))
+            return noted(call_body(read.name, read, body, call_arguments(read.name, read, args, kwargs)))
         given = dict(zip((port.name for port in signature().ports), args, strict=False)) | kwargs
         with inputs_unchanged(body.__name__, given):
             return body(*args, **kwargs)

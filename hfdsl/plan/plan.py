@@ -20,6 +20,7 @@ from hfdsl.types.dims import Dim
 
 if TYPE_CHECKING:
     from hfdsl.plan.memory import Held
+    from hfdsl.runtime.backend import Lowering
     from hfdsl.runtime.running import Running
 
 Transport: TypeAlias = Literal[
@@ -148,7 +149,7 @@ class Plan:
 
     def launch(
         self,
-        backend: Literal["local", "ray"] = "local",
+        backend: Literal["local", "ray"] | Lowering = "local",
         *,
         seed: int = 0,
         timeout: float = 60.0,
@@ -158,8 +159,9 @@ class Plan:
         """Start the plan's processes; use it as a context manager, which also ends them.
 
         ``backend="local"`` simulates all ranks in this process, ``"ray"`` makes worker groups on the Ray cluster that
-        is connected (or starts one). ``seed`` is the root of every random stream; ``timeout`` (seconds) bounds placing
-        and starting, ``deadline`` one step. ``worker_env`` adds environment variables to Ray workers.
+        is connected (or starts one); a lowering of your own may stand in their place. ``seed`` is the root of every
+        random stream; ``timeout`` (seconds) bounds placing and starting, ``deadline`` one step. ``worker_env`` adds
+        environment variables to Ray workers.
 
         Raises:
             ResourceError: HF502, HF505 where the cluster cannot hold the pools.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 from typing import Protocol as Structural
@@ -41,6 +42,28 @@ class AxisGroup(ABC):
     def barrier(self) -> None:
         """Wait until every rank is here."""
         self.all_gather(None)
+
+
+_record: ContextVar[list[tuple[str, Any]] | None] = ContextVar("hfdsl_heard", default=None)
+
+
+@contextmanager
+def recorded_collectives() -> Iterator[list[tuple[str, Any]]]:
+    """Within this, what collectives give is written down: ``("gathered", values)`` or ``("reduced", value)``."""
+    heard: list[tuple[str, Any]] = []
+    token = _record.set(heard)
+    try:
+        yield heard
+    finally:
+        _record.reset(token)
+
+
+def noted(how: str, value: T) -> T:
+    """What a collective gives, which is written down where a step is recorded."""
+    heard = _record.get()
+    if heard is not None:
+        heard.append((how, list(map(copied, value)) if isinstance(value, list) else copied(value)))
+    return value
 
 
 alone: ContextVar[str | None] = ContextVar("hfdsl_alone", default=None)

@@ -83,11 +83,24 @@ class Backend(Protocol):
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Have every process give its workers back what was saved."""
 
+    def record(self, folder: str | None) -> None:
+        """Have every process, the driver too, write the calls of the next steps into a recording; with None no more."""
+
     def begin(self) -> None:
         """A step begins: its deadline runs from now."""
 
     def close(self) -> None:
         """End the processes."""
+
+
+class Lowering(Protocol):
+    """What makes the backend of a plan: a lowering of one's own, in the place of ``"local"`` or ``"ray"``."""
+
+    def __call__(
+        self, plan: Plan, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]
+    ) -> Backend:
+        """Start the processes; the arguments are those of ``Plan.launch``."""
+        ...
 
 
 def by_role(ranks: Sequence[Mapping[str, dict[str, str]]]) -> dict[str, list[dict[str, str]]]:

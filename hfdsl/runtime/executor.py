@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.guards import check_result, inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
@@ -28,6 +29,9 @@ from hfdsl.runtime.store import Content, Kept, Store, bytes_of, cut_parcel
 from hfdsl.types.batches import Batch, schema, upcast
 from hfdsl.types.columns import MetricSpec
 from hfdsl.types.ragged import Jagged
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.recording import Recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,19 @@ class Lesson:
     table: RowTable
 
 
+def built(deployment: Deployment, role: str, context: RankContext, seed: int) -> Any:
+    """The worker of a role, for a rank."""
+    placement = deployment[role]
+    # Not by rank: the replicas of a model start out equal. A role that wants them to differ has ``self.rank``.
+    start = Call(seed, 0, -1 - sorted(deployment).index(role), 0)
+    token = current_rank.set(context)
+    try:
+        with seeded(start):
+            return placement.role(*placement.args, **placement.kwargs)
+    finally:
+        current_rank.reset(token)
+
+
 class Executor:
     """One rank of a process group. ``run`` does this rank's part of a segment.
 
@@ -122,6 +139,7 @@ class Executor:
         self.store = Store()
         self._lessons: dict[tuple[str, int, int], tuple[Lesson, Reader]] = {}
         self._current: tuple[str, int] | None = None
+        self._recorder: Recorder | None = None
         self._workers: dict[str, Any] = {}
         for name in roles:
             self._workers[name] = self._build(name, context, collectives)
@@ -135,16 +153,11 @@ class Executor:
 
     def _build(self, name: str, context: RankContext, collectives: Collectives | None) -> Any:
         placement = self._deployment[name]
-        token = current_rank.set(replace(context, mesh=placement.mesh, collectives=collectives))
-        # Not by rank: the replicas of a model start out equal. A role that wants them to differ has ``self.rank``.
-        start = Call(self._seed, 0, -1, 0)
+        context = replace(context, mesh=placement.mesh, collectives=collectives)
         try:
-            with seeded(replace(start, node=-1 - sorted(self._deployment).index(name))):
-                return placement.role(*placement.args, **placement.kwargs)
+            return built(self._deployment, name, context, self._seed)
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             raise role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
-        finally:
-            current_rank.reset(token)
 
     def save(self, folder: str) -> dict[str, dict[str, str]]:
         """Write what each worker keeps into a folder; by role, where it is.
@@ -169,6 +182,15 @@ class Executor:
 
         for name in self._workers:
             self._asked(name, "load_state", load_worker, folder, saved.get(name))
+
+    def record(self, folder: str | None) -> None:
+        """Write the calls of the next steps into a recording; with None no more."""
+        if folder is None:
+            self._recorder = None
+            return
+        from hfdsl.runtime.recording import Recorder
+
+        self._recorder = Recorder(folder, self._rank)
 
     def _asked(self, role: str, method: str, ask: Callable[..., Any], folder: str, *rest: Any) -> Any:
         worker = self._workers[role]
@@ -257,6 +279,8 @@ class Executor:
         begin = dealt[0] if dealt else first
         call = Call(self._seed, order.number, step.call, self._rank, begin, rows, order.plan, dealt)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
+        if self._recorder is not None:
+            body = self._recorder.around(step.label, call, body)
         peers_away = step.role is not None and len(step.ranks) < self._deployment[step.role].mesh.world_size
         token = alone.set(step.label if peers_away else None)
         if self._own_process:

@@ -18,6 +18,8 @@ def role_error(what: str, rank: int, number: int | None, error: Exception) -> Hf
         return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")
     if isinstance(error, HfError) and error.code in READY_ROLES:
         return RoleError(error.code, f"'{what}' on rank {rank}{step}: {error.message}")
-    own = error.__traceback__ and error.__traceback__.tb_next  # the first frame is the caller's
+    own = first = error.__traceback__
+    while first and own and own.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:
+        own = own.tb_next  # the first frames are the caller's
     trace = "".join(traceback.format_exception(type(error), error, own)).rstrip()
     return RoleError("HF806", f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}")

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from hfdsl.check.rules.sending import unsendable_values
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
+from hfdsl.runtime.backend import Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.running import Processes, Running
 
 
 def launch(
-    plan: Plan, backend: str, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]
+    plan: Plan, backend: str | Lowering, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]
 ) -> Running:
-    """Start the processes of a plan.
+    """Start the processes of a plan, on one of the backends that there are or on what a lowering makes.
 
     Raises:
         ResourceError: HF518 for an unknown backend, HF801 for a module of the program that workers cannot import; see
@@ -33,6 +34,9 @@ def launch(
         except HfError as error:
             raise _explained(plan, error) from error
         return Running(plan, Processes(ray, {plan.name: 0}, seed))
+    if callable(backend):
+        made = backend(plan, seed=seed, timeout=timeout, deadline=deadline, worker_env=worker_env)
+        return Running(plan, Processes(made, {plan.name: 0}, seed))
     raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray'")
 
 

@@ -15,7 +15,7 @@ from hfdsl.errors import HfError
 from hfdsl.plan.parcels import Sites, planned_sites
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
-from hfdsl.protocols.collectives import AxisGroup, copied, refuse_alone
+from hfdsl.protocols.collectives import AxisGroup, copied, noted, refuse_alone
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Call, by_role, nothing
 from hfdsl.runtime.executor import Executor, Ran
@@ -151,7 +151,7 @@ class _LocalGroup(AxisGroup):
         slot = self._board.slots.setdefault((self._ranks, number), {})
         slot[self._me] = copied(value)
         self._board.turns.wait(self._me, lambda: len(slot) == len(self._ranks))
-        return [copied(slot[rank]) for rank in self._ranks]
+        return noted("gathered", [copied(slot[rank]) for rank in self._ranks])
 
 
 class _Lent:
@@ -249,6 +249,11 @@ class LocalBackend:
             parts = [{role: ranks[i] for role, ranks in own.items()} for i in range(len(executors))]
             pairs = zip(executors, parts, strict=True)
             self._together(group, [lambda e=e, p=p: e.load(folder, p) for e, p in pairs])  # type: ignore[misc]  # as above
+
+    def record(self, folder: str | None) -> None:
+        """Have every executor write the calls of the next steps into a recording."""
+        for executor in (self.driver, *(e for group in self._executors.values() for e in group)):
+            executor.record(folder)
 
     def _together(self, group: str, bodies: Sequence[Callable[[], T]]) -> list[T]:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from hfdsl.protocols.collectives import AxisGroup, refuse_alone
+from hfdsl.protocols.collectives import AxisGroup, noted, refuse_alone
 
 T = TypeVar("T")
 
@@ -59,10 +59,10 @@ class _TorchGroup(AxisGroup):
         if isinstance(value, torch.Tensor):
             parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(self.size)]
             dist.all_gather(parts, value.contiguous(), group=self.process_group)
-            return parts  # type: ignore[return-value]  # T is a tensor here
+            return cast(list[T], noted("gathered", parts))
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.process_group)
-        return values
+        return noted("gathered", values)
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""
@@ -79,5 +79,5 @@ class _TorchGroup(AxisGroup):
         if isinstance(value, torch.Tensor) and value.is_cuda and op in kinds:
             total = value.clone()
             dist.all_reduce(total, kinds[op], group=self.process_group)
-            return cast(T, total)
+            return cast(T, noted("reduced", total))
         return super().all_reduce(value, op)

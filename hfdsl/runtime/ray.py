@@ -63,6 +63,10 @@ class RankProcess(Worker):
         """Give them back what was saved."""
         self._executor.load(folder, saved)
 
+    def record(self, folder: str | None) -> None:
+        """Write the calls of the next steps into a recording; with None no more."""
+        self._executor.record(folder)
+
     def where(self) -> str:
         """The node that this process runs on."""
         return node_here()
@@ -350,6 +354,11 @@ class RayBackend:
             for rank, worker in enumerate(self._groups[group.name].workers):
                 asked.append(worker.load.remote(folder, {role: dict(saved[role][rank]) for role in own}))
         self._all(asked, "states")
+
+    def record(self, folder: str | None) -> None:
+        """Have every process write the calls of the next steps; it returns when all know."""
+        self.driver.record(folder)
+        fetch([worker.record.remote(folder) for group in self._groups.values() for worker in group.workers])
 
     def begin(self) -> None:
         """A step begins: its deadline runs from now."""

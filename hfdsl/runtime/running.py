@@ -196,6 +196,31 @@ class Running:
                 self._write()
                 self._traces.remove(file)
 
+    @contextmanager
+    def record(self, folder: str | PathLike[str]) -> Iterator[None]:
+        """Record the step within the block, so that one of its calls can be repeated alone: ``hfdsl replay FOLDER``.
+
+        It writes what the roles keep, and what each call is given and gives on every rank; also of a step that fails,
+        up to there. The folder is new, and all nodes have to see it::
+
+            with running.record("steps/17"):
+                running.step(batch)
+
+        Raises:
+            CheckpointError: HF906 where there is a recording already, HF908 where a role that trains has no state.
+            HfError: HF808 where the run is closed or broken.
+        """
+        from hfdsl.runtime.recording import begin
+
+        backend, place = self._processes.open(self.plan.name), Path(folder).resolve()
+        begin(place, self.plan, self._number, self._processes.seed, self.save)
+        backend.record(str(place))
+        try:
+            yield
+        finally:
+            if self._processes.backend is not None and not self._processes.broken:
+                backend.record(None)
+
     def _write(self) -> None:
         """Write the last step to the traces, once."""
         if self._unwritten is not None:

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import hfdsl
 from hfdsl.check.findings import CheckError
@@ -126,6 +126,19 @@ def _parser() -> argparse.ArgumentParser:
         "--trace", metavar="FILE", help="write the timelines of all steps, for Perfetto or chrome://tracing"
     )
 
+    _of_runs(command, form)
+
+    explain = command("explain", "tell the rule behind a code, or list all codes", form)
+    explain.add_argument("code", nargs="?", metavar="CODE", help="as HF310")
+
+    doctor = command("doctor", "look at this machine: versions, type checkers, GPUs, Ray", form)
+    doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
+    doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
+    return parser
+
+
+def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
+    """The commands for runs that a file configures, and for what they leave."""
     train = command("train", "train as a TOML file says, one line a step", form)
     train.add_argument("config", metavar="CONFIG", help="a TOML file; see docs/training.md")
     train.add_argument(
@@ -142,13 +155,14 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where the model goes")
     export.add_argument("--role", metavar="ROLE", default="actor", help="whose model (default: actor)")
 
-    explain = command("explain", "tell the rule behind a code, or list all codes", form)
-    explain.add_argument("code", nargs="?", metavar="CODE", help="as HF310")
-
-    doctor = command("doctor", "look at this machine: versions, type checkers, GPUs, Ray", form)
-    doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
-    doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
-    return parser
+    replay = command("replay", "repeat a call of a recorded step, alone in this process", form)
+    replay.add_argument("run", metavar="RUN", help="the folder of a run, or of a recording")
+    replay.add_argument("--step", type=int, metavar="N", help="which recorded step (default: the only one)")
+    replay.add_argument("--node", metavar="CALL", help="as actor.update#2; without it, list the calls")
+    replay.add_argument(
+        "--rank", type=int, metavar="R", help="which rank (default: the first that failed, or the first)"
+    )
+    replay.add_argument("--pdb", action="store_true", help="under the debugger, from the body's first line on")
 
 
 def _count(text: str) -> int:

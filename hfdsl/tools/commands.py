@@ -26,6 +26,13 @@ def check(arguments: argparse.Namespace) -> int:
     return check_targets(arguments)
 
 
+def replay(arguments: argparse.Namespace) -> int:
+    """``hfdsl replay``."""
+    from hfdsl.tools.replay import show_replay
+
+    return show_replay(arguments)
+
+
 def requires(arguments: argparse.Namespace) -> int:
     """``hfdsl requires``."""
     from hfdsl.tools.requiring import requires as show_demands

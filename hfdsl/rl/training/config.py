@@ -77,7 +77,7 @@ class Run:
 
     ``algorithm`` names a dataflow, or a function that makes one; ``options`` are those of either. ``roles`` names
     classes that are not those of the dataflow's parameters. ``dims`` are sizes by the names of dims. Paths are those of
-    the folder in which the command runs.
+    the folder in which the command runs. Steps of the numbers ``record`` are recorded, for ``hfdsl replay``.
     """
 
     algorithm: str
@@ -92,6 +92,7 @@ class Run:
     backend: Literal["local", "ray"] = "local"
     deadline: float = 1800.0
     tensorboard: bool = False
+    record: tuple[int, ...] = ()
     evaluation: Evaluation | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
@@ -108,6 +109,7 @@ MAY_CHANGE = (
     "backend",
     "deadline",
     "tensorboard",
+    "record",
     "checkpoints",
     "deployment",
     "evaluation.every",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +27,7 @@ from hfdsl.rl.training.config import Loaded, Run
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.models import check_models
 from hfdsl.rl.training.samples import Samples
+from hfdsl.runtime.recording import RECORDED
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
 
@@ -211,8 +212,10 @@ class _Loop:
     def _step(self, point: Point) -> tuple[Point, Record]:
         start = perf_counter()
         prompts, cursor = self.run.feed.take(point.cursor)
-        result = self.running.step(prompts)
-        seconds, number = perf_counter() - start, point.step + 1
+        number = point.step + 1
+        with self._recorded(number):
+            result = self.running.step(prompts)
+        seconds = perf_counter() - start
         values = values_of(self.run.plan, result, number)
         passed = {name: float(getattr(cursor, name)) for name in ("epoch", "skipped", "held_out")}
         values |= {f"data/{name}": value for name, value in passed.items() if value}
@@ -220,6 +223,10 @@ class _Loop:
         rows = responses(self.run.plan)
         speed = length * rows / seconds if length is not None and rows is not None else None
         return Point(number, cursor, point.rows), Record(number, values, seconds, self.running.timings, speed)
+
+    def _recorded(self, number: int) -> AbstractContextManager[None]:
+        recorded = number in self.run.loaded.config.record
+        return self.running.record(self.run.folder / RECORDED / f"step-{number}") if recorded else nullcontext()
 
     def _evaluated(self, step: int) -> dict[str, float]:
         if self.looking is None or self.run.evaluation is None:

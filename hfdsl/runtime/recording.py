@@ -1,0 +1,151 @@
+"""Recordings: what the calls of a step are given and give, rank by rank, so that one of them can be repeated alone.
+
+A recording is a folder::
+
+    recording.json            the step, its plan, its seed, and which calls there are
+    plan.pkl                  the plan: the classes of roles with their arguments, the functions
+    state/                    what the roles keep, as it was before the step
+    calls/LABEL/rank-N/       given.pt, heard.pt (what peers said in collectives), made.pt
+
+Unlike a checkpoint it holds pickled objects, which run code when they are loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.errors import CheckpointError
+from hfdsl.protocols.call import Call
+from hfdsl.protocols.collectives import recorded_collectives
+from hfdsl.types.batches import Batch, own_rows, rebuild
+from hfdsl.types.columns import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hfdsl.plan.plan import Plan
+
+STATED, PLAN, STATE, CALLS = "recording.json", "plan.pkl", "state", "calls"
+GIVEN, HEARD, MADE = "given.pt", "heard.pt", "made.pt"
+
+RECORDED = "recorded"
+"""The folder of a run in which its recordings are, each in ``step-N``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Writes the calls of one rank into a recording."""
+
+    folder: str
+    rank: int
+
+    def around(self, label: str, call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
+        """The body with its arguments written before and its result after it; what it was given stays if it fails."""
+        folder = call_folder(Path(self.folder), label, self.rank)
+
+        def recorded(**arguments: Any) -> Any:
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(folder / GIVEN, {"call": call, "arguments": {n: _own(v) for n, v in arguments.items()}})
+            with recorded_collectives() as heard:
+                try:
+                    result = body(**arguments)
+                finally:
+                    _write(folder / HEARD, heard)
+            _write(folder / MADE, _own(result))
+            return result
+
+        return recorded
+
+
+def call_folder(recording: Path, label: str, rank: int) -> Path:
+    """Where a rank's part of a call is."""
+    return recording / CALLS / label / f"rank-{rank}"
+
+
+def _own(value: Any) -> Any:
+    """The value with just its rows: what a view looks at would be written along."""
+    if isinstance(value, Batch):
+        return rebuild(type(value), own_rows(value.__hf_columns__))
+    return type(value)(own_rows({"": value._value})[""]) if isinstance(value, Column) else value
+
+
+def _write(file: Path, value: Any) -> None:
+    import torch
+    from ray import cloudpickle  # classes of a script travel with what is of them
+
+    torch.save(value, file, pickle_module=cloudpickle)
+
+
+def read(file: Path) -> Any:
+    """A part of a recording; tensors come on the CPU where there is no GPU.
+
+    Raises:
+        CheckpointError: HF906 where it is not there or cannot be read.
+    """
+    import torch
+
+    try:
+        where = None if torch.cuda.is_available() else "cpu"
+        return torch.load(file, map_location=where, weights_only=False)  # written by ``Recorder``
+    except Exception as error:  # noqa: BLE001  # a pickle may raise anything
+        raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
+
+
+def begin(folder: Path, plan: Plan, number: int, seed: int, state: Callable[[Path], None]) -> None:
+    """Write what a recording begins with.
+
+    Raises:
+        CheckpointError: HF906 where there is a recording already, HF908 where a role's state cannot be kept.
+    """
+    from ray import cloudpickle
+
+    if (folder / STATED).exists():
+        raise CheckpointError("HF906", f"there is a recording in '{folder}' already; name another folder")
+    (folder / STATE).mkdir(parents=True, exist_ok=True)
+    state(folder / STATE)
+    (folder / PLAN).write_bytes(cloudpickle.dumps(plan))  # type: ignore[no-untyped-call]  # of Ray
+    steps = [
+        {"label": step.label, "role": step.role, "group": step.group, "ranks": list(step.ranks)} for step in plan.steps
+    ]
+    stated = {"plan": plan.name, "step": number, "seed": seed, "calls": steps, "path": [p for p in sys.path if p]}
+    (folder / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
+
+
+def stated(folder: Path) -> Mapping[str, Any]:
+    """What a recording says of itself.
+
+    Raises:
+        CheckpointError: HF906 where there is none.
+    """
+    try:
+        found: Mapping[str, Any] = json.loads((folder / STATED).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError("HF906", f"{folder / STATED} cannot be read: {type(error).__name__}: {error}") from None
+    return found
+
+
+def plan_of(folder: Path) -> Any:
+    """The plan of a recording; errors as for ``read``."""
+    import pickle
+
+    try:
+        return pickle.loads((folder / PLAN).read_bytes())  # written by ``begin``
+    except Exception as error:  # noqa: BLE001  # as above
+        raise CheckpointError("HF906", f"{folder / PLAN} cannot be read: {type(error).__name__}: {error}") from None
+
+
+@contextmanager
+def importing(paths: list[str]) -> Iterator[None]:
+    """Within this, modules are found where the recorded run found them, after where they are found here."""
+    before = list(sys.path)
+    sys.path += [path for path in paths if path not in before]
+    try:
+        yield
+    finally:
+        sys.path[:] = before

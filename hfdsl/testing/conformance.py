@@ -1,0 +1,286 @@
+"""The conformance suite: small programs that a lowering has to run as plain Python does, and as they fail elsewhere."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from hfdsl.deploy.deployment import Deployment, place
+from hfdsl.deploy.pools import ResourcePool
+from hfdsl.errors import HfError
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.plan.plan import Plan
+from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.runtime.backend import Lowering
+from hfdsl.runtime.running import Running
+from hfdsl.testing import suite_programs as p
+from hfdsl.testing.compare import first_difference
+from hfdsl.testing.observing import RESULT, eager_steps, observed
+from hfdsl.types.batches import Batch
+from hfdsl.types.dims import Dim
+
+AnyBackend: TypeAlias = Literal["local", "ray"] | Lowering
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A dataflow with the rows of its steps.
+
+    What it gives is what the eager run gives, or where that hangs on the mesh, what ``expected`` says.
+    """
+
+    flow: Dataflow[..., Any]
+    rows: tuple[int, ...] = (8, 8)
+    hint: bool = True
+    expected: Callable[[Deployment, int], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """As the report has it."""
+        return self.flow.body.__name__
+
+    @property
+    def batches(self) -> list[tuple[Batch, ...]]:
+        """The input of every step."""
+        return [(p.rows(count, self.hint),) for count in self.rows]
+
+    def compiled(self, deployment: Deployment) -> Plan:
+        """Its plan; a number of rows that changes from step to step stays open."""
+        fixed: dict[type[Dim], int] = {p.B: self.rows[0]} if len(set(self.rows)) == 1 else {}
+        return self.flow.compile(deployment, {p.K: 3, **fixed})
+
+
+def _lists(deployment: Deployment, rows: int) -> Any:
+    """What ranks and stages give: numbers of the mesh alone."""
+
+    def places(mesh: Mesh) -> list[list[int]]:
+        at = [(rank, mesh.coordinates(rank)) for rank in range(mesh.world_size)]
+        return [[rank, one.pp, one.dp, one.tp, rows] for rank, one in at]
+
+    a, b = deployment["a"].mesh, deployment["b"].mesh
+    echoed = [[rank, *one] for rank, one in enumerate(places(b))]
+    return PerRank(places(a)), PerRank(places(b)), PerStage(range(a.pp)), PerRank(echoed)
+
+
+PROGRAMS: tuple[Program, ...] = (
+    Program(p.splits),
+    Program(p.absent, hint=False),
+    Program(p.functions),
+    Program(p.padding, (5, 7, 1)),
+    Program(p.groups, (4, 4)),
+    Program(p.filters, (8, 12, 8)),
+    Program(p.nothing),
+    Program(p.balance),
+    Program(p.streams),
+    Program(p.collectives),
+    Program(p.lists, expected=_lists),
+    Program(p.states, (8, 8, 8)),
+)
+"""Each of another name: their plans run on the same processes."""
+
+FAULTS: dict[Dataflow[..., Any], tuple[str, str]] = {
+    p.raising: ("HF806", "ValueError: bad rows"),
+    p.shortening: ("HF805", "faulty.shortens"),
+    p.writing: ("HF703", "faulty.writes"),
+}
+"""What goes wrong: the code that it is told with, and what its text holds."""
+
+
+def _pool(*sizes: int) -> ResourcePool:
+    return ResourcePool(sizes, use_gpu=False)
+
+
+def _placed(a: Any, b: Any, others: ResourcePool, meshes: tuple[Mesh, Mesh], colocate: bool = True) -> Deployment:
+    return Deployment(
+        a=place(p.Role, 1, pool=a, mesh=meshes[0], colocate=colocate),
+        b=place(p.Role, by=2, pool=b, mesh=meshes[1], colocate=colocate),
+        trainer=place(p.Trainer, pool=a, colocate=colocate),
+        engine=place(p.Engine, pool=others, colocate=colocate),
+    )
+
+
+def _one_pool() -> Deployment:
+    pool = _pool(4)
+    return _placed(pool, pool, pool, (Mesh(dp=2, tp=2, gen_tp=1), Mesh(pp=2, dp=2)))
+
+
+def _own_processes() -> Deployment:
+    pool = _pool(2)
+    return _placed(pool, pool, pool, (Mesh(dp=2), Mesh(tp=2)), colocate=False)
+
+
+def _apart() -> Deployment:
+    left, right = _pool(2, 2).split([2, 2])
+    meshes = Mesh(tp=2, order=("tp", "dp", "pp")), Mesh(pp=2)
+    return _placed(left, _pool(1).merge(_pool(1)), right, meshes)
+
+
+DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
+    "one pool": _one_pool,
+    "own processes": _own_processes,
+    "pools apart": _apart,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program ran under a deployment; ``problem`` is None where it ran as it should."""
+
+    program: str
+    deployment: str
+    seconds: float
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteReport:
+    """What a backend does of the suite; ``print(report)`` shows a line a program."""
+
+    backend: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every program ran as it should."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[Outcome, ...]:
+        """Those that did not."""
+        return tuple(one for one in self.outcomes if one.problem is not None)
+
+    def __str__(self) -> str:
+        names = list(dict.fromkeys(one.program for one in self.outcomes))
+        places = list(dict.fromkeys(one.deployment for one in self.outcomes))
+        marks = {(one.program, one.deployment): "ok" if one.problem is None else "FAILS" for one in self.outcomes}
+        width = max(map(len, names), default=0)
+
+        def line(name: str, cells: Sequence[str]) -> str:
+            padded = [f"{cell:{len(place)}}" for cell, place in zip(cells, places, strict=True)]
+            return "  ".join([f"{name:{width}}", *padded]).rstrip()
+
+        table = [line("", places), *(line(n, [marks.get((n, place), "-") for place in places]) for n in names)]
+        told = [f"{one.program}, {one.deployment}:\n{one.problem}" for one in self.problems]
+        count, seconds = len(self.outcomes), sum(one.seconds for one in self.outcomes)
+        head = (
+            f"conformance of {self.backend!r}: {count - len(told)} of {count} as plain Python has it, {seconds:.1f} s"
+        )
+        return "\n\n".join([head + "\n" + "\n".join(table), *told])
+
+
+def run_suite(
+    backend: AnyBackend, programs: Sequence[Program] = PROGRAMS, faults: bool = True, deployments: Sequence[str] = ()
+) -> SuiteReport:
+    """Run the conformance suite on a backend: ``"local"``, ``"ray"``, or a lowering of your own.
+
+    Every program runs as several steps under every deployment (or those that are named), all programs of one on the
+    same processes, and gives what it gives eagerly, bit for bit. With ``faults`` roles that go wrong are told with
+    their code, and the run is over then.
+
+    >>> report = run_suite("local", deployments=["one pool"])
+    >>> report.ok, len(report.outcomes)
+    (True, 17)
+    """
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    found: list[Outcome] = []
+    for where in deployments or DEPLOYMENTS:
+        found += _programs(backend, where, DEPLOYMENTS[where](), programs)
+    for flow, told in FAULTS.items() if faults else ():
+        found.append(_timed(flow.body.__name__, "faults", partial(_fault, backend, flow, *told)))
+    return SuiteReport(name, tuple(found))
+
+
+def _timed(program: str, where: str, run: Callable[[], str | None]) -> Outcome:
+    start = time.perf_counter()
+    try:
+        problem = run()
+    except Exception as error:  # noqa: BLE001  # whatever a new backend does wrong is a line of the report
+        problem = f"{type(error).__name__}: {error}"
+    return Outcome(program, where, time.perf_counter() - start, problem)
+
+
+def _programs(
+    backend: AnyBackend, where: str, deployment: Deployment, programs: Sequence[Program]
+) -> Iterator[Outcome]:
+    """All programs on the same processes."""
+    plans = [program.compiled(deployment) for program in programs]
+    start = time.perf_counter()
+    try:
+        first = plans[0].launch(backend)
+    except Exception as error:  # noqa: BLE001  # as above
+        yield Outcome("launch", where, time.perf_counter() - start, f"{type(error).__name__}: {error}")
+        return
+    yield Outcome("launch", where, time.perf_counter() - start)
+    with first:
+        running = {program.name: first if program is programs[0] else None for program in programs}
+        for program, plan in zip(programs, plans, strict=True):
+
+            def run(program: Program = program, plan: Plan = plan) -> str | None:
+                mine = running[program.name] = running[program.name] or first.also(plan)
+                return _run(backend, program, deployment, mine)
+
+            yield _timed(program.name, where, run)
+        if (states := running.get(p.states.body.__name__)) is not None:
+            yield _timed("saved state", where, partial(_saved, states))
+
+
+def _run(backend: AnyBackend, program: Program, deployment: Deployment, running: Running) -> str | None:
+    """What differs from the eager run, and in which node first."""
+    for number, (step, batches) in enumerate(
+        zip(eager_steps(program.flow, deployment, program.batches), program.batches, strict=True)
+    ):
+        wanted = step.values[RESULT]
+        if program.expected is not None:
+            wanted = program.expected(deployment, len(batches[0]))
+        found = first_difference(wanted, running.step(*batches))
+        if found is not None:
+            node = _first_node(backend, program, deployment)
+            return f"step {number}, {found}: {found.one} is right, got {found.other}{node}"
+    return None
+
+
+def _first_node(backend: AnyBackend, program: Program, deployment: Deployment) -> str:
+    """Where the values of a program first go wrong, with what every node makes in sight."""
+    plan = observed(program.compiled(deployment))
+    with plan.launch(backend) as running:
+        for step, batches in zip(eager_steps(program.flow, deployment, program.batches), program.batches, strict=True):
+            made = running.step(*batches)
+            for node, value in step.values.items():
+                if (
+                    not isinstance(value, (PerRank, PerStage))
+                    and first_difference(value, made[node])
+                    and node != RESULT
+                ):
+                    return f"; the first node with another value is '{plan.node(node).label}'"
+    return "; every node makes what it should, so it goes wrong on the way"
+
+
+def _saved(running: Running) -> str | None:
+    """What is saved after a step is what a run goes on from."""
+    given = p.rows(8)
+    with tempfile.TemporaryDirectory() as folder:
+        running.save(folder)
+        wanted = running.step(given)
+        running.load(folder)
+        found = first_difference(wanted, running.step(given))
+    return f"after load, {found}: {found.one} is right, got {found.other}" if found else None
+
+
+def _fault(backend: AnyBackend, flow: Dataflow[..., Any], code: str, text: str) -> str | None:
+    deployment = Deployment(faulty=place(p.Faulty, pool=_pool(2)))
+    plan, given = flow.compile(deployment, {p.B: 8, p.K: 3}), p.rows(8)
+    with plan.launch(backend, deadline=60.0) as running:
+        for wanted, holds in ((code, text), ("HF808", "is broken since step 0")):
+            try:
+                running.step(given)
+            except HfError as error:
+                if error.code != wanted or holds not in error.message:
+                    return f"{wanted} with {holds!r} is right, got {error}"
+            else:
+                return f"{wanted} is right, and it gave a result"
+    return None

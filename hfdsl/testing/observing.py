@@ -1,0 +1,72 @@
+"""What every node of a dataflow makes in a step, eagerly and on a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hfdsl.deploy.deployment import Deployment
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.eager import observed_calls
+from hfdsl.graph.program import Graph, Node, Output, Ref
+from hfdsl.graph.signatures import StaticType
+from hfdsl.plan.plan import Plan
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.worker import RankContext
+from hfdsl.runtime.executor import built
+from hfdsl.types.batches import Batch
+
+RESULT = -1
+"""The key of what the dataflow returns, among what nodes make."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step made: by node, and under ``RESULT`` what it returned."""
+
+    values: Mapping[int, Any]
+
+
+def seen(graph: Graph) -> tuple[Node, ...]:
+    """The nodes whose values are looked at: calls that give something."""
+    return tuple(node for node in graph.calls if not _gives_nothing(node))
+
+
+def _gives_nothing(node: Node) -> bool:
+    return isinstance(node.result, StaticType) and node.result.annotation in (None, type(None))
+
+
+def observed(plan: Plan) -> Plan:
+    """The plan of the same steps that returns what every node makes, beside its result."""
+    nodes = {node.id: Output(Ref(node.id)) for node in seen(plan.graph)}
+    return replace(plan, graph=replace(plan.graph, output=Output({**nodes, RESULT: plan.graph.output})))
+
+
+def eager_steps(
+    flow: Dataflow[..., Any], deployment: Deployment, batches: Sequence[tuple[Batch, ...]]
+) -> Iterator[Step]:
+    """Steps of the dataflow as plain Python, each role a world of one rank, with the streams of a run with seed 0."""
+    graph, fresh = flow.trace(), Dataflow(flow.body)
+    workers = {role: built(deployment, role, RankContext(mesh=Mesh()), 0) for role in graph.roles}
+    numbers = {node.id: number for number, node in enumerate(graph.calls)}
+    for inputs in batches:
+        given = dict(zip((node.label for node in graph.inputs), inputs, strict=True))
+        with observed_calls() as calls:
+            result = fresh(**given, **workers)
+        yield Step({**{node.id: calls[numbers[node.id]] for node in seen(graph)}, RESULT: result})
+
+
+def steps(running: Any, batches: Sequence[tuple[Batch, ...]]) -> Iterator[Step]:
+    """Steps of an observed plan."""
+    for inputs in batches:
+        yield Step(running.step(*inputs))
+
+
+def told_where(where: str, made: Iterator[Step]) -> Iterator[Step]:
+    """The same steps; an error in making them says where it came about."""
+    try:
+        yield from made
+    except Exception as error:
+        error.add_note(f"on {where}")
+        raise

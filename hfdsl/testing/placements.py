@@ -1,0 +1,217 @@
+"""One dataflow under many placements: the same values everywhere, or the first node that gives others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from hfdsl.deploy.deployment import Deployment
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.program import Graph, Input
+from hfdsl.plan.optimize import Optimize
+from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.testing.compare import Difference, first_difference
+from hfdsl.testing.observing import RESULT, Step, eager_steps, observed, steps, told_where
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.dims import Dim
+
+Run: TypeAlias = Literal["eager", "local", "ray"]
+EVERYWHERE: tuple[Run, ...] = ("eager", "local", "ray")
+
+Tolerance: TypeAlias = float | Mapping[str, float] | None
+"""How far numbers may be apart, of all nodes or by the label of a node; bit for bit where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first value that two runs of a dataflow do not have in common; ``node`` is empty where it is the result."""
+
+    dataflow: str
+    step: int
+    node: str
+    span: Any
+    difference: Difference
+    where: tuple[str, str]
+
+    def __str__(self) -> str:
+        one, other = self.where
+        width = max(map(len, self.where))
+        what = f"'{self.node}' ({self.span})" if self.node else "the result, though all nodes agree"
+        return (
+            f"'{self.dataflow}' has other values in step {self.step}, first in {what}: {self.difference}\n"
+            f"  {one:{width}}  {self.difference.one}\n"
+            f"  {other:{width}}  {self.difference.other}"
+        )
+
+
+class DivergedError(AssertionError):
+    """Two placements gave other values; ``divergence`` says where first."""
+
+    def __init__(self, divergence: Divergence) -> None:
+        super().__init__(str(divergence))
+        self.divergence = divergence
+
+
+def check_placements(
+    dataflow: Dataflow[..., Any],
+    deployments: Sequence[Deployment] | Mapping[str, Deployment],
+    *batches: Batch | tuple[Batch, ...],
+    tolerance: Tolerance = None,
+    on: Sequence[Run] = EVERYWHERE,
+    dims: Mapping[Any, int] | None = None,
+    optimize: Optimize | None = None,
+) -> None:
+    """Run a dataflow on these batches everywhere, and compare what every node makes.
+
+    A batch is the input of one step, a tuple where the dataflow takes several records. ``"eager"`` runs it once, as
+    plain Python, with the roles of the first deployment; ``"local"`` and ``"ray"`` run it under each deployment. The
+    first run is what the others are compared with: bit for bit, or within a ``tolerance``, as ``1e-6`` or
+    ``{"actor.update": 1e-6}`` (see ``first_difference``). Lists with a value a rank are compared where there are as
+    many ranks.
+
+    Raises:
+        DivergedError: an ``AssertionError`` that names the first node in program order that differs, with its column
+            and row and both placements.
+
+    >>> import hfdsl as hf
+    >>> class B(hf.Dim): ...
+    >>> class Rows(hf.Batch):
+    ...     text: hf.Obj[str, B]
+    >>> class Role(hf.Worker):
+    ...     @hf.register(hf.Dispatch.DP_PROTO)
+    ...     def numbered(self, rows: Rows) -> Rows:  # each rank counts from 0
+    ...         return Rows(text=[f"{i} {text}" for i, text in enumerate(rows.text.objects)])
+    >>> @hf.dataflow
+    ... def program(rows: Rows, role: Role) -> Rows:
+    ...     return role.numbered(rows)
+    >>> two = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2], use_gpu=False)))
+    >>> check_placements(program, {"two": two}, Rows(text=["a", "b"]), on=["eager", "local"])
+    Traceback (most recent call last):
+    ...
+    hfdsl.testing.placements.DivergedError: 'program' has other values in step 0, first in 'role.numbered' (...): ...
+      eager         '1 b'
+      local, 'two'  '0 b'
+    """
+    inputs = [batch if isinstance(batch, tuple) else (batch,) for batch in batches]
+    named = deployments if isinstance(deployments, Mapping) else _numbered(deployments)
+    graph = dataflow.trace()
+    sizes = dict(dims) if dims is not None else _common_sizes(graph, inputs)
+    compared = _Compared(graph, tolerance)
+    with _cluster("ray" in on):
+        for run in on:
+            for name, deployment in list(named.items())[: 1 if run == "eager" else None]:
+                where = "eager" if run == "eager" else f"{run}, {name!r}"
+                made = _steps(run, dataflow, deployment, sizes, inputs, optimize)
+                compared.add(where, told_where(where, made))
+
+
+def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:
+    def shown(deployment: Deployment) -> str:
+        return ", ".join(f"{name} {place.mesh}" for name, place in deployment.placements.items())
+
+    return {f"deployments[{i}]: {shown(one)}": one for i, one in enumerate(deployments)}
+
+
+def _steps(
+    run: Run,
+    flow: Dataflow[..., Any],
+    deployment: Deployment,
+    sizes: Mapping[Any, int],
+    inputs: Sequence[tuple[Batch, ...]],
+    optimize: Optimize | None,
+) -> Iterator[Step]:
+    if run == "eager":
+        yield from eager_steps(flow, deployment, inputs)
+        return
+    plan = flow.compile(deployment, sizes, optimize=optimize)
+    with observed(plan).launch(run) as running:
+        yield from steps(running, inputs)
+
+
+class _Compared:
+    """What the first run made, which every other one is compared with."""
+
+    def __init__(self, graph: Graph, tolerance: Tolerance) -> None:
+        self._graph, self._tolerance = graph, tolerance
+        self._first: list[tuple[str, Step]] = []
+        self._lists: dict[tuple[int, int, int], tuple[str, Any]] = {}
+
+    def add(self, where: str, made: Iterator[Step]) -> None:
+        """Compare the steps of another run.
+
+        Raises:
+            DivergedError: for the first value that differs.
+        """
+        for number, step in enumerate(made):
+            if number == len(self._first):
+                self._first.append((where, step))
+            for node, value in step.values.items():
+                one_where, one = self._counterpart(number, node, value, where)
+                found = first_difference(one, value, self._within(node))
+                if found is not None:
+                    label, span = ("", None) if node == RESULT else (self._label(node), self._graph.nodes[node].span)
+                    raise DivergedError(Divergence(self._graph.name, number, label, span, found, (one_where, where)))
+
+    def _counterpart(self, step: int, node: int, value: Any, where: str) -> tuple[str, Any]:
+        """The value to compare with: that of the first run, and of a list that of the first one with as many ranks."""
+        if isinstance(value, (PerRank, PerStage)):
+            return self._lists.setdefault((step, node, len(value)), (where, value))
+        one_where, first = self._first[step]
+        one = first.values[node]
+        return (one_where, one) if node != RESULT or not _holds_lists(one) else (where, value)
+
+    def _label(self, node: int) -> str:
+        """As a plan has it: calls of one method told apart."""
+        label = self._graph.nodes[node].label
+        alike = [one.id for one in self._graph.calls if one.label == label]
+        return f"{label}#{alike.index(node) + 1}" if len(alike) > 1 else label
+
+    def _within(self, node: int) -> float | None:
+        if not isinstance(self._tolerance, Mapping):
+            return self._tolerance
+        if node == RESULT:
+            return max(self._tolerance.values(), default=None)
+        return self._tolerance.get(self._label(node), self._tolerance.get(self._graph.nodes[node].label))
+
+
+def _holds_lists(value: Any) -> bool:
+    if isinstance(value, (tuple, list)) and not isinstance(value, (PerRank, PerStage)):
+        return any(map(_holds_lists, value))
+    if isinstance(value, dict):
+        return any(map(_holds_lists, value.values()))
+    return isinstance(value, (PerRank, PerStage))
+
+
+def _common_sizes(graph: Graph, inputs: Sequence[tuple[Batch, ...]]) -> dict[type[Dim], int]:
+    """The sizes that dims have in every step; one that has several stays open."""
+    found: dict[type[Dim], set[int]] = {}
+    records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
+    for batches in inputs:
+        for record, batch in zip(records, batches, strict=False):
+            for name, spec in schema(record).fields.items():
+                raw: Any = batch.__hf_columns__.get(name)
+                for i, dim in enumerate(spec.dims if raw is not None else ()):
+                    bound = getattr(spec, "ragged", False) and i == 1
+                    if isinstance(dim.bare, type) and not bound:
+                        found.setdefault(dim.bare, set()).add(raw.shape[i] if hasattr(raw, "shape") else len(raw))
+    return {dim: sizes.pop() for dim, sizes in found.items() if len(sizes) == 1}
+
+
+@contextmanager
+def _cluster(needed: bool) -> Iterator[None]:
+    """One Ray cluster for all runs, unless there is one."""
+    if not needed:
+        yield
+        return
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,262 @@
+"""Replay: one call of a recorded step once more, alone in this process, on what it was given then."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hfdsl.errors import CheckpointError, ProtocolError
+from hfdsl.graph.guards import inputs_unchanged
+from hfdsl.graph.signatures import RecordType
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.protocols.call import Call, in_call, seeded
+from hfdsl.protocols.collectives import AxisGroup, copied
+from hfdsl.protocols.state import effects_of
+from hfdsl.protocols.worker import RankContext
+from hfdsl.runtime.executor import built
+from hfdsl.runtime.recording import (
+    GIVEN,
+    HEARD,
+    MADE,
+    RECORDED,
+    STATE,
+    STATED,
+    call_folder,
+    importing,
+    plan_of,
+    read,
+    stated,
+)
+from hfdsl.runtime.saving import load_worker, read_manifest
+from hfdsl.testing.compare import Difference, first_difference
+from hfdsl.types.batches import Batch, closest, upcast
+
+T = TypeVar("T")
+Body = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A call that was repeated: what it gave or raised, and where that differs from what it gave then.
+
+    ``failed_then`` tells that the recorded call gave nothing, since it or a peer failed.
+    """
+
+    label: str
+    rank: int
+    result: Any
+    error: BaseException | None
+    failed_then: bool
+    difference: Difference | None
+    repeated: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether the call did what it did then."""
+        return self.difference is None and (self.error is not None) is self.failed_then
+
+    def __str__(self) -> str:
+        head = f"'{self.label}' on rank {self.rank}"
+        if self.repeated:
+            head += f", after {', '.join(self.repeated)},"
+        if self.error is not None:
+            told = "".join(traceback.format_exception(self.error)).rstrip()
+            then = "as it failed then" if self.failed_then else "which gave a result then"
+            return f"{head.removesuffix(',')}, {then}: {type(self.error).__name__}: {self.error}\n\n{told}"
+        if self.failed_then:
+            return f"{head} gives a result, and gave none then: {self.result!r}"
+        if self.difference is None:
+            return f"{head} gives what it gave then, bit for bit"
+        return (
+            f"{head} gives another result, first in {self.difference}:\n"
+            f"  then  {self.difference.one}\n  now   {self.difference.other}"
+        )
+
+
+def replay(
+    recording: str | PathLike[str],
+    node: str,
+    rank: int | None = None,
+    around: Callable[[Body], Body] = lambda body: body,
+) -> Replayed:
+    """Repeat one rank's part of a recorded call, alone in this process.
+
+    The role is built as it was, given its state from before the step, and repeats its own earlier calls of that step
+    that may have changed it. What peers said in collectives is what they said then. Random streams are those of the
+    call. ``around`` may put something around the body, such as a debugger.
+
+    Raises:
+        CheckpointError: HF906 where there is no such recording, call or rank, or it cannot be read.
+    """
+    folder = Path(recording)
+    said = stated(folder)
+    with importing(said["path"]):
+        plan = plan_of(folder)
+        step = _step(plan, node)
+        rank = _rank(folder, step, rank)
+        tape = _Tape()
+        worker = _worker(folder, plan, step, rank, said["seed"], tape) if step.role else None
+        earlier = list(_earlier(folder, plan, step, rank)) if worker is not None else []
+        for before in earlier:
+            _called(folder, before, rank, worker, tape, lambda body: body)
+        return _compared(folder, step, rank, worker, tape, around, tuple(one.label for one in earlier))
+
+
+def _step(plan: Plan, node: str) -> Step:
+    labels = [step.label for step in plan.steps]
+    found = [step for step in plan.steps if step.label == node]
+    if not found:
+        numbered = [label for label in labels if label.startswith(f"{node}#")]
+        hint = f"there are {', '.join(numbered)}" if numbered else closest(node, labels)
+        raise CheckpointError("HF906", f"the recorded step has no call '{node}'; {hint}")
+    return found[0]
+
+
+def _rank(folder: Path, step: Step, rank: int | None) -> int:
+    there = [one for one in step.ranks if (call_folder(folder, step.label, one) / GIVEN).exists()]
+    if not there:
+        raise CheckpointError("HF906", f"'{step.label}' was not reached in the recorded step")
+    if rank is not None and rank not in there:
+        raise CheckpointError("HF906", f"'{step.label}' was recorded on ranks {', '.join(map(str, there))}, not {rank}")
+    if rank is not None:
+        return rank
+    failed = [one for one in there if not (call_folder(folder, step.label, one) / MADE).exists()]
+    return (failed or there)[0]
+
+
+def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _Tape) -> Any:
+    """The worker of a rank as it was before the step."""
+    role = step.role or ""
+    group = next(one for one in plan.groups if role in one.roles)
+    nodes = [(slot, size) for size in group.pool.processes for slot in range(size)]
+    context = RankContext(rank, len(nodes), *nodes[rank], mesh=plan.mesh(role), collectives=tape)
+    worker = built(plan.deployment, role, context, seed)
+    saved = read_manifest(folder / STATE, plan.deployment, seed).roles.get(role)
+    load_worker(str(folder / STATE), role, worker, saved[rank] if saved is not None else None)
+    return worker
+
+
+def _earlier(folder: Path, plan: Plan, step: Step, rank: int) -> Iterator[Step]:
+    """The calls of the same worker before this one that may have changed it."""
+    for one in plan.steps:
+        if one.node < step.node and one.role == step.role and rank in one.ranks:
+            kinds = {effect.kind for effect in effects_of(one.signature.body)}
+            if kinds not in ({"reads"}, {"exports"}) and (call_folder(folder, one.label, rank) / MADE).exists():
+                yield one
+
+
+def _called(folder: Path, step: Step, rank: int, worker: Any, tape: _Tape, around: Callable[[Body], Body]) -> Any:
+    place = call_folder(folder, step.label, rank)
+    given = read(place / GIVEN)
+    call: Call = given["call"]
+    heard = read(place / HEARD) if (place / HEARD).exists() else []
+    body = step.signature.body if worker is None else getattr(worker, step.signature.name)
+    with tape.playing(step.label, heard), in_call(call), seeded(call), inputs_unchanged(step.label, given["arguments"]):
+        return around(body)(**given["arguments"])
+
+
+def _compared(
+    folder: Path,
+    step: Step,
+    rank: int,
+    worker: Any,
+    tape: _Tape,
+    around: Callable[[Body], Body],
+    repeated: tuple[str, ...],
+) -> Replayed:
+    made = call_folder(folder, step.label, rank) / MADE
+    failed_then = not made.exists()
+    try:
+        result = _called(folder, step, rank, worker, tape, around)
+    except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
+        return Replayed(step.label, rank, None, _own_lines(error), failed_then, None, repeated)
+    difference = None if failed_then else first_difference(_declared(step, read(made)), _declared(step, result))
+    return Replayed(step.label, rank, result, None, failed_then, difference, repeated)
+
+
+def _declared(step: Step, value: Any) -> Any:
+    kind = step.signature.returns
+    return upcast(value, kind.record) if isinstance(value, Batch) and isinstance(kind, RecordType) else value
+
+
+def _own_lines(error: BaseException) -> BaseException:
+    """The error with the body's own frames alone."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return error.with_traceback(trace)
+
+
+class _Tape:
+    """Stands in for the peers of a rank: it says what they said then."""
+
+    def __init__(self) -> None:
+        self._label = ""
+        self._heard: list[tuple[str, Any]] | None = None
+
+    def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
+        """The ranks of an axis."""
+        return _Recorded(self, len(ranks), ranks.index(rank))
+
+    @contextmanager
+    def playing(self, label: str, heard: Sequence[tuple[str, Any]]) -> Iterator[None]:
+        """Within this, a call of that label hears this."""
+        self._label, self._heard = label, list(heard)
+        try:
+            yield
+        finally:
+            self._heard = None
+
+    def peek(self) -> str:
+        """How the next thing was said."""
+        return self._heard[0][0] if self._heard else "gathered"
+
+    def next(self, how: str, alike: Callable[[], Any]) -> Any:
+        """What was said next; while a worker is built, ``alike`` is what all say."""
+        if self._heard is None:
+            return alike()
+        if not self._heard or self._heard[0][0] != how:
+            raise ProtocolError(
+                "HF424", f"'{self._label}' asks its peers more than it did then, or something else: they are not here"
+            )
+        return self._heard.pop(0)[1]
+
+
+class _Recorded(AxisGroup):
+    """A group whose other ranks are on the tape."""
+
+    def __init__(self, tape: _Tape, size: int, rank: int) -> None:
+        self._tape, self.size, self.rank = tape, size, rank
+
+    def all_gather(self, value: T) -> list[T]:
+        """What every rank gave then."""
+        said: list[T] = self._tape.next("gathered", lambda: [copied(value) for _ in range(self.size)])
+        return said
+
+    def all_reduce(self, value: T, op: str = "sum") -> T:
+        """What came of it then."""
+        if self._tape.peek() == "reduced":
+            total: T = self._tape.next("reduced", lambda: value)
+            return total
+        return super().all_reduce(value, op)
+
+
+def recordings(run: Path) -> Mapping[int, Path]:
+    """The recordings of a run's folder, by step; or the one that the folder is itself.
+
+    Raises:
+        CheckpointError: HF906 where there is none.
+    """
+    if (run / STATED).exists():
+        return {int(stated(run)["step"]): run}
+    found = {int(one.name.removeprefix("step-")): one for one in sorted((run / RECORDED).glob("step-*"))}
+    if not found:
+        raise CheckpointError(
+            "HF906", f"'{run}' is no recording and has none: a run writes one with --set record=[17], or running.record"
+        )
+    return found

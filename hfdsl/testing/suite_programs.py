@@ -1,0 +1,398 @@
+"""The programs of the conformance suite: together they use every way in which rows are split, moved, kept and joined.
+
+Numbers are small and whole, so that any order of additions gives the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, f32, i64, register
+
+GARBAGE = -999.0
+"""What a rank gives that must not be collected."""
+
+
+class B(hf.Dim):
+    """Rows."""
+
+
+class K(hf.Dim):
+    """Entries of a row."""
+
+
+class Rows(hf.Batch):
+    """A column of every kind."""
+
+    x: f32[B, K]
+    name: hf.Obj[str, B]
+    tokens: i64[B, hf.Ragged[K]]
+    hint: f32[B] | None = None
+
+
+class Scored(Rows):
+    """Rows with a score."""
+
+    score: f32[B]
+
+
+class Scores(hf.Batch):
+    """The score alone."""
+
+    score: f32[B]
+
+
+class Total(hf.Batch):
+    """Numbers over all rows."""
+
+    total: hf.Metric[float, Literal["sum"]]
+    largest: hf.Metric[float, Literal["max"]]
+    mean: hf.Metric[float, Literal["mean"]]
+
+
+def rows(count: int, hint: bool = True) -> Rows:
+    """``count`` rows that all differ, the lengths of their tokens too."""
+    x = torch.arange(count * 3, dtype=torch.float32).view(count, 3)
+    tokens = [torch.arange(1 + i % 3) + i for i in range(count)]
+    names = [f"row {i}" for i in range(count)]
+    return Rows(x=x, name=names, tokens=i64(tokens), hint=f32(x[:, 0]) if hint else None)
+
+
+def changed(given: Rows, by: float, tag: str, collected: bool = True) -> Rows:
+    """Every column another one, row by row; garbage from a rank that is not collected."""
+    if not collected:
+        return Rows(x=torch.full_like(given.x.tensor, GARBAGE), name=["garbage"] * len(given), tokens=given.tokens,
+                    hint=given.hint)  # fmt: skip  # one row a record
+    tokens, hint = [row + int(by) for row in given.tokens.rows], given.hint
+    return Rows(
+        x=given.x.tensor * 2 + by,
+        name=[f"{name}{tag}" for name in given.name.objects],
+        tokens=i64(tokens),
+        hint=None if hint is None else f32(hint.tensor + by),
+    )
+
+
+def dealt(group: Any, given: Rows) -> Any:
+    """A dispatch function: rows are dealt in turn, as cards are."""
+    count = group.world_size
+    parts = [[given[i : i + 1] for i in range(rank, len(given), count)] for rank in range(count)]
+    return ([Rows.__hf_concat__(part) for part in parts],), {}
+
+
+def gathered(group: Any, outputs: list[Rows]) -> Rows:
+    """The collect function that takes them up again."""
+    turns = range(max(map(len, outputs)))
+    return Rows.__hf_concat__([part[i : i + 1] for i in turns for part in outputs if i < len(part)])
+
+
+GRID = hf.Protocol("GRID", split=("tp", "dp"), collect={"tp": "join", "dp": "join", "pp": "last"})
+
+
+class Role(hf.Worker):
+    """A method for each way of splitting and collecting."""
+
+    def __init__(self, by: int) -> None:
+        self.by = float(by)
+
+    @property
+    def gives(self) -> bool:
+        """Whether this rank has the output of a pipelined, tensor-parallel model."""
+        return self.coordinates.pp == self.mesh.pp - 1 and self.coordinates.tp == 0
+
+    @register(Dispatch.DP_PROTO)
+    def flat(self, given: Rows) -> Rows:
+        """Rows over all ranks."""
+        return changed(given, self.by, "d")
+
+    @register(Dispatch.THREE_D_PROTO)
+    def model(self, given: Rows) -> Rows:
+        """Rows over dp, collected from the last stage."""
+        return changed(given, self.by, "m", self.gives)
+
+    @register(Dispatch.THREE_D_ALL_MICRO_DP)
+    def generated(self, given: Rows) -> Rows:
+        """Rows over generation sub-groups."""
+        at, mesh = self.coordinates, self.mesh
+        first, last = mesh.gen_tp_rank(at) == 0, mesh.gen_pp_rank(at) == mesh.gen_pp_size - 1
+        return changed(given, self.by, "g", first and last)
+
+    @register(GRID)
+    def grid(self, given: Rows) -> Rows:
+        """Rows over tp and then dp."""
+        return changed(given, self.by, "r", self.coordinates.pp == self.mesh.pp - 1)
+
+    @register({"dispatch_fn": dealt, "collect_fn": gathered})
+    def dealt(self, given: Rows) -> Rows:
+        """Rows by a pair of functions."""
+        return changed(given, self.by, "u")
+
+    @register(Dispatch.THREE_D_PROTO, pad="repeat_last")
+    def padded(self, given: Rows) -> Rows:
+        """Any number of rows."""
+        return changed(given, self.by, "p", self.gives)
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def cycled(self, given: Rows) -> Rows:
+        """Any number of rows."""
+        return changed(given, self.by, "c")
+
+    @register(Dispatch.DP_PROTO, rows=hf.Grouped(2))
+    def pairs(self, given: Rows) -> Rows:
+        """The rows of every pair, the second first."""
+        order = [i ^ 1 for i in range(len(given))]
+        return Rows.__hf_concat__([given[i : i + 1] for i in order])
+
+    @register(Dispatch.THREE_D_PROTO, balance="tokens")
+    def balanced(self, given: Rows) -> Rows:
+        """Rows dealt by their tokens."""
+        numbers = [f"{name} {row}" for name, row in zip(given.name.objects, hf.current_call().rows, strict=True)]
+        return Rows(x=given.x, name=numbers, tokens=given.tokens, hint=given.hint)
+
+    @register(Dispatch.THREE_D_PROTO)
+    def drawn(self, given: Rows) -> Scores:
+        """A random number a row."""
+        return Scores(score=hf.current_call().uniforms(1)[:, 0])
+
+    @register(Dispatch.THREE_D_PROTO)
+    def summed(self, given: Rows) -> Scores:
+        """The sum of all rows, which ranks of dp tell each other, at every row."""
+        total = self.axis("dp").all_reduce(given.x.tensor.sum())
+        return Scores(score=total.expand(len(given)).clone())
+
+    @register(Dispatch.THREE_D_PROTO)
+    def total(self, given: Rows) -> Total:
+        """Numbers that are reduced."""
+        values = given.x.tensor if self.gives else torch.full_like(given.x.tensor, GARBAGE)
+        return Total(total=float(values.sum()), largest=float(values.max()), mean=float(self.by))
+
+    @register(Dispatch.DP_PROTO)
+    def even(self, given: Rows) -> hf.bool_[B]:
+        """Which rows are even, a loose column."""
+        return hf.bool_(given.x.tensor[:, 0] % 2 == 0)
+
+    @register(Dispatch.DP_PROTO)
+    def few(self, x: f32[B, K], hint: f32[B] | None) -> hf.bool_[B]:
+        """Which rows are negative: none; of loose columns."""
+        return hf.bool_(x.tensor[:, 0] < 0)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def places(self, given: Rows) -> list[int]:
+        """Where each rank is, and how many rows it is given."""
+        at = self.coordinates
+        return [self.rank, at.pp, at.dp, at.tp, len(given)]
+
+    @register(Dispatch.ALL_TO_ALL)
+    def echoed(self, places: list[int]) -> list[int]:
+        """A rank's own entry of a list."""
+        return [self.rank, *places]
+
+    @register(Dispatch.THREE_D_PP_ONLY)
+    def stages(self, given: Rows) -> int:
+        """A value a stage."""
+        return self.coordinates.pp if self.coordinates.dp == 0 and self.coordinates.tp == 0 else int(GARBAGE)
+
+    @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
+    def first(self, given: Rows) -> Rows:
+        """By rank 0 alone."""
+        return changed(given, self.by, "z", self.rank == 0)
+
+
+class Trainer(hf.Worker):
+    """Counts its updates, and gives away the count."""
+
+    def __init__(self) -> None:
+        self.count = torch.zeros(1)
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("count")
+    def update(self, given: Rows) -> Scores:
+        """One more."""
+        self.count = self.count + 1
+        return Scores(score=self.count.expand(len(given)).clone())
+
+    @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("count")
+    def weights(self) -> dict[str, Any]:
+        """The count."""
+        return {"count": self.count.clone()}
+
+    def state(self) -> dict[str, Any]:
+        """The count."""
+        return {"count": self.count}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The same back."""
+        self.count = state["count"]
+
+
+class Engine(hf.Worker):
+    """Holds a copy of the count."""
+
+    def __init__(self) -> None:
+        self.count = torch.full((1,), GARBAGE)
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("count")
+    def load(self, weights: dict[str, Any]) -> None:
+        """Take it over."""
+        self.count = weights["count"]
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("count")
+    def answer(self, given: Rows) -> Scores:
+        """The count, at every row."""
+        return Scores(score=self.count.expand(len(given)).clone())
+
+
+class Faulty(hf.Worker):
+    """Goes wrong on its last rank."""
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the rank that fails."""
+        return self.rank == self.world_size - 1
+
+    @register(Dispatch.DP_PROTO)
+    def raises(self, given: Rows) -> Rows:
+        """Fails while its peers wait."""
+        if self.last:
+            raise ValueError("bad rows")
+        self.axis("dp").barrier()
+        return given
+
+    @register(Dispatch.DP_PROTO)
+    def shortens(self, given: Rows) -> Rows:
+        """Loses a row."""
+        return given[1:] if self.last else given
+
+    @register(Dispatch.DP_PROTO)
+    def writes(self, given: Rows) -> Rows:
+        """Writes into what it is given."""
+        given.x.tensor.add_(1)
+        return given
+
+
+@hf.function
+def added(given: Rows, by: float) -> Rows:
+    """A function of each row."""
+    return changed(given, by, "f")
+
+
+@hf.function(rows=hf.Grouped(2))
+def centred(scores: Scores) -> Scores:
+    """A function of groups of two rows."""
+    pairs = scores.score.tensor.view(-1, 2)
+    return Scores(score=(pairs - pairs.sum(1, keepdim=True)).flatten())
+
+
+@hf.function(rows=hf.Whole)
+def ranked(given: Rows) -> Scores:
+    """A function of all rows."""
+    return Scores(score=given.x.tensor[:, 0].argsort(descending=True).float())
+
+
+@hf.dataflow
+def splits(given: Rows, a: Role, b: Role) -> Rows:
+    """Every protocol that splits and joins, from one mesh to the other and back."""
+    return b.grid(a.generated(b.model(a.flat(given))))
+
+
+@hf.dataflow
+def absent(given: Rows, a: Role, b: Role) -> Rows:
+    """Columns that are not there."""
+    return b.model(a.flat(given))
+
+
+@hf.dataflow
+def functions(given: Rows, a: Role, b: Role) -> tuple[Rows, Scores, Rows]:
+    """Functions where rows lie, and a protocol that is a pair of functions."""
+    made = added(a.model(given), 3.0)
+    return b.dealt(made), ranked(made), b.first(made)
+
+
+@hf.dataflow
+def padding(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+    """Rows that do not split evenly."""
+    return b.cycled(a.padded(given)), a.padded(given)
+
+
+@hf.dataflow
+def groups(given: Rows, a: Role, b: Role) -> tuple[Rows, Scores]:
+    """Repeated rows, mini-batches, groups and merges."""
+    made = a.flat(hf.repeat(given, 4))
+    scored = hf.merge(Scored, made, centred(b.drawn(made)))
+    first, second = hf.minibatches(scored, 2)
+    return b.pairs(a.pairs(second)), Scores(score=first.score)
+
+
+@hf.dataflow
+def filters(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows, Rows]:
+    """Rows whose number only the run tells, and what makes it known."""
+    kept = hf.filter(a.flat(given), a.even(given))
+    return b.padded(kept), hf.take(kept, 2), b.cycled(hf.fill(kept, 5))
+
+
+@hf.dataflow
+def nothing(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+    """No rows are left."""
+    made = a.flat(given)
+    none = hf.filter(made, a.few(made.x, made.hint))
+    return none, b.padded(none)
+
+
+@hf.dataflow
+def balance(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+    """Rows dealt by what they weigh come in the caller's order."""
+    made = a.balanced(given)
+    return b.flat(made), added(made, 1.0)
+
+
+@hf.dataflow
+def streams(given: Rows, a: Role, b: Role) -> tuple[Scores, Scores]:
+    """Random numbers of rows."""
+    return a.drawn(given), b.drawn(given)
+
+
+@hf.dataflow
+def collectives(given: Rows, a: Role, b: Role) -> tuple[Scores, Total, Total]:
+    """What ranks tell each other, and metrics."""
+    return a.summed(given), a.total(given), b.total(given)
+
+
+@hf.dataflow
+def lists(
+    given: Rows, a: Role, b: Role
+) -> tuple[hf.PerRank[list[int]], hf.PerRank[list[int]], hf.PerStage[int], hf.PerRank[list[int]]]:
+    """A value a rank or a stage, and what each rank is given of such a list."""
+    return a.places(given), b.places(given), a.stages(given), b.echoed(b.places(given))
+
+
+@hf.dataflow
+def states(given: Rows, trainer: Trainer, engine: Engine, a: Role) -> tuple[Scores, Scores, Scores]:
+    """State sees its calls in program order, and weights come when they are brought."""
+    first = trainer.update(given)
+    hf.sync(trainer, engine)
+    made = engine.answer(given)
+    second = trainer.update(a.flat(given))
+    return first, made, second
+
+
+@hf.dataflow
+def raising(given: Rows, faulty: Faulty) -> Rows:
+    """A body raises while its peers wait."""
+    return faulty.raises(given)
+
+
+@hf.dataflow
+def shortening(given: Rows, faulty: Faulty) -> Rows:
+    """A body loses a row."""
+    return faulty.shortens(given)
+
+
+@hf.dataflow
+def writing(given: Rows, faulty: Faulty) -> Rows:
+    """A body writes into what it was given."""
+    return faulty.writes(given)

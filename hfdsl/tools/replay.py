@@ -1,0 +1,71 @@
+"""``hfdsl replay``: one call of a recorded step once more, in this process, under a debugger if that is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import bdb
+import pdb
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hfdsl.runtime.recording import CALLS, MADE, stated
+from hfdsl.testing.replaying import recordings, replay
+from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json
+from hfdsl.tools.target import UsageError
+
+
+def show_replay(arguments: argparse.Namespace) -> int:
+    """Repeat a call and tell whether it does what it did; without ``--node``, tell which calls there are.
+
+    Raises:
+        UsageError: where the run has recorded several steps, or not this one.
+        CheckpointError: HF906 where there is no recording, no such call, or it cannot be read.
+    """
+    found = recordings(Path(arguments.run))
+    if arguments.step is None and len(found) > 1:
+        raise UsageError(f"'{arguments.run}' has recorded steps {', '.join(map(str, found))}: say --step N")
+    step = next(iter(found)) if arguments.step is None else arguments.step
+    if step not in found:
+        raise UsageError(f"'{arguments.run}' has not recorded step {step}; it has {', '.join(map(str, found))}")
+    if arguments.node is None:
+        return _list(found[step], arguments)
+    done = replay(found[step], arguments.node, arguments.rank, _debugged if arguments.pdb else lambda body: body)
+    if machine(arguments):
+        show_json({"node": done.label, "rank": done.rank, "same": done.same, "text": str(done)})
+    else:
+        say(str(done))
+    if arguments.pdb and done.error is not None:
+        pdb.post_mortem(done.error.__traceback__)
+    return OK if done.same else FINDINGS
+
+
+def _debugged(body: Callable[..., Any]) -> Callable[..., Any]:
+    """The body under the debugger, which stops at its first line."""
+
+    def run(**arguments: Any) -> Any:
+        try:
+            return pdb.Pdb().runcall(body, **arguments)
+        except bdb.BdbQuit:
+            raise KeyboardInterrupt from None
+
+    return run
+
+
+def _list(folder: Path, arguments: argparse.Namespace) -> int:
+    """The calls of a recording, in program order, with the ranks that were given something and those that failed."""
+    calls: dict[str, dict[str, list[int]]] = {}
+    for call in stated(folder)["calls"]:
+        place = folder / CALLS / call["label"]
+        there = [rank for rank in call["ranks"] if (place / f"rank-{rank}").exists()]
+        failed = [rank for rank in there if not (place / f"rank-{rank}" / MADE).exists()]
+        calls[call["label"]] = {"ranks": there, "failed": failed}
+    if machine(arguments):
+        show_json(calls)
+        return OK
+    width = max(map(len, calls), default=0)
+    for label, one in calls.items():
+        shown = ", ".join(map(str, one["ranks"]))
+        lost = f"  (no result on {', '.join(map(str, one['failed']))})" if one["failed"] else ""
+        say(f"{label:{width}}  ranks {shown}{lost}" if one["ranks"] else f"{label:{width}}  not reached")
+    return OK

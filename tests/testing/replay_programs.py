@@ -1,0 +1,70 @@
+"""A small training step with a collective, a state, minibatches and a function; and a role that fails."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, f32, register
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: f32[B]
+    name: hf.Obj[str, B]
+
+
+class Loss(hf.Batch):
+    loss: hf.Metric[float, Literal["mean"]]
+
+
+class Actor(hf.Worker):
+    def __init__(self, fails: bool = False) -> None:
+        self.weight, self.updates, self.fails = torch.ones(1), 0, fails
+
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, rows: Rows) -> Rows:
+        noise = hf.current_call().uniforms(1)[:, 0] + torch.rand(())
+        return Rows(x=rows.x.tensor * self.weight + noise, name=rows.name)
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, rows: Rows) -> Loss:
+        gradient = self.axis("dp").all_reduce(rows.x.tensor.sum() * self.weight, "mean")
+        self.updates += 1
+        if self.fails and self.updates == 2 and self.rank == 1:
+            raise FloatingPointError(f"gradient {float(gradient):.2f} at {rows.name.objects[0]}")
+        self.weight = self.weight - 0.01 * gradient
+        return Loss(loss=float(self.weight))
+
+    def state(self) -> dict[str, Any]:
+        return {"weight": self.weight, "updates": self.updates}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.weight, self.updates = state["weight"], state["updates"]
+
+
+@hf.function
+def halved(rows: Rows) -> Rows:
+    return Rows(x=rows.x.tensor / 2, name=rows.name)
+
+
+@hf.dataflow
+def program(rows: Rows, actor: Actor) -> Loss:
+    made = halved(actor.generate(rows))
+    losses = [actor.update(part) for part in hf.minibatches(made, 2)]
+    return losses[-1]
+
+
+def batch() -> Rows:
+    return Rows(x=torch.arange(8.0), name=[f"row {i}" for i in range(8)])
+
+
+def plan(fails: bool = False) -> Any:
+    pool = hf.ResourcePool([2], use_gpu=False)
+    return program.compile(hf.Deployment(actor=hf.place(Actor, fails, pool=pool)), {B: 8})

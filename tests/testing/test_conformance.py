@@ -1,0 +1,76 @@
+"""The conformance suite: both own backends pass it, and a backend that does something wrong does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hfdsl.plan.plan import Plan
+from hfdsl.runtime.backend import Call
+from hfdsl.runtime.executor import Ran
+from hfdsl.runtime.local import LocalBackend
+from hfdsl.testing import run_suite
+
+
+def test_the_local_backend_conforms() -> None:
+    report = run_suite("local")
+    assert report.ok, report
+    assert len(report.outcomes) == 45
+
+
+def test_the_ray_backend_conforms(ray_cluster: Any) -> None:
+    report = run_suite("ray", deployments=["one pool"], faults=False)
+    assert report.ok, report
+
+
+class Reversing(LocalBackend):
+    """Brings the driver rows in the wrong order."""
+
+    def get(self, handles: Sequence[Any]) -> list[Any]:
+        return [
+            {cut: value.flip(0) if isinstance(value, torch.Tensor) else value for cut, value in content.items()}
+            for content in super().get(handles)
+        ]
+
+
+class Forgetful(LocalBackend):
+    """Does not save what roles keep."""
+
+    def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+        return
+
+
+class Impatient(LocalBackend):
+    """Gives every segment the random streams of the first step."""
+
+    def run(self, call: Call) -> list[tuple[Ran, list[Any]]]:
+        from dataclasses import replace
+
+        return super().run(replace(call, order=replace(call.order, number=0)))
+
+
+def of(backend: type[LocalBackend]) -> Any:
+    def lowering(plan: Plan, *, seed: int, **options: Any) -> LocalBackend:
+        return backend(plan, seed)
+
+    lowering.__name__ = backend.__name__
+    return lowering
+
+
+def test_a_lowering_of_ones_own_can_be_launched() -> None:
+    report = run_suite(of(LocalBackend), deployments=["one pool"])
+    assert report.ok, report
+
+
+def test_what_a_backend_does_wrong_is_found() -> None:
+    wrong = {backend: run_suite(of(backend), deployments=["one pool"]) for backend in (Reversing, Forgetful, Impatient)}
+    failing = {backend: {one.program for one in report.problems} for backend, report in wrong.items()}
+    assert failing[Forgetful] == {"saved state"}
+    assert "streams" in failing[Impatient]
+    assert failing[Reversing] >= {"splits", "groups"}
+    text = str(wrong[Reversing])
+    assert text.startswith("conformance of 'Reversing': ")
+    assert "splits       FAILS" in text
+    assert "is right, got" in text

@@ -1,0 +1,115 @@
+"""Replay: a recorded call gives the same bits alone, on any rank, with its state and what its peers said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.errors import CheckpointError, RoleError
+from hfdsl.testing.replaying import replay
+from hfdsl.tools.cli import main
+from tests.testing import replay_programs as p
+
+
+def recorded(folder: Path, backend: Any = "local") -> Path:
+    with p.plan().launch(backend, seed=5) as running:
+        running.step(p.batch())
+        with running.record(folder / "r"):
+            running.step(p.batch())
+        running.step(p.batch())
+    return folder / "r"
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    return recorded(tmp_path, request.param)
+
+
+def test_every_call_gives_what_it_gave(recording: Path) -> None:
+    for node in ("actor.generate", "halved", "actor.update#1", "actor.update#2"):
+        for rank in (0, 1):
+            done = replay(recording, node, rank)
+            assert done.same, str(done)
+            assert not done.failed_then
+    text = "'actor.update#2' on rank 1, after actor.update#1, gives what it gave then, bit for bit"
+    assert str(replay(recording, "actor.update#2", 1)) == text
+    assert json.loads((recording / "recording.json").read_text())["step"] == 1
+
+
+def test_another_body_gives_another_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = recorded(tmp_path)
+    monkeypatch.setattr(p.Actor.update, "__code__", (lambda self, rows: p.Loss(loss=7.0)).__code__)
+    monkeypatch.setitem(p.Actor.update.__globals__, "p", p)
+    done = replay(folder, "actor.update#1")
+    assert not done.same
+    assert str(done).startswith("'actor.update#1' on rank 0 gives another result, first in column 'loss':\n  then  0.")
+    assert str(done).endswith("  now   7.0")
+
+
+def failing(folder: Path) -> Path:
+    with p.plan(fails=True).launch(seed=5) as running, pytest.raises(RoleError), running.record(folder / "r"):
+        running.step(p.batch())
+    return folder / "r"
+
+
+def test_a_call_that_failed_fails_again(tmp_path: Path) -> None:
+    done = replay(failing(tmp_path), "actor.update#2")  # the rank that failed
+    assert (done.rank, done.same, done.failed_then) == (1, True, True)
+    assert isinstance(done.error, FloatingPointError)
+    text = str(done)
+    assert text.startswith(
+        "'actor.update#2' on rank 1, after actor.update#1, as it failed then: FloatingPointError: gra"
+    )
+    assert 'raise FloatingPointError(f"gradient' in text
+    assert "testing/replaying.py" not in text
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    folder = recorded(tmp_path)
+    for asked, told in (
+        (
+            ("actor.update", None),
+            "HF906: the recorded step has no call 'actor.update'; there are actor.update#1, actor.u",
+        ),
+        (
+            ("actor.generat", None),
+            "HF906: the recorded step has no call 'actor.generat'; did you mean 'actor.generate'?",
+        ),
+        (("halved", 5), "HF906: 'halved' was recorded on ranks 0, 1, not 5"),
+    ):
+        with pytest.raises(CheckpointError) as failure:
+            replay(folder, *asked)
+        assert str(failure.value).startswith(told)
+    with pytest.raises(CheckpointError, match=r"HF906: .*recording.json cannot be read: FileNotFoundError"):
+        replay(tmp_path, "halved")
+    again = pytest.raises(CheckpointError, match="HF906: there is a recording in")
+    with p.plan().launch() as running, again, running.record(folder):
+        pass
+
+
+def test_the_command_lists_calls_and_repeats_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(failing(tmp_path))
+    assert main(["replay", folder]) == 0
+    assert capsys.readouterr().out == (
+        "actor.generate  ranks 0, 1\n"
+        "halved          ranks 0, 1\n"
+        "actor.update#1  ranks 0, 1\n"
+        "actor.update#2  ranks 0, 1  (no result on 1)\n"
+    )
+    assert main(["replay", folder, "--node", "actor.update#2"]) == 0
+    assert "as it failed then: FloatingPointError" in capsys.readouterr().out
+    assert main(["replay", folder, "--node", "halved", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["same"] is True
+    assert main(["replay", folder, "--step", "3"]) == 2
+    assert "has not recorded step 3; it has 0" in capsys.readouterr().err
+    typed = iter(["p rows.name.objects[0]", "c"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
+    assert main(["replay", folder, "--node", "halved", "--rank", "1", "--pdb"]) == 0
+    assert "'row 4'" in capsys.readouterr().out
