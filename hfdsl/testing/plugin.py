@@ -1,0 +1,203 @@
+"""A plugin for pytest: one Ray cluster a session, no leaks after a test, GPU marks, and seeds that a failure tells.
+
+pytest finds it where hfdsl is installed. ``-p no:hfdsl.testing.plugin`` leaves it out.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+PATIENCE = 10.0
+"""Seconds that processes and placement groups have to end in after a test."""
+
+OPTIONS: dict[str, tuple[str, str]] = {
+    "hf_nodes": ("1", "how many nodes the Ray cluster of the session has, all simulated on this machine"),
+    "hf_cpus": ("4", "CPUs that each of its nodes says it has"),
+    "hf_gpus": ("0", "GPUs that each of its nodes says it has"),
+    "hf_store": ("400", "MiB of the object store of each of its nodes"),
+}
+"""Of the ini file, and with dashes of the command line: what it is by default, and what it means."""
+
+CLUSTER, FAILED, SEED = pytest.StashKey[Any](), pytest.StashKey[bool](), pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Sizes of the cluster, and the seed."""
+    group = parser.getgroup("hfdsl")
+    for name, (default, text) in OPTIONS.items():
+        parser.addini(name, f"hfdsl: {text}", default=default)
+        group.addoption(f"--{name.replace('_', '-')}", type=int, default=None, help=f"{text} (ini: {name}, {default})")
+    group.addoption("--hf-seed", type=int, default=None, help="what the seeds of tests that take hf_seed derive from")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks; draw a seed where none is given."""
+    config.addinivalue_line("markers", "gpu(count=1): needs so many CUDA devices; skipped where there are fewer")
+    config.addinivalue_line("markers", "ray: needs a Ray cluster; every test that uses ray_cluster has it")
+    given = config.getoption("--hf-seed")
+    config.stash[SEED] = random.SystemRandom().randrange(2**31) if given is None else given
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what uses the cluster, and skip what needs more GPUs than there are.
+
+    Under pytest-xdist all Ray tests go to one process, in which they share their cluster.
+    """
+    for item in items:
+        if "ray_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("ray")
+        if item.get_closest_marker("ray") and config.pluginmanager.hasplugin("xdist"):
+            item.add_marker(pytest.mark.xdist_group("ray"))
+    marked = [(item, mark) for item in items if (mark := item.get_closest_marker("gpu"))]
+    there = _gpus() if marked else 0
+    for item, mark in marked:
+        needed = int(mark.kwargs.get("count", mark.args[0] if mark.args else 1))
+        if needed > there:
+            reason = "no CUDA device" if not there else f"{there} of {needed} CUDA devices"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _gpus() -> int:
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell the seed of a test that fails, and remember that it failed."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+        if "hf_seed" in getattr(item, "fixturenames", ()):
+            base = item.config.stash[SEED]
+            text = f"hf_seed was {_seed_of(item)}; the same again: pytest --hf-seed {base} '{item.nodeid}'"
+            report.sections.append(("hfdsl seed", text))
+    return report
+
+
+def _seed_of(item: pytest.Item) -> int:
+    return zlib.crc32(f"{item.config.stash[SEED]} {item.nodeid}".encode())
+
+
+@pytest.fixture
+def hf_seed(request: pytest.FixtureRequest) -> int:
+    """A seed of the test's own, another one in each session unless ``--hf-seed`` is given; a failure tells it."""
+    return _seed_of(request.node)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A Ray cluster of simulated nodes, shared by the whole session; the value is the ``ray`` module.
+
+    Groups are placed on GPUs that its nodes only say they have, and their tensors go directly, on CPUs by gloo.
+    """
+    sizes = {name: _size(request.config, name) for name in OPTIONS}
+    node = {
+        "num_cpus": sizes["hf_cpus"],
+        "num_gpus": sizes["hf_gpus"],
+        "object_store_memory": sizes["hf_store"] * 1024**2,
+        "include_dashboard": False,
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # num_gpus=0 leaves CUDA_VISIBLE_DEVICES alone
+        import ray
+
+        end = _one_node(ray, node) if sizes["hf_nodes"] == 1 else _several_nodes(ray, node, sizes["hf_nodes"])
+        request.config.stash[CLUSTER] = ray
+        try:
+            yield ray
+        finally:
+            del request.config.stash[CLUSTER]
+            end()
+
+
+def _size(config: pytest.Config, name: str) -> int:
+    given = config.getoption(f"--{name.replace('_', '-')}")
+    text = config.getini(name) if given is None else given
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < (0 if name == "hf_gpus" else 1):
+        raise pytest.UsageError(f"{name} is a whole number of at least {0 if name == 'hf_gpus' else 1}, got {text!r}")
+    return number
+
+
+def _one_node(ray: Any, node: Mapping[str, Any]) -> Callable[[], None]:
+    ray.init(address="local", log_to_driver=False, **node)  # of our own, also where RAY_ADDRESS names another
+    end: Callable[[], None] = ray.shutdown
+    return end
+
+
+def _several_nodes(ray: Any, node: Mapping[str, Any], count: int) -> Callable[[], None]:
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster()
+    for _ in range(count):
+        cluster.add_node(**node)
+    ray.init(address=cluster.address, log_to_driver=False)
+
+    def end() -> None:
+        ray.shutdown()
+        cluster.shutdown()
+
+    return end
+
+
+# -- leaks
+
+
+@pytest.fixture(autouse=True)
+def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Refuse that a test leaves actors, placement groups or references to objects on the session's cluster.
+
+    What fixtures of a wider scope hold was there before.
+    """
+    before = _held(request.config)
+    yield
+    if request.node.stash.get(FAILED, False):
+        return  # its traceback holds what the test held
+    until = time.monotonic() + PATIENCE
+    while left := {key: told for key, told in _held(request.config).items() if key not in before}:
+        if time.monotonic() > until:
+            shown = "\n".join(f"  {told}" for told in sorted(left.values()))
+            pytest.fail(f"the test leaves on the Ray cluster, {PATIENCE:g} s after its end:\n{shown}", pytrace=False)
+        gc.collect()
+        time.sleep(0.05)
+
+
+def _held(config: pytest.Config) -> dict[str, str]:
+    """What there is on the cluster, by id, with what to call it."""
+    ray = config.stash.get(CLUSTER, None)
+    if ray is None or not ray.is_initialized():
+        return {}
+    from ray._private import state, worker
+
+    held: dict[str, str] = {}
+    for key, actor in state.actors().items():
+        if actor["State"] != "DEAD":
+            named = f" '{actor['Name']}'" if actor["Name"] else ""
+            held[key] = f"actor {actor['ActorClassName']}{named}, {actor['State'].lower()}"
+    for key, group in ray.util.placement_group_table().items():
+        if group["state"] != "REMOVED":
+            held[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
+    process: Any = worker.global_worker
+    counts = process.core_worker.get_all_reference_counts()
+    for key, count in counts.items():
+        if int(count["local"]):
+            held[key] = f"object {key} ({count['local']} references in this process)"
+    return held

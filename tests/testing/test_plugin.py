@@ -1,0 +1,99 @@
+"""The plugin, as a user's project has it: pytest runs small test files in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def run(folder: Path, tests: str, *options: str) -> str:
+    """What pytest prints."""
+    (folder / "test_it.py").write_text(textwrap.dedent(tests))
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
+    installed = ["-p", "hfdsl.testing.plugin"]  # as an installed hfdsl is found
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *installed, *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    return done.stdout + done.stderr
+
+
+def test_a_failure_tells_its_seed_and_what_needs_more_gpus_is_skipped(tmp_path: Path) -> None:
+    tests = """
+        import pytest
+
+        def test_a(hf_seed):
+            print("drawn", hf_seed)
+            assert hf_seed % 2 == 3
+
+        def test_b(hf_seed):
+            assert hf_seed >= 0
+
+        @pytest.mark.gpu(count=99)
+        def test_many(): ...
+        """
+    found = run(tmp_path, tests, "-rs")
+    told = re.search(r"hf_seed was (\d+); the same again: pytest --hf-seed (\d+) 'test_it.py::test_a'", found)
+    assert told is not None
+    assert f"drawn {told[1]}" in found
+    assert f"hf_seed was {told[1]}" in run(tmp_path, tests, "--hf-seed", told[2], "-k", "test_a")
+    assert re.search(r"SKIPPED .*(no CUDA device|of 99 CUDA devices)", found)
+    assert "1 failed, 1 passed, 1 skipped" in found
+
+
+def test_a_size_that_is_none_is_told(tmp_path: Path) -> None:
+    tests = "def test_a(ray_cluster): ..."
+    found = run(tmp_path, tests, "--hf-nodes", "0")
+    assert "hf_nodes is a whole number of at least 1, got 0" in found
+
+
+@pytest.mark.ray
+def test_what_a_test_leaves_on_the_cluster_is_told_with_its_name(tmp_path: Path) -> None:
+    tests = """
+        import pytest
+        import hfdsl.testing.plugin
+
+        hfdsl.testing.plugin.PATIENCE = 0.5
+        kept = []
+
+        def test_nodes(ray_cluster):
+            assert len(ray_cluster.nodes()) == 2
+            assert ray_cluster.cluster_resources()["GPU"] == 6
+
+        @pytest.fixture(scope="module")
+        def shared(ray_cluster):
+            class Shared: ...
+            yield ray_cluster.remote(Shared).options(name="shared").remote()
+
+        def test_a_shared_actor_is_no_leak(shared): ...
+
+        def test_leaves_much(ray_cluster, shared):
+            class Stays: ...
+            pool = ray_cluster.util.placement_group([{"CPU": 1}], name="my pool")
+            kept.extend([ray_cluster.remote(Stays).options(name="me").remote(), ray_cluster.put("x" * 10), pool])
+
+        def test_what_was_left_before_is_not_told_again(ray_cluster): ...
+
+        def test_fails(ray_cluster):
+            here = ray_cluster.put(1)
+            assert here is None
+        """
+    found = run(tmp_path, tests, "--hf-nodes", "2", "--hf-gpus", "3", "--hf-store", "80")
+    assert "5 passed" not in found
+    assert "1 failed, 4 passed, 1 error" in found
+    assert "the test leaves on the Ray cluster, 0.5 s after its end:" in found
+    for told in ("actor Stays 'me', ", "placement group 'my pool' of 1 bundles", "(1 references in this process)"):
+        assert told in found
+    assert "Shared" not in found.partition("the test leaves")[2]
