@@ -188,15 +188,20 @@ def _common_sizes(graph: Graph, inputs: Sequence[tuple[Batch, ...]]) -> dict[typ
     """The sizes that dims have in every step; one that has several stays open."""
     found: dict[type[Dim], set[int]] = {}
     records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-    for batches in inputs:
-        for record, batch in zip(records, batches, strict=False):
-            for name, spec in schema(record).fields.items():
-                raw: Any = batch.__hf_columns__.get(name)
-                for i, dim in enumerate(spec.dims if raw is not None else ()):
-                    bound = getattr(spec, "ragged", False) and i == 1
-                    if isinstance(dim.bare, type) and not bound:
-                        found.setdefault(dim.bare, set()).add(raw.shape[i] if hasattr(raw, "shape") else len(raw))
+    for record, batch in ((r, b) for batches in inputs for r, b in zip(records, batches, strict=False)):
+        for name, spec in schema(record).fields.items():
+            for i, (dim, length) in enumerate(zip(spec.dims, _shape(batch, name), strict=False)):
+                bound = getattr(spec, "ragged", False) and i == 1
+                if isinstance(dim.bare, type) and not bound:
+                    found.setdefault(dim.bare, set()).add(length)
     return {dim: sizes.pop() for dim, sizes in found.items() if len(sizes) == 1}
+
+
+def _shape(batch: Batch, name: str) -> tuple[int, ...]:
+    raw = batch.__hf_columns__.get(name)
+    if raw is None:
+        return ()
+    return tuple(raw.shape) if hasattr(raw, "shape") else (len(raw),)
 
 
 @contextmanager

@@ -191,13 +191,14 @@ def _held(config: pytest.Config) -> dict[str, str]:
     for key, actor in state.actors().items():
         if actor["State"] != "DEAD":
             named = f" '{actor['Name']}'" if actor["Name"] else ""
-            held[key] = f"actor {actor['ActorClassName']}{named}, {actor['State'].lower()}"
+            of = actor["ActorClassName"].rpartition("<locals>.")[2]
+            held[key] = f"actor {of}{named}, {actor['State'].lower().replace('_', ' ')}"
     for key, group in ray.util.placement_group_table().items():
         if group["state"] != "REMOVED":
             held[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
     process: Any = worker.global_worker
-    counts = process.core_worker.get_all_reference_counts()
-    for key, count in counts.items():
-        if int(count["local"]):
-            held[key] = f"object {key} ({count['local']} references in this process)"
+    for name, count in process.core_worker.get_all_reference_counts().items():
+        key = name.decode() if isinstance(name, bytes) else str(name)
+        if number := int(count["local"]):
+            held[key] = f"object {key} ({number} reference{'s' * (number > 1)} in this process)"
     return held

@@ -94,6 +94,6 @@ def test_what_a_test_leaves_on_the_cluster_is_told_with_its_name(tmp_path: Path)
     assert "5 passed" not in found
     assert "1 failed, 4 passed, 1 error" in found
     assert "the test leaves on the Ray cluster, 0.5 s after its end:" in found
-    for told in ("actor Stays 'me', ", "placement group 'my pool' of 1 bundles", "(1 references in this process)"):
+    for told in ("actor Stays 'me', ", "placement group 'my pool' of 1 bundles", "(1 reference in this process)"):
         assert told in found
     assert "Shared" not in found.partition("the test leaves")[2]
