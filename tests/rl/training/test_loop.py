@@ -19,6 +19,7 @@ from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.metrics import Record
+from hfdsl.testing import replay
 from tests.rl.training.test_config import SEVERAL
 from tests.rl.training.toy import table
 
@@ -308,3 +309,13 @@ def test_every_record_is_shown(tmp_path: Path) -> None:
     assert shown[1].nodes.keys() >= {"policy.generate", "reward.score", "policy.update"}
     assert shown[1].tokens_per_second is not None
     assert shown[1].seconds > 0
+
+
+def test_steps_that_are_asked_for_are_recorded(straight: Path, tmp_path: Path) -> None:
+    recorded = both(tmp_path, "recorded", ["record=[2, 5]"])
+    assert lines(recorded) == lines(straight)  # recording changes nothing
+    assert sorted(one.name for one in (recorded / "run/recorded").iterdir()) == ["step-2", "step-5"]
+    calls = json.loads((recorded / "run/recorded/step-5/recording.json").read_text())["calls"]
+    for call in calls:
+        done = replay(recorded / "run/recorded/step-5", call["label"])
+        assert done.same, str(done)
