@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hfdsl.errors import CheckpointError
 from hfdsl.runtime.recording import CALLS, MADE, stated
 from hfdsl.testing.replaying import recordings, replay
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json
@@ -19,9 +20,15 @@ def show_replay(arguments: argparse.Namespace) -> int:
     """Repeat a call and tell whether it does what it did; without ``--node``, tell which calls there are.
 
     Raises:
-        UsageError: where the run has recorded several steps, or not this one.
-        CheckpointError: HF906 where there is no recording, no such call, or it cannot be read.
+        UsageError: where there is no such recording, step, call or rank.
     """
+    try:
+        return _replayed(arguments)
+    except CheckpointError as error:
+        raise UsageError(error.message) from None
+
+
+def _replayed(arguments: argparse.Namespace) -> int:
     found = recordings(Path(arguments.run))
     if arguments.step is None and len(found) > 1:
         raise UsageError(f"'{arguments.run}' has recorded steps {', '.join(map(str, found))}: say --step N")

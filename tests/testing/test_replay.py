@@ -109,6 +109,11 @@ def test_the_command_lists_calls_and_repeats_one(
     assert json.loads(capsys.readouterr().out)["same"] is True
     assert main(["replay", folder, "--step", "3"]) == 2
     assert "has not recorded step 3; it has 0" in capsys.readouterr().err
+    assert main(["replay", folder, "--node", "actor.update"]) == 2
+    told = "hfdsl replay: the recorded step has no call 'actor.update'; there are actor.update#1, actor.update#2\n"
+    assert capsys.readouterr().err == told
+    assert main(["replay", str(tmp_path)]) == 2
+    assert "is no recording and has none: a run writes one with" in capsys.readouterr().err
     typed = iter(["p rows.name.objects[0]", "c"])
     monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
     assert main(["replay", folder, "--node", "halved", "--rank", "1", "--pdb"]) == 0
