@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -137,6 +137,29 @@ def processes(actor: Actor, reward: Reward) -> tuple[hf.PerRank[int], hf.PerRank
     return actor.process(), reward.process()
 
 
+def swap_halves(group: Any, rollout: Rollout) -> tuple[tuple[list[Rollout], ...], dict[str, Any]]:
+    """A dispatch function: ranks get their parts in reverse order."""
+    size = len(rollout) // group.world_size
+    parts = [rollout[i * size : (i + 1) * size] for i in range(group.world_size)]
+    return (parts[::-1],), {}
+
+
+def join_reversed(group: Any, outputs: list[Scores]) -> Scores:
+    """The collect function that undoes it."""
+    return Scores(reward=torch.cat([scores.reward.tensor for scores in outputs[::-1]]))
+
+
+class Custom(hf.Worker):
+    @register({"dispatch_fn": swap_halves, "collect_fn": join_reversed})
+    def score(self, rollout: Rollout) -> Scores:
+        return Scores(reward=rollout.ids.tensor.float().mean(1))
+
+
+@hf.dataflow
+def custom(prompts: Prompts, actor: Actor, reward: Custom) -> Scores:
+    return reward.score(actor.generate(prompts))
+
+
 class Faulty(hf.Worker):
     """Goes wrong as its ``fault`` says."""
 
@@ -171,3 +194,28 @@ def fails(prompts: Prompts, actor: Actor, reward: Faulty) -> Scores:
 
 def batch(rows: int) -> Prompts:
     return Prompts(ids=torch.arange(rows * 2).view(rows, 2), name=[f"row {i}" for i in range(rows)])
+
+
+class Numbers(hf.Batch):
+    text: hf.Obj[str, B]
+
+
+def numbers(*values: int) -> Numbers:
+    return Numbers(text=[str(value) for value in values])
+
+
+class Sieve(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def even(self, numbers: Numbers) -> hf.bool_[B]:
+        return hf.bool_(torch.tensor([int(text) % 2 == 0 for text in numbers.text.objects]))
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def marked(self, numbers: Numbers) -> Numbers:
+        return Numbers(text=[f"{text}'" for text in numbers.text.objects])
+
+
+@hf.dataflow
+def sift(numbers: Numbers, judge: Sieve, other: Sieve) -> tuple[Numbers, Numbers]:
+    """Roles on different meshes read what is left; the one in its own process gets it over the wire."""
+    even = hf.filter(numbers, judge.even(numbers))
+    return other.marked(even), hf.fill(even, 3)

@@ -130,6 +130,27 @@ def test_colocated_roles_share_a_process_a_rank(ray_cluster: Any, deploy: Any, c
     assert len({*actors, *rewards}) == count
 
 
+def test_custom_functions_get_whole_values_in_the_driver(ray_cluster: Any) -> None:
+    one = pool(2)
+    deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Custom, pool=one))
+    plan = p.custom.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
+    rewards = []
+    for backend in ("local", "ray"):
+        with plan.launch(backend) as running:
+            rewards.append(running.step(p.batch(4)).reward.tensor)
+    assert torch.equal(*rewards)
+
+
+def test_filtered_rows_are_those_of_the_local_backend(ray_cluster: Any) -> None:
+    judge = hf.place(p.Sieve, pool=pool(2))
+    plan = p.sift.compile(hf.Deployment(judge=judge, other=hf.place(p.Sieve, pool=pool(3), mesh=hf.Mesh(dp=3))))
+    found = []
+    for backend in ("local", "ray"):
+        with plan.launch(backend) as running:
+            found.append([[rows.text.objects for rows in running.step(p.numbers(*x))] for x in ((4, 1, 3, 2), (1, 0))])
+    assert found[0] == found[1] == [[["4'", "2'"], ["4", "2", "4"]], [["0'"], ["0", "0", "0"]]]
+
+
 def test_a_second_plan_sees_the_weights_of_the_first(ray_cluster: Any) -> None:
     deployment = shared()
     plan = p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
