@@ -6,8 +6,6 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ["hfdsl.testing.plugin"]  # also where no installed hfdsl brings it
-
 # Programs that are read or run as scripts, many of them wrong on purpose: never imported.
 collect_ignore_glob = ["typing/cases/*", "check/fixtures_run/*"]
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 
@@ -196,9 +198,24 @@ def _held(config: pytest.Config) -> dict[str, str]:
     for key, group in ray.util.placement_group_table().items():
         if group["state"] != "REMOVED":
             held[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
-    process: Any = worker.global_worker
+    process, watched = cast(Any, worker.global_worker), _watched()
     for name, count in process.core_worker.get_all_reference_counts().items():
         key = name.decode() if isinstance(name, bytes) else str(name)
-        if number := int(count["local"]):
+        if (number := int(count["local"])) and key not in watched:
             held[key] = f"object {key} ({number} reference{'s' * (number > 1)} in this process)"
     return held
+
+
+def _watched() -> set[str]:
+    """Objects that Ray's own thread for direct transfers looked at last, which it holds until the next transfer."""
+    found: set[str] = set()
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_code.co_name == "_monitor_failures":
+                last, held = frame.f_locals.get("ref_info"), frame.f_locals
+                refs = [*held.get("done", ()), *held.get("not_done", ())]
+                refs += [last.send_ref, last.recv_ref] if last is not None else []
+                found |= {ref.hex() for ref in refs if ref is not None}
+            frame = frame.f_back
+    return found
