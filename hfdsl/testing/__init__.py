@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hfdsl.testing.conformance import SuiteReport, run_suite
-    from hfdsl.testing.placements import DivergedError, check_placements
-    from hfdsl.testing.replaying import Replayed, replay
-
     from hfdsl.testing.fakes import fake, fake_batch, faked
     from hfdsl.testing.laws.check import BrokenLaws, check_laws, lawful
     from hfdsl.testing.laws.table import LAWS, Law
+    from hfdsl.testing.placements import DivergedError, check_placements
+    from hfdsl.testing.replaying import Replayed, replay
     from hfdsl.testing.rows import BrokenRows, check_rows
     from hfdsl.testing.workers import BrokenWorker, check_worker
 
