@@ -4,13 +4,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CODE := $(wildcard hfdsl examples tests benchmarks)
 TYPED := $(wildcard hfdsl examples tests benchmarks)
 
-# Lint and types first, pytest last: the closing line of a run is pytest's.
+# Lint and types first, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes, those that
+# need Ray all in one of them.
 .NOTPARALLEL:
 .PHONY: test demo setup lint typing docs pytest format clean help
 
@@ -34,7 +36,7 @@ docs: $(VENV)/.dev  ## build the documentation into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
 pytest: $(VENV)/.dev  ## tests, doctests and typing baselines
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 format: $(VENV)/.dev  ## sort imports, apply safe fixes, format
 	$(BIN)/ruff check --fix $(CODE)

@@ -27,12 +27,15 @@ def cluster(store_mib: int, cpus: int = 64) -> Iterator[Any]:
     """A Ray cluster of our own, and its module. Its store's pages exist from the start, as in a job that runs for long.
 
     The CPUs are Ray's count of slots and no promise about the machine. Token authentication, which is the same for
-    every path, is off.
+    every path, is off. Where this process is in a cluster already, it is that one.
     """
     os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_preallocate_plasma_memory": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     import ray
 
+    if ray.is_initialized():
+        yield ray
+        return
     ray.init(
         address="local",
         num_cpus=cpus,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,48 @@ from benchmarks.dataplane import soak
 from benchmarks.dataplane.columns import CHAINS, MAKES, NARROW, WIDE, Body, computed, expected, prompts
 
 ROOT = Path(__file__).parent.parent.parent
+Printed = Callable[[str], str]
 VERL = ["verl, TensorDict", "verl, DataProto", "verl, tuned by hand"] if find_spec("verl") else []
 
 
+CHAIN = ("chain", "--times", "1", "--warm", "0")
+COMMANDS = {
+    "split": (*CHAIN, "--mib", "0.125", "--ranks", "1", "--watched", "1", "--pools", "split", "--json",
+              "--paths", "verl", "hand", "hfdsl", "floor"),
+    "shared": (*CHAIN, "--mib", "0.25", "--ranks", "2", "--watched", "0", "--pools", "shared",
+               "--paths", "hand", "floor"),
+    "overhead": ("overhead", "--workers", "2", "--world", "2", "--times", "1", "--json"),
+    "overlap": ("overlap", "--seconds", "0.01", "--ranks", "1", "--times", "1", "--json"),
+    "balance": ("balance", "--rows", "16", "--longest", "32", "--ranks", "2", "--seconds", "0", "--times", "2",
+                "--json"),
+    "planning": ("planning", "--ranks", "64", "--rows", "4", "40", "--times", "1", "--json"),
+    "soak": ("soak", "--steps", "16", "--samples", "4", "--rows", "8", "--ranks", "1", "--json"),
+}  # fmt: skip  # one command a line or two
+
+
 def run(module: str, *options: str) -> str:
-    command = [sys.executable, "-m", f"benchmarks.dataplane.{module}", "--store", "100", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", module, *options], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def found(module: str, *options: str) -> Any:
+@pytest.fixture(scope="module")
+def printed() -> Printed:
+    """What a command prints; all of them run at once, in one process with one cluster."""
+    found = json.loads(run("tests.benchmarks.in_one_cluster", json.dumps(COMMANDS)).splitlines()[-1])
+
+    def of(name: str) -> str:
+        assert not found[name]["error"], found[name]["out"] + found[name]["error"]
+        return str(found[name]["out"])
+
+    return of
+
+
+def last(out: str) -> Any:
     """The object that ``--json`` prints last: Ray may have printed warnings before."""
-    return json.loads(run(module, "--json", *options).splitlines()[-1])
+    return json.loads(out.splitlines()[-1])
 
 
 # -- what the paths share
@@ -79,9 +109,8 @@ def test_a_soak_finds_what_grows() -> None:
 
 
 @pytest.mark.ray
-def test_the_chain_on_split_pools() -> None:
-    options = ("--mib", "0.125", "--ranks", "1", "--times", "1", "--warm", "0", "--watched", "1", "--pools", "split")
-    [group] = found("chain", *options, "--paths", "verl", "hand", "hfdsl", "floor")["groups"]
+def test_the_chain_on_split_pools(printed: Printed) -> None:
+    [group] = last(printed("split"))["groups"]
     hand, floor = ["Ray by hand, call by call", "Ray by hand, resident"], "shared memory, no Ray"
     narrow = [f"{name}, narrow" for name in hand]
     names = [floor, f"{floor}, narrow", *VERL, *hand, *narrow, "**hfdsl**", "**hfdsl**, narrow"]
@@ -89,50 +118,49 @@ def test_the_chain_on_split_pools() -> None:
 
 
 @pytest.mark.ray
-def test_the_chain_on_one_pool_as_a_table() -> None:
-    options = ("--mib", "0.25", "--ranks", "2", "--times", "1", "--warm", "0", "--watched", "0")
-    lines = run("chain", *options, "--pools", "shared", "--paths", "hand", "floor").splitlines()
+def test_the_chain_on_one_pool_as_a_table(printed: Printed) -> None:
+    lines = printed("shared").splitlines()
     [head] = [line for line in lines if "driver peak MiB" in line]
     rows = [line for line in lines if line.startswith(("| Ray by hand", "| shared memory"))]
     assert [row.count("|") for row in rows] == [head.count("|")] * 3
 
 
 @pytest.mark.ray
-def test_overhead() -> None:
-    steps = found("overhead", "--workers", "2", "--world", "2", "--times", "1")["steps"]
+def test_overhead(printed: Printed) -> None:
+    steps = last(printed("overhead"))["steps"]
     assert list(steps) == ["chain, 2 workers, one pool", "chain, 2 workers, two pools", "one call, 2 ranks"]
     assert all("**hfdsl**" in of and "Ray by hand" in "".join(of) for of in steps.values())
 
 
 @pytest.mark.ray
 def test_startup() -> None:
-    seconds = found("startup", "--ranks", "1", "--times", "1", "--paths", "light")["seconds"]
+    options = ("--store", "100", "--ranks", "1", "--times", "1", "--paths", "light", "--json")
+    seconds = last(run("benchmarks.dataplane.startup", *options))["seconds"]
     assert [len(times) for times in seconds.values()] == [1, 1]
 
 
 @pytest.mark.ray
-def test_overlap() -> None:
-    rows = found("overlap", "--seconds", "0.01", "--ranks", "1", "--times", "1")["rows"]
+def test_overlap(printed: Printed) -> None:
+    rows = last(printed("overlap"))["rows"]
     assert len(rows) == 6
     assert {row["critical_ms"] for row in rows} == {10, 30}
 
 
 @pytest.mark.ray
-def test_balance() -> None:
-    options = "--rows", "16", "--longest", "32", "--ranks", "2", "--seconds", "0", "--times", "2"
-    in_order, balanced = found("balance", *options)["rows"]
+def test_balance(printed: Printed) -> None:
+    in_order, balanced = last(printed("balance"))["rows"]
     assert balanced["imbalance"] < in_order["imbalance"]
 
 
 @pytest.mark.ray
-def test_planning() -> None:
-    got = found("planning", "--ranks", "64", "--rows", "4", "40", "--times", "1")
+def test_planning(printed: Printed) -> None:
+    got = last(printed("planning"))
     assert [name for name, *_ in got["plans"]] == ["64, dp", "64, pp=8, tp=8"]
     assert [rows for rows, *_ in got["steps"]] == [4, 40]
 
 
 @pytest.mark.ray
-def test_a_short_soak() -> None:
-    series = found("soak", "--steps", "16", "--samples", "4", "--rows", "8", "--ranks", "1")["series"]
+def test_a_short_soak(printed: Printed) -> None:
+    series = last(printed("soak"))["series"]
     assert set(series) == set(soak.ALLOWED)
     assert all(len(values) == 4 for values in series.values())

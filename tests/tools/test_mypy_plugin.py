@@ -32,8 +32,8 @@ untyped_calls_exclude = torch, transformers
 [mypy-reasoning_gym.*]
 ignore_missing_imports = True
 """
-
 pytest.importorskip("mypy")
+pytestmark = pytest.mark.xdist_group("plugin")  # one process: the cache is one
 
 
 def mypy(folder: Path, *arguments: str, program: str = "mypy") -> str:
@@ -196,11 +196,14 @@ def test_a_change_is_seen_wherever_it_matters(tmp_path: Path, program: str) -> N
 
 
 def test_an_ignore_may_name_the_code_or_mypys_own(tmp_path: Path) -> None:
+    # In the file and not as an option, of which mypy would read everything again.
+    quiet = "# mypy: no-warn-unused-ignores" + FLOW
     (tmp_path / "roles.py").write_text(WRONG_ROLES, "utf-8")
-    program = tmp_path / "flow.py"
-    for code in ("HF210", "arg-type"):
-        program.write_text(FLOW.replace("(rollout.whole)", f"(rollout.whole)  # type: ignore[{code}]"), "utf-8")
-        assert DIM.partition("flow.py")[2] not in mypy(tmp_path, "--no-warn-unused-ignores", str(program))
+    programs = [tmp_path / f"{name}.py" for name in ("plain", "own", "mypys")]
+    for program, ignore in zip(programs, ("", "  # type: ignore[HF210]", "  # type: ignore[arg-type]"), strict=True):
+        program.write_text(quiet.replace("(rollout.whole)", f"(rollout.whole){ignore}"), "utf-8")
+    output = mypy(tmp_path, *map(str, programs))
+    assert [line.rpartition("/")[2] for line in output.splitlines() if "HF210" in line] == [f"plain.py{DIM[7:]}"]
 
 
 def test_dims_take_two(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.typing.checkers import CASES, COMMANDS, ROOT, said_by
 BASELINE = tomllib.loads((CASES.parent / "baseline.toml").read_text("utf-8"))
 MISTAKEN = ("mistakes.py", "wirings.py")
 
+pytestmark = pytest.mark.xdist_group("checkers")  # one process: each checker is asked once
 checkers = pytest.mark.parametrize("checker", COMMANDS)
 
 

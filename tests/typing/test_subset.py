@@ -16,6 +16,7 @@ import hfdsl as hf
 from tests.typing.checkers import CASES, FIXTURES, said_by
 
 CHECKERS = ("mypy", "pyright")
+pytestmark = pytest.mark.xdist_group("checkers")  # one process: each checker is asked once
 
 # Lines that a type checker refuses and a check does not, with the reason.
 ARGUED = {
