@@ -132,52 +132,45 @@ class Preferences(Sequences):
 # -- metrics: a rank returns its share of the whole batch's mean, and shares add up
 
 
-class ActorMetrics(hf.Batch):
+class StepMetrics(hf.Batch):
+    """One optimiser step: its loss, its tokens, the norm of the gradient before clipping, and the learning rate."""
+
+    loss: hf.Metric[float, Literal["sum"]]
+    tokens: hf.Metric[float, Literal["sum"]]
+    grad_norm: hf.Metric[float, Literal["first"]]
+    learning_rate: hf.Metric[float, Literal["first"]]
+
+
+class ActorMetrics(StepMetrics):
     """One optimiser step of a policy.
 
     ``kl`` estimates how far it is from the policy that generated, ``reference_kl`` how far from the reference (0 where
     no log-probs of one are given); ``clipped`` is the share of tokens whose ratio the loss clips.
     """
 
-    loss: hf.Metric[float, Literal["sum"]]
     kl: hf.Metric[float, Literal["sum"]]
     reference_kl: hf.Metric[float, Literal["sum"]]
     clipped: hf.Metric[float, Literal["sum"]]
     entropy: hf.Metric[float, Literal["sum"]]
-    tokens: hf.Metric[float, Literal["sum"]]
-    grad_norm: hf.Metric[float, Literal["first"]]
-    learning_rate: hf.Metric[float, Literal["first"]]
 
 
-class ImitationMetrics(hf.Batch):
+class ImitationMetrics(StepMetrics):
     """One optimiser step of a supervised stage."""
 
-    loss: hf.Metric[float, Literal["sum"]]
     entropy: hf.Metric[float, Literal["sum"]]
-    tokens: hf.Metric[float, Literal["sum"]]
-    grad_norm: hf.Metric[float, Literal["first"]]
-    learning_rate: hf.Metric[float, Literal["first"]]
 
 
-class PreferenceMetrics(hf.Batch):
+class PreferenceMetrics(StepMetrics):
     """One optimiser step on preferences; ``correct`` is the share of pairs whose better response gains on the other."""
 
-    loss: hf.Metric[float, Literal["sum"]]
     margin: hf.Metric[float, Literal["sum"]]
     correct: hf.Metric[float, Literal["sum"]]
-    tokens: hf.Metric[float, Literal["sum"]]
-    grad_norm: hf.Metric[float, Literal["first"]]
-    learning_rate: hf.Metric[float, Literal["first"]]
 
 
-class CriticMetrics(hf.Batch):
+class CriticMetrics(StepMetrics):
     """One optimiser step of a critic."""
 
-    loss: hf.Metric[float, Literal["sum"]]
     clipped: hf.Metric[float, Literal["sum"]]
-    tokens: hf.Metric[float, Literal["sum"]]
-    grad_norm: hf.Metric[float, Literal["first"]]
-    learning_rate: hf.Metric[float, Literal["first"]]
 
 
 class Outcome(hf.Batch):

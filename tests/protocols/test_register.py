@@ -75,6 +75,7 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
 # -- modes of the user -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("modes")
 def test_a_registered_mode_is_a_member_everywhere() -> None:
     mode = register_dispatch_mode("rank_tagged", give_rank, collect_all_to_all)
     assert mode is Dispatch.RANK_TAGGED is Dispatch("RANK_TAGGED")  # type: ignore[attr-defined]
@@ -90,6 +91,7 @@ def test_a_registered_mode_is_a_member_everywhere() -> None:
         register_dispatch_mode("NO_COLLECT", give_rank, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("modes")
 def test_a_registered_mode_reaches_a_process_that_never_heard_of_it() -> None:
     def twice(group: Any, *args: Any) -> Any:
         return tuple([arg * 2] * group.world_size for arg in args), {}
@@ -112,6 +114,7 @@ def test_a_registered_mode_reaches_a_process_that_never_heard_of_it() -> None:
     assert done.stdout.decode().strip() == "(([8, 8],), {})", done.stderr.decode()
 
 
+@pytest.mark.usefixtures("modes")
 def test_the_functions_of_a_mode_can_be_replaced() -> None:
     mode = register_dispatch_mode("REPLACED", give_rank, collect_all_to_all)
     update_dispatch_mode(mode, lambda group, *args: (args, {}), lambda group, outputs: sum(outputs))

@@ -44,6 +44,7 @@ def test_plain_ray_programs(ray_cluster: Any) -> None:
     ray.kill(counter)
 
 
+@pytest.mark.usefixtures("modes")
 def test_classes_of_a_notebook_and_modes_registered_in_it(pool: RayResourcePool) -> None:
     def reversed_ranks(group: Any, *args: Any, **kwargs: Any) -> Any:
         return tuple(list(reversed(arg)) for arg in args), kwargs
