@@ -149,8 +149,11 @@ class Accepts:
         """They are here."""
         return list(handles)
 
-    def save(self, folder: str) -> dict[str, list[dict[str, str]]]:
+    def save(self, folder: str, behind: bool) -> None:
         """Nobody keeps anything."""
+
+    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+        """Nothing."""
         return {}
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:

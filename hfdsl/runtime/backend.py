@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -76,8 +76,12 @@ class Backend(Protocol):
         """The parcels, here."""
         ...
 
-    def save(self, folder: str) -> dict[str, list[dict[str, str]]]:
-        """Have every process write what its workers keep; by role, where the state of each rank is."""
+    def save(self, folder: str, behind: bool) -> None:
+        """Have every process begin to write what its workers keep, ``behind`` the steps that come or before them."""
+        ...
+
+    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+        """By role, where the state of each rank is; None where one is not written after ``wait`` seconds."""
         ...
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
@@ -103,6 +107,12 @@ class Lowering(Protocol):
         ...
 
 
-def by_role(ranks: Sequence[Mapping[str, dict[str, str]]]) -> dict[str, list[dict[str, str]]]:
-    """What the ranks of a group have saved, role by role."""
-    return {role: [one[role] for one in ranks] for role in ranks[0]}
+def by_role(groups: Iterable[Sequence[Mapping[str, dict[str, str]] | None]]) -> dict[str, list[dict[str, str]]] | None:
+    """What the ranks of all groups have saved, role by role; None where one is not done."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for ranks in groups:
+        done = [one for one in ranks if one is not None]
+        if len(done) < len(ranks):
+            return None
+        found |= {role: [one[role] for one in done] for role in done[0]}
+    return found

@@ -32,6 +32,7 @@ from hfdsl.types.ragged import Jagged
 
 if TYPE_CHECKING:
     from hfdsl.runtime.recording import Recorder
+    from hfdsl.runtime.saving import Writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,7 @@ class Executor:
         self._lessons: dict[tuple[str, int, int], tuple[Lesson, Reader]] = {}
         self._current: tuple[str, int] | None = None
         self._recorder: Recorder | None = None
+        self._writing: Writing | None = None
         self._workers: dict[str, Any] = {}
         for name in roles:
             self._workers[name] = self._build(name, context, collectives)
@@ -159,17 +161,25 @@ class Executor:
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             raise role_error(f"{name}.__init__ ({placement.role.__name__})", self._rank, None, error) from None
 
-    def save(self, folder: str) -> dict[str, dict[str, str]]:
-        """Write what each worker keeps into a folder; by role, where it is.
+    def save(self, folder: str, behind: bool) -> None:
+        """Begin to write what each worker keeps into a folder; steps may come meanwhile where it is ``behind`` them.
 
         Raises:
             RoleError: HF806 where ``state()`` raises.
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be kept.
         """
-        from hfdsl.runtime.saving import save_worker
+        from hfdsl.runtime.saving import Writing, taken
 
-        saved = {name: self._asked(name, "state", save_worker, folder) for name in self._workers}
-        return {name: one for name, one in saved.items() if one is not None}
+        states = {name: self._asked(name, "state", taken, behind) for name in self._workers}
+        self._writing = Writing(folder, {name: one for name, one in states.items() if one is not None})
+
+    def saved(self, wait: float) -> dict[str, dict[str, str]] | None:
+        """By role, where what is being written is; None where it is not done after ``wait`` seconds.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written.
+        """
+        return self._writing.files(wait) if self._writing is not None else {}
 
     def load(self, folder: str, saved: Mapping[str, Mapping[str, str]]) -> None:
         """Give workers back what was saved.
@@ -192,11 +202,11 @@ class Executor:
 
         self._recorder = Recorder(folder, self._rank)
 
-    def _asked(self, role: str, method: str, ask: Callable[..., Any], folder: str, *rest: Any) -> Any:
+    def _asked(self, role: str, method: str, ask: Callable[..., Any], *rest: Any) -> Any:
         worker = self._workers[role]
         try:
             with self._parking.all_of(role) if hasattr(worker, method) else nullcontext():
-                return ask(folder, role, worker, *rest)
+                return ask(role, worker, *rest)
         except HfError:
             raise
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything

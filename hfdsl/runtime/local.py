@@ -234,13 +234,14 @@ class LocalBackend:
         """The parcels."""
         return [lent.read() for lent in handles]
 
-    def save(self, folder: str) -> dict[str, list[dict[str, str]]]:
+    def save(self, folder: str, behind: bool) -> None:
         """Rank after rank; one may ask its peers."""
-        saved: dict[str, list[dict[str, str]]] = {}
         for group, executors in self._executors.items():
-            bodies = [lambda e=e: e.save(folder) for e in executors]
-            saved |= by_role(self._together(group, bodies))
-        return saved
+            self._together(group, [lambda e=e: e.save(folder, behind) for e in executors])  # type: ignore[misc]  # as above
+
+    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+        """What all have written."""
+        return by_role([e.saved(wait) for e in executors] for executors in self._executors.values())
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """The same back."""

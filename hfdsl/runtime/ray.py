@@ -33,6 +33,7 @@ from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 
+ANSWER = 60.0  # seconds in which an idle process tells whether its files are written
 INLINE = 96 * 1024
 """Bytes of an argument above which Ray puts it into the object store by itself."""
 
@@ -55,9 +56,13 @@ class RankProcess(Worker):
         """Learn another plan of the same deployment."""
         self._executor.add(plan)
 
-    def save(self, folder: str) -> dict[str, dict[str, str]]:
-        """Write what this process's workers keep."""
-        return self._executor.save(folder)
+    def save(self, folder: str, behind: bool) -> None:
+        """Begin to write what this process's workers keep."""
+        self._executor.save(folder, behind)
+
+    def saved(self, wait: float) -> dict[str, dict[str, str]] | None:
+        """Where it is."""
+        return self._executor.saved(wait)
 
     def load(self, folder: str, saved: dict[str, dict[str, str]]) -> None:
         """Give them back what was saved."""
@@ -330,20 +335,18 @@ class RayBackend:
             )
         return values
 
-    def save(self, folder: str) -> dict[str, list[dict[str, str]]]:
-        """All ranks at once, each into the folder as its own node sees it.
-
-        Raises:
-            RoleError: HF806 where a role's ``state()`` raises.
-            HfError: HF807 where the deadline passed.
-        """
+    def save(self, folder: str, behind: bool) -> None:
+        """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where the deadline passed."""
         self.begin()
-        asked = {name: [w.save.remote(folder) for w in group.workers] for name, group in self._groups.items()}
-        saved: dict[str, list[dict[str, str]]] = {}
-        for refs in asked.values():
-            answers = self._all(refs, "states")
-            saved |= by_role([answers[ref] for ref in refs])
-        return saved
+        self._all([w.save.remote(folder, behind) for one in self._groups.values() for w in one.workers], "states")
+
+    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+        """What all have written; HF906 where one cannot, HF807 where one does not answer in time."""
+        self.begin()
+        self._until = min(self._until, time.monotonic() + wait + ANSWER)
+        asked = [[w.saved.remote(wait) for w in group.workers] for group in self._groups.values()]
+        answers = self._all([ref for refs in asked for ref in refs], "states")
+        return by_role([answers[ref] for ref in refs] for refs in asked)
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """The same back; errors as for ``save``."""

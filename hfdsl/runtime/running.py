@@ -9,7 +9,7 @@ from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.graph.program import Input
@@ -24,6 +24,9 @@ from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import SMALL, bytes_of
 from hfdsl.runtime.timeline import Record, timeline
 from hfdsl.types.batches import Batch, closest, upcast
+
+if TYPE_CHECKING:
+    from hfdsl.runtime.saving import Saving
 
 CALL = 1e-3
 """Seconds that a call costs: what takes less is not worth one of its own."""
@@ -132,15 +135,34 @@ class Running:
         one file. All nodes have to see the folder.
 
         Raises:
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be kept.
+            CheckpointError: HF908 where a role that trains has no state, or one that cannot be kept, HF906 where a
+                file cannot be written.
             RoleError: HF806 where a role's ``state()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        from hfdsl.runtime.saving import write_manifest
+        self._begin_saving(Path(folder), behind=False).wait()
 
-        saved = self._processes.open(self.plan.name).save(str(Path(folder).resolve()))
+    def save_behind(self, folder: str | PathLike[str]) -> Saving:
+        """The same while steps go on: workers copy what they keep, and write the copy in a thread.
+
+        What is written is as it was at the call. There is one at a time: wait for one before the next::
+
+            saving = running.save_behind(folder)
+            running.step(batch)
+            saving.wait()
+
+        Raises:
+            CheckpointError, RoleError, HfError: as ``save``; HF906 comes from what it gives.
+        """
+        return self._begin_saving(Path(folder), behind=True)
+
+    def _begin_saving(self, folder: Path, behind: bool) -> Saving:
+        from hfdsl.runtime.saving import Saving
+
+        backend = self._processes.open(self.plan.name)
+        backend.save(str(folder.resolve()), behind)
         steps = self._processes.restored | self._processes.steps
-        write_manifest(Path(folder), self.plan.deployment, saved, steps, self._processes.seed)
+        return Saving(backend, folder, self.plan.deployment, steps, self._processes.seed)
 
     def load(self, folder: str | PathLike[str]) -> None:
         """Give the workers back what ``save`` wrote; the next step has the random streams that it would have had.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from hfdsl.deploy.deployment import Deployment
+    from hfdsl.runtime.backend import Backend
 
 SKELETON = "hfdsl"
 """The key of a file's metadata under which everything that is no tensor is kept."""
@@ -41,8 +44,8 @@ class Apart:
         return found.hexdigest()
 
 
-def take_apart(state: Any, what: str) -> Apart:
-    """A state as tensors on the CPU and JSON; what shares memory is kept once.
+def take_apart(state: Any, what: str, copies: bool = False) -> Apart:
+    """A state as tensors on the CPU and JSON; what shares memory is kept once. No step changes ``copies``.
 
     Raises:
         CheckpointError: HF908 where there is something else in it than dicts, lists, tuples, tensors and plain values.
@@ -63,9 +66,11 @@ def take_apart(state: Any, what: str) -> Apart:
             name = path or "state"
             while name in tensors:
                 name += "_"
-            own = value.to("cpu", memory_format=torch.contiguous_format).contiguous()
-            where = own.untyped_storage().data_ptr()
-            tensors[name] = own.clone() if where in memory else own  # safetensors takes no two views of one memory
+            flat = value.to("cpu", memory_format=torch.contiguous_format).contiguous()
+            where = flat.untyped_storage().data_ptr()
+            shared = copies and where == value.untyped_storage().data_ptr()
+            # safetensors takes no two views of one memory
+            tensors[name] = flat.clone() if shared or where in memory else flat
             memory.add(where)
             kept[key] = name
         return {"$tensor": kept[key]}
@@ -148,27 +153,61 @@ def check_keeps(role: str, worker: Any) -> bool:
     return False
 
 
-def save_worker(folder: str, role: str, worker: Any) -> dict[str, str] | None:
-    """Write a worker's state, unless a rank with an equal one does; where it is, or None for a worker without."""
+def taken(role: str, worker: Any, own: bool) -> Apart | None:
+    """A worker's state as it is now, with ``own`` for later too; None for a worker without."""
     if not check_keeps(role, worker):
         return None
-    apart = take_apart(worker.state(), f"role '{role}' ({type(worker).__name__})")
-    digest = apart.digest()
-    file = Path(folder) / f"{role}-{digest[:16]}.safetensors"
-    try:
-        file.touch(exist_ok=False)
-    except FileExistsError:
-        return {"file": file.name, "sha256": digest}
+    return take_apart(worker.state(), f"role '{role}' ({type(worker).__name__})", own)
+
+
+class Writing:
+    """States by role that a thread writes to a folder, while the process goes on."""
+
+    def __init__(self, folder: str, states: Mapping[str, Apart]) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        threads = ThreadPoolExecutor(1, "hfdsl-saving")
+        self._files = threads.submit(lambda: {role: write(folder, role, apart) for role, apart in states.items()})
+        threads.shutdown(wait=False)
+
+    def files(self, wait: float) -> dict[str, dict[str, str]] | None:
+        """Where the states are; None where they are not written after ``wait`` seconds.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written.
+        """
+        try:
+            return self._files.result(min(wait, threading.TIMEOUT_MAX))
+        except TimeoutError:
+            return None
+
+
+def write(folder: str, role: str, apart: Apart) -> dict[str, str]:
+    """Write a state, unless a rank with an equal one does; where it is.
+
+    Raises:
+        CheckpointError: HF906 where the file cannot be written.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    mode = file.stat().st_mode
-    save_file(apart.tensors, file, {SKELETON: apart.skeleton})
-    file.chmod(mode)  # safetensors makes a file for its owner alone
-    synced(file)
-    return {"file": file.name, "sha256": digest}
+    digest = apart.digest()
+    file = Path(folder) / f"{role}-{digest[:16]}.safetensors"
+    found = {"file": file.name, "sha256": digest}
+    try:
+        file.touch(exist_ok=False)
+        mode = file.stat().st_mode
+        save_file(apart.tensors, file, {SKELETON: apart.skeleton})
+        file.chmod(mode)  # safetensors makes a file for its owner alone
+        synced(file)
+    except FileExistsError:
+        return found
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError("HF906", f"the state of role '{role}' cannot be written to {file}: {error}") from None
+    return found
 
 
-def load_worker(folder: str, role: str, worker: Any, saved: Mapping[str, str] | None) -> None:
+def load_worker(role: str, worker: Any, folder: str, saved: Mapping[str, str] | None) -> None:
     """Give a worker its state back.
 
     Raises:
@@ -247,6 +286,33 @@ def write_manifest(
     file = folder / MANIFEST
     file.write_text(json.dumps({"seed": seed, "steps": dict(steps), "roles": roles}, indent=1) + "\n", "utf-8")
     synced(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What workers write for a folder, which is whole when ``done`` says so or ``wait`` returns."""
+
+    backend: Backend
+    folder: Path
+    deployment: Deployment
+    steps: Mapping[str, int]
+    seed: int
+
+    def done(self, wait: float = 0.0) -> bool:
+        """Whether all is written, after ``wait`` seconds at the latest.
+
+        Raises:
+            CheckpointError: HF906 where a file cannot be written.
+            HfError: HF807 where the deadline passed.
+        """
+        saved = self.backend.saved(wait)
+        if saved is not None:
+            write_manifest(self.folder, self.deployment, saved, self.steps, self.seed)
+        return saved is not None
+
+    def wait(self) -> None:
+        """Wait until it is; errors as for ``done``."""
+        self.done(math.inf)
 
 
 def read_manifest(folder: Path, deployment: Deployment, seed: int) -> Manifest:

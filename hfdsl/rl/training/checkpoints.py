@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +19,7 @@ from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.config import MAY_CHANGE
 from hfdsl.rl.training.tables import ABSENT, differences
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.saving import synced
+from hfdsl.runtime.saving import Saving, synced
 
 FOLDER = re.compile(r"step-(\d{8,})")
 STATED = "checkpoint.json"
@@ -32,41 +34,107 @@ class Point:
     rows: int
 
 
-def write(folder: Path, running: Running, point: Point, config: Mapping[str, Any], keep: int) -> Path:
-    """Write a checkpoint beside others, and leave the last ``keep``.
+@dataclass(slots=True)
+class Keeper:
+    """Writes the checkpoints of a run into a folder, beside others, and leaves the last ``keep``.
 
-    It is written to a folder of another name, forced to the disk, and renamed: who is killed meanwhile leaves the ones
-    before it as they were.
-
-    Raises:
-        CheckpointError: HF908 where a role's state cannot be kept.
-        OSError: where the disk is full, or not ours to write.
+    One is written to a folder of another name, forced to the disk, and renamed: who is killed meanwhile leaves the ones
+    before it as they were. ``behind`` the steps, workers copy their states and write while the run goes on, one
+    checkpoint at a time.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".*.part"):
-        shutil.rmtree(left)
-    final = folder / f"step-{point.step:08d}"
-    part = folder / f".{final.name}.part"
-    part.mkdir()
-    running.save(part)
-    stated = {
-        "step": point.step,
-        "cursor": asdict(point.cursor),
-        "rows": point.rows,
-        "config": config,
-        "config_sha256": digest(config),
-        "versions": versions(),
-    }
-    (part / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
-    synced(part / STATED)
-    synced(part)
-    if final.exists():  # of a run that was stopped after it, and went on from before it
-        final.rename(folder / f".{final.name}.old.part")
-    part.rename(final)
-    synced(folder)
-    for old in [*whole(folder)[:-keep], *folder.glob(".*.part")]:
-        shutil.rmtree(old)
-    return final
+
+    folder: Path
+    running: Running
+    config: Mapping[str, Any]
+    keep: int
+    behind: bool
+    _under_way: tuple[Point, Saving] | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether one is being written."""
+        return self._under_way is not None
+
+    def write(self, point: Point) -> None:
+        """Begin a checkpoint, after the one that is under way; without ``behind`` it is whole afterwards.
+
+        Raises:
+            CheckpointError: HF908 where a role's state cannot be kept, HF906 where a disk is full, or not ours to
+                write: for this one, or for the one before.
+            RoleError: HF806 where a role's ``state()`` raises.
+        """
+        self.look(math.inf)
+        with _told(point):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob(".*.part"):
+                shutil.rmtree(left)
+            part = self._part(point)
+            part.mkdir()
+            if self.behind:
+                self._under_way = point, self.running.save_behind(part)
+            else:
+                self.running.save(part)
+                self._publish(point)
+
+    def look(self, wait: float = 0.0) -> None:
+        """Give the checkpoint that is under way its name, if all of it is written after ``wait`` seconds.
+
+        Raises:
+            CheckpointError: HF906 where it cannot be written.
+        """
+        if self._under_way is None:
+            return
+        point, saving = self._under_way
+        self._under_way = None  # a failed one is told once
+        with _told(point):
+            if saving.done(wait):
+                self._publish(point)
+            else:
+                self._under_way = point, saving
+
+    def _publish(self, point: Point) -> None:
+        part, final = self._part(point), self.folder / name(point)
+        stated = {
+            "step": point.step,
+            "cursor": asdict(point.cursor),
+            "rows": point.rows,
+            "config": self.config,
+            "config_sha256": digest(self.config),
+            "versions": versions(),
+        }
+        (part / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
+        synced(part / STATED)
+        synced(part)
+        if final.exists():  # of a run that was stopped after it, and went on from before it
+            final.rename(self.folder / f".{final.name}.old.part")
+        part.rename(final)
+        synced(self.folder)
+        for old in [*whole(self.folder)[: -self.keep], *self.folder.glob(".*.part")]:
+            shutil.rmtree(old)
+
+    def _part(self, point: Point) -> Path:
+        return self.folder / f".{name(point)}.part"
+
+
+def name(point: Point) -> str:
+    """The name of a point's folder."""
+    return f"step-{point.step:08d}"
+
+
+@contextmanager
+def _told(point: Point) -> Iterator[None]:
+    """Whatever keeps a file from being written, as HF906 with its step."""
+    try:
+        yield
+    except OSError as error:
+        why = str(error)
+    except CheckpointError as error:
+        if error.code != "HF906":
+            raise
+        why = error.message
+    else:
+        return
+    raise CheckpointError("HF906", f"the checkpoint of step {point.step} cannot be written: {why}")
 
 
 def whole(folder: Path) -> list[Path]:

@@ -61,10 +61,14 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """A checkpoint after every ``every`` steps and after the last, of which the last ``keep`` are kept."""
+    """A checkpoint after every ``every`` steps and after the last, of which the last ``keep`` are kept.
+
+    It is written ``behind`` the steps that follow, from a copy of the state in the memory of the host; or they wait.
+    """
 
     every: int = 100
     keep: int = 2
+    behind: bool = True
 
     def __post_init__(self) -> None:
         if self.every < 1 or self.keep < 1:

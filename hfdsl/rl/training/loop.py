@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from hfdsl.errors import CheckpointError, ConfigError
+from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.program import Input, RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan
@@ -32,6 +33,9 @@ from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
 
 Show: TypeAlias = Callable[[Record], None]
+
+PATIENCE = 30.0
+"""Seconds that a failed run still gives the checkpoint that is under way: a rank may wait for a peer for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,9 @@ def train(
         looking = running.also(run.evaluation) if run.evaluation is not None else None
         if found is not None:
             running.load(found)
-        return _Loop(run, running, looking, writers, samples, show).steps(start, stop)
+        kept_as = config.checkpoints
+        keeper = checkpoints.Keeper(kept, running, run.table, kept_as.keep, kept_as.behind)
+        return _Loop(run, running, looking, writers, samples, show, keeper).steps(start, stop)
 
 
 @contextmanager
@@ -189,20 +195,33 @@ class _Loop:
     writers: list[Writer]
     samples: Samples
     show: Show
+    keeper: checkpoints.Keeper
 
     def steps(self, point: Point, stop: _Stop) -> Ended:
-        """All steps that are left."""
+        """All steps that are left; the checkpoint that is under way becomes whole, also where one of them fails."""
+        try:
+            ended = self._steps(point, stop)
+        except HfError as error:
+            if error.code != "HF807":  # processes that do not answer do not write
+                with suppress(HfError):
+                    self.keeper.look(PATIENCE)
+            raise
+        self.keeper.look(math.inf)
+        return ended
+
+    def _steps(self, point: Point, stop: _Stop) -> Ended:
         config, last = self.run.loaded.config, self.run.loaded.config.steps
         if point.step == 0:
             self._write(Record(0, self._evaluated(0)))
         while point.step < last:
             point, record = self._step(point)
+            self.keeper.look()
             number = point.step
             looks = config.evaluation is not None and number % config.evaluation.every == 0
             values = {**record.values, **(self._evaluated(number) if looks else {})}
             self._write(replace(record, values=values))
             if number % config.checkpoints.every == 0 or number == last or stop.asked:
-                self._keep(point)
+                self.keeper.write(point)
             if stop.asked and number < last:
                 return Ended(number, stopped=True)
             if number == last and not looks:  # after the checkpoint: a longer run would not look here
@@ -241,13 +260,6 @@ class _Loop:
             for writer in self.writers:
                 writer.write(record)
             self.show(record)
-
-    def _keep(self, point: Point) -> None:
-        try:
-            folder, config = self.run.folder / "checkpoints", self.run.loaded.config
-            checkpoints.write(folder, self.running, point, self.run.table, config.checkpoints.keep)
-        except OSError as error:
-            raise CheckpointError("HF906", f"the checkpoint of step {point.step} cannot be written: {error}") from None
 
 
 def responses(plan: Plan) -> int | None:

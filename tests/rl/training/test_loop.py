@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.metrics import Record
+from hfdsl.runtime import saving
 from hfdsl.testing import replay
 from tests.rl.training.test_config import SEVERAL
 from tests.rl.training.toy import table
@@ -290,6 +292,66 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Pa
     assert train(loaded, resume=True) == Ended(6, stopped=False)
     assert not list(kept.glob(".*"))
     assert [one["policy/weight"] for one in lines(other)[1:]] == [one["policy/weight"] for one in lines(straight)[1:]]
+
+
+def test_steps_go_on_while_a_checkpoint_is_written(
+    tmp_path: Path, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, seen, write = threading.Event(), list[int](), saving.write
+
+    def slow(folder: str, role: str, apart: saving.Apart) -> dict[str, str]:
+        if "00000002" in folder:
+            assert written.wait(60)
+        return write(folder, role, apart)
+
+    def show(record: Record) -> None:
+        seen.append(len(checkpoints.whole(other / "run/checkpoints")))
+        if record.step == 4:  # two steps later: the state must be that of step 2 all the same
+            written.set()
+
+    other = fresh(tmp_path, "behind")
+    monkeypatch.setattr(saving, "write", slow)
+    train(from_table(table(tmp_path), [f"output={other}/run", "checkpoints.every=2", "checkpoints.keep=9"]), show=show)
+    assert seen[:5] == [0, 0, 0, 0, 0]
+    names = [one.name for one in checkpoints.whole(other / "run/checkpoints")]
+    assert names == ["step-00000002", "step-00000004", "step-00000006"]
+    for one in names[1:]:
+        shutil.rmtree(other / "run/checkpoints" / one)
+    train(from_table(table(tmp_path), [f"output={other}/run"]), resume=True)
+    assert weights(other) == weights(straight)
+
+
+def test_a_checkpoint_that_is_not_behind_is_whole_before_the_next_step(tmp_path: Path) -> None:
+    seen: list[int] = []
+    kept = tmp_path / "run/checkpoints"
+    changes = ["checkpoints.every=1", "checkpoints.keep=9", "checkpoints.behind=false"]
+    train(
+        from_table(table(tmp_path), [f"output={tmp_path}/run", *changes]),
+        show=lambda record: seen.append(len(checkpoints.whole(kept))),
+    )
+    assert seen == [0, 0, 1, 2, 3, 4, 5]
+
+
+def test_a_failure_leaves_the_checkpoint_that_is_under_way(tmp_path: Path) -> None:
+    with pytest.raises(HfError, match="HF907: in step 5"):
+        run(tmp_path, "policy.poison=5", "checkpoints.every=4")
+    assert checkpoints.latest(tmp_path / "run/checkpoints").name == "step-00000004"
+
+
+def test_a_file_that_cannot_be_written_is_told_at_a_later_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = saving.synced
+
+    def full(path: Path) -> None:
+        if "00000004" in str(path):
+            raise OSError(28, "No space left on device")
+        write(path)
+
+    monkeypatch.setattr(saving, "synced", full)
+    told = r"HF906: the checkpoint of step 4 cannot be written: the state of role 'policy' cannot be written to .*space"
+    with pytest.raises(CheckpointError, match=told):
+        run(tmp_path, "checkpoints.every=2")
+    kept = tmp_path / "run/checkpoints"
+    assert [one.name for one in checkpoints.whole(kept)] == ["step-00000002"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
