@@ -153,6 +153,9 @@ def weights(actor: w.Actor) -> dict[str, Any]:
 
 def warm_up(folder: Path, seed: int, steps: int) -> None:
     """Imitate, and save the policy."""
+    import torch
+
+    torch.set_num_threads(1)  # at this size more would only wait for each other
     start = w.ModelConfig(config=DECODER, seed=seed)
     config = learns(start, w.OptimizerConfig(2e-3))
     alone = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1], use_gpu=False)))
