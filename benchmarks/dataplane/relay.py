@@ -159,6 +159,9 @@ class Accepts:
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Nobody takes anything."""
 
+    def record(self, folder: str | None) -> None:
+        """Nobody has calls to write."""
+
     def begin(self) -> None:
         """Nothing to wait for."""
 
