@@ -213,9 +213,10 @@ def _watched() -> set[str]:
         frame: FrameType | None = top
         while frame is not None:
             if frame.f_code.co_name == "_monitor_failures":
-                last, held = frame.f_locals.get("ref_info"), frame.f_locals
-                refs = [*held.get("done", ()), *held.get("not_done", ())]
-                refs += [last.send_ref, last.recv_ref] if last is not None else []
+                held = frame.f_locals
+                moving = [held.get("ref_info"), *held.get("ref_info_map", {}).values()]
+                refs = [ref for one in moving if one is not None for ref in (one.send_ref, one.recv_ref)]
+                refs += [*held.get("done", ()), *held.get("not_done", ())]
                 found |= {ref.hex() for ref in refs if ref is not None}
             frame = frame.f_back
     return found

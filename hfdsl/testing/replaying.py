@@ -137,7 +137,7 @@ def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _T
     context = RankContext(rank, len(nodes), *nodes[rank], mesh=plan.mesh(role), collectives=tape)
     worker = built(plan.deployment, role, context, seed)
     saved = read_manifest(folder / STATE, plan.deployment, seed).roles.get(role)
-    load_worker(str(folder / STATE), role, worker, saved[rank] if saved is not None else None)
+    load_worker(role, worker, str(folder / STATE), saved[rank] if saved is not None else None)
     return worker
 
 
