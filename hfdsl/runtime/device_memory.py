@@ -60,8 +60,8 @@ def mapped(regions: list[Region]) -> Iterator[list[int]]:
                 bases[one.handle] = base.value
         yield [bases[one.handle] + one.start for one in regions]
     finally:
-        for address in bases.values():
-            _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(address)))
+        codes = [_driver().cuIpcCloseMemHandle(ctypes.c_uint64(address)) for address in bases.values()]
+    _check(max(codes, default=0))  # after the block, whose own error it would hide
 
 
 def copy(to: torch.Tensor, address: int) -> None:

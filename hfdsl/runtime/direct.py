@@ -8,7 +8,8 @@ That the maker has no part is what keeps ranks from waiting for each other for e
 thread of its own while a body runs, as NCCL asks for, may never start: a body that waits for a number from the GPU, by
 ``tolist`` say, keeps other threads from launching anything, and where that number comes after a collective with the
 very rank that waits for the send, neither ends. Fetching has no such circle: what a call reads was made by calls before
-it, in one order for all ranks, and nobody but the reader has to do anything for it.
+it, in one order for all ranks, and nobody but the reader has to do anything for it. For the same reason the maker waits
+for its GPU before it lends: a reader fetches one thing after the other, in the order in which they were made.
 
 Processes without a GPU lend each other memory of the node's; that is for programs for GPUs on machines that have none.
 """
@@ -25,6 +26,7 @@ from typing import Any, Final
 import ray
 import torch
 import torch.distributed as dist
+from ray._private import ray_constants
 from ray.experimental import register_tensor_transport
 from ray.experimental.rdt.tensor_transport_manager import (
     CommunicatorMetadata,
@@ -33,7 +35,7 @@ from ray.experimental.rdt.tensor_transport_manager import (
 )
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # of torch.distributed; its types lack them there
 
-from hfdsl.runtime.lending import Loan, fetched, lent, returned
+from hfdsl.runtime.lending import Loan, fetched, lent
 from hfdsl.runtime.parcel import Tensors
 from hfdsl.single_controller.calls import fetch
 
@@ -80,6 +82,7 @@ class Links:
     """
 
     def __init__(self, actors: Sequence[Any], deadline: float = 600.0) -> None:
+        ray_constants.RDT_FETCH_FAIL_TIMEOUT_SECONDS = deadline  # else a minute, and Ray ends both processes
         self.actors = tuple(actors)
         self.places: tuple[Place, ...] = tuple(self._all(_place))
         (address,) = fetch([self.actors[0].__ray_call__.remote(_host, len(self.actors), deadline)])
@@ -135,10 +138,11 @@ def _place(_: int) -> Place:
 
 def _join(rank: int, places: tuple[Place, ...], address: tuple[str, int], deadline: float) -> Loan | None:
     """Become a member, and lend a sample; None where a process cannot lend."""
+    ray_constants.RDT_FETCH_FAIL_TIMEOUT_SECONDS = deadline
     _here.member = Member(rank, places, address, timedelta(seconds=deadline))
     _here.sample = torch.tensor([rank], device=_here.member.device)
     try:
-        return lent("sample", [_here.sample])
+        return lent([_here.sample])
     except (AttributeError, OSError, RuntimeError):  # no such memory on this system, or not of this allocator
         return None
 
@@ -250,7 +254,7 @@ class DirectTransport(TensorTransportManager):
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Tensors]) -> TensorTransportMetadata:
         """Lend the tensors; on the maker's own thread, so nothing is launched beside a body."""
-        loans = [lent(f"{obj_id} {number}", bundle.tensors) for number, bundle in enumerate(rdt_object)]
+        loans = [lent(bundle.tensors) for bundle in rdt_object]
         sizes: list[Any] = [loan.sizes for loan in loans]
         return _Lending(sizes, "cuda" if torch.cuda.is_available() else "cpu", loans)
 
@@ -275,8 +279,8 @@ class DirectTransport(TensorTransportManager):
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Any, tensors: list[Tensors]) -> None:
         """All who read it have it."""
-        for number, loan in enumerate(tensor_transport_meta.loans):
-            returned(f"{obj_id} {number}", loan)
+        for loan in tensor_transport_meta.loans:
+            loan.close()
 
     def send_multiple_tensors(self, tensors: Any, tensor_transport_metadata: Any, communicator_metadata: Any) -> None:
         """Never called: the transport is one-sided."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,18 @@ from hfdsl.runtime.store import as_bytes
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """What a reader must know of tensors: their shapes and dtypes, where their bytes are, and when they are there.
+    """What a reader must know of tensors: their shapes and dtypes, and where their bytes are.
 
     ``where`` is None for a tensor without numbers, a path on a CPU.
     """
 
     sizes: Sequence[tuple[torch.Size, torch.dtype]]
     where: Sequence[Region | str | None]
-    ready: Any = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether there is memory of a GPU among it."""
+        return any(isinstance(one, Region) for one in self.where)
 
     def close(self) -> None:
         """Let go of what was made beside the tensors."""
@@ -32,33 +37,26 @@ class Loan:
                 os.close(int(path.rpartition("/")[2]))
 
 
-@dataclass
-class _Here:
-    """What this process keeps: the stream that it reads on, and for each of its loans what readers wait for."""
-
-    stream: Any = None
-    events: dict[str, Any] = field(default_factory=dict)
-
-
-_here = _Here()
-
-
-def lent(name: str, tensors: Sequence[torch.Tensor]) -> Loan:
+def lent(tensors: Sequence[torch.Tensor]) -> Loan:
     """Where other processes of the node find contiguous tensors, whose memory the caller keeps until they have it.
 
-    What is still to be computed on the current stream is waited for by the reader.
+    What is still to be computed is waited for here: a reader has one thread for all that it reads, which must not wait
+    for a GPU that may wait for what is read after it.
 
     Raises:
         RuntimeError: where others cannot map the memory.
         AttributeError: on a system without such memory.
     """
-    sizes = [(tensor.shape, tensor.dtype) for tensor in tensors]
-    where = [_place_of(tensor) if tensor.numel() else None for tensor in tensors]
-    if not any(isinstance(one, Region) for one in where):
-        return Loan(sizes, where)
-    _here.events[name] = torch.cuda.Event(interprocess=True)
-    _here.events[name].record()
-    return Loan(sizes, where, _here.events[name].ipc_handle())
+    loan = Loan([(tensor.shape, tensor.dtype) for tensor in tensors], where := list[Region | str | None]())
+    try:
+        for tensor in tensors:
+            where.append(_place_of(tensor) if tensor.numel() else None)
+    except BaseException:
+        loan.close()
+        raise
+    if loan.on_gpu:
+        torch.cuda.current_stream().synchronize()
+    return loan
 
 
 def _place_of(tensor: torch.Tensor) -> Region | str:
@@ -69,12 +67,6 @@ def _place_of(tensor: torch.Tensor) -> Region | str:
     return f"/proc/{os.getpid()}/fd/{number}"
 
 
-def returned(name: str, loan: Loan) -> None:
-    """All who read it have it."""
-    loan.close()
-    _here.events.pop(name, None)
-
-
 def fetched(loan: Loan) -> list[torch.Tensor]:
     """Copies of what another process lends; on a GPU they are there when this returns, whatever that is busy with.
 
@@ -82,7 +74,7 @@ def fetched(loan: Loan) -> list[torch.Tensor]:
         OSError: where the process is gone.
         RuntimeError: where its GPU cannot be read from here.
     """
-    if loan.ready is None:
+    if not loan.on_gpu:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return [
             torch.empty(shape, dtype=dtype, device=device)
@@ -91,15 +83,15 @@ def fetched(loan: Loan) -> list[torch.Tensor]:
             for where, (shape, dtype) in zip(loan.where, loan.sizes, strict=True)
         ]
     torch.cuda.set_device(torch.cuda.current_device())  # CUDA's driver knows threads one by one
-    with _own_stream():
-        stream = torch.cuda.current_stream()
-        stream.wait_event(torch.cuda.Event.from_ipc_handle(torch.cuda.current_device(), loan.ready))
+    with torch.cuda.stream(_own_stream()):
         here = [torch.empty(shape, dtype=dtype, device="cuda") for shape, dtype in loan.sizes]
         regions = [(to, one) for to, one in zip(here, loan.where, strict=True) if isinstance(one, Region)]
         with mapped([one for _, one in regions]) as addresses:
-            for (to, _), address in zip(regions, addresses, strict=True):
-                copy(to, address)
-            stream.synchronize()
+            try:
+                for (to, _), address in zip(regions, addresses, strict=True):
+                    copy(to, address)
+            finally:
+                torch.cuda.current_stream().synchronize()  # before the memory is unmapped
     for tensor in here:
         tensor.record_stream(torch.cuda.default_stream())  # else its memory could be reused while it is read
     return here
@@ -113,7 +105,7 @@ def _file(path: str, size: int) -> torch.Tensor:
     return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
 
 
+@cache
 def _own_stream() -> Any:
-    if _here.stream is None:
-        _here.stream = torch.cuda.Stream()
-    return torch.cuda.stream(_here.stream)
+    """Not the bodies': a copy starts while they are busy."""
+    return torch.cuda.Stream()
