@@ -153,6 +153,13 @@ def informative(scores: Scores, *, group: int) -> Informative:
     return Informative(keep=(mixed | ~mixed.any()).repeat_interleave(group))
 
 
+@hf.function(rows=hf.GroupedBy("group"))
+def mixed(scores: Scores, *, group: int) -> Informative:
+    """The groups whose responses are not all worth the same; there may be none."""
+    groups = scores.score.tensor.view(-1, group)
+    return Informative(keep=(groups != groups[:, :1]).any(1).repeat_interleave(group))
+
+
 @hf.function(rows=hf.Grouped(2))
 def better_of_two(scores: Scores) -> Choices:
     """Which of two consecutive responses is worth more."""

@@ -52,7 +52,8 @@ def outcomes(question: Question) -> Iterator[Outcome]:
     for text in question.targets:
         try:
             found = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
-            yield from (Outcome(target.text, target.check()) for target in found)
+            all_of = (one for target in found for one in (target, target.beside) if one is not None)
+            yield from (Outcome(one.text, one.check()) for one in all_of)
         except UsageError as error:
             yield Outcome(text, failure=str(error))
         except HfError as error:

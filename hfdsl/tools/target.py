@@ -41,7 +41,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a command works on. Without an experiment there is a dataflow whose types alone can be checked."""
+    """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
+
+    ``beside`` runs on the same workers, and is checked too.
+    """
 
     text: str
     source: Source
@@ -49,6 +52,7 @@ class Target:
     experiment: Experiment | None
     dims: Mapping[type[Dim], Sizes]
     cluster: Cluster | None = None
+    beside: Target | None = None
 
     def check(self) -> Report:
         """The report, with the deployment where there is one."""

@@ -50,8 +50,9 @@ def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Ta
     """
     finder = Finder()
     loaded = load_configuration(text, changes, finder)
-    experiment = loaded.experiment()
-    return Target(text, finder.sources[0], loaded.algorithm, experiment, experiment.dims, cluster)
+    experiment, update, source = loaded.experiment(), loaded.update_experiment(), finder.sources[0]
+    beside = Target(text, source, update.dataflow, update, update.dims, cluster) if update is not None else None
+    return Target(text, source, loaded.algorithm, experiment, experiment.dims, cluster, beside)
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -67,8 +68,9 @@ def train(arguments: argparse.Namespace) -> int:
     finder = Finder()
     loaded = load_configuration(arguments.config, arguments.set, finder)
     if not machine(arguments):
-        report = loaded.experiment().check()
-        show_report(report, arguments, sys.stderr if report.findings else None)
+        for experiment in filter(None, (loaded.experiment(), loaded.update_experiment())):
+            report = experiment.check()
+            show_report(report, arguments, sys.stderr if report.findings else None)
         say(f"\n{written(loaded.table())}")
 
     def show(record: Record) -> None:

@@ -11,14 +11,15 @@ import hfdsl as hf
 from hfdsl.graph.program import Constant, FunctionCall
 from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.rl import functions
+from hfdsl.rl.dataflows.dapo import dapo_round
 from hfdsl.testing import check_rows
 from tests.rl.dataflows.programs import PROGRAMS
 
 
 def calls() -> Iterator[tuple[Signature, dict[str, Any]]]:
     """Every function that a dataflow calls, with the constants that it is given."""
-    for program in PROGRAMS.values():
-        for node in program.flow.trace().nodes:
+    for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4)):
+        for node in flow.trace().nodes:
             if isinstance(node.op, FunctionCall):
                 constants = {name: one.value for name, one in node.arguments if isinstance(one, Constant)}
                 yield node.op.signature, constants

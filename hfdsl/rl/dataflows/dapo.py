@@ -3,13 +3,16 @@
 Yu et al., 2025, DAPO: An Open-Source LLM Reinforcement Learning System at Scale: clip-higher (section 3.1), dynamic
 sampling (3.2), a loss by tokens (3.3), overlong reward shaping (3.4). More prompts are asked than are trained on:
 ``rows`` responses of the groups that are kept, which start over where there are fewer.
+
+``dapo`` is one step of one round. As in the paper, prompts are asked until the batch is full, with ``dapo_round`` and
+``dapo_update``: ``hfdsl train`` gathers what as many rounds keep as it takes, and the update trains on just that.
 """
 
 from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
-from hfdsl.rl.functions import group_advantages, informative, outcome, shortened
+from hfdsl.rl.functions import group_advantages, informative, mixed, outcome, shortened
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers import Actor, Reward
 
@@ -33,8 +36,36 @@ def dapo(
     scores = reward.score(questions, rollout)
     shaped = shortened(rollout, scores, longest=longest, buffer=buffer)
     advantages = group_advantages(rollout, shaped, group=group)
-    mixed = informative(scores, group=group)
-    kept = hf.filter(hf.merge(Experience, rollout, advantages), mixed.keep, group=group)
+    choice = informative(scores, group=group)
+    kept = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
     parts = hf.minibatches(hf.fill(kept, rows), updates)
     policy = [actor.update(part, loss=loss) for part in parts]
     return policy[-1], outcome(rollout, scores)
+
+
+@hf.dataflow
+def dapo_round(
+    prompts: Prompts, actor: Actor, reward: Reward, *, group: int = 16, longest: int = 20480, buffer: int = 4096
+) -> tuple[Experience, Outcome]:
+    """One round of DAPO's sampling: the groups from which there is something to learn, which may be none."""
+    questions = hf.repeat(prompts, group)
+    rollout = actor.generate(questions)
+    scores = reward.score(questions, rollout)
+    shaped = shortened(rollout, scores, longest=longest, buffer=buffer)
+    advantages = group_advantages(rollout, shaped, group=group)
+    choice = mixed(scores, group=group)
+    kept = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
+    return kept, outcome(rollout, scores)
+
+
+@hf.dataflow
+def dapo_update(
+    experience: Experience,
+    actor: Actor,
+    *,
+    updates: int = 16,
+    loss: Clip = Clip(0.2, 0.28, aggregation="token-mean"),
+) -> ActorMetrics:
+    """The updates of DAPO on a batch that rounds have filled."""
+    policy = [actor.update(part, loss=loss) for part in hf.minibatches(experience, updates)]
+    return policy[-1]

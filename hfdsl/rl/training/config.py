@@ -59,6 +59,25 @@ class Evaluation:
     samples: int = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """A dataflow that trains on ``rows`` rows, which as many rounds of the run's own dataflow keep as it takes.
+
+    Where ``rounds`` of them keep fewer, the run ends, or with ``short = "repeat"`` the rows start over from the first.
+    What the last round keeps above ``rows`` is dropped.
+    """
+
+    algorithm: str
+    options: Any = None
+    rows: int
+    rounds: int = 10
+    short: Literal["raise", "repeat"] = "raise"
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.rounds < 1:
+            raise ValueError(f"rows and rounds are at least 1, got {self.rows} and {self.rounds}")
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """A checkpoint after every ``every`` steps and after the last, of which the last ``keep`` are kept.
@@ -82,6 +101,7 @@ class Run:
     ``algorithm`` names a dataflow, or a function that makes one; ``options`` are those of either. ``roles`` names
     classes that are not those of the dataflow's parameters. ``dims`` are sizes by the names of dims. Paths are those of
     the folder in which the command runs. Steps of the numbers ``record`` are recorded, for ``hfdsl replay``.
+    With an ``update`` the dataflow is a round of sampling for it.
     """
 
     algorithm: str
@@ -98,6 +118,7 @@ class Run:
     tensorboard: bool = False
     record: tuple[int, ...] = ()
     evaluation: Evaluation | None = None
+    update: Update | None = None
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
     def __post_init__(self) -> None:
@@ -118,6 +139,8 @@ MAY_CHANGE = (
     "deployment",
     "evaluation.every",
     "evaluation.samples",
+    "update.rounds",  # this and the next matter only to a step whose rounds keep too little
+    "update.short",
 )
 """The fields that do not change what the next step does: a run may go on with others. Meshes are looked at apart."""
 
@@ -129,6 +152,7 @@ class Loaded:
     config: Run
     algorithm: Dataflow[..., Any]
     evaluation: Dataflow[..., Any] | None
+    update: Dataflow[..., Any] | None
     roles: Mapping[str, type[Worker]]
 
     def table(self) -> tables.Table:
@@ -143,6 +167,18 @@ class Loaded:
     def experiment(self) -> hf.Experiment:
         """The same as what ``hfdsl check``, ``plan``, ``draw``, ``requires`` and ``run`` take."""
         return hf.Experiment(self.algorithm, self.deployment(), self.sizes(), self._batches, self.config.seed)
+
+    def update_experiment(self) -> hf.Experiment | None:
+        """The update, where there is one, for ``hfdsl check``: with the places of its own roles alone."""
+        if self.update is None:
+            return None
+        own, placed = self.update.trace().roles, self.deployment().placements
+        roles = hf.Deployment(**{name: place for name, place in placed.items() if name in own})
+        return hf.Experiment(self.update, roles, self.update_sizes())
+
+    def update_sizes(self) -> dict[type[hf.Dim], int]:
+        """The sizes of the update: its rows are those that it asks for."""
+        return self.sizes({"B": self.config.update.rows} if self.config.update else None)
 
     def _batches(self) -> Iterator[Any]:
         from hfdsl.rl.training.loop import prepare
@@ -172,7 +208,7 @@ class Loaded:
         Raises:
             ConfigError: HF901 for a dim that none of them has.
         """
-        flows = [flow for flow in (self.algorithm, self.evaluation) if flow is not None]
+        flows = [flow for flow in (self.algorithm, self.evaluation, self.update) if flow is not None]
         known = {dim.__name__: dim for flow in flows for dim in program_dims(flow.trace())}
         given = {**self.config.dims, **(changes or {})}
         for name in given:
@@ -202,24 +238,31 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     """
     find = find or by_name
     table, changes = _with_deployment(table, changes)
-    table = tables.changed(table, Run, [one for one in changes if one.partition("=")[0].split(".")[0] in NAMING])
+    table = tables.changed(table, Run, [one for one in changes if _naming(one)])
     if not isinstance(table.get("algorithm"), str):
         raise ConfigError("HF901", "'algorithm' (str) is missing: a dataflow, as 'module:name'")
     named = _named(find, table["algorithm"], "algorithm")
     options = _options(named)
+    updating, taken = _updating(table.get("update"), find)
     flow = _with_options(named, options, table.get("options"))
     classes = _classes(flow, table.get("roles", {}), find)
-    kind = _schema(options, classes)
+    kind = _schema(options, classes, taken)
     config: Run = build(kind, tables.resolved(tables.changed(table, kind, [_dotted(one, flow) for one in changes])))
     flow = _with_options(named, options, config.options)  # those that were changed too
     evaluation = config.evaluation and _named(find, config.evaluation.algorithm, "evaluation.algorithm")
     if evaluation is not None and not isinstance(evaluation, Dataflow):
         raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow")
-    return Loaded(config, flow, evaluation, classes)
+    update = _with_options(updating, taken, config.update.options, "update.") if config.update else None
+    return Loaded(config, flow, evaluation, update, classes)
 
 
-NAMING = ("algorithm", "roles")
+NAMING = ("algorithm", "roles", "update.algorithm")
 """The fields that say which other fields there are."""
+
+
+def _naming(change: str) -> bool:
+    name = change.partition("=")[0].strip()
+    return any(name == one or name.startswith(f"{one}.") for one in NAMING)
 
 
 def by_name(text: str) -> Any:
@@ -259,17 +302,28 @@ def _with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[
     return {**table, **({} if place is None else {"deployment": place})}, rest
 
 
+def _updating(table: Any, find: Find) -> tuple[Any, type | None]:
+    """What the table of an update names, and the class of its options; None where there is no such table."""
+    name = table.get("algorithm") if isinstance(table, Mapping) else None
+    named = _named(find, name, "update.algorithm") if isinstance(name, str) else None
+    return named, None if named is None else _options(named, "update.algorithm")
+
+
 def _dotted(change: str, flow: Dataflow[..., Any]) -> str:
     """``B=64`` as ``dims.B=64``."""
     name = change.partition("=")[0].strip()
     return f"dims.{change}" if name in {dim.__name__ for dim in program_dims(flow.trace())} else change
 
 
-def _schema(options: type | None, classes: Mapping[str, type[Worker]]) -> type[Run]:
-    """The class of a configuration for these roles."""
+def _schema(options: type | None, classes: Mapping[str, type[Worker]], updates: type | None) -> type[Run]:
+    """The class of a configuration for these roles, these options, and those of an update."""
     added: list[tuple[str, Any, Any]] = []
     if options is not None:
         added.append(("options", options, _default(options)))
+    if updates is not None:
+        own = ("options", updates, _default(updates))
+        update = make_dataclass("Update", [own], bases=(Update,), frozen=True, kw_only=True)
+        added.append(("update", update | None, field(default=None)))
     for name, role in classes.items():
         if name in Run.__dataclass_fields__:
             raise ConfigError("HF901", f"a role cannot be called '{name}': the configuration has a field of that name")
@@ -284,22 +338,22 @@ def _default(kind: type) -> Any:
     return field() if any(required(one) for one in fields(kind)) else field(default_factory=kind)
 
 
-def _options(named: Any) -> type | None:
+def _options(named: Any, where: str = "algorithm") -> type | None:
     """The options of a dataflow, or of a function that makes one; None where it has none."""
     if isinstance(named, Dataflow):
         own = [inspect.signature(named.body).parameters[name] for name in named.options]
         return _arguments(named.body, own, "Options") if own else None
     if not callable(named):
-        raise ConfigError("HF901", f"'algorithm': {named!r} is no dataflow, and no function that makes one")
+        raise ConfigError("HF901", f"'{where}': {named!r} is no dataflow, and no function that makes one")
     return _arguments(named, inspect.signature(named).parameters.values(), "Options")
 
 
-def _with_options(named: Any, kind: type | None, options: Any) -> Dataflow[..., Any]:
-    given = build(kind, options or {}, "options") if kind is not None else None
+def _with_options(named: Any, kind: type | None, options: Any, where: str = "") -> Dataflow[..., Any]:
+    given = build(kind, options or {}, f"{where}options") if kind is not None else None
     values: dict[str, Any] = {one.name: getattr(given, one.name) for one in fields(given)} if given is not None else {}
     flow = named.given(**values) if isinstance(named, Dataflow) else named(**values)
     if not isinstance(flow, Dataflow):
-        raise ConfigError("HF901", f"'algorithm': the function gives {flow!r}, which is no dataflow")
+        raise ConfigError("HF901", f"'{where}algorithm': the function gives {flow!r}, which is no dataflow")
     return flow
 
 

@@ -27,6 +27,7 @@ from hfdsl.rl.training.checkpoints import Point
 from hfdsl.rl.training.config import Loaded, Run
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.models import check_models
+from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.samples import Samples
 from hfdsl.runtime.recording import RECORDED
 from hfdsl.runtime.running import Running
@@ -53,6 +54,7 @@ class Prepared:
     loaded: Loaded
     plan: Plan
     evaluation: Plan | None
+    update: Plan | None
     feed: Feed
     unseen: Any
     tokenizer: Any
@@ -78,13 +80,16 @@ def prepare(loaded: Loaded) -> Prepared:
     tokenizer = load_tokenizer(config.data.tokenizer)
     check_models(loaded, tokenizer, config.dims)
     feed = _feed(config, config.data.source, plan, tokenizer, config.dims)
-    evaluation, unseen = None, None
+    update, evaluation, unseen = None, None, None
+    if config.update is not None and loaded.update is not None:
+        update = loaded.update.compile(deployment, loaded.update_sizes())
+        check_rounds(plan, update, config.update)
     if config.evaluation is not None and loaded.evaluation is not None:
         sizes = {**config.dims, **config.evaluation.dims}
         evaluation = loaded.evaluation.compile(deployment, loaded.sizes(config.evaluation.dims))
         unseen, texts = _feed(config, config.evaluation.source, evaluation, tokenizer, sizes).first()
         feed = replace(feed, held_out=texts) if config.evaluation.held_out else feed
-    return Prepared(loaded, plan, evaluation, feed, unseen, tokenizer, loaded.table())
+    return Prepared(loaded, plan, evaluation, update, feed, unseen, tokenizer, loaded.table())
 
 
 def _feed(config: Run, source: Source, plan: Plan, tokenizer: Any, sizes: Mapping[str, int]) -> Feed:
@@ -118,6 +123,7 @@ def train(
 
     Raises:
         CheckError: with the report, where a check finds errors.
+        SizeError: HF321 where rounds of sampling do not fill the batch of an update.
         ConfigError: HF901 where the folder of the output has a run already and it is not to be resumed.
         DataError: HF902, HF903 for a bad row that is not to be skipped.
         CheckpointError: HF905, HF906 where there is nothing that it can go on from, HF908 where a role keeps nothing.
@@ -141,11 +147,14 @@ def train(
     launched = run.plan.launch(config.backend, seed=config.seed, deadline=config.deadline, worker_env=worker_env)
     with launched as running, _writers(run, start.step if resume else None) as (writers, samples), _Stop() as stop:
         looking = running.also(run.evaluation) if run.evaluation is not None else None
+        stepping: Single | Rounds = Single(run.feed, running)
+        if run.update is not None and config.update is not None:
+            stepping = Rounds(run.feed, running, running.also(run.update), config.update)
         if found is not None:
             running.load(found)
         kept_as = config.checkpoints
         keeper = checkpoints.Keeper(kept, running, run.table, kept_as.keep, kept_as.behind)
-        return _Loop(run, running, looking, writers, samples, show, keeper).steps(start, stop)
+        return _Loop(run, stepping, looking, writers, samples, show, keeper).steps(start, stop)
 
 
 @contextmanager
@@ -190,7 +199,7 @@ class _Stop:
 @dataclass(frozen=True, slots=True)
 class _Loop:
     run: Prepared
-    running: Running
+    stepping: Single | Rounds
     looking: Running | None
     writers: list[Writer]
     samples: Samples
@@ -230,22 +239,19 @@ class _Loop:
 
     def _step(self, point: Point) -> tuple[Point, Record]:
         start = perf_counter()
-        prompts, cursor = self.run.feed.take(point.cursor)
         number = point.step + 1
-        with self._recorded(number):
-            result = self.running.step(prompts)
+        taken = self.stepping.step(point.cursor, number, lambda running: self._recorded(running, number))
         seconds = perf_counter() - start
-        values = values_of(self.run.plan, result, number)
-        passed = {name: float(getattr(cursor, name)) for name in ("epoch", "skipped", "held_out")}
-        values |= {f"data/{name}": value for name, value in passed.items() if value}
+        passed = {name: float(getattr(taken.cursor, name)) for name in ("epoch", "skipped", "held_out")}
+        values = taken.values | {f"data/{name}": value for name, value in passed.items() if value}
         length = next((value for name, value in values.items() if name.endswith("/length")), None)
         rows = responses(self.run.plan)
-        speed = length * rows / seconds if length is not None and rows is not None else None
-        return Point(number, cursor, point.rows), Record(number, values, seconds, self.running.timings, speed)
+        speed = length * rows * taken.rounds / seconds if length is not None and rows is not None else None
+        return Point(number, taken.cursor, point.rows), Record(number, values, seconds, taken.nodes, speed)
 
-    def _recorded(self, number: int) -> AbstractContextManager[None]:
+    def _recorded(self, running: Running, number: int) -> AbstractContextManager[None]:
         recorded = number in self.run.loaded.config.record
-        return self.running.record(self.run.folder / RECORDED / f"step-{number}") if recorded else nullcontext()
+        return running.record(self.run.folder / RECORDED / f"step-{number}") if recorded else nullcontext()
 
     def _evaluated(self, step: int) -> dict[str, float]:
         if self.looking is None or self.run.evaluation is None:

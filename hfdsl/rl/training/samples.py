@@ -21,11 +21,11 @@ class Samples:
 
     def write(self, step: int, prompts: Any, result: Any) -> None:
         """The first rollouts in a result that has some."""
-        records = list(_records(result))
-        rollout = next((one for one in records if {"ids", "response_mask"} <= schema(type(one)).fields.keys()), None)
+        found = list(records(result))
+        rollout = next((one for one in found if {"ids", "response_mask"} <= schema(type(one)).fields.keys()), None)
         if rollout is None or not self._count:
             return
-        score = next((one.score.tensor.tolist() for one in records if _is_column(one, "score")), None)
+        score = next((one.score.tensor.tolist() for one in found if _is_column(one, "score")), None)
         texts = zip(self._texts(prompts.ids.tensor, prompts.mask.tensor), self._responses(rollout), strict=True)
         with self._path.open("a", encoding="utf-8") as file:
             for i, (prompt, response) in enumerate(texts):
@@ -51,12 +51,13 @@ def _is_column(record: Batch, name: str) -> bool:
     return spec is not None and not isinstance(spec, MetricSpec)
 
 
-def _records(result: Any) -> Iterator[Any]:
+def records(result: Any) -> Iterator[Any]:
+    """The records in what a dataflow returns, depth first."""
     if isinstance(result, Batch):
         yield result
     elif isinstance(result, dict):
         for inner in result.values():
-            yield from _records(inner)
+            yield from records(inner)
     elif isinstance(result, (list, tuple)):
         for inner in result:
-            yield from _records(inner)
+            yield from records(inner)

@@ -10,7 +10,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
-from hfdsl.rl.batches import B, Outcome, Prompts, Rollout, Scores
+from hfdsl.rl.batches import B, Informative, Outcome, Prompts, Rollout, Scores
 from hfdsl.rl.functions import outcome
 
 LETTERS = "abcdefgh"
@@ -124,6 +124,29 @@ def follow(*, width: int = 2, repeats: int = 1) -> hf.Dataflow[..., Any]:
         return policy.update(hf.merge(Weighted, rollout, scores)), outcome(rollout, scores)
 
     return following
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def good(scores: Scores, *, group: int, above: float) -> Informative:
+    """The groups whose mean score is above a bound."""
+    means = scores.score.tensor.view(-1, group).mean(1)
+    return Informative(keep=(means > above).repeat_interleave(group))
+
+
+@hf.dataflow
+def asking(
+    prompts: Prompts, policy: Policy, reward: Follows, *, group: int = 2, above: float = 0.7
+) -> tuple[Weighted, Outcome]:
+    questions = hf.repeat(prompts, group)
+    rollout = policy.generate(questions, width=2)
+    scores = reward.score(questions, rollout)
+    kept = hf.filter(hf.merge(Weighted, rollout, scores), good(scores, group=group, above=above).keep, group=group)
+    return kept, outcome(rollout, scores)
+
+
+@hf.dataflow
+def learning(weighted: Weighted, policy: Policy, *, parts: int = 1) -> list[Metrics]:
+    return [policy.update(part) for part in hf.minibatches(weighted, parts)]
 
 
 @hf.dataflow

@@ -1,0 +1,220 @@
+"""Rounds of sampling fill the batch of an update: with just the rows that they keep, in order, and no more rounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hfdsl.errors import ConfigError, SizeError
+from hfdsl.rl.training import checkpoints
+from hfdsl.rl.training.config import from_table, load
+from hfdsl.rl.training.loop import Ended, prepare, train
+from hfdsl.rl.training.tables import written
+from hfdsl.runtime.running import Running
+from hfdsl.testing import replay
+from hfdsl.tools import output
+from hfdsl.tools.cli import main
+from hfdsl.types.batches import Batch
+from tests.rl.training.test_loop import lines, weights
+from tests.rl.training.toy import table as toy
+
+ROWS = 16
+UPDATE = {"algorithm": "tests.rl.training.toy:learning", "rows": ROWS, "options": {"parts": 2}}
+
+
+def table(folder: Path, **update: Any) -> dict[str, Any]:
+    return toy(folder, algorithm="tests.rl.training.toy:asking", update={**UPDATE, **update})
+
+
+def run(folder: Path, *changes: str, resume: bool = False, **update: Any) -> Ended:
+    return train(from_table(table(folder.parent, **update), [f"output={folder}/run", *changes]), resume=resume)
+
+
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Batch, Any]]:
+    """The steps of all plans: what each was given, and what it gave."""
+    found: list[tuple[str, Batch, Any]] = []
+    real: Callable[..., Any] = Running.step
+
+    def step(self: Running, batch: Batch) -> Any:
+        result = real(self, batch)
+        if self.plan.name != "looking":
+            found.append((self.plan.name, batch, result))
+        return result
+
+    monkeypatch.setattr(Running, "step", step)
+    return found
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return all(torch.equal(value, other.__hf_columns__[name]) for name, value in one.__hf_columns__.items())
+
+
+def test_an_update_has_the_first_rows_that_rounds_keep(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
+    run(tmp_path / "one", "evaluation=none")
+    kept: list[Batch] = []
+    told = []
+    for name, given, result in stepped:
+        if name == "asking":
+            assert sum(map(len, kept)) < ROWS  # no more rounds than it takes
+            kept.append(result[0])
+        else:
+            assert len(given) == ROWS
+            assert same(given, type(given).__hf_concat__(kept)[:ROWS])
+            told.append((len(kept), sum(map(len, kept))))
+            kept = []
+    assert not kept
+    assert max(rounds for rounds, _ in told) > 1
+    assert any(rows > ROWS for _, rows in told)  # some rows were dropped
+    metrics = lines(tmp_path / "one")
+    assert [(one["rounds/number"], one["rounds/kept"]) for one in metrics] == told
+    assert {"policy/loss", "outcome/score"} <= metrics[0].keys()
+    scores = [result[1].score.value for name, _, result in stepped[: told[0][0]]]
+    assert metrics[0]["outcome/score"] == pytest.approx(sum(scores) / len(scores))
+    stated = json.loads((checkpoints.latest(tmp_path / "one/run/checkpoints") / "checkpoint.json").read_text())
+    asked = 6 * sum(rounds for rounds, _ in told)
+    assert stated["cursor"]["epoch"] * 64 + stated["cursor"]["position"] == asked
+
+
+@pytest.mark.parametrize("stop", [3, 4])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int) -> None:
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    run(straight)
+    run(stopped, f"steps={stop}")
+    assert run(stopped, resume=True, rounds=20, short="repeat") == Ended(6, stopped=False)  # a full batch is the same
+    assert lines(stopped)[-1] == lines(straight)[-1]
+    assert weights(stopped) == weights(straight)
+    assert lines(stopped, "samples.jsonl")[-4:] == lines(straight, "samples.jsonl")[-4:]
+
+
+def test_what_is_recorded_is_the_update(tmp_path: Path) -> None:
+    run(tmp_path / "one", "steps=2", "record=[2]")
+    done = replay(tmp_path / "one/run/recorded/step-2", "policy.update#2")
+    assert done.same, str(done)
+
+
+def test_rounds_that_do_not_fill_the_batch_end_the_run(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
+    with pytest.raises(SizeError, match=r"HF321: step 1: 'learning' takes 16 rows, and 3 rounds of 'asking' keep 0; "):
+        run(tmp_path / "none", "options.above=2.0", rounds=3, short="repeat")
+    assert [name for name, *_ in stepped] == ["asking"] * 3
+    with pytest.raises(SizeError, match=r'HF321: .* update\.rounds, or .* update\.short = "repeat"$'):
+        run(tmp_path / "few", "options.above=0.85", rounds=2)
+
+
+def test_rows_start_over_where_that_is_asked_for(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
+    run(tmp_path / "few", "options.above=0.85", "steps=1", rounds=2, short="repeat")
+    [first, second, (_, given, _)] = stepped
+    kept = type(given).__hf_concat__([first[2][0], second[2][0]])
+    assert 0 < len(kept) < ROWS
+    assert len(given) == ROWS
+    assert same(given[: len(kept)], kept)
+    assert same(given[len(kept) : len(kept) + 1], kept[:1])
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ({"rounds": 1}, "keeps at most 12 rows: update.rounds = 1 is too few, 2 may do"),
+        ({"algorithm": "tests.rl.training.toy:looking", "options": {}}, "returns none; it has to return one"),
+        ({"algorithm": "tests.rl.training.toy:LETTERS"}, "'update.algorithm': 'abcdefgh' is no dataflow"),
+        ({"rounds": 0}, "update: rows and rounds are at least 1, got 16 and 0"),
+        ({"short": "skip"}, "'update.short' takes 'raise' or 'repeat', got 'skip'"),
+        ({"options": {"part": 2}}, "there is no field 'part' in 'update.options'; did you mean 'parts'"),
+    ],
+)
+def test_what_does_not_go_together_is_told_before_the_start(
+    tmp_path: Path, update: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match="HF901") as caught:
+        prepare(from_table(table(tmp_path, **update)))
+    assert message in str(caught.value)
+
+
+def test_the_rows_of_an_update_cut_no_group(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"HF901: update\.rows = 16 would cut a group: 'asking' keeps groups of 3 rows"
+    ):
+        prepare(from_table(table(tmp_path), ["options.group=3"]))
+
+
+def test_a_check_sees_the_update_with_its_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(written(table(tmp_path)))
+    assert main(["check", "run.toml"]) == output.OK
+    said = capsys.readouterr().out
+    assert "check of 'asking': no findings" in said
+    assert "check of 'learning': no findings" in said
+    assert main(["check", "run.toml", "--set", "update.options.parts=3"]) == output.FINDINGS
+    said = capsys.readouterr().out
+    assert "check of 'asking': no findings" in said
+    assert "error[HF" in said.partition("check of 'asking'")[2]
+
+
+DAPO = """
+algorithm = "hfdsl.rl.dataflows.dapo:dapo_round"
+options = { group = 4, longest = 4, buffer = 1 }
+output = "run"
+steps = 2
+dims = { B = 8, P = 2, R = 4 }
+roles = { reward = "hfdsl.rl.workers:Verifier" }
+
+[update]
+algorithm = "hfdsl.rl.dataflows.dapo:dapo_update"
+options = { updates = 2 }
+rows = 32
+
+[deployment]
+pools = { all = { processes = [2], gpu = false } }
+default = { pool = "all" }
+
+[data]
+source = { kind = "JsonLines", path = "letters.jsonl" }
+tokenizer = { kind = "Characters", alphabet = "abcdefgh" }
+prompt = { text = "{word}" }
+
+[actor]
+generation = { max_tokens = 4 }
+
+[actor.model]
+seed = 0
+
+[actor.model.config]
+model_type = "qwen2"
+vocab_size = 11
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+eos_token_id = 1
+pad_token_id = 0
+
+[reward]
+function = "tests.rl.training.test_rounds:has_an_a"
+tokenizer = "$data.tokenizer"
+"""
+
+
+def has_an_a(response: str, task: dict[str, Any]) -> float:
+    return float("a" in response)
+
+
+def test_dapo_trains_on_full_batches_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy(tmp_path)
+    Path("run.toml").write_text(DAPO)
+    loaded = load("run.toml")
+    experiment, update = loaded.experiment(), loaded.update_experiment()
+    assert update is not None
+    assert experiment.check().codes + update.check().codes == ()
+    assert main(["train", "run.toml"]) == output.OK
+    metrics = lines(tmp_path)
+    assert [one["step"] for one in metrics] == [1, 2]
+    assert all(one["rounds/kept"] >= 32 and one["actor/grad_norm"] > 0 for one in metrics)
