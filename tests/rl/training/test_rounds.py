@@ -20,7 +20,7 @@ from hfdsl.testing import replay
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
 from hfdsl.types.batches import Batch
-from tests.rl.training.test_loop import lines, weights
+from tests.rl.training.test_loop import PLACES, lines, weights
 from tests.rl.training.toy import table as toy
 
 ROWS = 16
@@ -90,6 +90,15 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int
     assert lines(stopped)[-1] == lines(straight)[-1]
     assert weights(stopped) == weights(straight)
     assert lines(stopped, "samples.jsonl")[-4:] == lines(straight, "samples.jsonl")[-4:]
+
+
+def test_rounds_on_ray_and_other_pools_give_the_same_bits(tmp_path: Path, ray_cluster: Any) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    run(here, "steps=3")
+    moved = {**table(tmp_path), "deployment": PLACES["split"]}
+    train(from_table(moved, [f"output={there}/run", "steps=3", "backend=ray"]))
+    assert lines(there) == lines(here)
+    assert weights(there) == weights(here)
 
 
 def test_what_is_recorded_is_the_update(tmp_path: Path) -> None:
