@@ -152,7 +152,7 @@ class Accepts:
     def save(self, folder: str, behind: bool) -> None:
         """Nobody keeps anything."""
 
-    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+    def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """Nothing."""
         return {}
 

@@ -80,7 +80,7 @@ class Backend(Protocol):
         """Have every process begin to write what its workers keep, ``behind`` the steps that come or before them."""
         ...
 
-    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+    def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """By role, where the state of each rank is; None where one is not written after ``wait`` seconds."""
         ...
 

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from hfdsl.runtime.saving import Writing
 
 
+LAST = 16
+"""Folders of states, beside the newest, of which a process can still say what it has written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """One rank's part of a step is done; times are seconds since the epoch, ``absent`` the columns it left out."""
@@ -141,7 +145,7 @@ class Executor:
         self._lessons: dict[tuple[str, int, int], tuple[Lesson, Reader]] = {}
         self._current: tuple[str, int] | None = None
         self._recorder: Recorder | None = None
-        self._writing: Writing | None = None
+        self._writing: dict[str, Writing] = {}
         self._workers: dict[str, Any] = {}
         for name in roles:
             self._workers[name] = self._build(name, context, collectives)
@@ -171,15 +175,16 @@ class Executor:
         from hfdsl.runtime.saving import Writing, taken
 
         states = {name: self._asked(name, "state", taken, behind) for name in self._workers}
-        self._writing = Writing(folder, {name: one for name, one in states.items() if one is not None})
+        self._writing = dict(list(self._writing.items())[-LAST:])  # of those that are written it knows the names alone
+        self._writing[folder] = Writing(folder, {name: one for name, one in states.items() if one is not None})
 
-    def saved(self, wait: float) -> dict[str, dict[str, str]] | None:
-        """By role, where what is being written is; None where it is not done after ``wait`` seconds.
+    def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
+        """By role, where what is being written to a folder is; None where it is not done after ``wait`` seconds.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written.
         """
-        return self._writing.files(wait) if self._writing is not None else {}
+        return self._writing[folder].files(wait)
 
     def load(self, folder: str, saved: Mapping[str, Mapping[str, str]]) -> None:
         """Give workers back what was saved.

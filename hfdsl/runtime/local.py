@@ -239,9 +239,9 @@ class LocalBackend:
         for group, executors in self._executors.items():
             self._together(group, [lambda e=e: e.save(folder, behind) for e in executors])  # type: ignore[misc]  # as above
 
-    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+    def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """What all have written."""
-        return by_role([e.saved(wait) for e in executors] for executors in self._executors.values())
+        return by_role([e.saved(folder, wait) for e in executors] for executors in self._executors.values())
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """The same back."""

@@ -60,9 +60,9 @@ class RankProcess(Worker):
         """Begin to write what this process's workers keep."""
         self._executor.save(folder, behind)
 
-    def saved(self, wait: float) -> dict[str, dict[str, str]] | None:
+    def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
         """Where it is."""
-        return self._executor.saved(wait)
+        return self._executor.saved(folder, wait)
 
     def load(self, folder: str, saved: dict[str, dict[str, str]]) -> None:
         """Give them back what was saved."""
@@ -340,11 +340,11 @@ class RayBackend:
         self.begin()
         self._all([w.save.remote(folder, behind) for one in self._groups.values() for w in one.workers], "states")
 
-    def saved(self, wait: float) -> dict[str, list[dict[str, str]]] | None:
+    def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """What all have written; HF906 where one cannot, HF807 where one does not answer in time."""
         self.begin()
         self._until = min(self._until, time.monotonic() + wait + ANSWER)
-        asked = [[w.saved.remote(wait) for w in group.workers] for group in self._groups.values()]
+        asked = [[w.saved.remote(folder, wait) for w in group.workers] for group in self._groups.values()]
         answers = self._all([ref for refs in asked for ref in refs], "states")
         return by_role([answers[ref] for ref in refs] for refs in asked)
 

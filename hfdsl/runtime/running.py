@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from hfdsl.errors import HfError, ResourceError, WiringError
+from hfdsl.errors import CheckpointError, HfError, ResourceError, WiringError
 from hfdsl.graph.program import Input
 from hfdsl.plan.guard import hold
 from hfdsl.plan.plan import Plan
@@ -145,7 +145,7 @@ class Running:
     def save_behind(self, folder: str | PathLike[str]) -> Saving:
         """The same while steps go on: workers copy what they keep, and write the copy in a thread.
 
-        What is written is as it was at the call. There is one at a time: wait for one before the next::
+        What is written is as it was at the call::
 
             saving = running.save_behind(folder)
             running.step(batch)
@@ -160,9 +160,11 @@ class Running:
         from hfdsl.runtime.saving import Saving
 
         backend = self._processes.open(self.plan.name)
+        if any(folder.iterdir()):
+            raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
         backend.save(str(folder.resolve()), behind)
         steps = self._processes.restored | self._processes.steps
-        return Saving(backend, folder, self.plan.deployment, steps, self._processes.seed)
+        return Saving(self._processes, folder, self.plan.deployment, steps, self._processes.seed)
 
     def load(self, folder: str | PathLike[str]) -> None:
         """Give the workers back what ``save`` wrote; the next step has the random streams that it would have had.

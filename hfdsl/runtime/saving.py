@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.errors import CheckpointError
+from hfdsl.errors import CheckpointError, HfError
 from hfdsl.protocols.state import methods_with
 from hfdsl.runtime.store import as_bytes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from hfdsl.deploy.deployment import Deployment
-    from hfdsl.runtime.backend import Backend
+    from hfdsl.runtime.running import Processes
 
 SKELETON = "hfdsl"
 """The key of a file's metadata under which everything that is no tensor is kept."""
@@ -278,37 +278,50 @@ MANIFEST = "state.json"
 def write_manifest(
     folder: Path, deployment: Deployment, saved: Mapping[str, list[dict[str, str]]], steps: Mapping[str, int], seed: int
 ) -> None:
-    """Write what there is, after all ranks have written theirs."""
-    roles = {
-        role: {"class": deployment[role].role.__qualname__, "mesh": str(deployment[role].mesh), "ranks": ranks}
-        for role, ranks in named_by_rank(folder, saved).items()
-    }
+    """Write what there is, after all ranks have written theirs.
+
+    Raises:
+        CheckpointError: HF906 where it cannot be written.
+    """
     file = folder / MANIFEST
-    file.write_text(json.dumps({"seed": seed, "steps": dict(steps), "roles": roles}, indent=1) + "\n", "utf-8")
-    synced(file)
+    try:
+        roles = {
+            role: {"class": deployment[role].role.__qualname__, "mesh": str(deployment[role].mesh), "ranks": ranks}
+            for role, ranks in named_by_rank(folder, saved).items()
+        }
+        file.write_text(json.dumps({"seed": seed, "steps": dict(steps), "roles": roles}, indent=1) + "\n", "utf-8")
+        synced(file)
+    except OSError as error:
+        raise CheckpointError("HF906", f"{file} cannot be written: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Saving:
     """What workers write for a folder, which is whole when ``done`` says so or ``wait`` returns."""
 
-    backend: Backend
+    processes: Processes
     folder: Path
     deployment: Deployment
     steps: Mapping[str, int]
     seed: int
+    whole: bool = False
 
     def done(self, wait: float = 0.0) -> bool:
         """Whether all is written, after ``wait`` seconds at the latest.
 
         Raises:
             CheckpointError: HF906 where a file cannot be written.
-            HfError: HF807 where the deadline passed.
+            HfError: HF807 where the deadline passed, HF808 where the run was closed before.
         """
-        saved = self.backend.saved(wait)
+        if self.whole:
+            return True
+        if self.processes.backend is None:
+            raise HfError("HF808", f"the run was closed before its state was written to {self.folder}")
+        saved = self.processes.backend.saved(str(self.folder.resolve()), wait)
         if saved is not None:
             write_manifest(self.folder, self.deployment, saved, self.steps, self.seed)
-        return saved is not None
+            self.whole = True
+        return self.whole
 
     def wait(self) -> None:
         """Wait until it is; errors as for ``done``."""

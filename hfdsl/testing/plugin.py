@@ -207,8 +207,15 @@ def _held(config: pytest.Config) -> dict[str, str]:
 
 
 def _watched() -> set[str]:
-    """Objects that Ray's own thread for direct transfers looked at last, which it holds until the next transfer."""
-    found: set[str] = set()
+    """Objects that Ray itself holds for direct transfers.
+
+    They are an answer of each process that could take part, and what Ray's own thread looked at last.
+    """
+    from ray._private import worker
+
+    manager = getattr(worker.global_worker, "_rdt_manager", None)
+    known = getattr(manager, "actor_id_to_transports_registered", {}).values()
+    found = {one.hex() for one in known if one is not True}
     for top in sys._current_frames().values():
         frame: FrameType | None = top
         while frame is not None:

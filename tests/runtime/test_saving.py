@@ -61,6 +61,40 @@ def test_a_run_goes_on_to_the_bit_on_ray(tmp_path: Path, ray_cluster: Any) -> No
     assert stopped(2, 4, "ray", tmp_path, own_pools=True) == straight(4, "local")
 
 
+def test_several_states_are_written_behind_the_steps_at_once(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in "abc"]
+    with learn.compile(deployment()).launch("local", seed=7) as running:
+        savings = []
+        for number, place in enumerate(places):
+            place.mkdir()
+            savings.append(running.save_behind(place))
+            running.step(batch(number))
+        for saving in savings:
+            saving.wait()
+            assert saving.done()
+            saving.wait()  # what is whole stays so
+    for number, place in enumerate(places):
+        with learn.compile(deployment()).launch("local", seed=7) as running:
+            running.load(place)
+            assert running.steps == number
+
+
+def test_a_state_of_a_run_that_is_closed_is_not_called_whole(tmp_path: Path) -> None:
+    with learn.compile(deployment()).launch("local", seed=7) as running:
+        saving = running.save_behind(tmp_path)
+    with pytest.raises(HfError, match="HF808: the run was closed before its state was written"):
+        saving.wait()
+
+
+def test_a_folder_that_is_not_empty_is_told(tmp_path: Path) -> None:
+    (tmp_path / "actor-0.safetensors").write_bytes(b"left")
+    with (
+        learn.compile(deployment()).launch("local", seed=7) as running,
+        pytest.raises(CheckpointError, match=r"HF906: .* it is not empty"),
+    ):
+        running.save(tmp_path)
+
+
 def test_replicas_write_one_file_and_others_their_own(tmp_path: Path) -> None:
     with learn.compile(deployment()).launch(seed=7) as running:
         running.step(batch(0))

@@ -9,8 +9,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -89,11 +89,14 @@ class Client:
         self._over.clear()
         with ThreadPoolExecutor(max(1, min(self._config.concurrency, len(bodies)))) as pool:
             asked = [pool.submit(self._asked, path, body, read) for body in bodies]
-            _, left = wait(asked, return_when=FIRST_EXCEPTION)
-            if left:
-                self._over.set()
-                for one in left:
-                    one.cancel()
+            left: Collection[Future[T]] = asked
+            try:
+                _, left = wait(asked, return_when=FIRST_EXCEPTION)
+            finally:  # where one failed, or the wait was interrupted
+                if left:
+                    self._over.set()
+                    for one in left:
+                        one.cancel()
         for row, one in enumerate(asked):
             error = None if one.cancelled() else one.exception()
             if isinstance(error, RequestError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +30,7 @@ from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter
 from hfdsl.rl.training.models import check_models
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.samples import Samples
-from hfdsl.runtime.recording import RECORDED
+from hfdsl.runtime.recording import RECORDED, STATED
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
 
@@ -210,10 +211,10 @@ class _Loop:
         """All steps that are left; the checkpoint that is under way becomes whole, also where one of them fails."""
         try:
             ended = self._steps(point, stop)
-        except HfError as error:
-            if error.code != "HF807":  # processes that do not answer do not write
+        except BaseException as error:
+            if not isinstance(error, HfError) or error.code != "HF807":  # processes that do not answer do not write
                 with suppress(HfError):
-                    self.keeper.look(PATIENCE)
+                    self.keeper.look(PATIENCE if isinstance(error, Exception) else 0.0)  # a second Ctrl-C is in haste
             raise
         self.keeper.look(math.inf)
         return ended
@@ -250,8 +251,12 @@ class _Loop:
         return Point(number, taken.cursor, point.rows), Record(number, values, seconds, taken.nodes, speed)
 
     def _recorded(self, running: Running, number: int) -> AbstractContextManager[None]:
-        recorded = number in self.run.loaded.config.record
-        return running.record(self.run.folder / RECORDED / f"step-{number}") if recorded else nullcontext()
+        place = self.run.folder / RECORDED / f"step-{number}"
+        if number not in self.run.loaded.config.record or (place / STATED).exists():
+            return nullcontext()  # a run that was resumed takes the same step again
+        if place.exists():
+            shutil.rmtree(place)  # of a run that was ended as it began
+        return running.record(place)
 
     def _evaluated(self, step: int) -> dict[str, float]:
         if self.looking is None or self.run.evaluation is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from hfdsl.errors import CheckpointError, ConfigError, DataError, HfError
 from hfdsl.rl.training import checkpoints
@@ -381,3 +382,16 @@ def test_steps_that_are_asked_for_are_recorded(straight: Path, tmp_path: Path) -
     for call in calls:
         done = replay(recorded / "run/recorded/step-5", call["label"])
         assert done.same, str(done)
+
+
+def test_recordings_and_checkpoints_of_one_step_do_not_meet(straight: Path, tmp_path: Path) -> None:
+    changes = ["record=[3, 4, 5]", "checkpoints.keep=9"]
+    recorded = both(tmp_path, "recorded", changes)
+    kept = checkpoints.whole(recorded / "run/checkpoints")
+    assert [one.name for one in kept] == ["step-00000003", "step-00000006"]
+    for file in (file for one in kept for file in one.glob("*.safetensors")):
+        assert load_file(file)
+    shutil.rmtree(kept[-1])
+    output = [f"output={recorded}/run", *changes]
+    train(from_table(table(tmp_path), output), resume=True)  # over steps that have a recording
+    assert lines(recorded) == lines(straight)
