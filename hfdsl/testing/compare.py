@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from math import isnan
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import isinf, isnan
 from typing import Any
 
 from hfdsl.protocols.kinds import PerRank, PerStage
@@ -49,8 +49,9 @@ def first_difference(one: Any, other: Any, tolerance: float | None = None) -> Di
 
 def _differences(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
     if isinstance(one, Batch) and isinstance(other, Batch):
-        for name, value in one.__hf_columns__.items():
-            for found in _raw(value, other.__hf_columns__.get(name), tolerance):
+        mine, theirs = one.__hf_columns__, other.__hf_columns__
+        for name in dict.fromkeys((*mine, *theirs)):
+            for found in _raw(mine.get(name), theirs.get(name), tolerance):
                 yield replace(found, column=name if not found.column else f"{name}/{found.column}")
     elif isinstance(one, (PerRank, PerStage)) and isinstance(other, (PerRank, PerStage)):
         if len(one) != len(other):
@@ -67,6 +68,12 @@ def _unwrapped(value: Any) -> Any:
 
 def _raw(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
     """Differences of raw columns, numbers and plain values."""
+    if is_dataclass(one) and type(one) is type(other) and not isinstance(one, (type, Jagged)):
+        one, other = ({field.name: getattr(value, field.name) for field in fields(value)} for value in (one, other))
+    yield from _plain(one, other, tolerance)
+
+
+def _plain(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
     if isinstance(one, Jagged) and isinstance(other, Jagged):
         if one.offsets.tolist() != other.offsets.tolist():
             yield from _raw([len(row) for row in one.rows], [len(row) for row in other.rows], None)
@@ -93,8 +100,14 @@ def _equal(one: Any, other: Any, tolerance: float | None) -> bool:
     if isinstance(one, float) and isinstance(other, (float, int)):
         if isnan(one) or isnan(other):
             return isnan(one) and isnan(other)
-        return one == other if tolerance is None else abs(one - other) <= tolerance * (1 + abs(one))
-    return type(one) is type(other) and bool(one == other)
+        if tolerance is None or isinf(one) or isinf(other):
+            return one == other
+        return abs(one - other) <= tolerance * (1 + abs(one))
+    if type(one) is not type(other):
+        return False
+    if hasattr(one, "dtype"):  # an array or scalar of numpy
+        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+    return bool(one == other)
 
 
 def _tensors(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +54,7 @@ class Replayed:
     failed_then: bool
     difference: Difference | None
     repeated: tuple[str, ...]
+    frozen: bool = False
 
     @property
     def same(self) -> bool:
@@ -62,6 +63,8 @@ class Replayed:
 
     def __str__(self) -> str:
         head = f"'{self.label}' on rank {self.rank}"
+        if self.frozen:
+            head += " (the body as recorded: it is in the script that ran, whose later changes are not seen)"
         if self.repeated:
             head += f", after {', '.join(self.repeated)},"
         if self.error is not None:
@@ -104,7 +107,8 @@ def replay(
         earlier = list(_earlier(folder, plan, step, rank)) if worker is not None else []
         for before in earlier:
             _called(folder, before, rank, worker, tape, lambda body: body)
-        return _compared(folder, step, rank, worker, tape, around, tuple(one.label for one in earlier))
+        done = _compared(folder, step, rank, worker, tape, around, tuple(one.label for one in earlier))
+        return replace(done, frozen=step.signature.body.__module__ == "__main__")
 
 
 def _step(plan: Plan, node: str) -> Step:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from hfdsl.errors import DefinitionError, HfError
+from hfdsl.errors import DefinitionError, HfError, WiringError
 from hfdsl.graph.operations import SIGNATURE
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
 from hfdsl.plan.reading import pack
 from hfdsl.testing.code import as_code
 from hfdsl.testing.differing import difference
-from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
+from hfdsl.types.batches import Batch, closest, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, MetricSpec, Obj, ObjSpec
 from hfdsl.types.dims import evaluate
 from hfdsl.types.joining import rows_after_rows
@@ -22,6 +22,7 @@ from hfdsl.types.rows import Grouped, GroupedBy, WholeRows
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
+RAISES = "a body has to work on any rows of its types, or be given a strategy of those that it takes: "
 UNITS = 4
 """At most so many groups of rows make an example."""
 
@@ -88,6 +89,10 @@ def check_rows(
     if read is None:
         raise DefinitionError("HF118", f"check_rows takes a function under @hf.function, got {function!r}")
     signature: Signature = read()
+    ports = [port.name for port in signature.ports]
+    for name in given:
+        if name not in ports:
+            raise WiringError("HF202", f"'{signature.name}' has no parameter '{name}'; {closest(name, ports)}")
     unit = _unit(signature, given)
     if unit is not None:
         case = _found(signature, given, unit, lambda one: _torn(signature, one, unit, tolerance), max_examples, seed)
@@ -159,19 +164,23 @@ def _fewest(case: _Case, unit: int, wanted: Callable[[_Case], object]) -> _Case:
 
 
 def _cases(draw: DrawFn, signature: Signature, given: Mapping[str, Any], unit: int) -> _Case:
+    from hypothesis import reject
     from hypothesis import strategies as st
     from hypothesis.strategies import SearchStrategy
 
     from hfdsl.testing.strategies.sizes import rows_bound, whole_sizes
 
-    units = draw(st.integers(1, UNITS))
+    values = {name: draw(one) if isinstance(one, SearchStrategy) else one for name, one in given.items()}
+    lengths_given = [len(cast(Sized, one)) for one in values.values() if isinstance(one, (Batch, Column, Obj))]
+    units = min(lengths_given) // unit if lengths_given else draw(st.integers(1, UNITS))
+    if not units:
+        reject()  # less than one group
     drawn = {port.name: port.type for port in signature.ports if port.required and port.name not in given}
     dims = {name: [dim for spec in fields_of(name, kind).values() for dim in spec.dims] for name, kind in drawn.items()}
     sizes: dict[Any, int] = {}
     for name, lengths in dims.items():
         sizes |= rows_bound(name, lengths[0], units * unit, sizes) if lengths else {}
     sizes = whole_sizes(draw, [length for lengths in dims.values() for length in lengths], sizes)
-    values = {name: draw(one) if isinstance(one, SearchStrategy) else one for name, one in given.items()}
     values |= {name: draw(_value(kind, sizes)) for name, kind in drawn.items()}
     return _Case(values, units, draw(st.integers(0, units)), draw(st.integers(0, units - 1)))
 
@@ -238,11 +247,13 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
         turned = _on(signature, case, [group * unit + i for group in case.order() for i in range(unit)])
     except Exception as error:  # noqa: BLE001  # a function that works on some rows and not on others
         told = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
-        return f"on {rows} row{'' if rows == 1 else 's'} it raises {told}"
+        return f"{RAISES}on {rows} row{'' if rows == 1 else 's'} it raises {told}"
     for name, meant in whole.items():
         joined = [part[name] for part in parts]
         if meant is not None and (wrong := difference(_joined(joined), meant, tolerance)):
-            return f"rows 0 to {edge - 1} and the others, given apart: {_in(name)}{wrong}"
+            apart = 0 < edge < len(every)
+            how = f"rows 0 to {edge - 1} and the others, given apart" if apart else "all rows, given twice"
+            return f"{how}: {_in(name)}{wrong}"
         if meant is not None and (wrong := difference(turned[name], _rows_of(meant, _turned(case, meant)), tolerance)):
             return f"groups given in the order {case.order()}: {_in(name)}{wrong}"
     return None
@@ -291,5 +302,6 @@ def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:
 def _told(signature: Signature, case: _Case, wrong: str) -> str:
     shown = signature.rows if isinstance(signature.rows, GroupedBy) else str(signature.rows)
     arguments = [f"  {name} = {as_code(value)}" for name, value in case.given.items()]
-    head = f"'{signature.name}' declares rows={shown}, and gives other rows on parts than on the whole"
+    does = "raises" if wrong.startswith(RAISES) else "gives other rows on parts than on the whole"
+    head = f"'{signature.name}' declares rows={shown}, and {does}"
     return "\n".join([head, f"  {wrong}", *arguments])

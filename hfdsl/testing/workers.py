@@ -74,9 +74,17 @@ def check_worker(
     meant = steps_on(Mesh())
     every = meshes_up_to(RANKS) if meshes is None else meshes
     tried = [mesh for mesh in every if flow.check(_placed(role, init, mesh)).ok]
-    wrong = {mesh: found for mesh in tried if (found := _fault(steps_on, mesh, meant, tolerance))}
+    faults = {mesh: _fault(steps_on, mesh, meant, tolerance) for mesh in tried}
+    ran = [mesh for mesh, found in faults.items() if found is not REFUSED]
+    if steps < 1 or all(mesh.world_size == 1 for mesh in ran):
+        raise DefinitionError(
+            "HF105",
+            f"{role.__name__}.{method} ran on no mesh of several ranks: {len(tried)} pass the check, and of those none "
+            "divides these rows; give more rows, or meshes=",
+        ) from None
+    wrong = {mesh: found for mesh, found in faults.items() if found is not None and found is not REFUSED}
     if wrong:
-        of = f"{len(wrong)} of {len(tried)} mesh{'es' if len(tried) > 1 else ''}"
+        of = f"{len(wrong)} of {len(ran)} mesh{'es' if len(ran) > 1 else ''}"
         head = f"{role.__name__}.{method} gives other values on {of} than on one rank"
         raise BrokenWorker("\n".join([head, *(f"  {as_code(mesh)}: {found}" for mesh, found in wrong.items())]))
 
@@ -114,7 +122,7 @@ def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) ->
     try:
         got = steps_on(mesh)
     except HfError as error:
-        return None if error.code in ROWS else str(error)
+        return REFUSED if error.code in ROWS else str(error)
     for number, (one, other) in enumerate(zip(got, meant, strict=True)):
         wrong = difference(one, other, tolerance)
         if wrong is not None:
@@ -122,5 +130,6 @@ def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) ->
     return None
 
 
+REFUSED = "refused"
 ROWS = ("HF303", "HF310", "HF313", "HF319")
 """Rows that a mesh does not divide, which a run refuses in words."""

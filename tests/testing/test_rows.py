@@ -113,7 +113,7 @@ def test_a_function_that_looks_at_places_is_told_with_the_smallest_example() -> 
         check_rows(numbered)
     assert str(raised.value) == (
         "'numbered' declares rows=Independent, and gives other rows on parts than on the whole\n"
-        "  groups given in the order [1, 0]: column 'reward', row 0 is 0.0 instead of 1.0\n"
+        "  groups given in the order [1, 0]: column 'reward', row 0 is 0.0 (and 1 more of 2 values) instead of 1.0\n"
         "  scores = Scores(reward=torch.tensor([0.0, 0.0], dtype=torch.float32))"
     )
 

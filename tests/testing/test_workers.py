@@ -78,7 +78,7 @@ def test_a_method_that_forgets_the_other_ranks_is_told_with_the_meshes() -> None
         check_worker(Model, "centred", ROWS, meshes=[hf.Mesh(dp=2), hf.Mesh(tp=2), hf.Mesh(pp=2)])
     assert str(raised.value) == (
         "Model.centred gives other values on 1 of 2 meshes than on one rank\n"
-        "  hf.Mesh(dp=2): column 'x', row 0 is -2.5 instead of -5.5"
+        "  hf.Mesh(dp=2): column 'x', row 0 is -2.5 (and 11 more of 12 values) instead of -5.5"
     )
 
 
@@ -94,7 +94,7 @@ def test_rows_that_a_mesh_does_not_divide_say_nothing_of_it() -> None:
 
 
 def test_later_steps_are_compared_too() -> None:
-    with pytest.raises(BrokenWorker, match=r"hf\.Mesh\(dp=2\): step 1: column 'total', it is 4\.0 instead of 3\.0"):
+    with pytest.raises(BrokenWorker, match=r"hf\.Mesh\(dp=2\): step 1: column 'total' is 4\.0 instead of 3\.0"):
         check_worker(Model, "learns", ROWS, meshes=[hf.Mesh(dp=2)], steps=2)
 
 

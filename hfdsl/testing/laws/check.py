@@ -87,7 +87,10 @@ def check_laws(
     """
     subject = subject_of(protocol, like)
     laws = applying(subject, only)
-    given = Cases(subject, _meshes(subject, meshes), _kinds(containers))
+    if not laws or max_examples < 1:
+        which = f"max_examples={max_examples}" if laws else f"only={only!r}"
+        raise DefinitionError("HF112", f"there is nothing to hold {subject.name} to with {which}: no law is tried")
+    given = Cases(subject, _meshes(subject, meshes), _kinds(containers), chosen=meshes is not None)
     found = [broken for law in laws if (broken := _tried(given, law, max_examples, seed))]
     if found:
         raise BrokenLaws(subject.name, found, len(laws))
@@ -204,10 +207,13 @@ class Cases:
     subject: Subject
     meshes: tuple[Mesh, ...]
     kinds: tuple[Kind, ...]
+    chosen: bool = False
 
     def grounds(self, law: Law) -> Sequence[Mesh]:
         """The meshes of a law: most laws look at the usual numbering, and one tells what another changes."""
-        return self.meshes if law.orders else tuple(dict.fromkeys(map(usual, self.meshes)))
+        if law.orders or self.chosen:
+            return self.meshes
+        return tuple(dict.fromkeys(map(usual, self.meshes)))
 
     def rows(self, law: Law, mesh: Mesh) -> Sequence[int]:
         """How many rows to try on a mesh."""

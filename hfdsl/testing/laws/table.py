@@ -147,16 +147,18 @@ def _refused(trial: Trial) -> bool:
 def no_aliasing(trial: Trial) -> None:
     """The caller's object and the ranks' outputs stay as they are, and no rank is given the caller's own object."""
     pad: Pad | None = "cycle" if trial.subject.functions is None and _splits_and_joins(trial.subject) else None
-    value, kind = trial.value(), trial.case.kind
-    mine = value if trial.subject.per_rank else [value]
+    value, named, kind = trial.value(), trial.value(), trial.case.kind
+    mine = [*value, *named] if trial.subject.per_rank else [value, named]
 
     def unharmed(when: str) -> None:
         now = [trial.seen(one) for one in mine]
-        meant = [trial.seen(one) for one in (trial.value() if trial.subject.per_rank else [trial.value()])]
+        wrong = next((said for one in mine if (said := kind.whole(one)) is not None), None)
+        want(wrong is None, f"the caller's object is {wrong} {when}")
+        meant = [trial.seen(one) for one in (trial.value() if trial.subject.per_rank else [trial.value()])] * 2
         want(now == meant, f"the caller's object has the rows {', '.join(now)} {when}")
 
     try:
-        parts, added = trial.dispatch(value, pad)
+        parts, added = trial.dispatch(value, pad, named=named)
     except Exception:
         unharmed("after a dispatch that failed")
         if pad or trial.case.rows % trial.subject.chunks(trial.mesh) == 0:
@@ -271,7 +273,7 @@ LAWS: tuple[Law, ...] = (
     Law("L6", "partition", "every row goes to one place", partition, _splits, orders=True),
     Law("L7", "padding", "pad rows never come back", padding, _splits_and_joins, rows="any"),
     Law("L8", "no_aliasing", "nobody's object is changed or shared", no_aliasing, rows="any", orders=True),
-    Law("L9", "placement", "ranks hold what is declared, and no others are looked at", placement, _declared),
+    Law("L9", "placement", "ranks hold what is declared, others are not looked at", placement, _declared, orders=True),
     Law("L10", "composition", "a plan gives what calls by hand give", composition, _splits_and_joins, share=0.02),
     Law("L11", "structure", "types, dtypes and columns stay, objects stay with their rows", structure, orders=True),
     Law("L12", "determinism", "the same call gives the same parts", determinism, orders=True),

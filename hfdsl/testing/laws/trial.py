@@ -84,10 +84,12 @@ class Trial:
         """The rows that the caller means for a rank, where it gives one value a rank."""
         return [row + rank for row in self.rows]
 
-    def dispatch(self, value: Any, pad: Pad | None = None, mesh: Mesh | None = None) -> tuple[list[Any], Padding]:
+    def dispatch(
+        self, value: Any, pad: Pad | None = None, mesh: Mesh | None = None, named: Any = None
+    ) -> tuple[list[Any], Padding]:
         """What the ranks are given of one argument."""
         mesh = mesh or self.mesh
-        placed, _, padding = self.subject.dispatch(mesh, (value,), pad=pad)
+        placed, _, padding = self.subject.dispatch(mesh, (value,), None if named is None else {"other": named}, pad)
         if len(placed) != 1 or not isinstance(placed[0], (list, tuple)):
             raise Breach(f"dispatch of one argument gave {_kind(placed)}: give ([one value a rank], {{}})")
         if len(placed[0]) != mesh.world_size:
