@@ -105,9 +105,12 @@ def _equal(one: Any, other: Any, tolerance: float | None) -> bool:
         return abs(one - other) <= tolerance * (1 + abs(one))
     if type(one) is not type(other):
         return False
-    if hasattr(one, "dtype"):  # an array or scalar of numpy
-        return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
-    return bool(one == other)
+    return _same_array(one, other) if hasattr(one, "dtype") else bool(one == other)
+
+
+def _same_array(one: Any, other: Any) -> bool:
+    """Of numpy's arrays and scalars."""
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
 
 
 def _tensors(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
