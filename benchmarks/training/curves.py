@@ -1,27 +1,89 @@
-"""Held-out answers that are right over the steps of runs, as one picture.
+"""Held-out answers that are right over the steps of runs, as a table and as one picture.
 
-python benchmarks/training/curves.py runs/real_grpo runs/real_ppo -o docs/real_run.svg
+python benchmarks/training/curves.py runs -o docs/real_run.svg --figures benchmarks/training/real_run.json
+
+Runs have the names that ``real_run.sh`` gives their folders. Those whose names end in ``_seed`` and a number are one
+line of the table and one curve: the median of them, with the range between the lowest and the highest. ``--figures``
+keeps what was read of the runs; such a file can be given in place of the folder.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
+
+LAST = 50
+"""So many steps at the end say how long one takes."""
 
 
-def solved(run: Path) -> list[tuple[int, float]]:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run has written about its steps."""
+
+    steps: int
+    solved: Mapping[int, float]
     """Step, and the share of held-out problems that are solved after it."""
-    records = map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())
-    return [(record["step"], record["held_out/solved"]) for record in records if "held_out/solved" in record]
+    seconds: float
+    """Of a step, the median of the last ones."""
+    nodes: Mapping[str, float]
+    """The same of each node, in milliseconds."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("-o", "--out", type=Path, required=True)
-    options = parser.parse_args()
+def run_in(metrics: Path) -> Run:
+    """What a run's ``metrics.jsonl`` says."""
+    records = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
+    times = [one["time"] for one in records if one["time"]["nodes"]][-LAST:]
+    return Run(
+        steps=records[-1]["step"],
+        solved={one["step"]: one["held_out/solved"] for one in records if "held_out/solved" in one},
+        seconds=median(one["seconds"] for one in times),
+        nodes={name: 1e3 * median(one["nodes"][name] for one in times) for name in times[-1]["nodes"]},
+    )
 
+
+def runs_in(place: Path) -> dict[str, Run]:
+    """The runs of a folder, or those that ``--figures`` kept, by name."""
+    if place.is_dir():
+        return {path.parent.name: run_in(path) for path in sorted(place.glob("*/metrics.jsonl"))}
+    kept: dict[str, Any] = json.loads(place.read_text("utf-8"))
+    return {
+        name: Run(**{**one, "solved": {int(at): x for at, x in one["solved"].items()}}) for name, one in kept.items()
+    }
+
+
+def groups(runs: Mapping[str, Run]) -> dict[str, list[Run]]:
+    """Runs that differ only by their seeds, by name."""
+    found: dict[str, list[Run]] = {}
+    for name, run in runs.items():
+        found.setdefault(re.sub(r"_seed\d+$", "", name), []).append(run)
+    return dict(sorted(found.items()))
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """``0.60 (0.58-0.63)``: median, lowest and highest."""
+    middle = f"{median(values):.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f}-{max(values):.{digits}f})"
+
+
+def table(found: Mapping[str, Sequence[Run]]) -> None:
+    print("| | seeds | steps | held-out before | after | seconds a step |\n|---|---:|---:|---:|---:|---:|")
+    for name, runs in found.items():
+        curves = [list(run.solved.values()) for run in runs if run.solved]
+        before, after = (spread([curve[at] for curve in curves]) if curves else "" for at in (0, -1))
+        steps = max(run.steps for run in runs)
+        print(f"| {name} | {len(runs)} | {steps} | {before} | {after} | {spread([run.seconds for run in runs], 3)} |")
+    for name, runs in found.items():
+        shares = {node: median(run.nodes[node] for run in runs) for node in runs[0].nodes}
+        print(f"\n{name}, ms: " + ", ".join(f"{node} {ms:.1f}" for node, ms in shares.items()))
+
+
+def draw(found: Mapping[str, Sequence[Run]], out: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -29,12 +91,40 @@ def main() -> None:
 
     mpl.rcParams["svg.hashsalt"] = "hfdsl"
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    for run in options.runs:
-        axes.plot(*zip(*solved(run), strict=True), "o-", markersize=3, label=run.name.removeprefix("real_").upper())
+    for name, runs in found.items():
+        if not all(run.solved for run in runs) or runs[0].steps < LAST:
+            continue
+        steps = sorted(set.intersection(*(set(run.solved) for run in runs)))
+        values = [[run.solved[step] for run in runs] for step in steps]
+        algorithm, _, where = name.partition("_")
+        label = f"{algorithm.upper()} {where.replace('_', ' ')}".rstrip() + (
+            f", median of {len(runs)} seeds" if len(runs) > 1 else ""
+        )
+        (line,) = axes.plot(steps, [median(one) for one in values], "o-", markersize=3, label=label)
+        if len(runs) > 1:
+            axes.fill_between(
+                steps, [min(one) for one in values], [max(one) for one in values], color=line.get_color(), alpha=0.15
+            )
     axes.set(xlabel="step of 512 responses", ylabel="held-out problems solved, greedy", ylim=(0, 1))
     axes.legend(frameon=False, loc="lower right")
     axes.grid(alpha=0.3)
-    figure.savefig(options.out, metadata={"Date": None})
+    figure.savefig(out, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path, help="the folder of the runs' folders, or a file of --figures")
+    parser.add_argument("-o", "--out", type=Path, help="where the picture goes")
+    parser.add_argument("--figures", type=Path, help="where the figures of the runs go, as JSON")
+    options = parser.parse_args()
+    runs = runs_in(options.runs)
+    found = groups(runs)
+    table(found)
+    if options.figures:
+        kept = {name: asdict(run) for name, run in runs.items()}
+        options.figures.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+    if options.out:
+        draw({name: runs for name, runs in found.items() if not name.startswith("supervised")}, options.out)
 
 
 if __name__ == "__main__":
