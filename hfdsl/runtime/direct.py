@@ -138,6 +138,7 @@ def _place(_: int) -> Place:
 
 def _join(rank: int, places: tuple[Place, ...], address: tuple[str, int], deadline: float) -> Loan | None:
     """Become a member, and lend a sample; None where a process cannot lend."""
+    _keep()
     ray_constants.RDT_FETCH_FAIL_TIMEOUT_SECONDS = deadline
     _here.member = Member(rank, places, address, timedelta(seconds=deadline))
     _here.sample = torch.tensor([rank], device=_here.member.device)
@@ -145,6 +146,15 @@ def _join(rank: int, places: tuple[Place, ...], address: tuple[str, int], deadli
         return lent([_here.sample])
     except (AttributeError, OSError, RuntimeError):  # no such memory on this system, or not of this allocator
         return None
+
+
+def _keep() -> None:
+    """Have Ray make what keeps fetched tensors in this process, before two threads ask for it.
+
+    Ray makes it for who asks first, without a lock (2.60): a call that waits for its arguments and the thread that
+    fetches them could get one each, and the call would wait for ever.
+    """
+    ray._private.worker.global_worker.rdt_manager.rdt_store  # noqa: B018  # a property that makes it
 
 
 def _try(rank: int, samples: Sequence[Loan | None]) -> list[tuple[int, int]]:

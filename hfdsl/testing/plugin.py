@@ -106,7 +106,8 @@ def hf_seed(request: pytest.FixtureRequest) -> int:
 def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A Ray cluster of simulated nodes, shared by the whole session; the value is the ``ray`` module.
 
-    Groups are placed on GPUs that its nodes only say they have, and their tensors go directly, on CPUs by gloo.
+    Groups are placed on GPUs that its nodes only say they have, and their tensors go directly, by memory that processes
+    lend each other.
     """
     sizes = {name: _size(request.config, name) for name in OPTIONS}
     node = {

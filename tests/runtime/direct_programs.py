@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ray
 import torch
 
 from hfdsl.runtime import direct, weights
@@ -38,6 +39,10 @@ class Process:
 
     def __init__(self) -> None:
         self.kept: Any = None
+
+    def keeps(self) -> bool:
+        """Whether Ray has made what keeps fetched tensors in this process."""
+        return ray._private.worker.global_worker._rdt_manager is not None
 
     def seal(self, value: Any) -> Parcel:
         return seal(value, device())

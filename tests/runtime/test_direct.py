@@ -81,6 +81,15 @@ def test_every_kind_of_tensor_arrives_at_every_reader(ray_cluster: Any, actors: 
     assert ray_cluster.get([reader.wrong.remote(parcel) for reader in actors[1:]]) == [[], []]
 
 
+def test_what_keeps_arrivals_is_there_before_the_first(ray_cluster: Any) -> None:
+    started = start(ray_cluster, 2)
+    assert ray_cluster.get([one.keeps.remote() for one in started]) == [False, False]
+    links = Links(started, 60)
+    assert ray_cluster.get([one.keeps.remote() for one in started]) == [True, True]
+    links.close()
+    end(ray_cluster, started)
+
+
 def test_the_producer_reads_its_own_memory(ray_cluster: Any, actors: list[Any]) -> None:
     ray_cluster.get(actors[0].make.remote(10, 1.0))
     assert ray_cluster.get(actors[0].is_my_own.remote(direct(actors[0].ship).remote()))
