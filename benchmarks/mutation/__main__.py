@@ -1,0 +1,114 @@
+"""Mutation testing: which small mistakes in hfdsl's own code would its tests not notice?
+
+    python -m benchmarks.mutation hfdsl/protocols --tests tests/protocols hfdsl/protocols
+    python -m benchmarks.mutation hfdsl/check --tests tests/check hfdsl/check --sample 400 --seed 1
+
+One process imports and collects the tests. A forked child runs them once, in a random order, under a tracer that tells
+the lines that each of them reaches. Then each mutant has a child of its own, which puts the mutated code into the live
+functions and runs the tests that reach it, the fastest first, until one fails. Properties try few examples, always the
+same ones, and what runs while modules are imported is not mutated, so scores are lower bounds for these mutants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.mutation.mutants import Mutant, mutants
+from benchmarks.mutation.trying import Trying
+
+ROOT = Path(__file__).parent.parent.parent
+EQUIVALENT = Path(__file__).parent / "equivalent.toml"
+KEYS = ("file", "function", "before", "after")
+
+
+def listed(path: Path, drawn: list[Mutant]) -> set[Mutant]:
+    """The mutants that a list in TOML names, as survivors are printed."""
+    names = [tuple(entry[key] for key in KEYS) for entry in tomllib.loads(path.read_text("utf-8")).get("mutant", ())]
+    return {mutant for mutant in drawn if tuple(getattr(mutant, key) for key in KEYS) in names}
+
+
+def draw(files: list[str], sample: int | None, each: int, seed: int) -> tuple[list[Mutant], int]:
+    """A sample of the mutants, with at least so many of each file, and how many there are."""
+    chance = random.Random(seed)
+    found = {file: chance.sample(made, len(made)) for file in files if (made := mutants(ROOT, file))}
+    total = sum(map(len, found.values()))
+    if sample is None:
+        return [mutant for made in found.values() for mutant in made], total
+    drawn = [mutant for made in found.values() for mutant in made[:each]]
+    rest = [mutant for made in found.values() for mutant in made[each:]]
+    return drawn + chance.sample(rest, max(0, min(sample - len(drawn), len(rest)))), total
+
+
+def interval(killed: int, tried: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z, share = 1.96, killed / tried
+    middle, width = share + z * z / (2 * tried), z * math.sqrt(share * (1 - share) / tried + (z / (2 * tried)) ** 2)
+    return (middle - width) / (1 + z * z / tried), (middle + width) / (1 + z * z / tried)
+
+
+def report(fates: dict[Mutant, str], total: int) -> str:
+    """The score and a table of the files."""
+    lines = ["| file | mutants | killed | by timeout | survived | equivalent |", "|---|---:|---:|---:|---:|---:|"]
+    counts = Counter((mutant.file, fate) for mutant, fate in fates.items())
+    for file in sorted({mutant.file for mutant in fates}):
+        count = Counter({fate: number for (of, fate), number in counts.items() if of == file})
+        lines.append(row(file, count))
+    count = Counter(fates.values())
+    tried = count.total() - count["equivalent"]
+    killed = count["killed"] + count["timeout"]
+    low, high = interval(killed, tried)
+    sure = f" (95 % interval {low:.1%} to {high:.1%}; a sample of {total})" if len(fates) < total else ""
+    return "\n".join([*lines, row("all", count), "", f"killed {killed} of {tried}: {killed / tried:.1%}{sure}"])
+
+
+def row(name: str, count: Counter[str]) -> str:
+    """A row of the table."""
+    killed, left = count["killed"] + count["timeout"], count["survived"] + count["unreached"]
+    return f"| {name} | {count.total()} | {killed} | {count['timeout']} | {left} | {count['equivalent']} |"
+
+
+def main() -> None:
+    """Draw the mutants, try them, and print the score and the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", help="files and folders to mutate, from the checkout's root")
+    parser.add_argument("--tests", nargs="+", default=["tests", "hfdsl"], help="what pytest collects")
+    parser.add_argument("--sample", type=int, help="how many mutants (default: all)")
+    parser.add_argument("--each", type=int, default=15, help="of a sample, at least so many a file")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--examples", type=int, default=25, help="at most so many for a property")
+    parser.add_argument("--longest", type=float, default=5.0, help="CPU seconds; slower tests do not run")
+    parser.add_argument("--only", type=Path, help="mutants to try again: what an earlier run printed")
+    asked = parser.parse_args()
+    files = [str(f.relative_to(ROOT)) for p in asked.paths for f in sorted((ROOT / p).rglob("*.py")) or [ROOT / p]]
+    drawn, total = draw(files, asked.sample, asked.each, asked.seed)
+    if asked.only:
+        again = listed(asked.only, drawn)
+        drawn = [mutant for mutant in drawn if mutant in again]
+    known = listed(EQUIVALENT, drawn)
+    fates = dict.fromkeys(drawn, "equivalent")
+    print(f"# {len(drawn)} of {total} mutants of {len(files)} files, {len(known)} of them equivalent", flush=True)
+
+    def tried(mutant: Mutant, fate: str) -> None:
+        fates[mutant] = fate
+        if fate in ("survived", "unreached"):
+            lines = [f"{key} = {json.dumps(getattr(mutant, key))}" for key in KEYS]
+            print(f"[[mutant]]  # {fate}, line {mutant.lines.start}", *lines, "", sep="\n", flush=True)
+
+    plugin = Trying(ROOT, [m for m in drawn if m not in known], asked.examples, asked.longest, tried)
+    options = ["-q", "--capture=no", "-p", "no:cacheprovider", "-o", "timeout=0", "-m", "not ray and not gpu"]
+    code = pytest.main([*options, *asked.tests], plugins=[plugin])
+    print(report(fates, total))
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Collectives: who the peers are, what is reduced, and what a group of one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hfdsl.errors import ProtocolError
+from hfdsl.protocols import collectives
+from hfdsl.protocols.collectives import AxisGroup, SoleRank, noted, peers, recorded_collectives, reduce_in_order
+from hfdsl.protocols.mesh import AXES, Mesh
+from tests.protocols.test_mesh import meshes
+
+T = TypeVar("T")
+
+
+class Heard(AxisGroup):
+    """A group whose other ranks say what is written down."""
+
+    def __init__(self, others: Sequence[object]) -> None:
+        self.size, self.rank, self.others, self.calls = len(others) + 1, 0, others, 0
+
+    def all_gather(self, value: T) -> list[T]:
+        self.calls += 1
+        return [value, *self.others]  # type: ignore[list-item]
+
+
+@given(meshes(most=3))
+def test_peers_differ_along_one_axis_only_and_see_each_other(mesh: Mesh) -> None:
+    for axis in AXES:
+        for rank in range(mesh.world_size):
+            found = peers(mesh, rank, axis)
+            places = [mesh.coordinates(peer) for peer in found]
+            assert [getattr(place, axis) for place in places] == list(range(getattr(mesh, axis)))
+            assert rank in found
+            assert all(peers(mesh, peer, axis) == found for peer in found)
+            for other in set(AXES) - {axis}:
+                assert len({getattr(place, other) for place in places}) == 1
+
+
+@given(meshes(most=3))
+def test_the_world_is_every_rank_in_order(mesh: Mesh) -> None:
+    assert peers(mesh, mesh.world_size - 1, "world") == tuple(range(mesh.world_size))
+
+
+def test_an_unknown_axis_is_named_with_those_there_are() -> None:
+    with pytest.raises(ProtocolError, match=r"HF409: the mesh .* has no axis 'ep'; there are pp, dp, tp and world$"):
+        peers(Mesh(dp=2), 0, "ep")
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=5))
+def test_reductions_of_numbers_and_tensors_agree_with_python(values: list[int]) -> None:
+    expected = {"sum": sum(values), "mean": sum(values) / len(values), "max": max(values), "min": min(values)}
+    columns = [torch.tensor([float(value), -float(value)]) for value in values]
+    opposite = {"sum": -sum(values), "mean": -sum(values) / len(values), "max": -min(values), "min": -max(values)}
+    for op, number in expected.items():
+        assert reduce_in_order(values, op) == number
+        assert reduce_in_order(columns, op).tolist() == pytest.approx([number, opposite[op]])
+
+
+def test_the_first_rank_of_equal_ones_gives_the_value() -> None:
+    # 0.0 and -0.0 compare equal and are told apart: every rank must keep the same one.
+    for op in ("max", "min"):
+        assert str(reduce_in_order([0.0, -0.0], op)) == "0.0"
+        assert str(reduce_in_order([-0.0, 0.0], op)) == "-0.0"
+
+
+def test_an_unknown_reduction_is_refused() -> None:
+    with pytest.raises(ProtocolError, match=r"HF424: no reduction 'prod' over ranks"):
+        reduce_in_order([1, 2], "prod")
+
+
+def test_broadcast_and_barrier_are_one_gathering_each() -> None:
+    group = Heard([20, 30])
+    assert group.broadcast(10) == 10
+    assert group.broadcast(10, source=2) == 30
+    assert group.all_reduce(10) == 60
+    assert group.all_reduce(10, "max") == 30
+    group.barrier()
+    assert group.calls == 5
+
+
+def test_a_rank_alone_gets_a_copy_of_its_tensor() -> None:
+    column = torch.zeros(2)
+    [found] = SoleRank().all_gather(column)
+    found += 1
+    assert column.tolist() == [0, 0]
+    assert SoleRank().all_gather("text") == ["text"]
+    assert (SoleRank().size, SoleRank().rank) == (1, 0)
+
+
+def test_what_collectives_give_is_recorded_as_it_was() -> None:
+    assert noted("reduced", 1) == 1, "nobody records"
+    column = torch.zeros(1)
+    with recorded_collectives() as outer:
+        assert noted("reduced", column) is column
+        with recorded_collectives() as inner:
+            noted("gathered", [column, "text"])
+        noted("reduced", 5)
+    column += 1
+    assert [how for how, _ in outer] == ["reduced", "reduced"]
+    assert outer[0][1].tolist() == [0], "a later change of the tensor is not seen"
+    assert outer[1][1] == 5
+    [(how, (first, second))] = inner
+    assert (how, first.tolist(), second) == ("gathered", [0], "text")
+    noted("reduced", 1)
+    assert len(outer) == 2
+
+
+def test_a_call_of_rank_zero_alone_has_no_peers() -> None:
+    collectives.refuse_alone()
+    token = collectives.alone.set("critic.save")
+    try:
+        with pytest.raises(ProtocolError, match=r"HF410: 'critic\.save' runs on rank 0 alone"):
+            collectives.refuse_alone()
+    finally:
+        collectives.alone.reset(token)
