@@ -11,7 +11,6 @@ from hfdsl.protocols.dealing import deal
 from hfdsl.protocols.filtering import runs
 from hfdsl.protocols.split import Pad, Site, add_rows, container_of, rows_of
 from hfdsl.types.batches import Batch
-from hfdsl.types.columns import Column
 from hfdsl.types.ragged import Jagged
 from hfdsl.types.weights import row_weights
 
@@ -19,12 +18,12 @@ from hfdsl.types.weights import row_weights
 def dealt_order(weights: Sequence[int], chunks: int, group: int, added: int, pad: Pad | None) -> tuple[int, ...]:
     """The order in which rows are given to chunks, with as many pad rows; nothing where they stay in their order.
 
-    Pad rows weigh what the rows weigh that they repeat.
+    Pad rows weigh what the rows weigh that they repeat; weights below 0 count as none.
 
     >>> dealt_order([3, 3, 1, 1], 2, 1, 0, None), dealt_order([2, 2, 2], 2, 1, 1, "cycle")
     ((0, 3, 1, 2), ())
     """
-    every = add_rows([max(0, weight) for weight in weights], added, pad) if pad is not None else list(weights)
+    every = add_rows([max(0, weight) for weight in weights], added, pad)
     units = deal([sum(every[first : first + group]) for first in range(0, len(every), group)], chunks)
     if units == tuple(range(len(units))):
         return ()
@@ -42,7 +41,7 @@ def weights_of(items: Iterable[tuple[int | str, Any]], balance: str, site: Site)
         if isinstance(value, Batch) and owner in ("", name) and column in value.__hf_columns__:
             return _numbers(value.__hf_columns__[column], balance, site)
         if name == balance:
-            return _numbers(value._value if isinstance(value, Column) else value, balance, site)
+            return _numbers(value, balance, site)
     raise ProtocolError("HF425", f"{site.method} is balanced by {balance!r}, and no argument of this call has it")
 
 
@@ -97,7 +96,5 @@ def put_back(value: Any, order: Sequence[int], what: str = "output") -> Any:
             f"{what} has {rows} rows for {len(order)} rows that were dealt by their weights: which of them is whose is "
             "unknown; return a fixed number of rows per input row",
         )
-    each, places = rows // len(order), [0] * len(order)
-    for place, row in enumerate(order):
-        places[row] = place
+    each, places = rows // len(order), sorted(range(len(order)), key=order.__getitem__)
     return reordered(value, [place * each + i for place in places for i in range(each)])

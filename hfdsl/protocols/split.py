@@ -126,9 +126,8 @@ def _no_rows(value: object, what: str) -> ProtocolError:
 
 
 def _with_article(kind: str) -> str:
-    if kind == "None":
-        return kind
-    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+    article = "an" if kind[0] in "aeiouAEIOU" else "a"
+    return kind if kind == "None" else f"{article} {kind}"
 
 
 def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> int:
@@ -139,7 +138,7 @@ def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, 
     >>> pad_size(10, 4, pad="repeat_last")
     2
     """
-    if group > 1 and rows % group:
+    if rows % group:
         raise SizeError("HF313", f"{what} has {rows} rows, which do not make whole groups of {group}")
     missing = -rows % (chunks * group)
     if missing and pad is None:
@@ -159,8 +158,8 @@ def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, 
     return missing
 
 
-def add_rows(value: Any, missing: int, pad: Pad) -> Any:
-    """A new container with ``missing`` rows added at the end; the caller's own is left as it is.
+def add_rows(value: Any, missing: int, pad: Pad | None) -> Any:
+    """A new container with ``missing`` rows added at the end; the caller's own is left as it is, and given for none.
 
     >>> add_rows([1, 2], 3, "cycle"), add_rows([1, 2], 3, "repeat_last")
     ([1, 2, 1, 2, 1], [1, 2, 2, 2, 2])
@@ -186,8 +185,7 @@ def split(value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, wh
     container = _container(value, what)
     rows = rows_of(value, what)
     missing = pad_size(rows, chunks, pad=pad, group=group, what=what)
-    if pad is not None:
-        value = add_rows(value, missing, pad)
+    value = add_rows(value, missing, pad)
     size = (rows + missing) // chunks
     return [container.cut(value, index * size, (index + 1) * size) for index in range(chunks)]
 

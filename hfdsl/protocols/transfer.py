@@ -105,8 +105,7 @@ def _dealt(
     spread: Callable[[int | str, Any], list[Any]], padding: Padding, pad: Pad | None
 ) -> Callable[[int | str, Any], list[Any]]:
     def in_order(key: int | str, value: Any) -> list[Any]:
-        whole = value if pad is None else add_rows(value, padding.added, pad)
-        return spread(key, reordered(whole, padding.order))
+        return spread(key, reordered(add_rows(value, padding.added, pad), padding.order))
 
     return in_order
 

@@ -76,8 +76,9 @@ def given_to(value: Any, balance: str, *, name: str = "rows") -> list[Any]:
         np.array([9, 9, 1, 1]),
         torch.tensor([9, 9, 1, 1], dtype=torch.int32),
         torch.ones(4, 9).triu(-1) > 0,
+        np.ones((4, 9), dtype=np.int64),
     ],
-    ids=["list", "array", "tensor", "mask"],
+    ids=["list", "array", "tensor", "mask", "array of a mask"],
 )
 def test_an_argument_weighs_its_rows(weights: Any) -> None:
     if getattr(weights, "ndim", 1) == 2:
@@ -94,6 +95,40 @@ def test_a_column_of_a_record_weighs_its_rows() -> None:
     assert [chunk.x.tensor.tolist() for chunk in given_to(rows, "rows.mask")] == [[0, 3], [1, 2]]
     bare = Rows(x=torch.arange(4))
     assert [chunk.x.tensor.tolist() for chunk in given_to(bare, "mask")] == [[0, 1], [2, 3]], "absent: in order"
+
+
+class Responses(hf.Batch):
+    ids: hf.i64[B, hf.Ragged[R]]
+
+
+def test_a_ragged_column_weighs_its_rows_by_their_lengths() -> None:
+    rows = Responses(ids=hf.i64([torch.zeros(n, dtype=torch.int64) for n in (4, 4, 1, 2)]))
+    assert sorted(sum(len(row) for row in chunk.ids.rows) for chunk in given_to(rows, "ids")) == [5, 6]
+
+
+class Texts(hf.Batch):
+    prompts: hf.Obj[str, B]
+
+
+def test_a_column_of_texts_does_not_weigh() -> None:
+    with pytest.raises(ProtocolError, match=r"HF425: .* no whole number for each row"):
+        given_to(Texts(prompts=hf.Obj(["a", "b"])), "prompts")
+
+
+def test_an_argument_whose_name_is_unknown_may_weigh_by_its_column() -> None:
+    rows = Rows(x=torch.arange(4), mask=hf.bool_(torch.tensor([[True] * 3, [True] * 3, [False] * 3, [False] * 3])))
+    for site in (Site("Role.f"), Site("Role.f", ("one",))):
+        (_, placed), _, _ = dispatch(
+            PREDEFINED["DP_PROTO"], Mesh(dp=2), ([0, 0, 0, 0], rows), {}, site=site, balance="mask"
+        )
+        assert [chunk.x.tensor.tolist() for chunk in placed] == [[0, 3], [1, 2]]
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=6).map(lambda half: half * 2))
+def test_what_weighs_less_than_nothing_weighs_nothing(weights: list[int]) -> None:
+    clipped = [max(0, weight) for weight in weights]
+    assert dealt_order(weights, 2, 1, 0, None) == dealt_order(clipped, 2, 1, 0, None)
+    assert dealt_order(weights, 2, 1, 2, "cycle") == dealt_order(clipped, 2, 1, 2, "cycle")
 
 
 @pytest.mark.parametrize(

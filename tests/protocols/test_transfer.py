@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -10,11 +10,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.errors import ProtocolError, SizeError
+import hfdsl as hf
+from hfdsl.errors import ProtocolError, SizeError, WiringError
 from hfdsl.protocols import PREDEFINED, Mesh, PerRank
-from hfdsl.protocols.split import Site, join, rows_of, split
+from hfdsl.protocols.balancing import put_back
+from hfdsl.protocols.split import Site, add_rows, drop_pad, join, rows_of, split
 from hfdsl.protocols.transfer import collect, dispatch
 from tests.protocols.test_mesh import meshes
+
+
+class B(hf.Dim): ...
+
 
 SPLITTING = ["DP_PROTO", "THREE_D_PROTO", "THREE_D_ALL_MICRO_DP"]
 
@@ -157,8 +163,10 @@ def test_a_value_without_rows_is_named(value: object, kind: str) -> None:
 
 
 def test_rows_that_do_not_divide_are_told_with_the_numbers() -> None:
-    with pytest.raises(SizeError, match=r"HF310: argument 0 of f has 10 rows.*4 chunks \(10 % 4 = 2\); give 8 or 12"):
-        dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=4), (list(range(10)),), {}, site=Site("f"))
+    with pytest.raises(SizeError, match=r"HF310: argument 0 of f has 11 rows.*4 chunks \(11 % 4 = 3\); give 8 or 12"):
+        dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=4), (list(range(11)),), {}, site=Site("f"))
+    with pytest.raises(SizeError, match=r"4 chunks \(3 % 4 = 3\); give 4 rows"):
+        split([1, 2, 3], 4)
 
 
 def test_arguments_of_different_rows_are_all_listed() -> None:
@@ -170,6 +178,10 @@ def test_groups_of_rows_stay_together() -> None:
     assert split(list(range(8)), 2, group=4) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     with pytest.raises(SizeError, match=r"HF313.*groups of 4.*give 8 or 16"):
         split(list(range(12)), 2, group=4)
+    with pytest.raises(
+        SizeError, match=r"HF313.*6 rows in groups of 2; over 2 chunks a group would be cut; give 4 or 8"
+    ):
+        split(list(range(6)), 2, group=2)
     assert split(list(range(4)), 2, group=4, pad="cycle") == [[0, 1, 2, 3], [0, 1, 2, 3]]
     with pytest.raises(SizeError, match=r"HF313.*6 rows.*whole groups of 4"):
         split(list(range(6)), 2, group=4, pad="cycle")
@@ -199,6 +211,64 @@ def test_a_list_protocol_gives_one_output_a_stage() -> None:
 def test_a_missing_output_is_an_error() -> None:
     with pytest.raises(ProtocolError, match=r"HF407"):
         collect(PREDEFINED["ONE_TO_ALL"], Mesh(dp=2), [1])
+
+
+class Other(Record):
+    """Rows of another kind, by the same interface."""
+
+
+class Metrics(hf.Batch):
+    loss: hf.Metric[float, Literal["mean"]]
+
+
+class Optional(hf.Batch):
+    x: hf.i64[B]
+    mask: hf.bool_[B] | None = None
+
+
+class Later:
+    """A value that is still being made: it is asked for each chunk."""
+
+    def __hf_cut__(self, index: int, count: int, **options: Any) -> Any:
+        return ("cut", index, count, options["what"])
+
+
+def test_records_of_two_kinds_are_not_joined() -> None:
+    with pytest.raises(ProtocolError, match=r"HF413: .* gave Record, Other;"):
+        join([Record([1]), Other([2])])
+    assert join([torch.nn.Parameter(torch.zeros(1)), torch.ones(1)]).tolist() == [0, 1], "tensors are of one kind"
+
+
+def test_metrics_have_no_rows_and_come_back_whole() -> None:
+    metrics = Metrics(loss=1.5)
+    with pytest.raises(ProtocolError, match=r"HF413: argument 0 of f is a Metrics, which has no rows to split"):
+        dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=2), (metrics,), {}, site=Site("f"))
+    assert drop_pad(metrics, added=1, rows=3) is metrics
+    assert put_back(metrics, [1, 0]) is metrics
+
+
+def test_a_column_that_some_ranks_gave_and_others_did_not_is_an_error() -> None:
+    parts = [Optional(x=torch.arange(2), mask=hf.bool_(torch.ones(2, dtype=torch.bool))), Optional(x=torch.arange(2))]
+    with pytest.raises(WiringError, match=r"HF810: .*column 'mask' of 'Optional'.*rank 0.*rank 1"):
+        collect(PREDEFINED["DP_PROTO"], Mesh(dp=2), parts)
+
+
+def test_what_is_still_being_made_is_cut_where_it_arrives() -> None:
+    mesh, site = Mesh(dp=2, tp=2), Site("f", ("a", "b"))
+    (later,), _, padding = dispatch(PREDEFINED["THREE_D_PROTO"], mesh, (Later(),), {}, site=site)
+    assert later == [("cut", chunk, 2, "argument 'a' of f") for chunk in (0, 0, 1, 1)]
+    assert (padding.rows, padding.added) == (0, 0)
+    (_, rows), _, padding = dispatch(
+        PREDEFINED["THREE_D_PROTO"], mesh, (Later(), [1, 2, 3]), {}, site=site, pad="cycle"
+    )
+    assert rows == [[1, 2], [1, 2], [3, 1], [3, 1]], "the rows that are here are counted"
+    assert (padding.rows, padding.added) == (3, 1)
+
+
+def test_nothing_is_added_where_rows_divide() -> None:
+    rows = [1, 2]
+    assert add_rows(rows, 0, "cycle") is rows
+    assert split([], 2, pad="cycle") == [[], []]
 
 
 def test_rows_of() -> None:
