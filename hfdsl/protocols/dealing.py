@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 
 _Bin = tuple[int, list[int]]
 """A chunk in the making: its weight, and what is in it."""
@@ -16,7 +17,7 @@ def loads(weights: Sequence[int], order: Sequence[int], chunks: int) -> tuple[in
     (6, 6)
     """
     size = len(order) // chunks
-    return tuple(sum(weights[i] for i in order[first : first + size]) for first in range(0, chunks * size, size or 1))
+    return tuple(sum(weights[i] for i in order[chunk * size : (chunk + 1) * size]) for chunk in range(chunks))
 
 
 def deal(weights: Sequence[int], chunks: int) -> tuple[int, ...]:
@@ -35,8 +36,8 @@ def deal(weights: Sequence[int], chunks: int) -> tuple[int, ...]:
     ((0, 3, 1, 2), (0, 1, 2, 3))
     """
     as_it_is = tuple(range(len(weights)))
-    heaviest = sorted(as_it_is, key=lambda i: (-weights[i], i))
-    rows = (heaviest[first : first + chunks] for first in range(0, len(heaviest), chunks))
+    ranked = sorted(as_it_is, key=weights.__getitem__)
+    rows = (ranked[first : first + chunks] for first in range(0, len(ranked), chunks))
     heap = [_entry(number, [(weights[i], [i]) for i in row]) for number, row in enumerate(rows)]
     heapify(heap)
     while len(heap) > 1:
@@ -44,14 +45,14 @@ def deal(weights: Sequence[int], chunks: int) -> tuple[int, ...]:
         heappush(heap, _entry(number, [_joined(*pair) for pair in zip(one, reversed(other), strict=True)]))
     bins = sorted(sorted(numbers) for _, _, made in heap for _, numbers in made)
     order = tuple(number for numbers in bins for number in numbers)
-    better = weights and max(loads(weights, order, chunks)) < max(loads(weights, as_it_is, chunks))
+    better = max(loads(weights, order, chunks)) < max(loads(weights, as_it_is, chunks))
     return order if better else as_it_is
 
 
 def _entry(number: int, bins: list[_Bin]) -> tuple[int, int, list[_Bin]]:
     """A partial deal as it lies in the heap: those whose bins differ most come first, and no two are alike."""
-    bins.sort(key=lambda one: (-one[0], one[1][0]))
-    return bins[-1][0] - bins[0][0], number, bins
+    bins.sort(key=itemgetter(0))
+    return bins[0][0] - bins[-1][0], number, bins
 
 
 def _joined(one: _Bin, other: _Bin) -> _Bin:

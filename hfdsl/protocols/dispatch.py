@@ -95,7 +95,7 @@ class Dispatch(Enum):
 def _suggest(value: object, known: list[str]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(str(value).upper(), known, n=1)
+    near = get_close_matches(str(value).upper(), known)
     return (f"did you mean {near[0]!r}? " if near else "") + f"The protocols are {', '.join(known)}"
 
 
@@ -120,7 +120,7 @@ def register_dispatch_mode(dispatch_mode_name: str, dispatch_fn: DispatchFn, col
     if not isinstance(name, str) or not name.isidentifier():
         raise DefinitionError("HF111", f"a dispatch mode's name is an identifier, got {name!r}")
     name = name.upper()
-    if name in Dispatch.__members__ or any(name == member.value for member in Dispatch):
+    if name in Dispatch.__members__:
         raise DefinitionError(
             "HF111",
             f"dispatch mode {name!r} exists; choose another name, or change its functions with update_dispatch_mode",

@@ -177,11 +177,12 @@ def check_world(mesh: Mesh, ranks: int, owner: str) -> None:
     if mesh.world_size == ranks:
         return
     rest = mesh.pp * mesh.tp
-    fix = f"set dp to {ranks // rest}" if ranks % rest == 0 else f"give it {rest * max(1, ranks // rest)} ranks"
+    near = f"give it {rest * max(1, ranks // rest)} ranks, or choose pp and tp whose product divides {ranks}"
+    fix = f"set dp to {ranks // rest}" if ranks % rest == 0 else near
     raise ResourceError(
         "HF501",
         f"{mesh} lays out {mesh.world_size} ranks (pp*dp*tp = {mesh.pp}*{mesh.dp}*{mesh.tp}), but {owner} has {ranks}; "
-        + (fix if ranks % rest == 0 else f"{fix}, or choose pp and tp whose product divides {ranks}"),
+        + fix,
     )
 
 

@@ -131,10 +131,8 @@ def _chunk_of(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _collected(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
     picked = {axis: _coordinate(protocol, mesh, axis, pick) for axis, pick in protocol.picks if pick != "join"}
-    joined = [axis for axis, pick in protocol.picks if pick == "join"]
-    # Joined axes nest the way dispatch cut them; the rest follow as declared.
-    major = [axis for axis in protocol.split if axis in joined]
-    nesting = major + [axis for axis in joined if axis not in major]
+    # Axes nest the way dispatch cut them, the rest as declared; a picked axis has one coordinate and orders nothing.
+    nesting = (*protocol.split, *(axis for axis, _ in protocol.picks))
     ranks = (
         rank for rank in range(mesh.world_size) if all(axis_rank(mesh, axis, rank) == at for axis, at in picked.items())
     )
@@ -143,7 +141,8 @@ def _collected(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
 
 def _coordinate(protocol: Protocol, mesh: Mesh, axis: str, pick: Pick) -> int:
     size = axis_size(mesh, axis)
-    index = {"first": 0, "last": size - 1}.get(pick, pick) if isinstance(pick, str) else pick
+    ends: dict[Pick, int] = {"first": 0, "last": size - 1}
+    index = ends.get(pick, pick)
     if not isinstance(index, int) or index >= size:
         raise ProtocolError(
             "HF404",

@@ -77,6 +77,18 @@ def test_equal_weights_stay_as_they_are(weight: int, size: int, chunks: int) -> 
     assert deal([weight] * (size * chunks), chunks) == tuple(range(size * chunks))
 
 
+def test_loads_are_one_a_chunk() -> None:
+    assert loads([5, 1, 2, 3], (3, 0, 1, 2), 2) == (8, 3)
+    assert loads([], (), 3) == (0, 0, 0)
+    assert deal([], 3) == ()
+
+
+def test_the_deals_that_differ_most_are_joined_first() -> None:
+    # Pairs of ranked weights differ by 9, 1 and 3: the 9 is set off by both others, in this order alone down to 5.
+    own = [20, 11, 10, 9, 8, 5]
+    assert sorted(loads(own, deal(own, 2), 2)) == [29, 34]
+
+
 def test_a_long_tail_of_lengths_is_dealt_evenly() -> None:
     # Half of the rows are short and one in 16 is long, in order of their lengths, as a sorted data set has them.
     own = [64 + i for i in range(128)] + [512 + 3 * i for i in range(112)] + [4096 - i for i in range(16)]

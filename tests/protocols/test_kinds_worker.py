@@ -1,12 +1,13 @@
 """Per-rank lists, and workers that know their rank."""
 
 import pickle
+from typing import Any
 
 import pytest
 
 from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.protocols import Coordinates, Mesh, PerRank, PerStage, RankContext, Worker, current_rank
-from hfdsl.protocols.worker import RESERVED_ENV
+from hfdsl.protocols.worker import RESERVED_ENV, instead_of_worker
 
 
 def test_per_rank_reads_like_a_list() -> None:
@@ -14,6 +15,8 @@ def test_per_rank_reads_like_a_list() -> None:
     assert values == [1, 2, 3]
     assert values == PerRank([1, 2, 3])
     assert values != [1, 2]
+    assert (values == (1, 2, 3)) is False
+    assert (values == 3) is False
     assert values != PerStage([1, 2, 3])
     assert (values[0], values[-1], values[1:], len(values), 2 in values) == (1, 3, [2, 3], 3, True)
     assert repr(values) == "PerRank([1, 2, 3])"
@@ -57,6 +60,48 @@ def test_a_worker_is_bound_before_its_own_init_runs() -> None:
         current_rank.reset(token)
     assert role.seen == (3, 7)
     assert role.coordinates == Coordinates(pp=0, dp=1, tp=1)
+
+
+def test_a_role_has_attributes_of_its_own() -> None:
+    class Own(Worker):
+        steps = 3
+
+        def update(self) -> int:
+            return self.steps
+
+    assert Own().update() == 3
+
+
+def test_where_no_worker_can_be_made_something_else_is() -> None:
+    token = instead_of_worker.set(lambda role: ("a stand-in of", role))
+    try:
+        made: Any = Role(7)
+        assert made == ("a stand-in of", Role)
+    finally:
+        instead_of_worker.reset(token)
+    assert Role(7).seen == (0, 7)
+
+
+def test_the_peers_along_an_axis_are_asked_of_the_plan() -> None:
+    class Told:
+        def group(self, ranks: tuple[int, ...], rank: int) -> Any:
+            return ranks, rank
+
+    class Other(Worker): ...
+
+    def rank(collectives: Any) -> Worker:
+        token = current_rank.set(RankContext(rank=3, world_size=4, mesh=Mesh(dp=2, tp=2), collectives=collectives))
+        try:
+            return Other()
+        finally:
+            current_rank.reset(token)
+
+    told: Any = rank(Told())
+    assert told.axis("dp") == ((1, 3), 3)
+    assert told.axis("world") == ((0, 1, 2, 3), 3)
+    assert rank(None).axis("pp").size == 1, "alone along this axis"
+    with pytest.raises(ResourceError, match=r"HF513: Other\.axis\('dp'\) works where a plan runs the role"):
+        rank(None).axis("dp")
 
 
 @pytest.mark.parametrize("name", ["rank", "world_size", "mesh", "coordinates", "axis", "get_master_addr_port"])

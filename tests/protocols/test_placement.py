@@ -105,6 +105,8 @@ def test_a_lone_coordinate_is_all_there_is() -> None:
         (V, "join", "HF403"),
         (V, "list", None),
         (R, 5, "HF404"),
+        (R, 2, "HF404"),
+        (R, -1, "HF404"),
     ],
 )
 def test_the_code_of_a_bad_collect(placement: Placement, collect: Collect, code: str | None) -> None:

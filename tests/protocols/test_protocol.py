@@ -1,6 +1,7 @@
 """The six protocols against an oracle that walks coordinates, on every small mesh and every numbering of its ranks."""
 
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,27 @@ def test_equal_declarations_are_equal_values() -> None:
     other = Protocol("P", split=("dp",), collect=(("dp", "join"), ("pp", "last"), ("tp", 0)))
     assert one == other
     assert hash(one) == hash(other)
+    listed = Protocol("P", split=["dp"], collect={"dp": "join", "pp": "last", "tp": 0})  # type: ignore[arg-type]
+    assert listed == one
+    assert hash(listed) == hash(one)
+    assert str(one) == "P"
+
+
+def test_one_axis_to_split_over_may_be_written_alone() -> None:
+    alone: Any = "rank"
+    assert Protocol("P", split=alone) == Protocol("P", split=("rank",))
+
+
+@pytest.mark.parametrize("name", ["", 3, None])
+def test_a_protocol_needs_a_name(name: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"HF111: a protocol needs a name, got"):
+        Protocol(name)
+
+
+@pytest.mark.parametrize(("gives", "takes"), [("all", "whole"), ("whole", "per_stage"), ("all", "all")])
+def test_what_is_given_and_taken_has_a_kind(gives: Any, takes: Any) -> None:
+    with pytest.raises(DefinitionError, match=rf"HF112: .*got gives='{gives}', takes='{takes}'"):
+        Protocol("P", gives=gives, takes=takes)
 
 
 def test_joined_axes_nest_as_they_were_cut() -> None:

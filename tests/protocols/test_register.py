@@ -27,6 +27,8 @@ from hfdsl.protocols import (
     requires,
     update_dispatch_mode,
 )
+from hfdsl.protocols.conditions import provides, provisions_of
+from hfdsl.protocols.placement import Placement, Replicated, Sharded
 from hfdsl.types.rows import Grouped
 
 cloudpickle = pytest.importorskip("ray.cloudpickle")
@@ -70,6 +72,17 @@ def test_an_unknown_name_gets_a_suggestion() -> None:
         Dispatch("3D_PROTOO")
     with pytest.raises(ProtocolError, match=r"HF412"):
         register(7)  # type: ignore[call-overload]
+    with pytest.raises(ProtocolError, match=r"HF412: a dispatch mode is a Dispatch member or its name, got 7$"):
+        register(7)  # type: ignore[call-overload]
+    with pytest.raises(ProtocolError, match=r"HF412: no protocol is called 'zzz'; The protocols are 3D_ALL_MICRO_DP, "):
+        Dispatch("zzz")
+
+
+@pytest.mark.parametrize("mode", Dispatch)
+def test_a_mode_of_the_field_travels_by_its_name_alone(mode: Dispatch) -> None:
+    sent = pickle.dumps(mode)
+    assert pickle.loads(sent) is mode
+    assert b"Protocol" not in sent
 
 
 # -- modes of the user -------------------------------------------------------------------------------------------------
@@ -83,6 +96,12 @@ def test_a_registered_mode_is_a_member_everywhere() -> None:
     assert mode in list(Dispatch)
     assert get_predefined_dispatch_fn(mode)["dispatch_fn"](group(2), "x") == (([(0, "x"), (1, "x")],), {})
     assert pickle.loads(pickle.dumps(mode)) is mode
+    assert set(vars(mode)) == set(vars(Dispatch.DP_PROTO)), "all that an enum sets on its members"
+    ranked: Any = [member._sort_order_ for member in Dispatch]  # type: ignore[attr-defined]
+    assert sorted(ranked) == ranked
+    for name in ("3D_MINE", "", 7):
+        with pytest.raises(DefinitionError, match=r"HF111: a dispatch mode's name is an identifier"):
+            register_dispatch_mode(name, give_rank, collect_all_to_all)  # type: ignore[arg-type]
     with pytest.raises(DefinitionError, match=r"HF111"):
         register_dispatch_mode("RANK_TAGGED", give_rank, collect_all_to_all)
     with pytest.raises(DefinitionError, match=r"HF111"):
@@ -112,6 +131,14 @@ def test_a_registered_mode_reaches_a_process_that_never_heard_of_it() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], input=sent, capture_output=True, cwd=root, check=False)
     assert done.stdout.decode().strip() == "(([8, 8],), {})", done.stderr.decode()
+
+
+@pytest.mark.usefixtures("modes")
+def test_a_member_that_arrives_is_added_with_its_functions() -> None:
+    restore, (_, functions) = register_dispatch_mode("SENT", give_rank, collect_all_to_all).__reduce_ex__(4)
+    arrived = restore("ARRIVED", functions)
+    assert arrived is Dispatch("ARRIVED")
+    assert get_predefined_dispatch_fn("ARRIVED") == {"dispatch_fn": give_rank, "collect_fn": collect_all_to_all}
 
 
 @pytest.mark.usefixtures("modes")
@@ -145,6 +172,7 @@ def test_the_function_is_left_as_it_is() -> None:
     assert declared is not None
     assert (declared.dispatch_mode, declared.execute_mode) == (Dispatch.ONE_TO_ALL, Execute.ALL)
     assert (declared.blocking, declared.pad, declared.gives) == (True, None, "per_rank")
+    assert (declared.group, declared.leaves, declared.cuts) == (1, (), False)
     assert declared.protocol is PREDEFINED["ONE_TO_ALL"]
 
 
@@ -213,6 +241,46 @@ def test_a_registration_without_meaning_is_refused_at_decoration(options: dict[s
         register(**options)
 
 
+def test_a_missing_function_is_told_from_a_wrong_one() -> None:
+    with pytest.raises(DefinitionError, match=r"needs a callable 'collect_fn'; it has none$"):
+        register({"dispatch_fn": give_rank})
+    with pytest.raises(DefinitionError, match=r"needs a callable 'collect_fn'; got 3$"):
+        register({"dispatch_fn": give_rank, "collect_fn": 3})
+
+
+def test_what_else_goes_by_the_name_of_a_registration_is_none() -> None:
+    assert registration_of(SimpleNamespace(__hf_registration__=3)) is None  # type: ignore[arg-type]
+
+
+AS_GIVEN: dict[str, Placement] = {"dp": Sharded(0), "tp": Replicated()}
+CHANGED: tuple[tuple[dict[str, Placement], str], ...] = (
+    ({"dp": Replicated()}, "dp=R"),
+    ({"tp": Sharded(0)}, r"tp=S\(0\)"),
+    ({"dp": Sharded(0), "tp": Sharded(0)}, r"tp=S\(0\)"),
+    ({"dp": Sharded(1)}, r"dp=S\(1\)"),
+)
+
+
+def test_leaves_are_kept_as_they_are_said() -> None:
+    declared = registration_of(register(Dispatch.THREE_D_PROTO, leaves=AS_GIVEN, pad="cycle")(give_rank))
+    assert declared is not None
+    assert dict(declared.leaves) == AS_GIVEN
+    assert declared.cuts
+    for leaves, _ in CHANGED:  # neither padded nor balanced: any will do
+        found = registration_of(register(Dispatch.THREE_D_PROTO, leaves=leaves)(give_rank))
+        assert found is not None
+        assert dict(found.leaves) == leaves
+        assert found.cuts is any(isinstance(placement, Sharded) for placement in leaves.values())
+
+
+@pytest.mark.parametrize(("leaves", "said"), CHANGED)
+def test_padded_and_balanced_rows_come_back_as_they_were_given(leaves: dict[str, Placement], said: str) -> None:
+    with pytest.raises(ProtocolError, match=rf"HF418: pad='cycle' with leaves {said}: .* 3D_PROTO splits over dp$"):
+        register(Dispatch.THREE_D_PROTO, leaves=leaves, pad="cycle")
+    with pytest.raises(ProtocolError, match=rf"HF425: balance='mask' with leaves {said}: .* 3D_PROTO splits over dp$"):
+        register(Dispatch.THREE_D_PROTO, leaves=leaves, balance="mask")
+
+
 def test_register_goes_on_functions() -> None:
     for thing in (3, staticmethod(give_rank), property(give_rank), type):
         with pytest.raises(DefinitionError, match=r"HF118"):
@@ -229,6 +297,21 @@ def test_requires() -> None:
     for bad in refused:
         with pytest.raises(DefinitionError, match=r"HF114"):
             requires(*bad)  # pyright: ignore[reportArgumentType]  # wrong on purpose
+
+
+def test_provides() -> None:
+    @provides("values", when="with_values")
+    @provides("mask", "scores")
+    def generate(self: object) -> None: ...
+
+    assert list(map(str, provisions_of(generate))) == [
+        "provides('values', when='with_values')",
+        "provides('mask', 'scores')",
+    ]
+    with pytest.raises(DefinitionError, match=r"HF114: provides cannot read 'a ='"):
+        provides("values", when="a =")
+    with pytest.raises(DefinitionError, match=r"HF114: provides takes names of columns, got 'values', 3$"):
+        provides("values", 3)  # type: ignore[arg-type]
 
 
 def test_nothing_heavy_is_imported() -> None:
