@@ -132,6 +132,8 @@ def is_wording(node: ast.AST) -> bool:
             return True
         case ast.If(ast.Name("TYPE_CHECKING")):
             return True
+        case ast.keyword("strict"):  # of zip: asserts what holds
+            return True
         case ast.FunctionDef(name="__repr__"):
             return True
     return False
@@ -176,7 +178,8 @@ def swappable(call: ast.Call) -> bool:
     called = {"id", "attr"} & set(call.func._fields)
     name = getattr(call.func, called.pop()) if called else ""
     starred = any(isinstance(given, ast.Starred) for given in call.args[:2])
-    return not (starred or name in ORDERED or name.endswith("Error") or is_text(call.args[0]))
+    same = ast.dump(call.args[0]) == ast.dump(call.args[1])
+    return not (starred or same or name in ORDERED or name.endswith("Error") or is_text(call.args[0]))
 
 
 def forced(node: ast.AST, holder: ast.AST) -> Iterator[ast.AST]:
