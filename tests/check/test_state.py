@@ -126,6 +126,29 @@ def test_a_copy_of_a_copy_is_as_old_as_its_source() -> None:
     assert (finding.code, "1 step old" in finding.message) == ("HF701", True)
 
 
+def test_a_copy_that_is_too_old_is_one_mistake_and_says_what_is_allowed() -> None:
+    class Relay(Engine):
+        @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
+        @hf.exports("policy")
+        def weights(self) -> list[int]:
+            return self.has
+
+    def late(rows: Rows, trainer: Trainer, first: Any, second: Any, engine: Any) -> None:
+        engine.generate(rows)
+        engine.generate(rows)
+        trainer.update(rows)
+        hf.sync(second, engine)
+        hf.sync(first, second)
+        hf.sync(trainer, first)
+
+    late.__annotations__ |= {"first": Relay, "second": Relay, "engine": Tolerant}
+    [finding] = [found for found in hf.dataflow(late).check() if found.code == "HF701"]
+    assert finding.message.endswith("2 steps old: it allows 1")
+    late.__annotations__["engine"] = Engine
+    [finding] = [found for found in hf.dataflow(late).check() if found.code == "HF701"]
+    assert finding.message.endswith("2 steps old: it must be up to date")
+
+
 def test_roles_that_nobody_trains_or_that_load_nothing_are_silent() -> None:
     @hf.dataflow
     def evaluation(rows: Rows, engine: Engine) -> Rows:

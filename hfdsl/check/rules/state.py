@@ -15,8 +15,6 @@ from hfdsl.check.subject import Subject
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.state import Effect, effects_of, methods_with
 
-STEPS = 3  # after the second step every further one is like it
-
 Holder: TypeAlias = tuple[str, str]
 """A role and the name of a state that it holds."""
 
@@ -70,12 +68,13 @@ def weights_are_fresh(subject: Subject) -> Iterator[Finding]:
 def _staleness(
     subject: Subject, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node]
 ) -> dict[tuple[int, str], Late]:
-    """How old every state is where it is read, in the last of some steps."""
+    """How old every state is where it is read, in a step from which on every further one is like it."""
     behind = _exports_behind(subject, {node.id for node, effect in calls if effect.kind == "exports"})
     loop = _Loop({holder: [] for holder in trained})
     late: dict[tuple[int, str], Late] = {}
     order = ("reads", "exports", "loads", "writes")  # of one call: it reads before it writes
-    for step in range(STEPS):
+    copies = {_role(node) for node, effect in calls if effect.kind == "loads"}
+    for step in range(len(copies) + 2):  # a step hands weights on by one copy at least
         for node, effect in sorted(calls, key=lambda call: (call[0].id, order.index(call[1].kind))):
             holder = (_role(node), effect.state)
             match effect.kind:
