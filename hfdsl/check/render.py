@@ -34,17 +34,15 @@ def _finding(finding: Finding, colour: bool) -> str:
     tint = _RED if finding.severity.value == "error" else _YELLOW
     lines = [f"{paint(tint, f'{finding.severity.value}[{finding.code}]')}: {paint(_BOLD, finding.message)}"]
     for i, label in enumerate((finding.primary, *finding.related)):
-        lines += [paint(tint if i == 0 else _BLUE, line) if _is_mark(line) else line for line in _place(label, i == 0)]
+        place = _place(label, i == 0)
+        lines += [*place[:2], *(paint(tint if i == 0 else _BLUE, mark) for mark in place[2:])]
     lines += [f"  = note: {note}" for note in finding.notes]
     lines += [f"  = help: {text}" for text in finding.help]
     return "\n".join(lines)
 
 
-def _is_mark(line: str) -> bool:
-    return line.lstrip(" |").startswith(("^", "---")) and "|" in line
-
-
 def _place(label: Label, primary: bool) -> list[str]:
+    """The file and line of a label, and where its text can be read that and the mark under it."""
     span = label.span
     if span == NOWHERE:
         return [f"  = note: {label.text}"] if label.text else []
