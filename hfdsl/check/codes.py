@@ -150,4 +150,4 @@ def explain(code: str) -> str | None:
     from pathlib import Path  # not at the top: `import hfdsl` is kept fast
 
     page = Path(__file__).parent / "explain" / f"{code.upper()}.md"
-    return page.read_text(encoding="utf-8") if code.upper() in CODES and page.exists() else None
+    return page.read_text(encoding="utf-8") if code.upper() in CODES else None

@@ -17,18 +17,16 @@ def heeded(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings that no comment hides; one that a comment meant to hide says why it did not."""
     for finding in findings:
         codes = _ignored(finding)
-        if codes is None:
-            yield finding
-        elif finding.severity is Severity.ERROR or finding.code not in codes:
+        if finding.severity is Severity.ERROR or finding.code not in codes:
             yield replace(finding, notes=(*finding.notes, *_notes(finding, codes)))
 
 
-def _ignored(finding: Finding) -> list[str] | None:
-    """The codes that the comments on a finding's lines name; None where there is no such comment."""
+def _ignored(finding: Finding) -> list[str]:
+    """The codes that the comments on a finding's lines name; an empty one for a comment that names none."""
     span = finding.primary.span
     lines = {linecache.getline(span.file, line) for line in (span.line, span.end_line or span.line)}
     found = [match[1] or "" for line in lines for match in COMMENT.finditer(line)]
-    return [code for text in found for code in re.split(r"[\s,]+", text.strip())] if found else None
+    return [code for text in found for code in re.split(r"[\s,]+", text.strip())]
 
 
 def _notes(finding: Finding, codes: list[str]) -> Iterator[str]:

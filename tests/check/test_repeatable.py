@@ -144,9 +144,19 @@ def test_a_large_program_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None
         return role.work(role.rest(rows))
 
     check(body)
+    monkeypatch.setattr(repeatable, "LIMIT", 3)
+    check(body)
+    assert traces == [0, 1, 2, 3], "the rows and two calls"
     monkeypatch.setattr(repeatable, "LIMIT", 2)
     check(body)
-    assert traces == [0, 1, 2]
+    assert traces == [0, 1, 2, 3, 4]
+
+
+def test_both_traces_are_told_in_their_order() -> None:
+    counts = itertools.count(2)
+    report = check(lambda rows, role: role.work(hf.repeat(rows, next(counts))))
+    [message] = [found.message for found in report if found.code == "HF609"]
+    assert "takes 2 the first time, and 3 the second" in message
 
 
 def test_a_program_with_mistakes_is_traced_once() -> None:

@@ -54,6 +54,9 @@ deployment = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([16], use_
 
 def test_a_last_batch_is_told_with_its_size() -> None:
     assert program.check(deployment, dims={B: (512, 96), R: 8}).findings == ()
+    [finding] = program.check(deployment, dims={B: (100, 512, 90), R: 8}).findings
+    assert finding.message.endswith("100 % 16 = 4"), "the first size that shows it"
+    assert finding.notes == ("for B = 100 or 90 of 100, 512, 90",)
     [finding] = program.check(deployment, dims={B: (512, 100), R: 8}).findings
     assert finding.message.endswith("on Mesh(pp=1 dp=16 tp=1): 100 % 16 = 4")
     assert finding.notes == ("for B = 100 of 512, 100",)
