@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 from hfdsl.check.capacity import slots_in_use
+from hfdsl.check.gpu_sizes import gpu_sizes
 from hfdsl.check.subject import Subject
-from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement, ProcessGroup, process_groups
 from hfdsl.deploy.memory import GpuMemory, total
 from hfdsl.deploy.pools import ResourcePool
@@ -86,23 +86,17 @@ def offloads(subject: Subject) -> tuple[Idle, ...]:
 
 
 def fullest(subject: Subject) -> list[tuple[Keeps, Fraction | None]]:
-    """For every lot of GPUs the call in which roles keep most of them, with the size of these GPUs, where known."""
+    """For every lot of GPUs the call in which roles keep most of them, with the largest size that all of these may have.
+
+    What is more than that is too much wherever the nodes of the pool come to lie.
+    """
     step, taken = _scheduled(subject)
     found: dict[tuple[str, tuple[int, int]], tuple[Keeps, Fraction | None]] = {}
     for one in step.keeps(taken):
-        where, size = (one.root.name, one.slots), gpu_size(subject.cluster, one)
+        where, size = (one.root.name, one.slots), gpu_sizes(subject.cluster, one.root, one.slots)[1]
         if where not in found or one.of(size) > found[where][0].of(size):
             found[where] = one, size
     return list(found.values())
-
-
-def gpu_size(cluster: Cluster | None, keeps: Keeps) -> Fraction | None:
-    """The memory of the largest GPU that these slots may get; None where it is unknown."""
-    ends, (low, high) = list(accumulate(keeps.root.processes)), keeps.slots
-    largest = max(keeps.root.processes[bisect_right(ends, low) : bisect_left(ends, high) + 1])
-    kinds = cluster.kinds if cluster else ()
-    sizes = [Fraction(kind.gpu_memory_gib) for kind in kinds if kind.gpu_memory_gib and kind.gpus >= largest]
-    return max(sizes, default=None)
 
 
 def _scheduled(subject: Subject) -> tuple[_Step, list[_Gap]]:
@@ -234,12 +228,18 @@ class _Step:
         return {name: memory for name, memory in left.items() if memory is not None}
 
     def too_full(self, taken: Iterable[_Gap]) -> Iterator[Keeps]:
-        """The calls in which roles keep more of a GPU than it has."""
-        return (one for one in self.keeps(taken) if one.more_than(gpu_size(self.subject.cluster, one)))
+        """The calls in which roles keep more of a GPU than the smallest one has that the launch may give them.
+
+        Where the nodes of a pool come to lie is known no sooner than they start, and what is moved is decided before.
+        """
+        return (one for one in self.keeps(taken) if one.more_than(self._smallest(one)))
+
+    def _smallest(self, keeps: Keeps) -> Fraction | None:
+        return gpu_sizes(self.subject.cluster, keeps.root, keeps.slots)[0]
 
     def relief(self, keeps: Keeps, taken: Iterable[_Gap]) -> tuple[_Gap, ...]:
         """What to move in addition, so that less is kept in a call: the longest idleness that is enough by itself."""
-        size, known = gpu_size(self.subject.cluster, keeps), set(taken)
+        size, known = self._smallest(keeps), set(taken)
         options: list[tuple[tuple[Any, ...], tuple[_Gap, ...]]] = []
         for role in keeps.amounts:
             gaps = [gap for gap in self.gaps if gap.idle.role == role and keeps.place in gap.calls]

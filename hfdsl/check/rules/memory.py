@@ -26,7 +26,7 @@ def overfull(subject: Subject) -> Iterator[tuple[Keeps, Fraction | None]]:
 
 
 def memory_fits_gpus(subject: Subject) -> Iterator[Finding]:
-    """What roles on the same GPU say they keep of its memory is no more than it has."""
+    """What roles on the same GPU say they keep of its memory is no more than it has, where nodes differ at best."""
     for found, size in overfull(subject):
         *others, last = [
             Label(subject.deployment[name].span, f"keeps {amount}")
