@@ -26,7 +26,8 @@ def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: tuple[int, int
     room at all, what takes its widest node. None where nothing does, or no cluster is described.
 
     >>> import hfdsl as hf
-    >>> mixed = hf.Cluster(hf.Nodes(1, gpus=8, gpu_memory_gib=80, cpus=96), hf.Nodes(9, gpus=8, gpu_memory_gib=40, cpus=96))
+    >>> large, small = (hf.Nodes(n, gpus=8, gpu_memory_gib=gib, cpus=96) for n, gib in [(1, 80), (9, 40)])
+    >>> mixed = hf.Cluster(large, small)
     >>> [int(size) for size in gpu_sizes(mixed, hf.ResourcePool([8]), (0, 8))]
     [40, 80]
     >>> [int(size) for size in gpu_sizes(mixed, hf.ResourcePool([8, 8]), (0, 16))]  # one of the two is on a small node

@@ -86,7 +86,7 @@ def offloads(subject: Subject) -> tuple[Idle, ...]:
 
 
 def fullest(subject: Subject) -> list[tuple[Keeps, Fraction | None]]:
-    """For every lot of GPUs the call in which roles keep most of them, with the largest size that all of these may have.
+    """For every lot of GPUs the call in which roles keep most of them, with the largest size that all of them may have.
 
     What is more than that is too much wherever the nodes of the pool come to lie.
     """
