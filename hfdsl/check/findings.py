@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -127,6 +127,10 @@ class Report:
     def codes(self) -> tuple[str, ...]:
         """The codes found, in order."""
         return tuple(finding.code for finding in self.findings)
+
+    def without(self, code: str) -> Report:
+        """The same without the findings of a code."""
+        return replace(self, findings=tuple(finding for finding in self.findings if finding.code != code))
 
     def __bool__(self) -> bool:
         return self.ok

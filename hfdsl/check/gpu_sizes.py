@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Collection
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
@@ -38,19 +38,18 @@ def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: tuple[int, int
     kinds = {kind: Fraction(kind.gpu_memory_gib) for kind in cluster.kinds if kind.gpu_memory_gib} if cluster else {}
     sizes = sorted({size for kind, size in kinds.items() if kind.gpus >= min(parts)})
 
-    def may(chosen: Counter[int], there: Callable[[Fraction], bool]) -> bool:
-        """Whether all may have room where the chosen ones get GPUs of certain sizes."""
+    def may(chosen: Counter[int], there: Collection[Fraction]) -> bool:
+        """Whether all may have room where the chosen ones get GPUs of these sizes."""
         nodes, asked = Counter[Amounts](), Counter[Amounts]()
         for kind, size in kinds.items():
-            nodes[kind.gpus, kind.gpus if there(size) else 0] += kind.count
+            nodes[kind.gpus, kind.gpus if size in there else 0] += kind.count
         for width, count in parts.items():
             asked[width, width] += chosen[width]
             asked[width, 0] += count - chosen[width]
         return fits(+asked, nodes) is not Answer.REFUTED
 
-    smallest = [
-        size for size in sizes if any(may(Counter([width]), lambda other, s=size: other <= s) for width in parts)
-    ]
-    largest = [size for size in sizes if may(parts, lambda other, s=size: other >= s)]
+    one_of = [Counter([width]) for width in parts]
+    smallest = [size for i, size in enumerate(sizes) if any(may(one, sizes[: i + 1]) for one in one_of)]
+    largest = [size for i, size in enumerate(sizes) if may(parts, sizes[i:])]
     alone = [size for kind, size in kinds.items() if kind.gpus >= max(parts)]
     return min(smallest or alone, default=None), max(largest or alone, default=None)

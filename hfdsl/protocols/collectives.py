@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from typing import Protocol as Structural
 
 from hfdsl.errors import ProtocolError
@@ -44,26 +44,36 @@ class AxisGroup(ABC):
         self.all_gather(None)
 
 
-_record: ContextVar[list[tuple[str, Any]] | None] = ContextVar("hfdsl_heard", default=None)
+Speaker: TypeAlias = tuple["Collectives", int]
+"""What connects the ranks of a role, and a rank: all that it says, from whatever thread, is said by the same one."""
+
+_recorded: dict[Speaker, list[tuple[str, Any]]] = {}
 
 
 @contextmanager
-def recorded_collectives() -> Iterator[list[tuple[str, Any]]]:
-    """Within this, what collectives give is written down: ``("gathered", values)`` or ``("reduced", value)``."""
-    heard: list[tuple[str, Any]] = []
-    token = _record.set(heard)
+def recorded_collectives(speaker: Speaker) -> Iterator[list[tuple[str, Any]]]:
+    """Within this, what collectives give a rank is written down: ``("gathered", values)`` or ``("reduced", value)``.
+
+    It is heard from all threads: autograd has one of its own for each GPU, in which a backward pass talks to peers.
+    """
+    heard = _recorded[speaker] = []
     try:
         yield heard
     finally:
-        _record.reset(token)
+        del _recorded[speaker]
 
 
-def noted(how: str, value: T) -> T:
+def noted(speaker: Speaker, how: str, value: T) -> T:
     """What a collective gives, which is written down where a step is recorded."""
-    heard = _record.get()
+    heard = _recorded.get(speaker)
     if heard is not None:
-        heard.append((how, list(map(copied, value)) if isinstance(value, list) else copied(value)))
+        heard.append((how, list(map(_on_host, value)) if isinstance(value, list) else _on_host(value)))
     return value
+
+
+def _on_host(value: Any) -> Any:
+    """A copy of a tensor in the host's memory, so that a recording takes none of a GPU's; other objects themselves."""
+    return value.detach().to("cpu", copy=True) if hasattr(value, "detach") else value
 
 
 alone: ContextVar[str | None] = ContextVar("hfdsl_alone", default=None)

@@ -151,7 +151,7 @@ class _LocalGroup(AxisGroup):
         slot = self._board.slots.setdefault((self._ranks, number), {})
         slot[self._me] = copied(value)
         self._board.turns.wait(self._me, lambda: len(slot) == len(self._ranks))
-        return noted("gathered", [copied(slot[rank]) for rank in self._ranks])
+        return noted((self._board, self._me), "gathered", [copied(slot[rank]) for rank in self._ranks])
 
 
 class _Lent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from hfdsl.protocols.collectives import AxisGroup, noted, refuse_alone
+from hfdsl.protocols.collectives import AxisGroup, Speaker, noted, refuse_alone
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class ProcessCollectives:
     def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
         """The group of these ranks."""
         if ranks not in self._groups:
-            self._groups[ranks] = _TorchGroup(self._join(ranks), ranks.index(rank), len(ranks))
+            self._groups[ranks] = _TorchGroup(self._join(ranks), ranks.index(rank), len(ranks), (self, rank))
         return self._groups[ranks]
 
     def _join(self, ranks: tuple[int, ...]) -> Any:
@@ -47,8 +47,8 @@ class ProcessCollectives:
 
 
 class _TorchGroup(AxisGroup):
-    def __init__(self, group: Any, rank: int, size: int) -> None:
-        self.process_group, self.rank, self.size = group, rank, size
+    def __init__(self, group: Any, rank: int, size: int, speaker: Speaker) -> None:
+        self.process_group, self.rank, self.size, self._speaker = group, rank, size, speaker
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order."""
@@ -59,10 +59,10 @@ class _TorchGroup(AxisGroup):
         if isinstance(value, torch.Tensor):
             parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(self.size)]
             dist.all_gather(parts, value.contiguous(), group=self.process_group)
-            return cast(list[T], noted("gathered", parts))
+            return cast(list[T], noted(self._speaker, "gathered", parts))
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.process_group)
-        return noted("gathered", values)
+        return noted(self._speaker, "gathered", values)
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""
@@ -79,5 +79,5 @@ class _TorchGroup(AxisGroup):
         if isinstance(value, torch.Tensor) and value.is_cuda and op in kinds:
             total = value.clone()
             dist.all_reduce(total, kinds[op], group=self.process_group)
-            return cast(T, noted("reduced", total))
+            return cast(T, noted(self._speaker, "reduced", total))
         return super().all_reduce(value, op)

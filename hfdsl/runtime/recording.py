@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.errors import CheckpointError
 from hfdsl.protocols.call import Call
 from hfdsl.protocols.collectives import recorded_collectives
+from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, own_rows, rebuild
 from hfdsl.types.columns import Column
 
@@ -52,7 +53,7 @@ class Recorder:
         def recorded(**arguments: Any) -> Any:
             folder.mkdir(parents=True, exist_ok=True)
             _write(folder / GIVEN, {"call": call, "arguments": {n: _own(v) for n, v in arguments.items()}})
-            with recorded_collectives() as heard:
+            with _heard(body) as heard:
                 try:
                     result = body(**arguments)
                 finally:
@@ -61,6 +62,15 @@ class Recorder:
             return result
 
         return recorded
+
+
+def _heard(body: Callable[..., Any]) -> AbstractContextManager[list[tuple[str, Any]]]:
+    """What peers say to the body of a role; a function has none."""
+    worker = getattr(body, "__self__", None)
+    context = worker._hf_rank if isinstance(worker, Worker) else None
+    if context is None or context.collectives is None:
+        return nullcontext([])
+    return recorded_collectives((context.collectives, context.rank))
 
 
 def call_folder(recording: Path, label: str, rank: int) -> Path:

@@ -239,15 +239,20 @@ class _Recorded(AxisGroup):
 
     def all_gather(self, value: T) -> list[T]:
         """What every rank gave then."""
-        said: list[T] = self._tape.next("gathered", lambda: [copied(value) for _ in range(self.size)])
-        return said
+        said = self._tape.next("gathered", lambda: [copied(value) for _ in range(self.size)])
+        return [_beside(value, one) for one in said]
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """What came of it then."""
         if self._tape.peek() == "reduced":
-            total: T = self._tape.next("reduced", lambda: value)
-            return total
+            return _beside(value, self._tape.next("reduced", lambda: value))
         return super().all_reduce(value, op)
+
+
+def _beside(value: T, said: Any) -> T:
+    """What was said, which was kept on the host, where the rank's own value is."""
+    moved: T = said.to(value.device) if hasattr(said, "to") and hasattr(value, "device") else said
+    return moved
 
 
 def recordings(run: Path) -> Mapping[int, Path]:

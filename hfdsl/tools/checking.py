@@ -52,8 +52,11 @@ def outcomes(question: Question) -> Iterator[Outcome]:
     for text in question.targets:
         try:
             found = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
-            all_of = (one for target in found for one in (target, target.beside) if one is not None)
-            yield from (Outcome(one.text, one.check()) for one in all_of)
+            for target in found:
+                reports = [one.check() for one in (target, *target.beside)]
+                yield from (Outcome(target.text, report) for report in reports)
+                if target.rounds is not None and all(reports):
+                    target.rounds.plans()  # whether the two go together
         except UsageError as error:
             yield Outcome(text, failure=str(error))
         except HfError as error:

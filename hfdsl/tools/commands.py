@@ -41,30 +41,40 @@ def requires(arguments: argparse.Namespace) -> int:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """``hfdsl plan``: the report and the plan, for machines one object with both; or a prediction."""
+    """``hfdsl plan``: the report and the plan, for machines one object with both; or a prediction.
+
+    Of a run whose steps are rounds and an update, both plans are told.
+    """
     try:
-        compiled = load(arguments.target, arguments.set, arguments.cluster).deployed("plan").compile()
+        target = load(arguments.target, arguments.set, arguments.cluster)
+        plans = target.plans("plan")
     except CheckError as error:
         if not machine(arguments):
             raise
         show_json({"findings": [finding.as_dict() for finding in error.report], "plan": None})
         return FINDINGS
+    if arguments.predict and target.rounds is not None:
+        raise UsageError(f"--predict is of one dataflow, and {target.rounds}; only a run tells how many")
     if arguments.predict:
         from hfdsl.tools.predicting import show_prediction
 
-        show_prediction(compiled, arguments)
+        show_prediction(plans[0], arguments)
     elif machine(arguments):
-        show_json({"findings": [f.as_dict() for f in compiled.report], "plan": plan_as_dict(compiled)})
+        findings = [finding.as_dict() for one in plans for finding in one.report]
+        then = {} if target.rounds is None else {"rounds": target.rounds.as_dict(), "update": plan_as_dict(plans[1])}
+        show_json({"findings": findings, "plan": plan_as_dict(plans[0]), **then})
     else:
-        show_report(compiled.report, arguments)
-        say(f"\n{compiled}")
+        for one in plans:
+            show_report(one.report, arguments)
+        say("\n" + "\n\n".join(map(str, filter(None, (target.rounds, *plans)))))
     return OK
 
 
 def draw(arguments: argparse.Namespace) -> int:
     """``hfdsl draw``: a file, or Mermaid on stdout; findings go to stderr."""
-    from hfdsl.tools.draw import check_path, mermaid
-    from hfdsl.tools.draw import draw as draw_plan
+    from hfdsl.tools.draw import check_path, draw_scene
+    from hfdsl.tools.mermaid import flowchart
+    from hfdsl.tools.scene import scene
 
     try:
         if arguments.output:
@@ -72,17 +82,20 @@ def draw(arguments: argparse.Namespace) -> int:
     except (ValueError, ImportError) as error:
         raise UsageError(str(error)) from None
     try:
-        compiled = load(arguments.target, arguments.set).deployed("draw").compile()
+        target = load(arguments.target, arguments.set)
+        plans = target.plans("draw")
     except CheckError as error:
         show_report(error.report, arguments, sys.stderr)
         return FINDINGS
-    if compiled.report.findings:
-        show_report(compiled.report, arguments, sys.stderr)
+    for one in plans:
+        if one.report.findings:
+            show_report(one.report, arguments, sys.stderr)
+    drawn = target.rounds.scene(*plans) if target.rounds else scene(plans[0])
     if not arguments.output:
-        say(mermaid(compiled).rstrip())
+        say(flowchart(drawn).rstrip())
         return OK
     try:
-        draw_plan(compiled, arguments.output)
+        draw_scene(drawn, arguments.output)
     except OSError as error:
         raise UsageError(f"cannot write '{arguments.output}': {error.strerror}") from None
     return OK

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hfdsl.plan.plan import Plan
 from hfdsl.tools.mermaid import flowchart
-from hfdsl.tools.scene import scene
+from hfdsl.tools.scene import Scene, scene
 
 TEXT = (".mmd", ".mermaid")
 PICTURES = (".svg", ".png")
@@ -28,13 +28,18 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
         ValueError: for another suffix.
         ImportError: where matplotlib is needed and missing.
     """
+    draw_scene(scene(plan), path)
+
+
+def draw_scene(drawn: Scene, path: str | os.PathLike[str]) -> None:
+    """The same of a scene."""
     file = check_path(path)
     if file.suffix.lower() in TEXT:
-        file.write_text(mermaid(plan), encoding="utf-8")
+        file.write_text(flowchart(drawn), encoding="utf-8")
         return
     from hfdsl.tools.picture import save
 
-    save(scene(plan), file)
+    save(drawn, file)
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:

@@ -75,15 +75,23 @@ def scene(plan: Plan) -> Scene:
     calls = [_call(plan, step) for step in plan.steps]
     links = [_link(plan, edge) for edge in plan.edges]
     results: list[Box] = []
-    for name, value in _leaves(plan.graph.output, ""):
-        key = f"out{len(results)}"
-        if isinstance(value, Ref):
-            kind = () if value.column else _declared(plan, value.node)
-            results.append(Box(key, "result", DRIVER, key, last, name or "result", kind))
-            links += _returned(plan, value, key)
+    for key, (name, value) in _results(plan).items():
+        kind = () if value.column else _declared(plan, value.node)
+        results.append(Box(key, "result", DRIVER, key, last, name or "result", kind))
+        links += _returned(plan, value, key)
     sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
     boxes = (*inputs, *calls, *results)
     return Scene(plan.name, sizes, _lanes(plan, boxes), boxes, tuple(links), last + 1)
+
+
+def returned(plan: Plan) -> dict[str, Ref]:
+    """What a plan returns, by the key of its box."""
+    return {key: value for key, (_, value) in _results(plan).items()}
+
+
+def _results(plan: Plan) -> dict[str, tuple[str, Ref]]:
+    found = [(name, value) for name, value in _leaves(plan.graph.output, "") if isinstance(value, Ref)]
+    return {f"out{i}": each for i, each in enumerate(found)}
 
 
 def mesh_text(mesh: Mesh) -> str:

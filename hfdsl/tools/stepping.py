@@ -6,14 +6,16 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.errors import HfError
+from hfdsl.plan.plan import Plan
 from hfdsl.runtime.running import Running
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
 from hfdsl.tools.target import Source, Target, UsageError, own_traceback
@@ -31,19 +33,21 @@ def run_steps(target: Target, arguments: argparse.Namespace) -> int:
         CheckError: where the check finds errors.
     """
     experiment = target.deployed("run")
-    plan = experiment.compile()
-    if plan.report.findings and not machine(arguments):
-        show_report(plan.report, arguments, sys.stderr)
+    plans = target.plans("run")
+    for one in plans:
+        if one.report.findings and not machine(arguments):
+            show_report(one.report, arguments, sys.stderr)
+    plan = plans[0]
     seed = experiment.seed if arguments.seed is None else arguments.seed
     done = 0
     try:
-        batches = _batches(experiment, any(plan.graph.inputs), arguments.steps)
+        stepping = _stepping(target, experiment, plans, arguments)
         _writable(arguments.trace)
         _install(arguments.backend, target.source)
         launched = plan.launch(arguments.backend, seed=seed, worker_env=_worker_env(target.source))
         with launched as running, _traced(running, arguments.trace):
-            for number, batch in enumerate(batches):
-                _step(running, number, batch, arguments)
+            for number, step in enumerate(stepping(running)):
+                _show(number, step, arguments)
                 done += 1
     except KeyboardInterrupt:
         say(f"interrupted after {_steps(done)}", file=sys.stderr)
@@ -57,6 +61,37 @@ def run_steps(target: Target, arguments: argparse.Namespace) -> int:
     if arguments.steps and done < arguments.steps:
         say(f"the batches of '{target.text}' end after {_steps(done)}", file=sys.stderr)
     return OK
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a step gave, and the seconds that it and its nodes took."""
+
+    result: Any
+    seconds: float
+    nodes: Mapping[str, float]
+
+
+def _stepping(
+    target: Target, experiment: Experiment, plans: Sequence[Plan], arguments: argparse.Namespace
+) -> Callable[[Running], Iterator[_Step]]:
+    """What steps on a launched plan: on the experiment's batches, or on the data of a run with rounds."""
+    if target.rounds is None:
+        batches = _batches(experiment, any(plans[0].graph.inputs), arguments.steps)
+        return lambda running: (_timed(running, batch) for batch in batches)
+    if arguments.trace:
+        raise UsageError(f"--trace is of one dataflow, and {target.rounds}; trace one of them from Python")
+    filled = target.rounds.stepping(plans[1])
+    return lambda running: (
+        _Step(taken.values, seconds, taken.nodes)
+        for taken, seconds in itertools.islice(filled(running), arguments.steps)
+    )
+
+
+def _timed(running: Running, batch: tuple[Any, ...]) -> _Step:
+    start = perf_counter()
+    result = running.step(*batch)
+    return _Step(result, perf_counter() - start, running.timings)
 
 
 def _steps(count: int) -> str:
@@ -112,14 +147,11 @@ def _writable(file: str | None) -> None:
         raise UsageError(f"cannot write '{file}': {error.strerror}") from None
 
 
-def _step(running: Running, number: int, batch: tuple[Any, ...], arguments: argparse.Namespace) -> None:
-    start = perf_counter()
-    result = running.step(*batch)
-    seconds = perf_counter() - start
+def _show(number: int, step: _Step, arguments: argparse.Namespace) -> None:
     if machine(arguments):
-        show_json({"step": number, "seconds": seconds, "result": repr(result), "nodes": running.timings})
+        show_json({"step": number, "seconds": step.seconds, "result": repr(step.result), "nodes": step.nodes})
     else:
-        say(f"step {number}  {seconds:.3f} s  {result!r}  ({_timings(running.timings)})")
+        say(f"step {number}  {step.seconds:.3f} s  {step.result!r}  ({_timings(step.nodes)})")
 
 
 def _timings(timings: Mapping[str, float]) -> str:

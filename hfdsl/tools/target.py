@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.findings import Report
 from hfdsl.check.run import check
@@ -24,6 +24,10 @@ from hfdsl.graph.dims import program_dims
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim, Sizes
+
+if TYPE_CHECKING:
+    from hfdsl.plan.plan import Plan
+    from hfdsl.tools.rounds import Rounds
 
 
 class UsageError(Exception):
@@ -43,7 +47,8 @@ class Source:
 class Target:
     """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
 
-    ``beside`` runs on the same workers, and is checked too.
+    ``beside`` has what runs on the same workers; it is checked too, and ``shares`` the places of this one. A step of a
+    run with ``rounds`` is several of this dataflow's and then one of another.
     """
 
     text: str
@@ -52,12 +57,26 @@ class Target:
     experiment: Experiment | None
     dims: Mapping[type[Dim], Sizes]
     cluster: Cluster | None = None
-    beside: Target | None = None
+    beside: tuple[Target, ...] = ()
+    shares: bool = False
+    rounds: Rounds | None = None
 
     def check(self) -> Report:
         """The report, with the deployment where there is one."""
-        deployment, span = (self.experiment.deployment, self.experiment.span) if self.experiment else (None, NOWHERE)
-        return check(self.dataflow.body, deployment, self.dims, self.cluster, span)
+        deployment = self.experiment.deployment if self.experiment else None
+        span = self.experiment.span if self.experiment and not self.shares else NOWHERE  # a file's have no expression
+        report = check(self.dataflow.body, deployment, self.dims, self.cluster, span)
+        return report.without("HF508") if self.shares else report  # what it has no role for is for the others
+
+    def plans(self, command: str) -> tuple[Plan, ...]:
+        """What a step is made of: the plan, or that of a round and that of the update.
+
+        Raises:
+            UsageError: where the target is a dataflow alone.
+            CheckError: where the check finds errors.
+            ConfigError: HF901 where rounds do not go with the update.
+        """
+        return self.rounds.plans() if self.rounds else (self.deployed(command).compile(),)
 
     def deployed(self, command: str) -> Experiment:
         """The experiment with its sizes.

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import ConfigError
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.config import load as load_configuration
+from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.tables import differences, flat, read, written
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
+from hfdsl.tools.rounds import Rounds
 from hfdsl.tools.target import Source, Target, UsageError, attribute_of, parts_of, source_of
 
 
@@ -50,9 +53,16 @@ def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Ta
     """
     finder = Finder()
     loaded = load_configuration(text, changes, finder)
-    experiment, update, source = loaded.experiment(), loaded.update_experiment(), finder.sources[0]
-    beside = Target(text, source, update.dataflow, update, update.dims, cluster) if update is not None else None
-    return Target(text, source, loaded.algorithm, experiment, experiment.dims, cluster, beside)
+    return _target(text, loaded, finder.sources[0], cluster)
+
+
+def _target(text: str, loaded: Loaded, source: Source, cluster: Cluster | None = None) -> Target:
+    made = Experiments.of(loaded, cluster)
+    run, *beside = (Target(text, source, one.dataflow, one, one.dims, cluster, shares=True) for one in made)
+    rounds = (
+        Rounds(loaded, made.run, made.update, loaded.config.update) if made.update and loaded.config.update else None
+    )
+    return replace(run, beside=tuple(beside), rounds=rounds)
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -68,9 +78,12 @@ def train(arguments: argparse.Namespace) -> int:
     finder = Finder()
     loaded = load_configuration(arguments.config, arguments.set, finder)
     if not machine(arguments):
-        for experiment in filter(None, (loaded.experiment(), loaded.update_experiment())):
-            report = experiment.check()
+        target = _target(arguments.config, loaded, finder.sources[0])
+        reports = [one.check() for one in (target, *target.beside)]
+        for report in reports:
             show_report(report, arguments, sys.stderr if report.findings else None)
+        if not all(reports):
+            return FINDINGS
         say(f"\n{written(loaded.table())}")
 
     def show(record: Record) -> None:

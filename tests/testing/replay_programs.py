@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import torch
@@ -49,6 +50,33 @@ class Actor(hf.Worker):
         self.weight, self.updates = state["weight"], state["updates"]
 
 
+class Scaled(torch.autograd.Function):
+    """The identity, whose backward pass averages gradients over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, peers: Any) -> torch.Tensor:
+        ctx.peers = peers
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.peers.all_reduce(gradients[0], "mean"), None
+
+
+class Threaded(Actor):
+    """Its backward pass runs in a thread of its own, as autograd's does on a GPU."""
+
+    @register(Dispatch.DP_PROTO)
+    @hf.writes("policy")
+    def update(self, rows: Rows) -> Loss:
+        weight = self.weight.clone().requires_grad_()
+        loss = (Scaled.apply(weight, self.axis("dp")) * rows.x.tensor).sum()  # type: ignore[no-untyped-call]  # torch's
+        with ThreadPoolExecutor(1) as pool:
+            [gradient] = pool.submit(torch.autograd.grad, loss, [weight]).result()
+        self.weight = self.weight - 0.01 * gradient
+        return Loss(loss=float(self.weight))
+
+
 @hf.function
 def halved(rows: Rows) -> Rows:
     return Rows(x=rows.x.tensor / 2, name=rows.name)
@@ -65,6 +93,6 @@ def batch() -> Rows:
     return Rows(x=torch.arange(8.0), name=[f"row {i}" for i in range(8)])
 
 
-def plan(fails: bool = False) -> Any:
+def plan(fails: bool = False, kind: type[Actor] = Actor) -> Any:
     pool = hf.ResourcePool([2], use_gpu=False)
-    return program.compile(hf.Deployment(actor=hf.place(Actor, fails, pool=pool)), {B: 8})
+    return program.compile(hf.Deployment(actor=hf.place(kind, fails, pool=pool)), {B: 8})

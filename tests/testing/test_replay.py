@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from hfdsl.errors import CheckpointError, RoleError
+from hfdsl.protocols.collectives import noted, recorded_collectives
+from hfdsl.runtime.recording import HEARD, call_folder, read
 from hfdsl.testing.replaying import replay
 from hfdsl.tools.cli import main
 from tests.testing import replay_programs as p
 
 
-def recorded(folder: Path, backend: Any = "local") -> Path:
-    with p.plan().launch(backend, seed=5) as running:
+def recorded(folder: Path, backend: Any = "local", kind: type[p.Actor] = p.Actor) -> Path:
+    with p.plan(kind=kind).launch(backend, seed=5) as running:
         running.step(p.batch())
         with running.record(folder / "r"):
             running.step(p.batch())
@@ -39,6 +41,51 @@ def test_every_call_gives_what_it_gave(recording: Path) -> None:
     text = "'actor.update#2' on rank 1, after actor.update#1, gives what it gave then, bit for bit"
     assert str(replay(recording, "actor.update#2", 1)) == text
     assert json.loads((recording / "recording.json").read_text())["step"] == 1
+
+
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray)])
+def test_what_peers_say_in_another_thread_is_heard(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if backend == "ray":
+        request.getfixturevalue("ray_cluster")
+    folder = recorded(tmp_path, backend, p.Threaded)
+    for node in ("actor.update#1", "actor.update#2"):
+        for rank in (0, 1):
+            heard = read(call_folder(folder, node, rank) / HEARD)
+            assert [how for how, _ in heard] == ["gathered"]
+            done = replay(folder, node, rank)
+            assert done.same, str(done)
+    assert read(call_folder(folder, "actor.generate", 0) / HEARD) == []
+
+
+class OnDevice:
+    """A tensor on a GPU, as far as what hears it can tell."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def detach(self) -> OnDevice:
+        return self
+
+    def to(self, device: str, *, copy: bool = False) -> str:
+        self.asked.append((device, copy))
+        return "on the host"
+
+
+def test_what_is_heard_is_kept_on_the_host_and_of_its_own_speaker() -> None:
+    class Nobody:
+        def group(self, ranks: tuple[int, ...], rank: int) -> Any: ...
+
+    role, other, tensor = Nobody(), Nobody(), OnDevice()
+    with recorded_collectives((role, 1)) as heard:
+        assert noted((role, 1), "reduced", tensor) is tensor
+        for speaker in ((role, 0), (other, 1)):
+            noted(speaker, "reduced", OnDevice())
+        noted((role, 1), "gathered", [tensor, {"an": "object"}])
+    noted((role, 1), "reduced", tensor)
+    assert heard == [("reduced", "on the host"), ("gathered", ["on the host", {"an": "object"}])]
+    assert tensor.asked == [("cpu", True)] * 2
 
 
 def test_another_body_gives_another_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,18 +168,6 @@ class Loaded:
         """The same as what ``hfdsl check``, ``plan``, ``draw``, ``requires`` and ``run`` take."""
         return hf.Experiment(self.algorithm, self.deployment(), self.sizes(), self._batches, self.config.seed)
 
-    def update_experiment(self) -> hf.Experiment | None:
-        """The update, where there is one, for ``hfdsl check``: with the places of its own roles alone."""
-        if self.update is None:
-            return None
-        own, placed = self.update.trace().roles, self.deployment().placements
-        roles = hf.Deployment(**{name: place for name, place in placed.items() if name in own})
-        return hf.Experiment(self.update, roles, self.update_sizes())
-
-    def update_sizes(self) -> dict[type[hf.Dim], int]:
-        """The sizes of the update: its rows are those that it asks for."""
-        return self.sizes({"B": self.config.update.rows} if self.config.update else None)
-
     def _batches(self) -> Iterator[Any]:
         from hfdsl.rl.training.loop import prepare
 

@@ -26,6 +26,7 @@ from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training import checkpoints, tables
 from hfdsl.rl.training.checkpoints import Point
 from hfdsl.rl.training.config import Loaded, Run
+from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.models import check_models
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
@@ -76,18 +77,18 @@ def prepare(loaded: Loaded) -> Prepared:
         DataError: HF902 to HF904 for data, tokenizers and models that do not go together.
     """
     config = loaded.config
-    deployment = loaded.deployment()
-    plan = loaded.algorithm.compile(deployment, loaded.sizes())
+    experiments = Experiments.of(loaded)
+    plan = compiled(experiments.run)
     tokenizer = load_tokenizer(config.data.tokenizer)
     check_models(loaded, tokenizer, config.dims)
     feed = _feed(config, config.data.source, plan, tokenizer, config.dims)
     update, evaluation, unseen = None, None, None
-    if config.update is not None and loaded.update is not None:
-        update = loaded.update.compile(deployment, loaded.update_sizes())
+    if config.update is not None and experiments.update is not None:
+        update = compiled(experiments.update)
         check_rounds(plan, update, config.update)
-    if config.evaluation is not None and loaded.evaluation is not None:
+    if config.evaluation is not None and experiments.evaluation is not None:
         sizes = {**config.dims, **config.evaluation.dims}
-        evaluation = loaded.evaluation.compile(deployment, loaded.sizes(config.evaluation.dims))
+        evaluation = compiled(experiments.evaluation)
         unseen, texts = _feed(config, config.evaluation.source, evaluation, tokenizer, sizes).first()
         feed = replace(feed, held_out=texts) if config.evaluation.held_out else feed
     return Prepared(loaded, plan, evaluation, update, feed, unseen, tokenizer, loaded.table())

@@ -92,7 +92,9 @@ class Places:
                 **kwargs,
             )
             placements[name] = replace(placement, span=self._span(name))
-        return hf.Deployment(**placements)
+        deployment = hf.Deployment(**placements)
+        deployment.span = Span(self.file, 1) if self.file else NOWHERE
+        return deployment
 
     def _pool(self, name: str, made: dict[str, hf.ResourcePool], within: tuple[str, ...]) -> hf.ResourcePool:
         if name in within:

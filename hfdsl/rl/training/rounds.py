@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import hfdsl as hf
 from hfdsl.errors import ConfigError, SizeError
-from hfdsl.graph.program import Filter, Input
+from hfdsl.graph.program import Filter, Input, Ref
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
@@ -115,20 +115,7 @@ def check_rounds(sampling: Plan, updating: Plan, asked: Update) -> None:
         ConfigError: HF901 where a round does not return just one record that the update takes, where the rows that are
             asked for cut a group, or where all rounds together have fewer.
     """
-    takes = [node.op.record for node in updating.graph.inputs if isinstance(node.op, Input)]
-    if len(takes) != 1:
-        named = ", ".join(record.__name__ for record in takes) or "nothing"
-        raise ConfigError("HF901", f"update: '{updating.name}' takes {named}; rounds fill one batch")
-    nodes = [sampling.node(ref.node) for ref in sampling.graph.output.refs() if not ref.column]
-    given = [n for n in nodes if isinstance(n.result, RecordType) and issubclass(n.result.record, takes[0])]
-    if len(given) != 1:
-        found = f"{len(given)} of them" if given else "none"
-        raise ConfigError(
-            "HF901",
-            f"update: '{updating.name}' takes {takes[0].__name__}, and '{sampling.name}' returns {found}; it has to "
-            "return one, the rows that it keeps",
-        )
-    [node] = given
+    node = sampling.node(kept_by(sampling, updating).node)
     group = node.op.group if isinstance(node.op, Filter) else 1
     if asked.rows % group:
         raise ConfigError(
@@ -142,3 +129,30 @@ def check_rounds(sampling: Plan, updating: Plan, asked: Update) -> None:
             f"update.rows = {asked.rows}, and '{sampling.name}' keeps at most {most} rows: update.rounds = "
             f"{asked.rounds} is too few, {-(-asked.rows // most)} may do",
         )
+
+
+def kept_by(sampling: Plan, updating: Plan) -> Ref:
+    """What a round returns for the update.
+
+    Raises:
+        ConfigError: HF901 where it is not just one record that the update takes.
+    """
+    takes = [node.op.record for node in updating.graph.inputs if isinstance(node.op, Input)]
+    if len(takes) != 1:
+        named = ", ".join(record.__name__ for record in takes) or "nothing"
+        raise ConfigError("HF901", f"update: '{updating.name}' takes {named}; rounds fill one batch")
+    given = [
+        ref
+        for ref in sampling.graph.output.refs()
+        if not ref.column
+        and isinstance(kind := sampling.node(ref.node).result, RecordType)
+        and issubclass(kind.record, takes[0])
+    ]
+    if len(given) != 1:
+        found = f"{len(given)} of them" if given else "none"
+        raise ConfigError(
+            "HF901",
+            f"update: '{updating.name}' takes {takes[0].__name__}, and '{sampling.name}' returns {found}; it has to "
+            "return one, the rows that it keeps",
+        )
+    return given[0]

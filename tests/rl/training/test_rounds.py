@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,16 @@ from typing import Any
 import pytest
 import torch
 
+import hfdsl as hf
 from hfdsl.errors import ConfigError, SizeError
+from hfdsl.rl.batches import ActorMetrics, Experience
+from hfdsl.rl.losses import Clip
 from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
+from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.tables import written
+from hfdsl.rl.workers import Actor
 from hfdsl.runtime.running import Running
 from hfdsl.testing import replay
 from hfdsl.tools import output
@@ -166,6 +173,60 @@ def test_a_check_sees_the_update_with_its_sizes(
     assert "error[HF" in said.partition("check of 'asking'")[2]
 
 
+def test_a_plan_a_drawing_and_a_run_are_of_rounds_and_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(written(table(tmp_path, short="repeat")))
+    assert main(["plan", "run.toml"]) == output.OK
+    said = capsys.readouterr().out
+    assert "a step is rounds of 'asking', at most 10, until they keep 16 rows (fewer start over" in said
+    assert said.index("plan of 'asking'") < said.index("plan of 'learning'") < said.index("policy.update#2")
+    assert main(["plan", "run.toml", "--format", "json"]) == output.OK
+    plans = json.loads(capsys.readouterr().out)
+    assert plans["rounds"] == {"rows": ROWS, "most": 10, "short": "repeat"}
+    labels = [[step["label"] for step in plans[name]["steps"]] for name in ("plan", "update")]
+    assert labels == [["policy.generate", "reward.score", "good", "outcome"], ["policy.update#1", "policy.update#2"]]
+    assert main(["draw", "run.toml"]) == output.OK
+    drawn = capsys.readouterr().out
+    assert 'out0 -->|"16 rows · of 10 rounds at most"| un0' in drawn
+    assert {"policy.generate", "policy.update#1"} <= set(re.findall(r'"(policy[^<"]*)', drawn))
+    assert main(["draw", "run.toml", "-o", "step.svg"]) == output.OK
+    assert "policy.update#2" in Path("step.svg").read_text()
+
+
+def test_steps_of_a_run_are_those_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(written(table(tmp_path)))
+    assert main(["train", "run.toml", "--set", "evaluation=none", "--set", "steps=3"]) == output.OK
+    capsys.readouterr()
+    assert main(["run", "run.toml", "--steps", "3", "--format", "json"]) == output.OK
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    trained = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [one["step"] for one in said] == [0, 1, 2]
+    for one, other in zip(said, trained, strict=True):
+        told = ast.literal_eval(one["result"])
+        assert told["rounds/kept"] >= ROWS
+        assert told == {name: other[name] for name in told}
+        assert one["nodes"].keys() >= {"policy.generate", "policy.update#2"}
+    for asked in (["run", "run.toml", "--trace", "t.json"], ["plan", "run.toml", "--predict", "t.json"]):
+        assert main(asked) == output.USAGE
+        assert "is of one dataflow, and a step is rounds of 'asking'" in capsys.readouterr().err
+    assert not Path("t.json").exists()
+
+
+def test_a_check_tells_of_rounds_that_do_not_go_with_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(written(table(tmp_path, rounds=1)))
+    assert main(["check", "run.toml"]) == output.FINDINGS
+    captured = capsys.readouterr()
+    assert "error[HF901]: update.rows = 16, and 'asking' keeps at most 12 rows" in captured.out + captured.err
+
+
 DAPO = """
 algorithm = "hfdsl.rl.dataflows.dapo:dapo_round"
 options = { group = 4, longest = 4, buffer = 1 }
@@ -215,14 +276,50 @@ def has_an_a(response: str, task: dict[str, Any]) -> float:
     return float("a" in response)
 
 
+WRONG: list[tuple[list[str], str]] = [
+    (["update.options.updates=3"], "HF310"),
+    (["update.rows=28", "update.options.updates=8"], "HF310"),
+    (["update.rows=4", "update.options.updates=4"], "HF310"),
+    (["update.algorithm=tests.rl.training.test_rounds:misspelt"], "HF202"),
+    (["update.algorithm=hfdsl.rl.dataflows.grpo:grpo"], "HF507"),
+    (['evaluation={source={kind="JsonLines", path="letters.jsonl"}, dims={B=3}}'], "HF310"),
+]
+
+
+@hf.dataflow
+def misspelt(experience: Experience, actor: Actor) -> ActorMetrics:
+    return actor.update(experience, losss=Clip(0.2))  # type: ignore[call-arg]  # the mistake
+
+
+@pytest.mark.parametrize(("changes", "code"), WRONG)
+def test_a_mistake_in_the_update_is_told_once(
+    changes: list[str],
+    code: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    toy(tmp_path)
+    Path("run.toml").write_text(DAPO)
+    sets = [text for change in changes for text in ("--set", change)]
+    of_a_step = [] if "evaluation" in changes[0] else ["plan", "draw", "run"]
+    for command in ("check", "train", *of_a_step):
+        assert main([command, "run.toml", *sets]) == output.FINDINGS
+        captured = capsys.readouterr()
+        assert re.findall(r"(?:error|warning)\[(HF\d+)\]", captured.out + captured.err) == [code], command
+    with pytest.raises(hf.CheckError) as caught:
+        prepare(load("run.toml", changes))
+    assert caught.value.report.codes == (code,)
+
+
 def test_dapo_trains_on_full_batches_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     toy(tmp_path)
     Path("run.toml").write_text(DAPO)
     loaded = load("run.toml")
-    experiment, update = loaded.experiment(), loaded.update_experiment()
-    assert update is not None
-    assert experiment.check().codes + update.check().codes == ()
+    made = Experiments.of(loaded)
+    assert [compiled(one).report.codes for one in made] == [(), ()]
     assert main(["train", "run.toml"]) == output.OK
     metrics = lines(tmp_path)
     assert [one["step"] for one in metrics] == [1, 2]

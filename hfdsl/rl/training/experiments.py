@@ -1,0 +1,52 @@
+"""The dataflows of one configuration: that of the run, its update and its evaluation, on the same places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import hfdsl as hf
+from hfdsl.deploy.cluster import Cluster
+from hfdsl.plan.plan import Plan
+from hfdsl.rl.training.config import Loaded
+
+ELSEWHERE = "HF508"
+"""What is placed and a dataflow has no such role: here it is placed for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experiments:
+    """The dataflow that a configuration is for, and those that run beside it on the same workers."""
+
+    run: hf.Experiment
+    update: hf.Experiment | None = None
+    evaluation: hf.Experiment | None = None
+
+    @classmethod
+    def of(cls, loaded: Loaded, cluster: Cluster | None = None) -> Experiments:
+        """Those of a configuration, on one deployment; errors as for ``Loaded.experiment``."""
+        config = loaded.config
+        run = replace(loaded.experiment(), cluster=cluster)
+        update = evaluation = None
+        if config.update is not None and loaded.update is not None:
+            update = replace(run, dataflow=loaded.update, dims=loaded.sizes({"B": config.update.rows}), batches=None)
+        if config.evaluation is not None and loaded.evaluation is not None:
+            sizes = loaded.sizes(config.evaluation.dims)
+            evaluation = replace(run, dataflow=loaded.evaluation, dims=sizes, batches=None)
+        return cls(run, update, evaluation)
+
+    def __iter__(self) -> Iterator[hf.Experiment]:
+        return (one for one in (self.run, self.update, self.evaluation) if one is not None)
+
+
+def compiled(experiment: hf.Experiment) -> Plan:
+    """The plan of one of them.
+
+    Raises:
+        CheckError: with the report, where a check finds errors.
+    """
+    try:
+        plan = experiment.compile()
+    except hf.CheckError as error:
+        raise hf.CheckError(error.report.without(ELSEWHERE)) from None
+    return replace(plan, report=plan.report.without(ELSEWHERE))

@@ -1,0 +1,93 @@
+"""A run whose steps are rounds of sampling and an update: both plans, one drawing of them, and whole steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import count
+from time import perf_counter
+
+from hfdsl.deploy.experiment import Experiment
+from hfdsl.plan.plan import Plan
+from hfdsl.rl.training.config import Loaded, Update
+from hfdsl.rl.training.experiments import compiled
+from hfdsl.rl.training.rounds import Rounds as Filling
+from hfdsl.rl.training.rounds import Taken, check_rounds, kept_by
+from hfdsl.runtime.running import Running
+from hfdsl.tools.scene import Link, Scene, returned, scene
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """As many steps of one dataflow as keep the rows that an update asks for, and then that."""
+
+    loaded: Loaded
+    sampling: Experiment
+    updating: Experiment
+    asked: Update
+
+    def __str__(self) -> str:
+        one, other, asked = self.sampling.dataflow.body.__name__, self.updating.dataflow.body.__name__, self.asked
+        short = "start over from the first" if asked.short == "repeat" else "end the run"
+        return (
+            f"a step is rounds of '{one}', at most {asked.rounds}, until they keep {asked.rows} rows (fewer {short}), "
+            f"and then '{other}' on the first {asked.rows} of these"
+        )
+
+    def plans(self) -> tuple[Plan, Plan]:
+        """That of a round, and that of the update.
+
+        Raises:
+            CheckError: where a check finds errors.
+            ConfigError: HF901 where the two do not go together.
+        """
+        sampling, updating = compiled(self.sampling), compiled(self.updating)
+        check_rounds(sampling, updating, self.asked)
+        return sampling, updating
+
+    def as_dict(self) -> dict[str, object]:
+        """The same for machines."""
+        return {"rows": self.asked.rows, "most": self.asked.rounds, "short": self.asked.short}
+
+    def scene(self, sampling: Plan, updating: Plan) -> Scene:
+        """The update after a round, from what the rounds have kept."""
+        first, then = scene(sampling), scene(updating)
+        kept = kept_by(sampling, updating)
+        source = next(key for key, ref in returned(sampling).items() if ref == kept)
+        boxes = tuple(replace(box, key=f"u{box.key}", stage=first.stages + box.stage) for box in then.boxes)
+        links = tuple(replace(one, source=f"u{one.source}", target=f"u{one.target}") for one in then.links)
+        filled = Link(source, next(box.key for box in boxes if box.kind == "input"), (), *self._filled())
+        lanes = {lane.key: lane for lane in (*first.lanes, *then.lanes)}
+        return Scene(
+            f"{first.title}, then {then.title}",
+            f"{first.subtitle}, then {then.subtitle}",
+            tuple(lanes.values()),
+            (*first.boxes, *boxes),
+            (*first.links, filled, *links),
+            first.stages + then.stages,
+        )
+
+    def _filled(self) -> tuple[str, str]:
+        return f"{self.asked.rows} rows", f"of {self.asked.rounds} rounds at most"
+
+    def stepping(self, updating: Plan) -> Callable[[Running], Iterator[tuple[Taken, float]]]:
+        """What makes one step after another of rounds that were launched, as ``hfdsl train`` does, and its seconds.
+
+        Raises:
+            SizeError: HF321 where rounds keep too little.
+            HfError: what data, models, roles and metrics raise.
+        """
+        from hfdsl.rl.training.loop import prepare
+
+        feed, start = prepare(self.loaded).feed, self.loaded.cursor()
+
+        def steps(running: Running) -> Iterator[tuple[Taken, float]]:
+            filling, cursor = Filling(feed, running, running.also(updating), self.asked), start
+            for number in count():
+                begin = perf_counter()
+                taken = filling.step(cursor, number, lambda running: nullcontext())
+                cursor = taken.cursor
+                yield taken, perf_counter() - begin
+
+        return steps
