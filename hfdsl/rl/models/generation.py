@@ -6,11 +6,16 @@ Dim letters: b rows of a micro-batch, P prompt tokens, R response tokens, V voca
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
+from transformers.cache_utils import Cache
 
 from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.workers.config import GenerationConfig
+
+SHARE = 0.75
+"""Of its rows, how many a batch still decodes when those that have ended leave it."""
 
 
 @torch.no_grad()  # not inference_mode: what is generated here is trained on
@@ -25,27 +30,35 @@ def generate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Responses to a micro-batch of prompts i64[b, P], bool[b, P]: tokens i64[b, R] and their mask bool[b, R].
 
-    Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. It ends when
-    every row has ended; what follows the end of a row is padding.
+    Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. What follows
+    the end of a row is padding. Rows that have ended leave the batch, many at a time, and it ends with the last one.
     """
     rows, length = len(ids), config.max_tokens
     tokens = torch.full((rows, length), pad_token, dtype=torch.int64, device=ids.device)
     response_mask = torch.zeros(rows, length, dtype=torch.bool, device=ids.device)
     ends = torch.tensor(sorted(end_tokens), dtype=torch.int64, device=ids.device)
+    here = torch.arange(rows, device=ids.device)  # the rows that are in the batch
     alive = torch.ones(rows, dtype=torch.bool, device=ids.device)
     cache, step_ids, step_positions = None, ids, positions(mask)
     attended = torch.cat([mask, response_mask], dim=1).long()
     for r in range(length):
         logits, cache = policy.following(step_ids, attended[:, : ids.shape[1] + r], step_positions, cache)
-        token = logits.argmax(-1) if uniforms is None else sample(logits, uniforms[:, r], config.top_p, config.top_k)
-        token = policy.agreed(token)
-        tokens[:, r] = torch.where(alive, token, pad_token)
-        response_mask[:, r] = alive
+        token = logits.argmax(-1) if uniforms is None else sample(logits, uniforms[here, r], config.top_p, config.top_k)
+        token = torch.where(alive, policy.agreed(token), pad_token)
+        tokens[here, r] = token
+        response_mask[here, r] = alive
         attended[:, ids.shape[1] + r] = alive
         alive = alive & ~torch.isin(token, ends)
-        if not alive.any():
+        living = int(alive.sum())
+        if not living:
             break
-        step_ids, step_positions = tokens[:, r, None], step_positions[:, -1:] + 1
+        step_ids, step_positions = token[:, None], step_positions[:, -1:] + 1
+        if living <= SHARE * len(here) and isinstance(cache, Cache):
+            stay: Any = alive.nonzero().squeeze(1)
+            cache.reorder_cache(stay)  # all kinds of layers have it, as they do not ``batch_select_indices``
+            here, alive, attended, step_ids, step_positions = (
+                column[stay] for column in (here, alive, attended, step_ids, step_positions)
+            )
     return tokens, response_mask
 
 

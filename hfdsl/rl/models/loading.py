@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
 from hfdsl.rl.models.tensor_parallel import planned, sliced
 from hfdsl.rl.workers.config import ModelConfig
+
+_BARS = Lock()
 
 
 def device() -> torch.device:
@@ -43,7 +49,8 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
             planned(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
     if config.path is not None:
-        model = AutoModelForCausalLM.from_pretrained(config.path, config=settings, dtype=torch.float32, **options)
+        with without_bars():
+            model = AutoModelForCausalLM.from_pretrained(config.path, config=settings, dtype=torch.float32, **options)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -52,6 +59,17 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
     if config.compile:
         moved.base_model.compile(dynamic=True)  # micro-batches have many shapes
     return moved.eval()
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Within this, transformers shows no progress bars; a thread waits for the other ones that are here."""
+    with _BARS:
+        before = logging.set_tqdm_hook(lambda bar, args, options: bar(*args, **{**options, "disable": True}))
+        try:
+            yield
+        finally:
+            logging.set_tqdm_hook(before)
 
 
 def _settings(config: ModelConfig) -> Any:

@@ -32,7 +32,7 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None) -> Path
     Raises:
         CheckpointError: HF906 where there is no whole checkpoint, or none with a model of this role.
     """
-    from hfdsl.rl.models.loading import load
+    from hfdsl.rl.models.loading import load, without_bars
     from hfdsl.rl.models.tensor_parallel import planned_dims
 
     checkpoint = latest(run / "checkpoints")
@@ -57,7 +57,8 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None) -> Path
         for name, value in model.state_dict().items()
     }
     model.load_state_dict(weights)
-    model.to(dtype=next(iter(parts[0].values())).dtype).save_pretrained(folder)
+    with without_bars():
+        model.to(dtype=next(iter(parts[0].values())).dtype).save_pretrained(folder)
     load_tokenizer(config.data.tokenizer).save_pretrained(folder)
     return checkpoint
 

@@ -1,0 +1,220 @@
+"""Rows that have ended leave the batch, and nothing that the others are given changes; what captured steps keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import hfdsl as hf
+from hfdsl.protocols.collectives import SoleRank
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import B, P, Prompts, R, Rollout
+from hfdsl.rl.models import captured, generation
+from hfdsl.rl.models.captured import Captured
+from hfdsl.rl.models.forward import Policy, positions
+from hfdsl.rl.models.generation import generate, sample
+from hfdsl.rl.models.loading import load
+from hfdsl.rl.models.policies import policy
+from tests.rl.workers import tiny
+
+LENGTH, END = 24, tiny.VOCABULARY - 1
+CONFIG = w.GenerationConfig(LENGTH)
+PEAKED = {**tiny.LLAMA, "initializer_range": 0.2}  # so that the next token hangs on those before
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": PEAKED,
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, **PEAKED, "model_type": "gpt2"},
+    "gemma2": {  # every other layer attends to a window
+        **PEAKED,
+        "model_type": "gemma2",
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "sliding_window": 6,
+    },
+    "lfm2": {  # a layer of convolutions and one of attention, whose caches differ
+        **PEAKED,
+        "model_type": "lfm2",
+        "layer_types": ["conv", "full_attention"],
+        "block_auto_adjust_ff_dim": False,
+    },
+}
+LENGTHS = {
+    "ragged": [7, 1, 24, 3, 3, 12, 19, 1, 9, 2, 16, 5],
+    "at once": [10] * 8,
+    "at the first token": [1] * 4,
+    "none ends": [LENGTH] * 5,
+    "one lives long": [2, 2, 3, 24, 2, 1, 2, 3],
+    "one row": [9],
+}
+
+
+def model(name: str = "llama", temperature: float = 1.0) -> Policy:
+    return policy(w.ModelConfig(config=FAMILIES[name]), temperature, SoleRank())
+
+
+def uniforms(lengths: list[int]) -> torch.Tensor:
+    """Draws with which a row ends at its length, or before: the end is the last token of the vocabulary."""
+    drawn = torch.rand(len(lengths), LENGTH, generator=torch.Generator().manual_seed(1)) * 0.5
+    return torch.where(torch.arange(LENGTH) == torch.tensor(lengths)[:, None] - 1, 1 - 2.0**-24, drawn)
+
+
+def prompts(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    made = tiny.prompts(rows)
+    return made.ids.tensor, made.mask.tensor
+
+
+def sizes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows every pass for a token has, as they are made."""
+    found, following = list[int](), policy.following
+
+    def noted(ids: torch.Tensor, *others: Any) -> Any:
+        found.append(len(ids))
+        return following(ids, *others)
+
+    monkeypatch.setattr(policy, "following", noted)
+    return found
+
+
+def plainly(policy: Policy, drawn: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return generate(policy, *prompts(rows), drawn, CONFIG, [END], tiny.PAD)
+
+
+def hold(policy: Policy, drawn: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Every token is what its draw takes after those before it, in a pass without a cache; and rows end as they say."""
+    tokens, real = found
+    ids, mask = prompts(len(tokens))
+    ids, mask = torch.cat([ids, tokens], 1), torch.cat([mask, real], 1)
+    with torch.no_grad():
+        hidden = policy.model.base_model(input_ids=ids, attention_mask=mask.long(), position_ids=positions(mask))[0]
+    logits = policy.logits(hidden[:, -LENGTH - 1 : -1].flatten(0, 1))
+    expected = sample(logits, drawn.flatten()).view_as(tokens)
+    assert torch.equal(tokens[real], expected[real])
+    assert (tokens[~real] == tiny.PAD).all()
+    ended = (tokens == END).long().cumsum(1) - (tokens == END).long() > 0
+    assert torch.equal(real, ~ended)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("case", LENGTHS)
+def test_rows_that_stay_are_given_the_same(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, drawn = model(name), uniforms(LENGTHS[case])
+    monkeypatch.setattr(generation, "SHARE", 0.0)
+    before = plainly(made, drawn, len(drawn))
+    monkeypatch.setattr(generation, "SHARE", 0.75)
+    found = sizes(made, monkeypatch)
+    after = plainly(made, drawn, len(drawn))
+    for one, other in zip(before, after, strict=True):
+        assert torch.equal(one, other)
+    hold(made, drawn, after)
+    living = after[1].sum(0)  # those of a step are at least three quarters of its rows, but for the last one
+    assert all(rows * 0.75 < max(int(living[step]), 1) for step, rows in enumerate(found[: int((living > 0).sum())]))
+
+
+def test_most_of_a_ragged_batch_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, lengths = model(), LENGTHS["one lives long"]
+    found = sizes(made, monkeypatch)
+    plainly(made, uniforms(lengths), len(lengths))
+    assert len(found) > 5
+    assert set(found[3:]) == {1}
+
+
+@pytest.mark.parametrize("case", LENGTHS)
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_captured_steps_of_halves_give_the_same(case: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "SPAN", 8)
+    monkeypatch.setattr(captured, "LOOK", 2)
+    made, drawn = model(), uniforms(LENGTHS[case])
+    monkeypatch.setattr(captured, "FEWEST", len(drawn))
+    steps = Captured(made, CONFIG, [END], tiny.PAD, dtype)
+    before = steps(*prompts(len(drawn)), drawn)
+    monkeypatch.setattr(captured, "FEWEST", 1)
+    found = sizes(made, monkeypatch)
+    for again in range(2):  # also in what the first batch has left
+        after = steps(*prompts(len(drawn)), drawn)
+        for one, other in zip(before, after, strict=True):
+            assert torch.equal(one, other), again
+    if dtype is None:
+        hold(made, drawn, after)
+    living, rows = after[1].sum(0).tolist(), found[: len(found) // 2]
+    for step in range(2, len(rows), 2):
+        assert living[step] <= rows[step] == rows[min(step + 1, len(rows) - 1)] < 2 * living[step] + 1
+
+
+@pytest.mark.parametrize("engine", ["plain", "captured"])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_log_probs_of_rollouts_are_the_same_bits(engine: Any, greedy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.dataflow
+    def rollout(prompts: Prompts, actor: w.Actor) -> Rollout:
+        return actor.generate(prompts, greedy=greedy)
+
+    monkeypatch.setattr(captured, "LOOK", 2)
+    config = replace(tiny.ACTOR, generation=replace(CONFIG, engine=engine), batching=w.BatchingConfig(rows=6))
+    config = replace(config, model=replace(tiny.MODEL, config=PEAKED))
+    given: dict[type[hf.Dim], int] = {B: 12, P: tiny.PROMPT, R: LENGTH}
+    found = []
+    for share, fewest in ((0.0, 6), (0.75, 1)):
+        monkeypatch.setattr(generation, "SHARE", share)
+        monkeypatch.setattr(captured, "FEWEST", fewest)
+        with rollout.compile(tiny.deployment(1, actor=config), given).launch("local") as running:
+            found.append(running.step(tiny.prompts(12)))
+    assert len(found[0].response_mask.tensor.sum(1).unique()) > 2
+    for name in ("ids", "mask", "response_mask", "log_probs"):
+        assert torch.equal(*(getattr(one, name).tensor for one in found)), name
+
+
+# -- what captured steps keep
+
+
+def test_all_shapes_share_the_weights_and_the_largest_cache() -> None:
+    made = model()
+    steps = Captured(made, CONFIG, [END], tiny.PAD, "bfloat16")
+    assert steps.kept() == 0
+    states = 0
+    for rows, greedy in ((2, True), (8, False), (4, True)):
+        drawn = None if greedy else uniforms([LENGTH] * rows)
+        steps(*prompts(rows), drawn)
+        places = 32  # 5 of the prompt and 24, in eights
+        states += rows * (LENGTH * (4 + 8 + 1) + places * 8 + 1 + 3 * 8) + 2 * 8
+    states -= 2 * (LENGTH * (4 + 8 + 1) + places * 8 + 1 + 3 * 8) + 2 * 8  # the first went when the cache grew
+    linear = sum(m.weight.numel() for m in made.modules() if isinstance(m, torch.nn.Linear))
+    keys_and_values = 2 * 2 * 2 * 8  # layers, both, heads, width of a head
+    assert steps.kept() == 2 * linear + 2 * keys_and_values * 8 * places + states
+    steps.forget()
+    assert steps.kept() == 0
+
+
+def test_the_shapes_that_were_used_last_are_kept() -> None:
+    steps = Captured(model(), CONFIG, [END], tiny.PAD, None)
+    for rows in (5, 1, 2, 3, 1, 4):
+        steps(*prompts(rows), None)
+    assert [shape.rows for shape in steps._kept] == [3, 1, 4]
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_a_model_elsewhere_takes_new_steps(kind: str) -> None:
+    made = model()
+    steps = Captured(made, CONFIG, [END], tiny.PAD, None)
+    steps(*prompts(4), None)
+    [first] = steps._kept.values()
+    steps(*prompts(4), None)
+    assert list(steps._kept.values()) == [first]
+    inner = made.model.model
+    if kind == "parameter":
+        inner.norm.weight = torch.nn.Parameter(inner.norm.weight.detach().clone() * 2)
+    else:
+        inner.rotary_emb.inv_freq = inner.rotary_emb.inv_freq * 2
+    tokens, _ = steps(*prompts(4), None)
+    assert list(steps._kept.values()) != [first]
+    assert torch.equal(tokens, plainly(made, None, 4)[0])
+
+
+def test_models_are_loaded_without_progress_bars(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    load(tiny.MODEL).save_pretrained(tmp_path)
+    capfd.readouterr()
+    load(w.ModelConfig(path=str(tmp_path)))
+    assert "Loading weights" not in capfd.readouterr().err
+    AutoModelForCausalLM.from_pretrained(tmp_path)  # of others they are shown as before
+    assert "Loading weights" in capfd.readouterr().err
