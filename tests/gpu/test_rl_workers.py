@@ -10,11 +10,12 @@ import pytest
 import torch
 
 import hfdsl as hf
+from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ImitationMetrics, Prompts, R, Rollout
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.supervised import supervised
-from hfdsl.rl.models import captured
+from hfdsl.rl.models import captured, generation, policies
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, everything, numbers, policy
 
@@ -72,6 +73,63 @@ def test_captured_steps_sample_what_the_plain_engine_does(monkeypatch: pytest.Mo
     for one, other in zip(plain, steps, strict=True):
         assert torch.equal(one.ids.tensor, other.ids.tensor)
         assert torch.equal(one.response_mask.tensor, other.response_mask.tensor)
+
+
+def ragged(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Prompts, and draws with which responses end after 1 to ``length`` tokens: by the last one of the vocabulary."""
+    made, draw = tiny.prompts(rows), torch.Generator().manual_seed(0)
+    lengths = torch.linspace(1, length, rows).long()[torch.randperm(rows, generator=draw), None]
+    drawn = torch.rand(rows, length, generator=draw) * 0.8
+    drawn = torch.where(torch.arange(length) == lengths - 1, 1 - 2.0**-24, drawn)
+    return made.ids.tensor.cuda(), made.mask.tensor.cuda(), drawn.cuda()
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_rows_that_have_ended_leave_captured_steps(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of these few rows, down to the last one; with the graphs of the batch before in the second one."""
+    rows, length, end = 32, 40, tiny.VOCABULARY - 1
+    monkeypatch.setattr(captured, "SPAN", 16)
+    made, given = policies.policy(WIDE, 1.0, SoleRank()), ragged(rows, length)
+    steps = captured.Captured(made, w.GenerationConfig(length), [end], tiny.PAD, dtype)
+    found = []
+    for fewest in (rows, 1, 1):
+        monkeypatch.setattr(captured, "FEWEST", fewest)
+        found.append(steps(*given))
+    assert len({key[1] for key in steps._shared.graphs._kept}) > 2
+    for tokens, real in found:
+        assert torch.equal(real, found[0][1])
+        if dtype is None:  # bfloat16 rounds sums of other shapes otherwise
+            assert torch.equal(tokens, found[0][0])
+    if dtype is None:
+        plain = generation.generate(made, *given, w.GenerationConfig(length), [end], tiny.PAD)
+        assert torch.equal(plain[0], found[0][0])
+        assert torch.equal(plain[1], found[0][1])
+
+
+def test_shapes_of_captured_steps_share_their_memory() -> None:
+    rows, length = 512, 120  # 128 MiB of keys and values
+    config, made = w.GenerationConfig(length), policies.policy(WIDE, 1.0, SoleRank())
+    ids, mask, drawn = ragged(rows, length)
+    steps = captured.Captured(made, config, [tiny.VOCABULARY - 1], tiny.PAD, None)
+
+    def allocated() -> int:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_allocated()
+
+    steps(ids, mask, drawn)  # with what CUDA's libraries want for themselves
+    steps.forget()
+    empty, kept = allocated(), list[int]()
+    for few, drawn_of_few in ((rows, drawn), (rows, None), (rows // 2, drawn[: rows // 2])):
+        steps(ids[:few], mask[:few], drawn_of_few)
+        kept.append(steps.kept())
+    cache = 2 * 2 * 2 * 64 * 4 * rows * 128  # layers, both, heads, width, bytes
+    assert cache < kept[0] < kept[2] < kept[0] + cache / 2
+    held = allocated() - empty
+    assert held > cache
+    assert held < kept[2] + cache / 4
+    steps.forget()
+    assert allocated() - empty < cache / 8
 
 
 def test_continuous_batching_takes_the_likeliest_tokens() -> None:

@@ -199,7 +199,7 @@ class _Steps:
         while living <= -(-fewer // 2) < fewer and -(-fewer // 2) >= FEWEST:
             fewer = -(-fewer // 2)
         if fewer < rows:
-            order = self.state.alive[:rows].logical_not().argsort(stable=True)
+            order = self.state.alive[:rows].logical_not().long().argsort(stable=True)
             for column in self.state.first(rows).all():
                 column.copy_(column[order])
             for layer in self.layers:

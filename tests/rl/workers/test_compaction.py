@@ -97,8 +97,9 @@ def hold(policy: Policy, drawn: torch.Tensor, found: tuple[torch.Tensor, torch.T
     assert torch.equal(real, ~ended)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("case", LENGTHS)
+@pytest.mark.parametrize(
+    ("name", "case"), [*(("llama", case) for case in LENGTHS), *((name, "ragged") for name in list(FAMILIES)[1:])]
+)
 def test_rows_that_stay_are_given_the_same(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, drawn = model(name), uniforms(LENGTHS[case])
     monkeypatch.setattr(generation, "SHARE", 0.0)
@@ -132,15 +133,16 @@ def test_captured_steps_of_halves_give_the_same(case: str, dtype: Any, monkeypat
     before = steps(*prompts(len(drawn)), drawn)
     monkeypatch.setattr(captured, "FEWEST", 1)
     found = sizes(made, monkeypatch)
-    for again in range(2):  # also in what the first batch has left
-        after = steps(*prompts(len(drawn)), drawn)
-        for one, other in zip(before, after, strict=True):
-            assert torch.equal(one, other), again
+    steps(*prompts(len(drawn)), drawn)
+    found.clear()
+    after = steps(*prompts(len(drawn)), drawn)  # in what the batch before has left
+    for one, other in zip(before, after, strict=True):
+        assert torch.equal(one, other)
     if dtype is None:
         hold(made, drawn, after)
-    living, rows = after[1].sum(0).tolist(), found[: len(found) // 2]
-    for step in range(2, len(rows), 2):
-        assert living[step] <= rows[step] == rows[min(step + 1, len(rows) - 1)] < 2 * living[step] + 1
+    living = after[1].sum(0).tolist()
+    for step in range(2, len(found), 2):
+        assert living[step] <= found[step] == found[min(step + 1, len(found) - 1)] <= 2 * living[step]
 
 
 @pytest.mark.parametrize("engine", ["plain", "captured"])
@@ -172,13 +174,10 @@ def test_all_shapes_share_the_weights_and_the_largest_cache() -> None:
     made = model()
     steps = Captured(made, CONFIG, [END], tiny.PAD, "bfloat16")
     assert steps.kept() == 0
-    states = 0
-    for rows, greedy in ((2, True), (8, False), (4, True)):
-        drawn = None if greedy else uniforms([LENGTH] * rows)
-        steps(*prompts(rows), drawn)
-        places = 32  # 5 of the prompt and 24, in eights
-        states += rows * (LENGTH * (4 + 8 + 1) + places * 8 + 1 + 3 * 8) + 2 * 8
-    states -= 2 * (LENGTH * (4 + 8 + 1) + places * 8 + 1 + 3 * 8) + 2 * 8  # the first went when the cache grew
+    for rows, greedy in ((2, True), (8, False), (4, True)):  # the first goes when the cache grows
+        steps(*prompts(rows), None if greedy else uniforms([LENGTH] * rows))
+    places = 32  # 5 of the prompt and 24, in eights
+    states = sum(rows * (LENGTH * (4 + 8 + 1) + places * 8 + 1 + 3 * 8) + 2 * 8 for rows in (8, 4))
     linear = sum(m.weight.numel() for m in made.modules() if isinstance(m, torch.nn.Linear))
     keys_and_values = 2 * 2 * 2 * 8  # layers, both, heads, width of a head
     assert steps.kept() == 2 * linear + 2 * keys_and_values * 8 * places + states

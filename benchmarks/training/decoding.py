@@ -1,0 +1,98 @@
+"""Decoding responses of unlike lengths, with and without the rows that have ended; on a GPU also what is kept.
+
+    python -m benchmarks.training.decoding
+    python -m benchmarks.training.decoding --hidden 1024 --layers 8 --rows 512 --tokens 240 --autocast bfloat16
+
+Lengths are spread evenly from 1 to the longest. Both ways take turns in one process, on the same draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hfdsl.protocols.collectives import SoleRank
+from hfdsl.rl.models import captured, generation
+from hfdsl.rl.models.learning import computing_in
+from hfdsl.rl.models.loading import device
+from hfdsl.rl.models.policies import policy
+from hfdsl.rl.workers.config import GenerationConfig, ModelConfig
+
+VOCABULARY, PAD, PROMPT = 32, 0, 16
+END = VOCABULARY - 1
+
+
+def ragged(rows: int, longest: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Prompts, and draws with which responses end at their lengths: by the last token of the vocabulary."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, END, (rows, PROMPT), generator=draw)
+    lengths = torch.linspace(1, longest, rows).round()[torch.randperm(rows, generator=draw), None]
+    drawn = torch.rand(rows, longest, generator=draw) * 0.8
+    drawn = torch.where(torch.arange(longest) == lengths - 1, 1 - 2.0**-24, drawn)
+    return ids.to(device()), torch.ones_like(ids).bool().to(device()), drawn.to(device())
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Milliseconds, with a wait for the GPU."""
+    start = time.perf_counter()
+    run()
+    if device().type == "cuda":
+        torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=128, help="of the longest response")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--autocast", choices=("bfloat16", "float16"))
+    parser.add_argument("--engines", nargs="+", choices=("plain", "captured"), default=["plain", "captured"])
+    parser.add_argument("--times", type=int, default=5)
+    args = parser.parse_args()
+    heads = {"num_attention_heads": args.hidden // 64, "num_key_value_heads": args.hidden // 64}
+    sizes = {"hidden_size": args.hidden, "intermediate_size": args.hidden * 11 // 4, "num_hidden_layers": args.layers}
+    others = {"max_position_embeddings": PROMPT + args.tokens, "pad_token_id": PAD, "bos_token_id": None}
+    llama = {"model_type": "llama", "vocab_size": VOCABULARY, "eos_token_id": END, **heads, **sizes, **others}
+    made, config = policy(ModelConfig(config=llama), 1.0, SoleRank()), GenerationConfig(args.tokens)
+    given = ragged(args.rows, args.tokens)
+    steps = captured.Captured(made, config, [END], PAD, args.autocast)
+    usual = generation.SHARE, captured.FEWEST
+
+    def plain() -> Any:
+        with computing_in(args.autocast, device()):
+            return generation.generate(made, *given, config, [END], PAD)
+
+    engines: dict[str, Callable[[], Any]] = {"plain": plain, "captured": lambda: steps(*given)}
+    real = float(plain()[1].float().mean())
+    size = sum(weight.numel() for weight in made.parameters()) / 1e6
+    print(f"{size:.1f}M parameters, {args.rows} rows, {100 * real:.0f} % of {args.tokens} tokens, {device()}\n")
+    print("| | all rows, ms | best | without those that have ended, ms | best | ratio |\n|---|" + "---:|" * 5)
+    for name in args.engines:
+        found: dict[bool, list[float]] = {False: [], True: []}
+        for turn in range(-1, args.times):
+            for leave, times in found.items():
+                generation.SHARE, captured.FEWEST = usual if leave else (0.0, args.rows)
+                took = timed(engines[name])
+                if turn >= 0:  # what the first ones capture is not counted
+                    times.append(took)
+        before, after = (statistics.median(found[leave]) for leave in (False, True))
+        cells = f"{before:.0f} | {min(found[False]):.0f} | {after:.0f} | {min(found[True]):.0f} | {before / after:.2f}×"
+        print(f"| {name} | {cells} |", flush=True)
+    if "captured" in args.engines:
+        ids, mask, drawn = given
+        kept = [steps.kept()]
+        for few, draws in ((args.rows, None), (args.rows // 2, drawn[: args.rows // 2])):
+            steps(ids[:few], mask[:few], draws)
+            kept.append(steps.kept())
+        print("\ncaptured steps keep, with one, two and three shapes, MiB:", *(f"{one / 2**20:.0f}" for one in kept))
+
+
+if __name__ == "__main__":
+    main()
