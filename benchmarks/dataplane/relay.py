@@ -77,21 +77,24 @@ def started(ray: Any, makers: Sequence[Callable[[], Any]]) -> list[Any]:
     return made
 
 
-def on_hfdsl(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str, Summary]:
-    """A step of one call, both ways on the same processes."""
+def as_if_apart(node_of: Callable[[str, int], object]) -> None:
+    """Have relays of the runs to come take this machine for many: each rank is on the node that is told of it."""
     import hfdsl.runtime.ray as backend
 
     class Nodes(Relays):
-        """As if every so many ranks were on a node of their own."""
-
         def __init__(self, workers: Any, nodes: Mapping[str, Sequence[str]], left: Callable[[], float]) -> None:
-            apart = {g: [f"{node}|{rank // a_node}" for rank, node in enumerate(nodes[g])] for g in nodes}
+            apart = {g: [f"{node}|{node_of(g, rank)}" for rank, node in enumerate(nodes[g])] for g in nodes}
             super().__init__(workers, apart, left)
 
         def _start(self, node: str, ranks: Any) -> Any:
             return super()._start(node.partition("|")[0], ranks)
 
-    backend.Relays = Nodes  # type: ignore[attr-defined]  # there is one machine, which stands for many
+    backend.Relays = Nodes  # type: ignore[attr-defined]  # in this process
+
+
+def on_hfdsl(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str, Summary]:
+    """A step of one call, both ways on the same processes."""
+    as_if_apart(lambda group, rank: rank // a_node)
     placed = deployment(Light, ranks)
     with (
         measure.cluster(arguments.store, cpus=ranks),

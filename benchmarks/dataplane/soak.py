@@ -1,6 +1,6 @@
 """Many steps in a row: nothing may grow. Exit status 1 where something does.
 
-``python -m benchmarks.dataplane.soak --steps 10000``
+``python -m benchmarks.dataplane.soak --steps 10000``, or through relays: ``--relay --ranks 4``
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import hfdsl as hf
 from benchmarks.dataplane import measure, ppo
 from benchmarks.dataplane.columns import TINY, expected, prompts
+from benchmarks.dataplane.relay import as_if_apart
 from benchmarks.dataplane.resident_memory import anonymous
 
 # What a series may gain between the second and the last quarter of a run: so much, or a share of what it was at first.
@@ -120,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=10_000, help="how many (10000)")
     parser.add_argument("--rows", type=int, default=4096, help="rows of a step (4096)")
     parser.add_argument("--ranks", type=int, default=2, help="workers a pool (2)")
+    parser.add_argument("--relay", action="store_true", help="call ranks by relays, as if each pool were a node")
     parser.add_argument("--samples", type=int, default=40, help="how often is looked (40)")
     parser.add_argument("--store", type=int, default=512, metavar="MIB", help="Ray's object store (512)")
     parser.add_argument("--json", action="store_true", help="one object instead of the table")
@@ -127,7 +130,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     plan = ppo.ppo.compile(
         ppo.deployment(arguments.ranks, False, TINY.name),
         dims={ppo.B: arguments.rows, ppo.P: TINY.prompt, ppo.R: TINY.response},
+        optimize=hf.Optimize(relay=arguments.relay),
     )
+    if arguments.relay:
+        as_if_apart(lambda group, rank: group)
     start = time.perf_counter()
     with measure.cluster(arguments.store), plan.launch("ray") as running:
         every = max(1, arguments.steps // arguments.samples)
