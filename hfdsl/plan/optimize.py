@@ -24,6 +24,8 @@ class Optimize:
     """Of a chunk only the rows that some place reads go there; off, whole chunks do."""
     direct: bool = True
     """Between GPUs tensors go from process to process: by CUDA IPC, and weights by NCCL; off, through the store."""
+    mappings: bool = True
+    """Memory of another process's GPU stays mapped for the next transfers; off, and with offload, each maps anew."""
     zero_copy: bool = True
     """A column is written to shared memory once and read there; off, it is pickled and unpickled."""
     fusion: bool = True
@@ -40,5 +42,5 @@ class Optimize:
     """Ranks are called by a process of their node; off, by the driver. None is on where that takes less time."""
 
 
-NOTHING = Optimize(*[False] * 11)
+NOTHING = Optimize(*[False] * 12)
 """Every switch off: the plan that all others are held against."""

@@ -11,6 +11,7 @@ from hfdsl.plan.memory import FEW, Held, held, peaks
 from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.phases import Phase, phases
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
+from hfdsl.plan.transports import keeps_mapped
 from hfdsl.types.columns import ObjSpec
 
 
@@ -91,6 +92,12 @@ def _sums(plan: Plan) -> Iterator[str]:
         stay = amount(sum((e.bytes or 0) - (e.moved or 0) for e in known))
         yield f"bytes    {amount(given)} from the caller, {amount(moved)} between processes, {stay} read in place"
     yield from (f"{'offload' if not i else '':8} {line}" for i, line in enumerate(offload_lines(plan)))
+    if any(edge.transport == "cuda ipc" for edge in plan.edges) and plan.optimize.mappings:
+        yield "mapped   " + (
+            "what is read by cuda ipc, from transfer to transfer"
+            if keeps_mapped(plan)
+            else "anew for every transfer by cuda ipc, since offload gives memory back"
+        )
     if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= FEW:
         order = tuple(phases(plan, plan.dims))
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")

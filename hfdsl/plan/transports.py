@@ -11,3 +11,8 @@ def goes_direct(plan: Plan, linked: frozenset[str], node: int, reader: str) -> b
     op = plan.node(node).op
     kept_out = isinstance(op, RoleCall) and plan.deployment[op.role].transport == "object store"
     return plan.optimize.direct and not kept_out and reader in linked and plan.layouts[node].group in linked
+
+
+def keeps_mapped(plan: Plan) -> bool:
+    """Whether readers keep mapped what they have read of other GPUs: not where roles are to give memory back."""
+    return plan.optimize.mappings and not plan.offloads

@@ -7,15 +7,16 @@ them read, and who lends keeps the memory until they have it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+import secrets
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
-_LAZY_PEER_ACCESS = 1
+from hfdsl.runtime.mappings import Block
+
+_LAZY_PEER_ACCESS, _BUFFER_ID = 1, 7
 
 
 class _Handle(ctypes.Structure):
@@ -24,9 +25,9 @@ class _Handle(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where bytes are: the handle of the block that they are a part of, and from where in it."""
+    """Where bytes are: the block that they are a part of, and from where in it."""
 
-    handle: bytes
+    block: Block
     start: int
     size: int
 
@@ -37,31 +38,39 @@ def region(tensor: torch.Tensor) -> Region:
     Raises:
         RuntimeError: where the memory cannot be mapped by others, as that of torch's expandable segments.
     """
-    base, whole, handle = ctypes.c_uint64(), ctypes.c_size_t(), _Handle()
+    base, whole, number, handle = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64(), _Handle()
     at = ctypes.c_uint64(tensor.data_ptr())
     _check(_driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(whole), at))
+    _check(_driver().cuPointerGetAttribute(ctypes.byref(number), _BUFFER_ID, at))
     _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), base))
-    return Region(bytes(handle.bytes), at.value - base.value, tensor.nbytes)
+    block = Block(_own_name(), number.value, base.value, whole.value, bytes(handle.bytes))
+    return Region(block, at.value - base.value, tensor.nbytes)
 
 
-@contextmanager
-def mapped(regions: list[Region]) -> Iterator[list[int]]:
-    """The addresses of regions of other processes, within this block; nothing may use them after it.
+@cache
+def _own_name() -> str:
+    """Of this process; its number would be another's after its end."""
+    return secrets.token_hex(8)
+
+
+def opened(block: Block) -> int:
+    """Map a block of another process: its address here.
 
     Raises:
         RuntimeError: where this GPU has no way to the other, or the process that lends is gone.
     """
-    bases: dict[bytes, int] = {}
-    try:
-        for one in regions:
-            if one.handle not in bases:
-                base, handle = ctypes.c_uint64(), _Handle.from_buffer_copy(one.handle)
-                _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(base), handle, _LAZY_PEER_ACCESS))
-                bases[one.handle] = base.value
-        yield [bases[one.handle] + one.start for one in regions]
-    finally:
-        codes = [_driver().cuIpcCloseMemHandle(ctypes.c_uint64(address)) for address in bases.values()]
-    _check(max(codes, default=0))  # after the block, whose own error it would hide
+    base, handle = ctypes.c_uint64(), _Handle.from_buffer_copy(block.handle)
+    _check(_driver().cuIpcOpenMemHandle_v2(ctypes.byref(base), handle, _LAZY_PEER_ACCESS))
+    return base.value
+
+
+def closed(address: int) -> None:
+    """Unmap a block, which nothing reads any more.
+
+    Raises:
+        RuntimeError: where CUDA has failed before.
+    """
+    _check(_driver().cuIpcCloseMemHandle(ctypes.c_uint64(address)))
 
 
 def copy(to: torch.Tensor, address: int) -> None:

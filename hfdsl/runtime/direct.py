@@ -35,7 +35,7 @@ from ray.experimental.rdt.tensor_transport_manager import (
 )
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # of torch.distributed; its types lack them there
 
-from hfdsl.runtime.lending import Loan, fetched, lent
+from hfdsl.runtime.lending import Loan, fetched, keep_mapped, lent
 from hfdsl.runtime.parcel import Tensors
 from hfdsl.single_controller.calls import fetch
 
@@ -75,19 +75,19 @@ class Links:
     """The processes that read each other's tensors, joined once at launch; ranks are positions in ``actors``.
 
     ``reached`` holds (maker, reader) where one has read from the other as a trial. ``deadline`` (seconds) bounds every
-    wait of a group for a peer.
+    wait of a group for a peer. With ``keep`` memory of other GPUs stays mapped for a few transfers: see ``Mappings``.
 
     Raises:
         RoleError: HF806 where a process dies or raises while it joins.
     """
 
-    def __init__(self, actors: Sequence[Any], deadline: float = 600.0) -> None:
+    def __init__(self, actors: Sequence[Any], deadline: float = 600.0, keep: bool = True) -> None:
         ray_constants.RDT_FETCH_FAIL_TIMEOUT_SECONDS = deadline  # else a minute, and Ray ends both processes
         self.actors = tuple(actors)
         self.places: tuple[Place, ...] = tuple(self._all(_place))
         (address,) = fetch([self.actors[0].__ray_call__.remote(_host, len(self.actors), deadline)])
         samples = self._all(_join, self.places, address, deadline)
-        self.reached = frozenset(pair for pairs in self._all(_try, samples) for pair in pairs)
+        self.reached = frozenset(pair for pairs in self._all(_try, samples, keep) for pair in pairs)
         for actor in self.actors:
             _linked[actor._actor_id] = self
 
@@ -97,10 +97,16 @@ class Links:
             fetch([one.__ray_call__.remote(_call, function, rank, *args) for rank, one in enumerate(self.actors)])
         )
 
+    def keep_nothing(self) -> list[Any]:
+        """Have every process unmap what it has mapped, after each transfer from now on; references to wait for."""
+        return [actor.__ray_call__.remote(_keep, False) for actor in self.actors]
+
     def close(self) -> None:
-        """Forget the actors."""
+        """Forget the actors; those that live on unmap what they have mapped."""
         for actor in self.actors:
             _linked.pop(actor._actor_id, None)
+        if ray.is_initialized():
+            self.keep_nothing()  # and nobody waits: an actor may have ended, or never end what it does
 
 
 # -- a process's side --------------------------------------------------------------------------------------------------
@@ -131,6 +137,10 @@ def _call(_: Any, function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
+def _keep(_: Any, keep: bool) -> None:
+    keep_mapped(keep)
+
+
 def _place(_: int) -> Place:
     node = ray.get_runtime_context().get_node_id()
     return Place(node, str(torch.cuda.get_device_properties(0).uuid) if torch.cuda.is_available() else None)
@@ -138,7 +148,7 @@ def _place(_: int) -> Place:
 
 def _join(rank: int, places: tuple[Place, ...], address: tuple[str, int], deadline: float) -> Loan | None:
     """Become a member, and lend a sample; None where a process cannot lend."""
-    _keep()
+    _make_store()
     ray_constants.RDT_FETCH_FAIL_TIMEOUT_SECONDS = deadline
     _here.member = Member(rank, places, address, timedelta(seconds=deadline))
     _here.sample = torch.tensor([rank], device=_here.member.device)
@@ -148,7 +158,7 @@ def _join(rank: int, places: tuple[Place, ...], address: tuple[str, int], deadli
         return None
 
 
-def _keep() -> None:
+def _make_store() -> None:
     """Have Ray make what keeps fetched tensors in this process, before two threads ask for it.
 
     Ray makes it for who asks first, without a lock (2.60): a call that waits for its arguments and the thread that
@@ -157,11 +167,13 @@ def _keep() -> None:
     ray._private.worker.global_worker.rdt_manager.rdt_store  # noqa: B018  # a property that makes it
 
 
-def _try(rank: int, samples: Sequence[Loan | None]) -> list[tuple[int, int]]:
-    """From whom a process can read."""
+def _try(rank: int, samples: Sequence[Loan | None], keep: bool) -> list[tuple[int, int]]:
+    """From whom a process can read; ``keep`` holds for what it reads after these."""
     places = member().places
     near = (maker for maker, sample in enumerate(samples) if sample and places[maker].node == places[rank].node)
-    return [(maker, rank) for maker in near if maker != rank and _arrives(samples[maker], maker)]
+    reached = [(maker, rank) for maker in near if maker != rank and _arrives(samples[maker], maker)]
+    keep_mapped(keep)
+    return reached
 
 
 def _arrives(sample: Loan | None, maker: int) -> bool:
@@ -293,9 +305,8 @@ class DirectTransport(TensorTransportManager):
             loan.close()
 
     def send_multiple_tensors(self, tensors: Any, tensor_transport_metadata: Any, communicator_metadata: Any) -> None:
-        """Never called: the transport is one-sided."""
-        raise NotImplementedError
+        """Refused: readers fetch, and the maker has no part in it; Ray asks only transports of two sides to send."""
+        raise RuntimeError(f"{TRANSPORT} is one-sided: readers fetch tensors, nothing sends them")
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
-        """Never called: see ``can_abort_transport``."""
-        raise NotImplementedError
+        """Nothing is under way that others wait for; Ray ends both processes instead, see ``can_abort_transport``."""

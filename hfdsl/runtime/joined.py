@@ -10,6 +10,7 @@ from hfdsl.plan.parcels import Process
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import waiting
 from hfdsl.plan.spreading import broadcasts
+from hfdsl.plan.transports import keeps_mapped
 from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import TENSORS
@@ -24,6 +25,7 @@ class Joined:
         """The groups of which not every process reaches every other."""
         self._ranks: dict[Process, int] = {}
         self._links: Any = None
+        self._keeps = keeps_mapped(plan)
         if self.groups:
             from hfdsl.runtime.direct import register  # late: it loads torch
 
@@ -46,17 +48,22 @@ class Joined:
             from hfdsl.runtime.direct import Links
 
             self._ranks = {process: rank for rank, process in enumerate(actors)}
-            self._links = Links(list(actors.values()), deadline)
+            self._links = Links(list(actors.values()), deadline, self._keeps)
             self.apart = frozenset((a[0], b[0]) for a in actors for b in actors if not self.reaches(a, b))
 
     def warm(self, plan: Plan) -> None:
-        """Connect those who are going to be told something together, so that no step pays for it.
+        """Prepare for a plan: who are going to be told something together are connected, so that no step pays for it.
+
+        From the first plan on whose roles give memory back, nobody keeps that of others mapped.
 
         Raises:
             RoleError: HF806 where one of them fails.
         """
         if self._links is None:
             return
+        if self._keeps and not keeps_mapped(plan):
+            self._keeps = False
+            fetch(self._links.keep_nothing())
         together = broadcasts(plan, waiting(plan), self.groups)
         if together:
             from hfdsl.runtime.spread import meet

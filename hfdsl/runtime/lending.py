@@ -11,8 +11,12 @@ from typing import Any
 
 import torch
 
-from hfdsl.runtime.device_memory import Region, copy, mapped, region
+from hfdsl.runtime.device_memory import Region, closed, copy, opened, region
+from hfdsl.runtime.mappings import Mappings
 from hfdsl.runtime.store import as_bytes
+
+_mappings = Mappings(opened, closed)
+"""Of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +86,38 @@ def fetched(loan: Loan) -> list[torch.Tensor]:
             else _read(str(where)).view(dtype).view(shape)
             for where, (shape, dtype) in zip(loan.where, loan.sizes, strict=True)
         ]
-    torch.cuda.set_device(torch.cuda.current_device())  # CUDA's driver knows threads one by one
+    _know_thread()
     with torch.cuda.stream(_own_stream()):
         here = [torch.empty(shape, dtype=dtype, device="cuda") for shape, dtype in loan.sizes]
         regions = [(to, one) for to, one in zip(here, loan.where, strict=True) if isinstance(one, Region)]
-        with mapped([one for _, one in regions]) as addresses:
+        with _mappings.mapped([one.block for _, one in regions]) as addresses:
             try:
-                for (to, _), address in zip(regions, addresses, strict=True):
-                    copy(to, address)
+                for to, one in regions:
+                    copy(to, addresses[one.block] + one.start)
             finally:
-                torch.cuda.current_stream().synchronize()  # before the memory is unmapped
+                torch.cuda.current_stream().synchronize()  # before others may unmap the memory, or write it
     for tensor in here:
         tensor.record_stream(torch.cuda.default_stream())  # else its memory could be reused while it is read
     return here
+
+
+def keep_mapped(keep: bool) -> None:
+    """Whether what is mapped stays so for the next transfers, from now on; if not, nothing is mapped after this."""
+    _mappings.keep = keep
+    if not keep:
+        if torch.cuda.is_initialized():
+            _know_thread()
+        _mappings.release()
+
+
+def blocks_mapped() -> int:
+    """How many blocks of other processes are mapped in this one."""
+    return len(_mappings)
+
+
+def _know_thread() -> None:
+    """CUDA's driver knows threads one by one."""
+    torch.cuda.set_device(torch.cuda.current_device())
 
 
 def _read(path: str) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from hfdsl.runtime.lending import blocks_mapped
 from tests.runtime.direct_programs import Process
 
 
@@ -29,6 +30,23 @@ class GpuProcess(Process):
     def allocated(self) -> int:
         torch.cuda.ipc_collect()  # the allocator does it before it asks for more
         return torch.cuda.memory_allocated()
+
+    def renew(self, size: int, fill: float, between: int) -> None:
+        """Give memory back to the system, and take some of it again, elsewhere."""
+        self.kept = None
+        torch.cuda.empty_cache()
+        made = [torch.full((size,), -1.0, device="cuda") for _ in range(between)]
+        self.kept = torch.full((size,), fill, device="cuda")
+        del made
+        torch.cuda.empty_cache()
+
+    def mapped(self) -> int:
+        return blocks_mapped()
+
+    def free(self) -> int:
+        """Bytes of the GPU that nobody has, once this process has given back what it does not use."""
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info()[0])
 
     def join(self, rank: int, port: int) -> None:
         torch.distributed.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)

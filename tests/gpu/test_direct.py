@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hfdsl.runtime.direct import TRANSPORT, Links, register
+from hfdsl.runtime.mappings import TRANSFERS
 from tests.gpu.direct_programs import GpuProcess
 
 pytestmark = pytest.mark.gpu
@@ -82,6 +83,45 @@ def test_what_the_maker_still_computes_is_waited_for(ray: Any, started: Any) -> 
         producer.make_late.remote(2**20, fill)
         parcel = direct(producer.ship).remote()
         assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [fill] * len(readers)
+
+
+def gone(ray: Any, maker: Any) -> None:
+    """Wait until Ray has let go of what a maker has lent."""
+    until = time.monotonic() + 30
+    while ray.get(maker.stored.remote()):
+        assert time.monotonic() < until
+
+
+def test_what_stays_mapped_is_never_what_was_freed(ray: Any, started: Any) -> None:
+    (maker, *readers), _links = started
+    size = 2**24  # in a block of its own
+    for turn in range(24):
+        ray.get(maker.renew.remote(size, float(turn), turn % 4))
+        for _ in range(2):  # mapped anew, and as it is kept
+            parcel = direct(maker.ship).remote()
+            assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [float(turn)] * len(readers)
+            del parcel
+            gone(ray, maker)
+        mapped = ray.get([reader.mapped.remote() for reader in readers])
+        assert all(1 <= one <= TRANSFERS for one in mapped), mapped
+
+
+def test_memory_is_given_back_when_links_are_closed(ray: Any, started: Any) -> None:
+    (maker, *readers), links = started
+    size = 2**28
+    before = ray.get(maker.free.remote())
+    ray.get(maker.make.remote(size, 1.0))
+    parcel = direct(maker.ship).remote()
+    assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [1.0] * len(readers)
+    del parcel
+    gone(ray, maker)
+    ray.get([one.drop.remote() for one in (maker, *readers)])
+    assert ray.get([reader.mapped.remote() for reader in readers]) == [1] * len(readers)
+    links.close()
+    assert ray.get([reader.mapped.remote() for reader in readers]) == [0] * len(readers)
+    until = time.monotonic() + 30
+    while before - ray.get([one.free.remote() for one in (*readers, maker)])[-1] > size:  # a quarter of its bytes
+        assert time.monotonic() < until
 
 
 def test_a_maker_that_waits_for_its_reader_is_read_from(ray: Any, started: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 import torch
 
-from hfdsl.runtime import direct, weights
+from hfdsl.runtime import direct, lending, weights
 from hfdsl.runtime.parcel import Parcel, seal
 
 
@@ -95,6 +95,10 @@ class Process:
         """The files that this process lends."""
         links = (str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
         return sum("memfd:hfdsl" in link for link in links)
+
+    def keeps(self) -> bool:
+        """Whether it keeps mapped what it reads of other GPUs."""
+        return lending._mappings.keep
 
     def broadcast(self, ranks: list[int], root: int) -> float:
         group = direct.member().group(ranks)

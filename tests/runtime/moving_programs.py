@@ -69,6 +69,14 @@ class Maker(hf.Worker):
         raise KeyError("nothing was made")
 
 
+class Parked(Maker):
+    """Gives its memory back while it is idle."""
+
+    def offload(self, part: Literal["weights", "optimizer"]) -> None: ...
+
+    def onload(self, part: Literal["weights", "optimizer"]) -> None: ...
+
+
 class Reader(hf.Worker):
     @register(Dispatch.DP_PROTO, pad="repeat_last")
     def read(self, made: Made) -> Seen:

@@ -153,6 +153,18 @@ def test_actors_that_were_not_joined_are_refused(ray_cluster: Any, actors: list[
     end(ray_cluster, [alone])
 
 
+def test_processes_keep_mappings_while_they_are_joined(ray_cluster: Any) -> None:
+    pair = start(ray_cluster, 2)
+    try:
+        for keep in (True, False):
+            links = Links(pair, 60, keep)
+            assert ray_cluster.get([one.keeps.remote() for one in pair]) == [keep, keep]
+            links.close()
+            assert ray_cluster.get([one.keeps.remote() for one in pair]) == [False, False]
+    finally:
+        end(ray_cluster, pair)
+
+
 def test_a_lost_producer_ends_the_wait_of_its_reader(ray_cluster: Any) -> None:
     pair = start(ray_cluster, 2)
     links = Links(pair, 60)

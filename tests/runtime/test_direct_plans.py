@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import ray
 import torch
 
 import hfdsl as hf
 from hfdsl.errors import RoleError, WiringError
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import Plan
+from hfdsl.runtime import lending
 from hfdsl.runtime.running import Running
 from tests.runtime import moving_programs as p
 
@@ -92,6 +94,41 @@ def test_another_plan_on_the_same_processes_goes_directly_too(ray_cluster: Any) 
             running.step(given(first))
             assert same(also.step(given(first)), local.step(given(first)))
         assert shipments(also)
+
+
+def parked() -> hf.Deployment:
+    """A maker that gives memory back whenever its reader, another process of the same device, is at work."""
+    pool = hf.ResourcePool([1])
+    reader = hf.place(p.Reader, pool=pool, colocate=False)
+    return hf.Deployment(maker=hf.place(p.Parked, pool=pool, offload=True), reader=reader)
+
+
+def keeps(running: Running) -> set[bool]:
+    """Whether its processes keep mapped what they read."""
+    backend: Any = running._processes.backend
+    asked = [actor.__ray_call__.remote(lambda _: lending._mappings.keep) for actor in backend._joined._links.actors]
+    return set(ray.get(asked))
+
+
+def test_mappings_are_kept_unless_a_plan_of_the_run_gives_memory_back(ray_cluster: Any) -> None:
+    places, off = deployment(use_gpu=True), Optimize(mappings=False)
+    assert "mapped   what is read by cuda ipc, from transfer to transfer" in str(compiled(p.split, places))
+    assert "mapped" not in str(compiled(p.split, places, off))
+    with compiled(p.split, places).launch("ray") as running, compiled(p.kept, places).launch() as local:
+        assert keeps(running) == {True}
+        running.also(compiled(p.writing, places))
+        assert keeps(running) == {True}
+        also = running.also(compiled(p.kept, places, off))
+        assert keeps(running) == {False}
+        running.also(compiled(p.overwriting, places))
+        assert keeps(running) == {False}
+        assert same(also.step(given()), local.step(given()))
+    plan = compiled(p.split, parked())
+    assert "mapped   anew for every transfer by cuda ipc, since offload gives memory back" in str(plan)
+    with plan.launch("ray") as running:
+        assert keeps(running) == {False}
+    with compiled(p.split, parked(), Optimize(offload=False)).launch("ray") as running:
+        assert keeps(running) == {True}
 
 
 @pytest.mark.parametrize("launched", ["local", "ray"])
