@@ -1,6 +1,7 @@
 """A column from one process to another on GPUs: in plans, by hfdsl's transport alone, Ray's own, NCCL and a copy.
 
-python benchmarks/gpu/transports.py            # needs two GPUs of one host, and CuPy for Ray's NCCL transport
+python benchmarks/gpu/transports.py            # two GPUs of one host; Ray's NCCL transport is left out without CuPy
+python benchmarks/gpu/transports.py --skip "object store"   # a row whose name has these words, and without them half the time
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import ray
@@ -20,6 +23,7 @@ from hfdsl.runtime import direct
 from hfdsl.runtime.parcel import Parcel, seal
 
 MIB = 2**20
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS = 4
 
 
@@ -32,7 +36,9 @@ class R(hf.Dim):
 
 
 class Asked(hf.Batch):
-    x: hf.f32[B]
+    """Of which size the column is to be, in bytes."""
+
+    size: hf.i64[B]
 
 
 class Column(hf.Batch):
@@ -44,14 +50,14 @@ class Total(hf.Batch):
 
 
 class Maker(hf.Worker):
-    """A role with a resident column."""
+    """A role with a resident column of each size."""
 
-    def __init__(self, size: int) -> None:
-        self.column = torch.randn(ROWS, size // 4 // ROWS, device="cuda")
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.columns = {size: torch.randn(ROWS, size // 4 // ROWS, device=DEVICE) for size in sizes}
 
     @hf.register(hf.Dispatch.DP_PROTO)
     def make(self, asked: Asked) -> Column:
-        return Column(x=self.column)
+        return Column(x=self.columns[int(asked.size.tensor[0])])
 
 
 class Reader(hf.Worker):
@@ -66,25 +72,37 @@ def move(asked: Asked, maker: Maker, reader: Reader) -> Total:
     return reader.read(maker.make(asked))
 
 
-def in_a_plan(size: int, times: int, *, one_gpu: bool, direct: bool) -> float:
-    """Milliseconds of a step that moves a column from role to role."""
+@contextmanager
+def planned(
+    sizes: Sequence[int], *, one_gpu: bool, direct: bool, launch: str = "ray"
+) -> Iterator[Callable[[int], Any]]:
+    """A step that moves a column of a size from role to role."""
     pool, other = hf.ResourcePool([1]), hf.ResourcePool([1])
     reader = hf.place(Reader, pool=pool, colocate=False) if one_gpu else hf.place(Reader, pool=other)
-    places = hf.Deployment(maker=hf.place(Maker, size, pool=pool), reader=reader)
-    plan = move.compile(places, {B: ROWS, R: size // 4 // ROWS}, optimize=hf.Optimize(direct=direct))
-    asked = Asked(x=torch.zeros(ROWS))
-    with plan.launch("ray", deadline=300) as running:
-        return timed(lambda: running.step(asked), times if direct else 1, 3 if direct else 1)
+    places = hf.Deployment(maker=hf.place(Maker, sizes, pool=pool), reader=reader)
+    plan = move.compile(places, {B: ROWS}, optimize=hf.Optimize(direct=direct))
+    with plan.launch(launch, deadline=300) as running:
+        yield lambda size: running.step(Asked(size=torch.full((ROWS,), size)))
 
 
-def plans(sizes: Sequence[int], times: int) -> dict[str, list[float | None]]:
+def plans(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[float | None]]:
     """The same by whole steps, each way."""
     ways = {
         "two GPUs: a plan": {"one_gpu": False, "direct": True},
         "one GPU: a plan": {"one_gpu": True, "direct": True},
         "object store: a plan": {"one_gpu": False, "direct": False},
     }
-    return {name: [in_a_plan(max(size, 4 * ROWS), times, **way) for size in sizes] for name, way in ways.items()}
+    cells: dict[str, list[float | None]] = {}
+    for name, way in ways.items():
+        if skipped(name, args):
+            continue
+        say(f"{name}: starts")
+        with planned([max(size, 4 * ROWS) for size in sizes], **way) as step:
+            for size in sizes:
+                slow = not way["direct"] and size > 4
+                value = timed(lambda: step(max(size, 4 * ROWS)), 1 if slow else args.times, 3)  # noqa: B023
+                cells.setdefault(name, []).append(told(name, size, value))
+    return cells
 
 
 class Process:
@@ -94,10 +112,8 @@ class Process:
         self.rank = rank
         self.columns: dict[int, torch.Tensor] = {}
 
-    def keep(self, size: int) -> None:
-        self.columns.clear()
-        torch.cuda.empty_cache()
-        self.columns[size] = torch.randn(max(1, size // 4), device="cuda")
+    def keep(self, sizes: Sequence[int]) -> None:
+        self.columns = {size: torch.randn(max(1, size // 4), device="cuda") for size in sizes}
         torch.cuda.synchronize()
 
     def ship(self, size: int) -> Any:
@@ -150,73 +166,124 @@ def timed(act: Callable[[], Any], times: int, warm: int = 2) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=15)
     parser.add_argument("--mib", type=int, nargs="*", default=[256, 4096])
+    parser.add_argument("--skip", nargs="*", default=[], metavar="WORDS", help="rows whose name has one of these")
     args = parser.parse_args()
+    sizes = [4, *(mib * MIB for mib in args.mib)]
     ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=12 * 2**30)
+    say("Ray runs")
+    cells = alone(sizes, args)
+    show(cells, args.mib)
+    compare(cells, args.mib)
+    show(plans(sizes, args), args.mib)
+    ray.shutdown()
+
+
+def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[float | None]]:
+    """Each transport by bare actors."""
     direct.register()
     remote: Any = ray.remote  # its types do not know the option
     process = remote(enable_tensor_transport=True)(Process)
     a, c = (process.options(num_gpus=0.4).remote(rank) for rank in (0, 2))
-    ray.get([a.keep.remote(4), c.keep.remote(4)])
+    ray.get([a.keep.remote(sizes), c.keep.remote([])])
     b = process.options(num_gpus=1).remote(1)
-    ray.get(b.keep.remote(4))
+    ray.get(b.keep.remote([]))
     port = ray.get(a.__ray_call__.remote(free_port))
     ray.get([one.join.remote(f"tcp://127.0.0.1:{port}") for one in (a, b)])
-
-    start = time.perf_counter()
+    say("three processes run")
     links = direct.Links([a, b, c], 120)
-    print(f"links joined in {time.perf_counter() - start:.2f} s")
-    start = time.perf_counter()
-    from ray.experimental.collective import create_collective_group
+    say("links are joined")
+    cells: dict[str, list[float | None]] = {}
+    for name, asked, method in (("raw NCCL, two GPUs", (a, b), "raw"), ("device copy, one GPU", (a,), "copy")):
+        if not skipped(name, args):
+            found = [ray.get([getattr(one, method).remote(size, args.times) for one in asked])[0] for size in sizes[1:]]
+            cells[name] = [None, *(told(name, size, value) for size, value in zip(sizes[1:], found, strict=True))]
+    rows = [
+        ("two GPUs: hfdsl", b, direct.TRANSPORT),
+        ("one GPU: hfdsl", c, direct.TRANSPORT),
+        ("two GPUs: hfdsl, mapped anew", b, direct.TRANSPORT),
+        ("one GPU: hfdsl, mapped anew", c, direct.TRANSPORT),
+        ("one GPU: Ray's CUDA IPC", c, "cuda_ipc"),
+        ("two GPUs: Ray's NCCL", b, "nccl"),
+        ("object store", b, ""),
+    ]
+    for name, reader, transport in rows:
+        if skipped(name, args):
+            continue
+        if transport == "nccl":
+            if find_spec("cupy") is None:
+                say(f"{name}: left out, there is no CuPy")
+                continue
+            from ray.experimental.collective import create_collective_group
 
-    create_collective_group([a, b, c], backend="nccl")
-    print(f"Ray's collective group made in {time.perf_counter() - start:.2f} s")
-
-    def moved(reader: Any, transport: str, size: int, sealed: bool) -> Callable[[], Any]:
-        method = a.seal if sealed else a.ship
-        if transport:
-            method = method.options(tensor_transport=transport)
-        return lambda: ray.get(reader.read.remote(method.remote(size)))
-
-    sizes = [4, *(mib * MIB for mib in args.mib)]
-    cells: dict[str, list[float | None]] = {"raw NCCL, two GPUs": [None], "device copy, one GPU": [None]}
-    for size in sizes:
-        ray.get(a.keep.remote(size))
-        want = ray.get(a.total.remote(size))
-        if size > 4:
-            cells["raw NCCL, two GPUs"].append(ray.get([one.raw.remote(size, args.times) for one in (a, b)])[0])
-            cells["device copy, one GPU"].append(ray.get(a.copy.remote(size, args.times)))
-        for name, reader, transport, sealed in (
-            ("two GPUs: Ray's NCCL", b, "nccl", False),
-            ("two GPUs: hfdsl", b, direct.TRANSPORT, True),
-            ("object store", b, "", False),
-            ("one GPU: Ray's CUDA IPC", c, "cuda_ipc", False),
-            ("one GPU: hfdsl", c, direct.TRANSPORT, True),
-        ):
-            act = moved(reader, transport, size, sealed)
-            start = time.perf_counter()
-            if act() != want:
-                print(f"WRONG: {name} {size}")
-            first = time.perf_counter() - start
-            if size == 4:
-                print(f"{name}: first {first * 1e3:.0f} ms")
-            if not transport and size > 4:
-                cells.setdefault(name, []).append(first * 1e3)  # seconds each: once is enough
-            else:
-                cells.setdefault(name, []).append(timed(act, args.times))
+            create_collective_group([a, b, c], backend="nccl")
+            say("Ray's collective group is made")
+        if name.endswith("anew"):
+            ray.get(links.keep_nothing())
+        cells[name] = [moved(name, a, reader, transport, size, args.times) for size in sizes]
     links.close()
     for one in (a, b, c):
         ray.kill(one)
-    show(cells | plans(sizes, args.times), args.mib)
-    ray.shutdown()
+    return cells
+
+
+def moved(name: str, maker: Any, reader: Any, transport: str, size: int, times: int) -> float:
+    """Milliseconds of a column's way from process to process."""
+    method = maker.seal if transport == direct.TRANSPORT else maker.ship
+    if transport:
+        method = method.options(tensor_transport=transport)
+
+    def act() -> Any:
+        return ray.get(reader.read.remote(method.remote(size)))
+
+    start = time.perf_counter()
+    found = act()
+    first = (time.perf_counter() - start) * 1e3
+    if found != ray.get(maker.total.remote(size)):
+        say(f"WRONG: {name} {size}")
+    once = not transport and size > 4  # seconds each
+    return told(name, size, first if once else timed(act, times), f", the first {first:.0f} ms")
+
+
+START = time.perf_counter()
+
+
+def say(text: str) -> None:
+    """What has been done, at once."""
+    print(f"[{time.perf_counter() - START:6.1f} s] {text}", flush=True)
+
+
+def told(name: str, size: int, value: float, more: str = "") -> float:
+    say(f"{name}, {f'{size // MIB} MiB' if size > 4 else 'empty'}: {value:.2f} ms{more}")
+    return value
+
+
+def skipped(name: str, args: argparse.Namespace) -> bool:
+    return any(words in name for words in args.skip)
 
 
 def show(cells: Mapping[str, Sequence[float | None]], mib: Sequence[int]) -> None:
     print("\n| ms | empty | " + " | ".join(f"{size} MiB" for size in mib) + " |\n|---|---:|" + "---:|" * len(mib))
     for name, values in cells.items():
         print(f"| {name} | " + " | ".join("" if value is None else f"{value:.2f}" for value in values) + " |")
+    print(flush=True)
+
+
+def compare(cells: Mapping[str, Sequence[float | None]], mib: Sequence[int]) -> None:
+    """Transfers above the empty one beside the bare copy of their bytes."""
+    for name, values in cells.items():
+        bare = cells.get("raw NCCL, two GPUs" if name.startswith("two GPUs") else "device copy, one GPU")
+        if ":" not in name or bare is None or values[0] is None:
+            continue
+        for size, value, least in zip(mib, values[1:], bare[1:], strict=True):
+            if value is not None and least is not None:
+                above = value - values[0]
+                print(
+                    f"{name}, {size} MiB: {above:.2f} ms above its empty transfer, {above / least:.2f}x {least:.2f} ms"
+                )
+    print(flush=True)
 
 
 def free_port(_: Any) -> int:
