@@ -31,7 +31,7 @@ def _restore(cls: type[HfError], state: dict[str, object], args: tuple[object, .
 
 
 class DefinitionError(HfError, TypeError):
-    """A dim, batch, role method or protocol is declared in a way that has no meaning (HF1xx)."""
+    """A dim, batch, role method or protocol is declared in a way that has no meaning (HF1xx), or a test is (HF92x)."""
 
     span: object = None  # where the declaration stands, as far as it is known
 

@@ -142,6 +142,9 @@ CODES: dict[str, Code] = {
     "HF911": Code("a server that does not answer in time"),
     "HF912": Code("a request that a server refuses"),
     "HF913": Code("an answer of a server that cannot be used"),
+    # HF92x tests
+    "HF921": Code("an argument that a check of hfdsl.testing does not take"),
+    "HF922": Code("a check of hfdsl.testing that would compare nothing"),
 }
 
 

@@ -10,11 +10,26 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
-_ROOMS = ("types", "protocols", "graph", "deploy", "check", "plan", "single_controller", "runtime", "rl", "tools")
+_ROOMS = (
+    "types",
+    "protocols",
+    "graph",
+    "deploy",
+    "check",
+    "plan",
+    "single_controller",
+    "runtime",
+    "rl",
+    "testing",
+    "tools",
+)
 _PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfdsl` is kept fast
 _OWN = tuple(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS)
-_PROGRAMS = tuple(f"{_PACKAGE}rl{os.sep}{place}" for place in (f"dataflows{os.sep}", f"training{os.sep}evaluation.py"))
-"""Dataflows that users read, copy and change: their lines are told as a user's own."""
+_PROGRAMS = tuple(
+    f"{_PACKAGE}{place.replace('/', os.sep)}"
+    for place in ("rl/dataflows/", "rl/training/evaluation.py", "testing/zoo.py", "testing/suite_programs.py")
+)
+"""Dataflows that users read, copy and change, and programs of tests: their lines are told as a user's own."""
 _PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  # the same
 
 

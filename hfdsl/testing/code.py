@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from hfdsl.deploy.cluster import Cluster, Nodes
 from hfdsl.deploy.pools import ResourcePool
+from hfdsl.protocols.dispatch import Dispatch
 from hfdsl.protocols.mesh import AXES, Mesh
+from hfdsl.protocols.placement import At, Partial, Replicated, Sharded, Varying
+from hfdsl.protocols.protocol import Protocol
 from hfdsl.types.batches import Batch
 from hfdsl.types.columns import Column, Obj
 from hfdsl.types.ragged import Jagged
 
 
 def as_code(value: Any) -> str:
-    """Python source that makes an equal value, where ``hf`` and ``torch`` are imported.
+    """Python source that makes an equal value, where ``hf``, ``torch`` and numpy as ``np`` are imported.
 
     >>> import torch
     >>> as_code(Mesh(dp=2, tp=2, gen_tp=1, order=("tp", "dp", "pp")))
@@ -22,29 +26,39 @@ def as_code(value: Any) -> str:
     >>> as_code(torch.tensor([0.5, float("inf")]))
     "torch.tensor([0.5, float('inf')], dtype=torch.float32)"
     """
-    match value:
-        case Mesh():
-            return _mesh(value)
-        case ResourcePool():
-            return _pool(value)
-        case Cluster():
-            return f"hf.Cluster({', '.join(map(as_code, value.kinds))})"
-        case Nodes():
-            return _nodes(value)
-        case Batch():
-            columns = [f"{name}={as_code(raw)}" for name, raw in value.__hf_columns__.items() if raw is not None]
-            return f"{type(value).__name__}({', '.join(columns)})"
-        case Jagged():
-            return f"[{', '.join(map(_tensor, value.rows))}]" if len(value) else "[]"
-        case Column():
-            return f"hf.{type(value).__name__}({as_code(value._value)})"
-        case Obj():
-            return f"hf.Obj({as_code(value._value)})"
-        case list():
-            return f"[{', '.join(map(as_code, value))}]"
-        case float():
-            return _number(value)
+    made = next((make for kind, make in _MAKERS if isinstance(value, kind)), None)
+    if made is not None:
+        return made(value)
+    if type(value) in _BRACKETS:
+        return _BRACKETS[type(value)](list(map(as_code, value)))
+    if type(value).__name__ == "ndarray":
+        return f"np.array({as_code(value.tolist())}, dtype={str(value.dtype)!r})"
     return _tensor(value) if hasattr(value, "untyped_storage") else repr(value)
+
+
+_BRACKETS: dict[type, Callable[[list[str]], str]] = {
+    list: lambda shown: f"[{', '.join(shown)}]",
+    tuple: lambda shown: f"({', '.join(shown)}{',' * (len(shown) == 1)})",
+    set: lambda shown: f"{{{', '.join(shown)}}}" if shown else "set()",
+    frozenset: lambda shown: f"frozenset({{{', '.join(shown)}}})" if shown else "frozenset()",
+}
+"""Containers whose entries are shown one by one: ``repr`` of a NaN is a name that a program does not have."""
+
+
+def _batch(batch: Batch) -> str:
+    columns = [f"{name}={as_code(raw)}" for name, raw in batch.__hf_columns__.items() if raw is not None]
+    return f"{type(batch).__name__}({', '.join(columns)})"
+
+
+def _dict(mapping: dict[Any, Any]) -> str:
+    return f"{{{', '.join(f'{as_code(key)}: {as_code(one)}' for key, one in mapping.items())}}}"
+
+
+def _protocol(protocol: Protocol) -> str:
+    split = [f"split={protocol.split!r}"] if protocol.split else []
+    lists = [f"{name}={value!r}" for name in ("gives", "takes") if (value := getattr(protocol, name)) != "whole"]
+    collect = f"collect={dict(protocol.picks)!r}"
+    return f"hf.Protocol({', '.join([repr(protocol.name), *split, collect, *lists])})"
 
 
 def _mesh(mesh: Mesh) -> str:
@@ -87,3 +101,20 @@ def _tensor(tensor: Any) -> str:
     made = f"torch.zeros({tuple(tensor.shape)}" if empty else f"torch.tensor({nested(tensor.tolist())}"
     strided = "" if tensor.is_contiguous() else ".repeat_interleave(2, -1)[..., ::2]"
     return f"{made}, dtype={tensor.dtype}){strided}"
+
+
+_MAKERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+    (Mesh, _mesh),
+    (ResourcePool, _pool),
+    (Cluster, lambda cluster: f"hf.Cluster({', '.join(map(as_code, cluster.kinds))})"),
+    (Nodes, _nodes),
+    (Protocol, _protocol),
+    (Dispatch, lambda mode: f"hf.{mode}"),
+    ((Replicated, Sharded, Partial, Varying, At), lambda placement: f"hf.{placement!r}"),
+    (Batch, _batch),
+    (Jagged, lambda jagged: f"[{', '.join(map(_tensor, jagged.rows))}]"),
+    (Column, lambda column: f"hf.{type(column).__name__}({as_code(column._value)})"),
+    (Obj, lambda objects: f"hf.Obj({as_code(objects._value)})"),
+    (dict, _dict),
+    (float, _number),
+)

@@ -30,6 +30,15 @@ class Difference:
         where += [f"row {self.row}"] if self.row is not None else []
         return ", ".join(where) or "the value"
 
+    @property
+    def told(self) -> str:
+        """Where ``other`` is not what is meant, ``one``.
+
+        >>> Difference("", 1, "3", "2").told
+        'row 1 is 2 instead of 3'
+        """
+        return f"{self} is {self.other} instead of {self.one}"
+
 
 def first_difference(one: Any, other: Any, tolerance: float | None = None) -> Difference | None:
     """Where ``other`` first differs from ``one``; None where it does not.

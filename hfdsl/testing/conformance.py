@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from hfdsl.deploy.deployment import Deployment, place
 from hfdsl.deploy.pools import ResourcePool
-from hfdsl.errors import HfError
+from hfdsl.errors import HfError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.kinds import PerRank, PerStage
@@ -19,10 +19,13 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.backend import Lowering
 from hfdsl.runtime.running import Running
 from hfdsl.testing import suite_programs as p
+from hfdsl.testing.arguments import names_of, nothing
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.observing import RESULT, eager_steps, observed
 from hfdsl.types.batches import Batch
 from hfdsl.types.dims import Dim
+
+__tracebackhide__ = True  # pytest shows the user's own lines
 
 AnyBackend: TypeAlias = Literal["local", "ray"] | Lowering
 
@@ -174,7 +177,10 @@ class SuiteReport:
 
 
 def run_suite(
-    backend: AnyBackend, programs: Sequence[Program] = PROGRAMS, faults: bool = True, deployments: Sequence[str] = ()
+    backend: AnyBackend,
+    programs: Sequence[Program] = PROGRAMS,
+    faults: bool = True,
+    deployments: str | Sequence[str] = (),
 ) -> SuiteReport:
     """Run the conformance suite on a backend: ``"local"``, ``"ray"``, or a lowering of your own.
 
@@ -182,13 +188,22 @@ def run_suite(
     same processes, and gives what it gives eagerly, bit for bit. With ``faults`` roles that go wrong are told with
     their code, and the run is over then.
 
+    Raises:
+        DefinitionError: HF921 for a deployment that there is none of, HF922 without a program.
+        ResourceError: HF518 for a backend that there is none of.
+
     >>> report = run_suite("local", deployments=["one pool"])
     >>> report.ok, len(report.outcomes)
     (True, 17)
     """
+    where_to = names_of("run_suite", "deployments=", deployments or None, list(DEPLOYMENTS), "deployment")
+    if not programs:
+        raise nothing("run_suite", "it is given no program")
+    if not callable(backend) and backend not in ("local", "ray"):
+        raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray', and lowerings of your own")
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     found: list[Outcome] = []
-    for where in deployments or DEPLOYMENTS:
+    for where in where_to:
         found += _programs(backend, where, DEPLOYMENTS[where](), programs)
     for flow, told in FAULTS.items() if faults else ():
         found.append(_timed(flow.body.__name__, "faults", partial(_fault, backend, flow, *told)))

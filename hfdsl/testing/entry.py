@@ -15,8 +15,13 @@ CODE = {
     "hfdsl.protocols.mesh": ("Mesh",),
     "hfdsl.deploy.pools": ("ResourcePool",),
     "hfdsl.deploy.cluster": ("Cluster", "Nodes"),
+    "hfdsl.protocols.protocol": ("Protocol",),
+    "hfdsl.protocols.placement": ("Replicated", "Sharded", "Partial", "Varying", "At"),
 }
 """The classes whose values are printed as code."""
+
+ELEMENTS = 1000
+"""Tensors of at most so many elements are, too."""
 
 
 def register() -> None:
@@ -32,6 +37,7 @@ def register() -> None:
     for module, names in CODE.items():
         for name in names:
             for_type_by_name(module, name, _print_code)
+    for_type_by_name("torch", "Tensor", _print_tensor)
 
 
 def strategy_of(kind: Any) -> Any:
@@ -52,3 +58,12 @@ def _print_code(value: Any, printer: Any, cycle: bool) -> None:
     from hfdsl.testing.code import as_code
 
     printer.text(as_code(value))
+
+
+def _print_tensor(value: Any, printer: Any, cycle: bool) -> None:
+    from hfdsl.testing.code import as_code
+
+    try:
+        printer.text(as_code(value) if value.numel() <= ELEMENTS else repr(value))
+    except RuntimeError:  # a sparse one, or one without values
+        printer.text(repr(value))

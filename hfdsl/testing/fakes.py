@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -20,10 +20,13 @@ from hfdsl.plan.reading import pack, unpack
 from hfdsl.protocols.call import Call, running_call
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.worker import Worker
+from hfdsl.testing.arguments import named_of, refused, role_of, sizes_of
 from hfdsl.testing.values import Draw, sample
 from hfdsl.types.batches import Batch, closest, rebuild, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size, constant, solve
+
+__tracebackhide__ = True  # pytest shows the user's own lines
 
 W = TypeVar("W", bound=Worker)
 BatchT = TypeVar("BatchT", bound=Batch)
@@ -55,7 +58,9 @@ def fake(
     what a column of that name holds instead. ``seconds`` says how long each method takes.
 
     Raises:
-        WiringError: HF202 where ``seconds`` names no method. In a call HF213, where nothing tells a size.
+        WiringError: HF202 where ``seconds`` names no method, HF201 where ``columns`` names none of a result. In a call
+            HF213, where nothing tells a size.
+        DefinitionError: HF921 for what is no role class, and for an option of another kind.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -72,12 +77,22 @@ def fake(
     >>> model.answer(Questions(text=["6*7", "1+1"])).ids.tensor.shape
     torch.Size([2, 512])
     """
+    real: type = role_of("fake", role)
+    _known(f"fake({real.__name__})", columns, _results(real))
+    return _made(role, sizes_of("fake", dims), seconds, columns, seed)
+
+
+def _made(
+    role: type[W], dims: Mapping[Any, int], seconds: Mapping[str, Seconds], columns: Columns, seed: int | None
+) -> type[W]:
     real: type = role
     methods, signatures = registered_methods(real), role_signatures(real)
-    for name in seconds:
+    for name, one in named_of("fake", "seconds=", seconds, 'seconds={"generate": 0.5}').items():
         if name not in methods:
             raise WiringError("HF202", f"role '{role.__name__}' has no method '{name}'; {closest(name, list(methods))}")
-    answer = functools.partial(_answer, dims=dict(dims), columns=dict(columns), seed=seed)
+        if not callable(one) and not (isinstance(one, (int, float)) and one >= 0):
+            raise refused("fake", f"seconds= of '{name}'", "a number of at least 0, or a function of rows", one)
+    answer = functools.partial(_answer, dims=dims, columns=dict(columns), seed=seed)
     members: dict[str, Any] = {
         name: _body(getattr(role, name), signatures[name], seconds.get(name, 0.0), answer) for name in methods
     }
@@ -104,10 +119,15 @@ def faked(
     The others are as for ``fake``.
 
     Raises:
-        WiringError: HF202 where ``seconds`` names no role or method.
+        WiringError: HF202 where ``seconds`` names no role or method, HF201 where ``columns`` names none of any result.
+        DefinitionError: HF921 for what is no deployment, and for an option of another kind.
     """
+    if not isinstance(deployment, Deployment):
+        raise refused("faked", "deployment", "an hf.Deployment", deployment)
+    sizes = sizes_of("faked", dims)
+    _known("faked", columns, {name for place in deployment.placements.values() for name in _results(place.role)})
     by_role: dict[str, dict[str, Seconds]] = {}
-    for node, one in seconds.items():
+    for node, one in named_of("faked", "seconds=", seconds, 'seconds={"actor.update": 0.5}').items():
         role, _, method = node.partition(".")
         if role not in deployment.placements:
             raise WiringError("HF202", f"no role '{role}' is placed; {closest(role, list(deployment))}")
@@ -116,7 +136,7 @@ def faked(
         **{
             name: replace(
                 place,
-                role=fake(place.role, dims=dims, seconds=by_role.get(name, {}), columns=columns, seed=seed),
+                role=_made(place.role, sizes, by_role.get(name, {}), columns, seed),
             )
             for name, place in deployment.placements.items()
         }
@@ -125,13 +145,29 @@ def faked(
     return made
 
 
+def _results(role: type) -> set[str]:
+    """The columns that the methods of a role give."""
+    return {name for one in role_signatures(role).values() for name in _fields(one.returns) if name != VALUE}
+
+
+def _known(what: str, columns: Columns, names: Collection[str]) -> None:
+    for name, maker in named_of(
+        what, "columns=", columns, 'columns={"score": lambda shape: torch.ones(shape)}'
+    ).items():
+        if name not in names:
+            raise WiringError("HF201", f"{what} makes no column '{name}'; {closest(name, sorted(names))}")
+        if maker is not None and not callable(maker):
+            raise refused(what, f"columns= of '{name}'", "a function of the column's shape, or None", maker)
+
+
 def fake_batch(
     record: type[BatchT], dims: Mapping[type[Dim], int], *, columns: Columns = NOTHING, seed: int = 0
 ) -> BatchT:
     """A record of random values, as fakes give them: what a dataflow is stepped with.
 
     Raises:
-        WiringError: HF213 where ``dims`` lacks a size.
+        WiringError: HF213 where ``dims`` lacks a size, HF201 where ``columns`` names none of the record.
+        DefinitionError: HF921 for what is no record class, and for an option of another kind.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -140,9 +176,11 @@ def fake_batch(
     >>> len(fake_batch(Scores, {B: 3}))
     3
     """
-    draw = Draw(Call(seed, 0, 0, 0), None)
-    sizes = {atom: constant(number) for atom, number in dims.items()}
-    what = f"fake_batch({record.__name__}, dims)"
+    if not (isinstance(record, type) and issubclass(record, Batch)):
+        raise refused("fake_batch", "record", "a class derived from hf.Batch", record)
+    what, draw = f"fake_batch({record.__name__}, dims)", Draw(Call(seed, 0, 0, 0), None)
+    sizes = {atom: constant(number) for atom, number in sizes_of("fake_batch", dims).items()}
+    _known(what, columns, schema(record).fields)
     values = _columns(RecordType(record), sizes, draw, columns, {}, lambda dim: f"{what} needs dims={{{dim}: ...}}")
     return rebuild(record, values)
 
@@ -159,12 +197,31 @@ def _body(real: Any, signature: Signature, seconds: Seconds, answer: Callable[..
     @functools.wraps(real)
     def body(self: Worker, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip((port.name for port in signature.ports), args, strict=False)) | kwargs
+        what = f"fake({type(self).__mro__[1].__name__}).{signature.name}"
+        _fits(what, signature, args, given)
         if seconds:
             time.sleep(seconds if not callable(seconds) else seconds(_rows(given) or 0))
-        return answer(f"fake({type(self).__mro__[1].__name__}).{signature.name}", signature, given)
+        return answer(what, signature, given)
 
     body.__isabstractmethod__ = False  # type: ignore[attr-defined]  # copied from a role that only declares it
     return body
+
+
+def _fits(what: str, signature: Signature, args: Sequence[Any], given: Mapping[str, Any]) -> None:
+    """Refuse arguments that the real method does not take: nobody else looks where a fake is called by hand."""
+    names = [port.name for port in signature.ports]
+    if len(args) > len(names):
+        raise WiringError("HF202", f"{what} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
+    for name in given:
+        if name not in names:
+            raise WiringError("HF202", f"{what} has no parameter '{name}'; {closest(name, names)}")
+    for port in signature.ports:
+        if port.name not in given:
+            if port.required:
+                raise WiringError("HF203", f"{what} is called without '{port.name}'")
+        elif isinstance(port.type, RecordType) and not isinstance(given[port.name], port.type.record):
+            got = type(given[port.name]).__name__
+            raise WiringError("HF206", f"'{port.name}' of {what} takes {port.type.record.__name__}, got {got}")
 
 
 def _rows(given: Mapping[str, Any]) -> int | None:

@@ -17,6 +17,8 @@ from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.executor import built
 from hfdsl.types.batches import Batch
 
+__tracebackhide__ = True  # pytest shows the user's own lines
+
 RESULT = -1
 """The key of what the dataflow returns, among what nodes make."""
 

@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from hfdsl.deploy.deployment import Deployment
+from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.graph.program import Graph, Input
+from hfdsl.graph.program import Graph, Input, Node
 from hfdsl.plan.optimize import Optimize
+from hfdsl.plan.plan import Plan
 from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.testing.arguments import names_of, nothing, refused, sizes_of, tolerance_of
 from hfdsl.testing.compare import Difference, first_difference
 from hfdsl.testing.observing import RESULT, Step, eager_steps, observed, steps, told_where
-from hfdsl.types.batches import Batch, schema
+from hfdsl.types.batches import Batch, closest, schema
 from hfdsl.types.dims import Dim
+
+__tracebackhide__ = True  # pytest shows the user's own lines
 
 Run: TypeAlias = Literal["eager", "local", "ray"]
 EVERYWHERE: tuple[Run, ...] = ("eager", "local", "ray")
@@ -59,7 +64,7 @@ def check_placements(
     deployments: Sequence[Deployment] | Mapping[str, Deployment],
     *batches: Batch | tuple[Batch, ...],
     tolerance: Tolerance = None,
-    on: Sequence[Run] = EVERYWHERE,
+    on: Run | Sequence[Run] = EVERYWHERE,
     dims: Mapping[Any, int] | None = None,
     optimize: Optimize | None = None,
 ) -> None:
@@ -74,6 +79,10 @@ def check_placements(
     Raises:
         DivergedError: an ``AssertionError`` that names the first node in program order that differs, with its column
             and row and both placements.
+        CheckError: where the check finds something under one of the deployments.
+        WiringError: HF202 for a tolerance of a call that there is none of, HF206 for batches that are not the inputs.
+        DefinitionError: HF921 for an argument of another kind, HF922 for one run, no batch, or values that no two
+            placements have in common.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -94,17 +103,72 @@ def check_placements(
       eager         '1 b'
       local, 'two'  '0 b'
     """
-    inputs = [batch if isinstance(batch, tuple) else (batch,) for batch in batches]
-    named = deployments if isinstance(deployments, Mapping) else _numbered(deployments)
+    if not isinstance(dataflow, Dataflow):
+        raise refused("check_placements", "dataflow", "a function under @hf.dataflow", dataflow)
     graph = dataflow.trace()
-    sizes = dict(dims) if dims is not None else _common_sizes(graph, inputs)
+    wanted = names_of("check_placements", "on=", on, EVERYWHERE, "backend")
+    runs = [run for name in wanted for run in EVERYWHERE if run == name]
+    named = _named(deployments)
+    inputs = [_inputs_of(graph, batch) for batch in batches]
+    if not inputs:
+        raise nothing("check_placements", "it is given no batch")
+    tolerance = _tolerance(graph, tolerance)
+    sizes = _common_sizes(graph, inputs) if dims is None else sizes_of("check_placements", dims)
+    plans = {name: dataflow.compile(one, sizes, optimize=optimize) for name, one in named.items()}
+    places = [(run, name) for run in runs for name in list(named)[: 1 if run == "eager" else None]]
+    if len(places) < 2:
+        raise nothing("check_placements", f"it is one run; give more deployments, or more of {EVERYWHERE} in on=")
     compared = _Compared(graph, tolerance)
-    with _cluster("ray" in on):
-        for run in on:
-            for name, deployment in list(named.items())[: 1 if run == "eager" else None]:
-                where = "eager" if run == "eager" else f"{run}, {name!r}"
-                made = _steps(run, dataflow, deployment, sizes, inputs, optimize)
-                compared.add(where, told_where(where, made))
+    with _cluster("ray" in runs):
+        for run, name in places:
+            where = "eager" if run == "eager" else f"{run}, {name!r}"
+            made = eager_steps(dataflow, named[name], inputs) if run == "eager" else _steps(run, plans[name], inputs)
+            compared.add(where, told_where(where, made))
+    if not compared.count:
+        raise nothing("check_placements", "all values are lists, and no two placements have as many ranks")
+
+
+def _named(given: Sequence[Deployment] | Mapping[str, Deployment]) -> dict[str, Deployment]:
+    takes = "them in a list or by name"
+    if isinstance(given, Deployment):
+        raise refused("check_placements", "deployments", f"{takes}, as in [deployment]", given)
+    if not isinstance(given, (Mapping, list, tuple)):
+        raise refused("check_placements", "deployments", takes, given)
+    for one in given.values() if isinstance(given, Mapping) else given:
+        if not isinstance(one, Deployment):
+            raise refused("check_placements", "deployments", f"{takes}, each an hf.Deployment", one)
+    if not given:
+        raise nothing("check_placements", "it is given no deployment")
+    return dict(given) if isinstance(given, Mapping) else _numbered(given)
+
+
+def _inputs_of(graph: Graph, batch: Batch | tuple[Batch, ...]) -> tuple[Batch, ...]:
+    """What a step is given, which is a record for each input of the dataflow."""
+    given = batch if isinstance(batch, tuple) else (batch,)
+    records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
+    if len(given) != len(records) or not all(map(isinstance, given, records)):
+        got = ", ".join(type(one).__name__ for one in given)
+        takes = ", ".join(record.__name__ for record in records)
+        how = "" if len(records) == 1 else ": give one tuple of them for each step"
+        raise WiringError("HF206", f"a step of '{graph.name}' takes {takes}, got {got}{how}")
+    return given
+
+
+def _tolerance(graph: Graph, given: object) -> Tolerance:
+    """The tolerance; by the labels of calls that there are."""
+    if not isinstance(given, Mapping):
+        return None if given is None else tolerance_of("check_placements", given)
+    labels = dict.fromkeys(label for node in graph.calls for label in (node.label, _label(graph, node)))
+    for label in given:
+        if label not in labels:
+            raise WiringError("HF202", f"'{graph.name}' has no call '{label}'; {closest(str(label), list(labels))}")
+    return {label: tolerance_of("check_placements", one) for label, one in given.items()}
+
+
+def _label(graph: Graph, node: Node) -> str:
+    """As a plan has it: calls of one method told apart."""
+    alike = [one.id for one in graph.calls if one.label == node.label]
+    return f"{node.label}#{alike.index(node.id) + 1}" if len(alike) > 1 else node.label
 
 
 def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:
@@ -114,27 +178,19 @@ def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:
     return {f"deployments[{i}]: {shown(one)}": one for i, one in enumerate(deployments)}
 
 
-def _steps(
-    run: Run,
-    flow: Dataflow[..., Any],
-    deployment: Deployment,
-    sizes: Mapping[Any, int],
-    inputs: Sequence[tuple[Batch, ...]],
-    optimize: Optimize | None,
-) -> Iterator[Step]:
-    if run == "eager":
-        yield from eager_steps(flow, deployment, inputs)
-        return
-    plan = flow.compile(deployment, sizes, optimize=optimize)
-    with observed(plan).launch(run) as running:
-        yield from steps(running, inputs)
+def _steps(run: Literal["local", "ray"], plan: Plan, inputs: Sequence[tuple[Batch, ...]]) -> Iterator[Step]:
+    try:
+        with observed(plan).launch(run) as running:
+            yield from steps(running, inputs)
+    except HfError as error:
+        raise error.with_traceback(None) from None  # it tells of the body, and not of the run around it
 
 
 class _Compared:
     """What the first run made, which every other one is compared with."""
 
     def __init__(self, graph: Graph, tolerance: Tolerance) -> None:
-        self._graph, self._tolerance = graph, tolerance
+        self._graph, self._tolerance, self.count = graph, tolerance, 0
         self._first: list[tuple[str, Step]] = []
         self._lists: dict[tuple[int, int, int], tuple[str, Any]] = {}
 
@@ -149,6 +205,7 @@ class _Compared:
                 self._first.append((where, step))
             for node, value in step.values.items():
                 one_where, one = self._counterpart(number, node, value, where)
+                self.count += one is not value
                 found = first_difference(one, value, self._within(node))
                 if found is not None:
                     label, span = ("", None) if node == RESULT else (self._label(node), self._graph.nodes[node].span)
@@ -163,10 +220,7 @@ class _Compared:
         return (one_where, one) if node != RESULT or not _holds_lists(one) else (where, value)
 
     def _label(self, node: int) -> str:
-        """As a plan has it: calls of one method told apart."""
-        label = self._graph.nodes[node].label
-        alike = [one.id for one in self._graph.calls if one.label == label]
-        return f"{label}#{alike.index(node) + 1}" if len(alike) > 1 else label
+        return _label(self._graph, self._graph.nodes[node])
 
     def _within(self, node: int) -> float | None:
         if not isinstance(self._tolerance, Mapping):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from hfdsl.errors import DefinitionError, HfError, WiringError
+from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.operations import SIGNATURE
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
 from hfdsl.plan.reading import pack
+from hfdsl.testing.arguments import given_of, nothing, number_of, refused, tolerance_of
 from hfdsl.testing.code import as_code
-from hfdsl.testing.differing import difference
-from hfdsl.types.batches import Batch, closest, rebuild, schema, wrap_field
-from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, MetricSpec, Obj, ObjSpec
+from hfdsl.testing.compare import first_difference
+from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
+from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Obj, ObjSpec
 from hfdsl.types.dims import evaluate
 from hfdsl.types.joining import rows_after_rows
 from hfdsl.types.rows import Grouped, GroupedBy, WholeRows
@@ -22,9 +24,13 @@ from hfdsl.types.rows import Grouped, GroupedBy, WholeRows
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
+__tracebackhide__ = True  # pytest shows the user's own lines
+
 RAISES = "a body has to work on any rows of its types, or be given a strategy of those that it takes: "
 UNITS = 4
 """At most so many groups of rows make an example."""
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class BrokenRows(AssertionError):  # noqa: N818  # that it is an error is in its base
@@ -48,24 +54,26 @@ class _Case:
 def check_rows(
     function: Callable[..., Any],
     *,
+    given: Mapping[str, Any] = NOTHING,
     needed: bool = True,
     multiple: int = 1,
     tolerance: float = 0.0,
     max_examples: int = 100,
     seed: int = 0,
-    **given: Any,
 ) -> None:
     """Hold a function under ``@hf.function`` to its ``rows=``: on parts that respect it, joined, it is as on the whole.
 
-    Its arguments are drawn at random; plain ones are ``given`` by name, as is what the function takes with
-    ``hf.GroupedBy``, and a hypothesis strategy for any other. Groups are given in two parts, and in another order.
+    Its arguments are drawn at random; plain ones are ``given`` by name, as is the one that ``hf.GroupedBy`` names, and
+    a hypothesis strategy for any other: ``given={"group": 4}``. Groups are given in two parts, and in another order.
 
     Where groups, or all rows, are declared and no example shows that they are ``needed``, that is told too: the
     function could be split further. All rows come in a ``multiple``, of a function that works with no other.
 
     Raises:
         BrokenRows: with the smallest arguments that show it.
-        DefinitionError: HF118 for what is no ``@hf.function``, HF105 where an argument is missing that is no column.
+        DefinitionError: HF921 for what is no ``@hf.function``, or an option of another kind; HF922 for a function whose
+            result has no rows to compare.
+        WiringError: HF202 where ``given`` names no parameter, HF203 where it lacks one that takes a plain value.
         ImportError: where hypothesis is missing.
 
     >>> import hfdsl as hf
@@ -85,14 +93,11 @@ def check_rows(
     hfdsl.testing.rows.BrokenRows: 'whiten' declares rows=Independent, and gives other rows on parts than on the whole
     ...
     """
-    read = getattr(function, SIGNATURE, None)
-    if read is None:
-        raise DefinitionError("HF118", f"check_rows takes a function under @hf.function, got {function!r}")
-    signature: Signature = read()
-    ports = [port.name for port in signature.ports]
-    for name in given:
-        if name not in ports:
-            raise WiringError("HF202", f"'{signature.name}' has no parameter '{name}'; {closest(name, ports)}")
+    signature = _signature(function)
+    number_of("check_rows", "multiple=", multiple)
+    number_of("check_rows", "max_examples=", max_examples)
+    tolerance = tolerance_of("check_rows", tolerance)
+    given = given_of("check_rows", f"'{signature.name}'", given, [port.name for port in signature.ports])
     unit = _unit(signature, given)
     if unit is not None:
         case = _found(signature, given, unit, lambda one: _torn(signature, one, unit, tolerance), max_examples, seed)
@@ -103,6 +108,23 @@ def check_rows(
         _are_needed(signature, given, unit, multiple, max_examples, seed)
 
 
+def _signature(function: Any) -> Signature:
+    read = getattr(function, SIGNATURE, None)
+    if read is None or isinstance(function, type):
+        raise refused("check_rows", "function", "one under @hf.function", function)
+    signature: Signature = read()
+    if not isinstance(signature.rows, WholeRows) and not _with_rows(signature):
+        raise nothing("check_rows", f"the result of '{signature.name}' has no rows")
+    return signature
+
+
+def _with_rows(signature: Signature) -> frozenset[str]:
+    """The columns of the result that have rows, which metrics and plain values have not."""
+    kind = signature.returns
+    fields: Mapping[str, object] = schema(kind.record).fields if isinstance(kind, RecordType) else {VALUE: kind}
+    return frozenset(name for name, spec in fields.items() if isinstance(spec, (ColumnSpec, ObjSpec)))
+
+
 def _unit(signature: Signature, given: Mapping[str, Any]) -> int | None:
     """The rows of a group, None where all rows belong together."""
     match signature.rows:
@@ -111,11 +133,9 @@ def _unit(signature: Signature, given: Mapping[str, Any]) -> int | None:
         case Grouped(n):
             return n
         case GroupedBy(parameter):
-            if not isinstance(given.get(parameter), int):
-                raise DefinitionError(
-                    "HF105", f"'{signature.name}' is grouped by '{parameter}': check_rows(..., {parameter}=4)"
-                )
-            return int(given[parameter])
+            if parameter not in given:
+                raise _lacking(f"'{signature.name}' is grouped by '{parameter}'", parameter, "4")
+            return number_of("check_rows", f"{parameter!r} in given=", given[parameter])
     return 1
 
 
@@ -181,31 +201,39 @@ def _cases(draw: DrawFn, signature: Signature, given: Mapping[str, Any], unit: i
     for name, lengths in dims.items():
         sizes |= rows_bound(name, lengths[0], units * unit, sizes) if lengths else {}
     sizes = whole_sizes(draw, [length for lengths in dims.values() for length in lengths], sizes)
-    values |= {name: draw(_value(kind, sizes)) for name, kind in drawn.items()}
+    values |= {name: draw(_value(name, kind, sizes)) for name, kind in drawn.items()}
     return _Case(values, units, draw(st.integers(0, units)), draw(st.integers(0, units - 1)))
 
 
 def fields_of(name: str, kind: PortType) -> Mapping[str, FieldSpec]:
-    """The columns of a port; HF105 for one that takes a plain value."""
+    """The columns of a port; HF203 for one that takes a plain value."""
     if isinstance(kind, RecordType):
         return schema(kind.record).fields
+    return {VALUE: _column(name, kind)}
+
+
+def _column(name: str, kind: PortType) -> ColumnSpec | ObjSpec:
     if isinstance(kind, (ColumnSpec, ObjSpec)):
-        return {VALUE: kind}
-    raise DefinitionError("HF105", f"'{name}' takes a value of type {kind}: give it, as in check_rows(..., {name}=...)")
+        return kind
+    raise _lacking(f"'{name}' takes a value of type {kind}, which is not drawn", name, "...")
 
 
-def _value(kind: PortType, sizes: Mapping[Any, int]) -> SearchStrategy[Any]:
+def _lacking(why: str, parameter: str, example: str) -> WiringError:
+    return WiringError("HF203", f"{why}: check_rows(..., given={{{parameter!r}: {example}}})")
+
+
+def _value(name: str, kind: PortType, sizes: Mapping[Any, int]) -> SearchStrategy[Any]:
     from hypothesis import strategies as st
 
     from hfdsl.testing.strategies.batches import batches, column
 
     if isinstance(kind, RecordType):
         return batches(kind.record, sizes=sizes, extreme=False)
-    assert isinstance(kind, (ColumnSpec, ObjSpec))  # noqa: S101  # fields_of refuses others
-    made = column(kind, tuple(int(evaluate(dim, sizes)) for dim in kind.dims), extreme=False).map(
-        lambda raw: wrap_field(kind, raw)
+    spec = _column(name, kind)
+    made = column(spec, tuple(int(evaluate(dim, sizes)) for dim in spec.dims), extreme=False).map(
+        lambda raw: wrap_field(spec, raw)
     )
-    return st.none() | made if kind.optional else made
+    return st.none() | made if spec.optional else made
 
 
 # -- what is asked of them
@@ -214,9 +242,8 @@ def _value(kind: PortType, sizes: Mapping[Any, int]) -> SearchStrategy[Any]:
 def _on(signature: Signature, case: _Case, rows: Sequence[int]) -> dict[str, Any]:
     """The columns that the function gives on some rows of its arguments; of metrics, nothing."""
     given = {name: _picked(value, rows) for name, value in case.given.items()}
-    made = signature.body(**given)
-    specs = fields_of("the result", signature.returns)
-    return {name: raw for name, raw in pack(made).items() if not isinstance(specs[name], MetricSpec)}
+    made, kept = signature.body(**given), _with_rows(signature)
+    return {name: raw for name, raw in pack(made).items() if name in kept} if kept else {}
 
 
 def _picked(value: Any, rows: Sequence[int]) -> Any:
@@ -250,12 +277,14 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
         return f"{RAISES}on {rows} row{'' if rows == 1 else 's'} it raises {told}"
     for name, meant in whole.items():
         joined = [part[name] for part in parts]
-        if meant is not None and (wrong := difference(_joined(joined), meant, tolerance)):
+        if meant is None:
+            continue
+        if wrong := first_difference(meant, _joined(joined), tolerance):
             apart = 0 < edge < len(every)
             how = f"rows 0 to {edge - 1} and the others, given apart" if apart else "all rows, given twice"
-            return f"{how}: {_in(name)}{wrong}"
-        if meant is not None and (wrong := difference(turned[name], _rows_of(meant, _turned(case, meant)), tolerance)):
-            return f"groups given in the order {case.order()}: {_in(name)}{wrong}"
+            return f"{how}: {_in(name)}{wrong.told}"
+        if wrong := first_difference(_rows_of(meant, _turned(case, meant)), turned[name], tolerance):
+            return f"groups given in the order {case.order()}: {_in(name)}{wrong.told}"
     return None
 
 
@@ -280,8 +309,8 @@ def _are_needed(
     size = unit or multiple
 
     def shows(case: _Case) -> str | None:
-        if any(isinstance(spec, MetricSpec) for spec in fields_of("the result", signature.returns).values()):
-            return "a metric of all rows"
+        if _gives_one_value(signature):
+            return "a value of all rows"
         return _torn_in(signature, case, size)
 
     if _found(signature, given, size, shows, max_examples, seed, smallest=False) is None:
@@ -290,6 +319,12 @@ def _are_needed(
             f"'{signature.name}' declares rows={declared}, and in none of {max_examples} examples a row depends on "
             "another: declare rows=hf.Independent, so that it can be split, or say check_rows(..., needed=False)"
         )
+
+
+def _gives_one_value(signature: Signature) -> bool:
+    """Whether something of the result is one value of all rows: a metric, or a plain value."""
+    kind = signature.returns
+    return len(_with_rows(signature)) < (len(schema(kind.record).fields) if isinstance(kind, RecordType) else 1)
 
 
 def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:

@@ -44,7 +44,7 @@ class Draw:
 
         seeds = self.seeds(number, shape[0])
         if spec.ragged:
-            lengths = [1 + seed % shape[1] for seed in seeds]
+            lengths = [1 + seed % shape[1] if shape[1] else 0 for seed in seeds]
             parts = [
                 _rows([seed], spec.dtype, (length, *shape[2:]))[0] for seed, length in zip(seeds, lengths, strict=True)
             ]

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hfdsl.deploy.deployment import Deployment, place
 from hfdsl.deploy.pools import ResourcePool
-from hfdsl.errors import DefinitionError, HfError, WiringError
+from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.dataflow import Dataflow, dataflow
-from hfdsl.graph.signatures import ListType, RecordType, Signature, role_signatures, type_hints
+from hfdsl.graph.signatures import ListType, RecordType, Signature, StaticType, role_signatures, type_hints
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
+from hfdsl.testing.arguments import given_of, meshes_of, nothing, number_of, refused, role_of, tolerance_of
 from hfdsl.testing.code import as_code
-from hfdsl.testing.differing import difference
+from hfdsl.testing.compare import first_difference
 from hfdsl.types.batches import Batch, closest
+
+__tracebackhide__ = True  # pytest shows the user's own lines
 
 RANKS = 4
 """The largest meshes that are tried where nobody says which."""
+
+REFUSED = "refused"
+ROWS = ("HF303", "HF310", "HF313", "HF319")
+"""Rows that a mesh does not divide, which a run refuses in words."""
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class BrokenWorker(AssertionError):  # noqa: N818  # that it is an error is in its base
@@ -28,24 +38,25 @@ def check_worker(
     role: type[Worker],
     method: str,
     *batches: Batch,
+    given: Mapping[str, Any] = NOTHING,
     init: Sequence[Any] = (),
     meshes: Iterable[Mesh] | None = None,
     tolerance: float = 0.0,
     steps: int = 1,
-    **given: Any,
 ) -> None:
     """Hold a method of a role to this: on every mesh it gives what it gives on one rank, within ``tolerance``.
 
-    ``batches`` are its records in their order, ``given`` its plain arguments, ``init`` those of the role's constructor.
-    The meshes, by default all of up to 4 ranks in every numbering, are those that the role's requirements allow and
-    over which the rows divide: others are refused by the check before launch. A method that keeps state can be called
-    for several ``steps``.
+    ``batches`` are its records in their order, ``given`` its plain arguments by name, and ``init`` those of the role's
+    constructor. The meshes, by default all of up to 4 ranks in every numbering, are those that the role's requirements
+    allow and over which the rows divide: others are refused by the check before launch. A method that keeps state can
+    be called for several ``steps``.
 
     Raises:
         BrokenWorker: with the first value that differs, for each mesh on which one does.
         CheckError: where not even one rank can run it.
-        WiringError: HF202 for a method that the role does not have.
-        DefinitionError: HF105 for a method that does not take records and plain values, or gives a list.
+        WiringError: HF202 for a method or a parameter that there is none of, HF203 for one that is given nothing.
+        DefinitionError: HF921 for an option of another kind, HF922 for a method that gives nothing or a list, and where
+            no mesh of several ranks is left to compare.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -62,60 +73,82 @@ def check_worker(
     """
     from hfdsl.testing.laws.check import meshes_up_to
 
-    cls: type = role
-    signatures = role_signatures(cls)
-    if method not in signatures:
-        raise WiringError("HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, [*signatures])}")
-    flow = _one_call(role, signatures[method], given)
+    signature = _signature(role_of("check_worker", role), method)
+    every = meshes_of("check_worker", meshes) or meshes_up_to(RANKS)
+    tolerance, steps = tolerance_of("check_worker", tolerance), number_of("check_worker", "steps=", steps)
+    if not isinstance(init, (list, tuple)):
+        raise refused("check_worker", "init=", "the arguments of the constructor in a tuple", init)
+    label = f"{role.__name__}.{method}"
+    given = given_of("check_worker", f"'{label}'", given, [port.name for port in signature.ports])
+    flow = _one_call(role, signature, label, given)
 
     def steps_on(mesh: Mesh) -> list[Any]:
-        return _steps(flow, _placed(role, init, mesh), batches, steps)
+        return _steps(flow, _placed(flow, role, init, mesh), batches, steps)
 
     meant = steps_on(Mesh())
-    every = meshes_up_to(RANKS) if meshes is None else meshes
-    tried = [mesh for mesh in every if flow.check(_placed(role, init, mesh)).ok]
+    tried = [mesh for mesh in every if flow.check(_placed(flow, role, init, mesh)).ok]
     faults = {mesh: _fault(steps_on, mesh, meant, tolerance) for mesh in tried}
     ran = [mesh for mesh, found in faults.items() if found is not REFUSED]
-    if steps < 1 or all(mesh.world_size == 1 for mesh in ran):
-        raise DefinitionError(
-            "HF105",
-            f"{role.__name__}.{method} ran on no mesh of several ranks: {len(tried)} pass the check, and of those none "
-            "divides these rows; give more rows, or meshes=",
-        ) from None
+    if all(mesh.world_size == 1 for mesh in ran):
+        several = sum(mesh.world_size > 1 for mesh in tried)
+        left = f"of {several} larger that the check allows none divides these rows" if several else "none is larger"
+        raise nothing("check_worker", f"{label} ran on meshes of one rank alone; {left}: give other rows, or meshes=")
     wrong = {mesh: found for mesh, found in faults.items() if found is not None and found is not REFUSED}
     if wrong:
         of = f"{len(wrong)} of {len(ran)} mesh{'es' if len(ran) > 1 else ''}"
-        head = f"{role.__name__}.{method} gives other values on {of} than on one rank"
+        head = f"{label} gives other values on {of} than on one rank"
         raise BrokenWorker("\n".join([head, *(f"  {as_code(mesh)}: {found}" for mesh, found in wrong.items())]))
 
 
-def _one_call(role: type[Worker], signature: Signature, given: Mapping[str, Any]) -> Dataflow[..., Any]:
+def _signature(role: type[Worker], method: str) -> Signature:
+    cls: type = role  # a role may be abstract, which is no ``type[Worker]`` to a type checker
+    signatures = role_signatures(cls)
+    if method not in signatures:
+        raise WiringError("HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, [*signatures])}")
+    found = signatures[method]
+    if isinstance(found.result, ListType):
+        raise nothing("check_worker", f"{role.__name__}.{method} gives a list, one value a rank, and no whole")
+    if isinstance(found.result, StaticType) and found.result.annotation in (None, type(None)):
+        raise nothing("check_worker", f"{role.__name__}.{method} gives nothing")
+    return found
+
+
+def _one_call(role: type[Worker], signature: Signature, label: str, given: Mapping[str, Any]) -> Dataflow[..., Any]:
     """A dataflow of this one call; its inputs are the method's records."""
-    label = f"{role.__name__}.{signature.name}"
-    if isinstance(signature.result, ListType):
-        raise DefinitionError("HF105", f"{label} gives a list, one value a rank: there is no whole to compare")
     inputs = [port for port in signature.ports if port.name not in given and port.required]
     for port in inputs:
         if not isinstance(port.type, RecordType):
-            raise DefinitionError("HF105", f"'{port.name}' of {label} is no record: check_worker(..., {port.name}=...)")
+            how = f"check_worker(..., given={{{port.name!r}: ...}})"
+            raise WiringError("HF203", f"'{port.name}' of {label} takes {port.type}, which is no record: {how}")
     names = [port.name for port in inputs]
-    calls = ", ".join(f"{name}={name}" for name in names)
-    source = f"def one_call({', '.join([*names, 'role'])}):\n    return role.{signature.name}({calls}, **given)\n"
-    space: dict[str, Any] = {"given": dict(given)}
+    role_name, rest = _free("role", names), _free("given", names)
+    calls = ", ".join([*(f"{name}={name}" for name in names), f"**{rest}"])
+    source = f"def one_call({', '.join([*names, role_name])}):\n    return {role_name}.{signature.name}({calls})\n"
+    space: dict[str, Any] = {rest: dict(given)}
     exec(source, space)  # noqa: S102  # a dataflow names its inputs one by one, and the method has those
     body = space["one_call"]
+    body.__name__ = label  # so that messages name the method
     body.__annotations__ = {port.name: port.type.record for port in inputs if isinstance(port.type, RecordType)}
-    body.__annotations__ |= {"role": role, "return": type_hints(signature.body, label)["return"]}
+    body.__annotations__ |= {role_name: role, "return": type_hints(signature.body, label)["return"]}
     return dataflow(body)
 
 
-def _placed(role: type[Worker], init: Sequence[Any], mesh: Mesh) -> Deployment:
-    return Deployment(role=place(role, *init, pool=ResourcePool([mesh.world_size], name="pool"), mesh=mesh))
+def _free(name: str, taken: Sequence[str]) -> str:
+    """The name, or one like it that no input has."""
+    return _free(f"{name}_", taken) if name in taken else name
+
+
+def _placed(flow: Dataflow[..., Any], role: type[Worker], init: Sequence[Any], mesh: Mesh) -> Deployment:
+    [name] = flow.trace().roles
+    return Deployment(**{name: place(role, *init, pool=ResourcePool([mesh.world_size], name="pool"), mesh=mesh)})
 
 
 def _steps(flow: Dataflow[..., Any], deployment: Deployment, batches: Sequence[Batch], steps: int) -> list[Any]:
-    with flow.compile(deployment).launch(backend="local") as running:
-        return [running.step(*batches) for _ in range(steps)]
+    try:
+        with flow.compile(deployment).launch(backend="local") as running:
+            return [running.step(*batches) for _ in range(steps)]
+    except HfError as error:
+        raise error.with_traceback(None) from None  # it tells of the body, and not of the run around it
 
 
 def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) -> str | None:
@@ -124,12 +157,7 @@ def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) ->
     except HfError as error:
         return REFUSED if error.code in ROWS else str(error)
     for number, (one, other) in enumerate(zip(got, meant, strict=True)):
-        wrong = difference(one, other, tolerance)
+        wrong = first_difference(other, one, tolerance)
         if wrong is not None:
-            return wrong if len(meant) == 1 else f"step {number}: {wrong}"
+            return wrong.told if len(meant) == 1 else f"step {number}: {wrong.told}"
     return None
-
-
-REFUSED = "refused"
-ROWS = ("HF303", "HF310", "HF313", "HF319")
-"""Rows that a mesh does not divide, which a run refuses in words."""

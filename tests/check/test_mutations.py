@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from dataclasses import dataclass
-from itertools import count
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.check.findings import Report
+from hfdsl.testing.strategies.graphs import load
 
 PROGRAM = """
-from typing import Literal
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
+from hfdsl.testing.zoo import Advantages, B, Metrics, P, Prompts, R
 
-class B(hf.Dim): ...
-class P(hf.Dim): ...
-class R(hf.Dim): ...
-
-class Prompts(hf.Batch):
-    ids: hf.i64[B, P]
 class Rollout(hf.Batch):
     ids: hf.i64[B, Add[P, R]]
     mask: hf.bool_[B, R]
@@ -33,10 +25,6 @@ class RefLogProbs(hf.Batch):
     log_probs: hf.f32[B, R]
 class Scores(hf.Batch):
     reward: hf.f32[B]
-class Advantages(hf.Batch):
-    advantages: hf.f32[B, R]
-class Metrics(hf.Batch):
-    loss: hf.Metric[float, Literal["mean"]]
 
 class Actor(hf.Worker):
     def __init__(self, lr: float, micro: int) -> None: ...
@@ -161,14 +149,9 @@ MUTATIONS = (
     swap("hf.Mesh(dp=8)", "hf.Mesh(dp=8, tp=2)", "HF501"),
 )
 
-_numbers = count()
-
 
 def check(source: str) -> Report:
-    file = f"<mutation {next(_numbers)}>"
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    names: dict[str, Any] = {"__name__": __name__}
-    exec(compile(source, file, "exec"), names)  # noqa: S102  # the program above
+    names = load(source)
     found: Report = names["program"].check(names["deployment"], names["dims"])
     assert str(found)
     return found

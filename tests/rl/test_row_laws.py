@@ -37,7 +37,8 @@ def test_all_functions_are_here() -> None:
 def test_a_function_depends_on_the_rows_that_it_declares_and_needs_them(name: str) -> None:
     signature, constants = CALLS[name]
     given = {port.name: 0.5 for port in signature.ports if port.required and isinstance(port.type, StaticType)}
-    check_rows(getattr(functions, name), multiple=constants.get("group", 1), max_examples=40, **{**given, **constants})
+    multiple = constants.get("group", 1)
+    check_rows(getattr(functions, name), given={**given, **constants}, multiple=multiple, max_examples=40)
 
 
 def test_options_of_losses_can_be_read_from_a_table() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise, permutations
@@ -197,7 +198,8 @@ L5 order: the numbering of ranks changes nothing that the caller gets
   rank 2 (pp=0 dp=0 tp=1)  is given 1
   rank 3 (pp=0 dp=1 tp=1)  is given 3
   the caller               gets 9000 8986 8993 8979
-  again                    check_laws(..., only="L5", meshes=[hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))])"""
+  again                    check_laws(..., only="L5", meshes=[hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))], \
+containers="list")"""
 
 
 def test_a_broken_law_is_told_with_its_smallest_case() -> None:
@@ -206,11 +208,42 @@ def test_a_broken_law_is_told_with_its_smallest_case() -> None:
     assert str(raised.value) == TOLD
 
 
-def test_the_case_that_is_told_breaks_the_law_when_it_is_tried_again() -> None:
+def again(error: BrokenLaws) -> list[str]:
+    """The calls that a failure tells."""
+    return re.findall(r"^  again +(.*)$", str(error), re.MULTILINE)
+
+
+def test_the_call_that_is_told_shows_the_same_broken_law() -> None:
     protocol = pair(by_dp_and_tp, last_stage_in_rank_order)
-    again = Mesh(dp=2, tp=2, order=("pp", "tp", "dp"))
-    with pytest.raises(BrokenLaws):
-        check_laws(protocol, only="L5", meshes=[again])
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(protocol, like="3D_PROTO", seed=3, containers=["tensor"])
+    for call, broken in zip(again(raised.value), raised.value.broken, strict=True):
+        assert call.startswith("check_laws(..., like='3D_PROTO', seed=3, only=")
+        assert call.endswith('containers="tensor")')
+        with pytest.raises(BrokenLaws) as repeated:
+            eval(call.replace("...", "protocol"), {"protocol": protocol, "check_laws": check_laws, "hf": hf})
+        assert repeated.value.broken == (broken,)
+
+
+def test_the_call_that_is_told_of_a_declared_protocol_can_be_pasted_as_it_is() -> None:
+    copies = hf.Protocol("COPIES", split=("dp",), collect={"dp": "join", "tp": "join", "pp": "last"})
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(copies, only=["L3", "L4"])
+    for call in again(raised.value):
+        with pytest.raises(BrokenLaws, match="COPIES breaks 1 of the 1 laws"):
+            eval(call, {"check_laws": check_laws, "hf": hf})
+
+
+def test_a_failure_can_be_sent_to_another_process() -> None:
+    with pytest.raises(BrokenLaws) as raised:
+        check_laws(pair(by_dp_and_tp, last_stage_in_rank_order))
+    sent = pickle.loads(pickle.dumps(raised.value))
+    assert (str(sent), sent.broken) == (str(raised.value), raised.value.broken)
+    assert sent.broken[0].law is raised.value.broken[0].law
+
+
+def test_meshes_are_those_that_are_given() -> None:
+    protocol = pair(by_dp_and_tp, last_stage_in_rank_order)
     check_laws(protocol, only="order", meshes=[Mesh(dp=2, tp=2)])
     check_laws(protocol, only=("L1", "order"), meshes=(mesh for mesh in [Mesh(pp=2, dp=2, tp=2)]))
 
@@ -255,7 +288,9 @@ def test_the_round_trip_breaks_where_the_checker_says_that_a_collect_changes_the
 def test_a_coordinate_that_small_meshes_lack_is_looked_for_on_others() -> None:
     third = hf.Protocol("THIRD", split=("dp",), collect={"dp": "join", "pp": "last", "tp": 2})
     check_laws(third, max_examples=20)
-    with pytest.raises(DefinitionError, match="HF112: there is no mesh to try THIRD on"):
+    with pytest.raises(
+        DefinitionError, match="HF922: check_laws would compare nothing: no mesh has the coordinates that THIRD picks"
+    ):
         check_laws(third, meshes=[Mesh(tp=2)])
 
 
@@ -268,7 +303,9 @@ def test_a_protocol_may_be_made_for_some_containers_alone() -> None:
     with pytest.raises(BrokenLaws) as raised:
         check_laws(pair(by_dp, lists), containers=["tensor", "list"])
     assert {broken.case.kind.name for broken in raised.value.broken} == {"tensor"}
-    with pytest.raises(DefinitionError, match=r"HF111: no container is called 'tensors'; did you mean 'tensor'\?"):
+    with pytest.raises(
+        DefinitionError, match=r"HF921: check_laws: no container is called 'tensors'; did you mean 'tensor'\?"
+    ):
         check_laws(pair(by_dp, lists), containers="tensors")
 
 
@@ -277,9 +314,11 @@ def test_what_is_no_protocol_or_no_law_is_told() -> None:
         check_laws("3D_PROT")
     with pytest.raises(DefinitionError, match=r"HF112: the protocol .* needs a callable 'collect_fn'; it has none"):
         check_laws({"dispatch_fn": print})
-    with pytest.raises(DefinitionError, match=r"HF111: no law is called 'orders'; did you mean 'order'\?"):
+    with pytest.raises(DefinitionError, match=r"HF921: check_laws: no law is called 'orders'; did you mean 'order'\?"):
         check_laws("DP_PROTO", only="orders")
-    with pytest.raises(DefinitionError, match="HF112: like= is for a pair of functions; DP_PROTO is declared"):
+    with pytest.raises(
+        DefinitionError, match="HF921: check_laws: like= is for a pair of functions; DP_PROTO is declared"
+    ):
         check_laws("DP_PROTO", like="3D_PROTO")
 
 

@@ -9,7 +9,6 @@ import torch
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.errors import DefinitionError
 from hfdsl.testing import BrokenRows, check_rows
 
 n = TypeVar("n")
@@ -91,21 +90,21 @@ def twice(x: hf.f32[n, w], mask: hf.bool_[n, w], scale: float) -> hf.f32[n, w]:
 
 
 @pytest.mark.parametrize(
-    ("function", "given"),
+    ("function", "options"),
     [
         (half, {}),
         (middle, {}),
-        (best, {"group": 4}),
+        (best, {"given": {"group": 4}}),
         (mean, {}),
         (upper, {}),
-        (twice, {"scale": 0.5}),
-        (twice, {"scale": st.sampled_from([0.5, 2.0])}),
-        (half, {"scores": st.just(Scores(reward=torch.zeros(4)))}),
+        (twice, {"given": {"scale": 0.5}}),
+        (twice, {"given": {"scale": st.sampled_from([0.5, 2.0])}}),
+        (half, {"given": {"scores": st.just(Scores(reward=torch.zeros(4)))}}),
         (needlessly_whole, {"needed": False}),
     ],
 )
-def test_functions_that_keep_what_they_declare(function: Any, given: dict[str, Any]) -> None:
-    check_rows(function, max_examples=30, **given)
+def test_functions_that_keep_what_they_declare(function: Any, options: dict[str, Any]) -> None:
+    check_rows(function, max_examples=30, **options)
 
 
 def test_a_function_that_looks_at_places_is_told_with_the_smallest_example() -> None:
@@ -131,12 +130,10 @@ def test_other_faults_are_told(function: Any, text: str) -> None:
         check_rows(function)
 
 
-def test_what_cannot_be_drawn_is_asked_for() -> None:
-    with pytest.raises(
-        DefinitionError, match=r"HF105: 'scale' takes a value of type float: .*check_rows\(\.\.\., scale="
-    ):
-        check_rows(twice)
-    with pytest.raises(DefinitionError, match=r"HF105: 'best' is grouped by 'group': check_rows\(\.\.\., group=4\)"):
-        check_rows(best)
-    with pytest.raises(DefinitionError, match=r"HF118: check_rows takes a function under @hf.function, got <built-in"):
-        check_rows(len)
+@hf.function
+def named_as_options(scores: Scores, seed: int, given: float, max_examples: int = 1) -> Scores:
+    return Scores(reward=scores.reward.tensor * given + seed)
+
+
+def test_parameters_may_have_the_names_of_options() -> None:
+    check_rows(named_as_options, given={"seed": 3, "given": 0.5}, seed=1, max_examples=10)

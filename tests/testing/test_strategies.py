@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import Phase, find, given, settings
@@ -184,16 +185,35 @@ def test_a_batch_prints_as_code_that_makes_it(batch: Batch) -> None:
         strategies.clusters(),
         strategies.pools(3).flatmap(strategies.clusters),
         strategies.pools(2, use_gpu=False).flatmap(strategies.clusters),
+        strategies.protocols(),
+        strategies.protocols(lawful=False),
+        strategies.placements(),
     )
 )
-def test_places_print_as_code_that_makes_them(place: Any) -> None:
-    assert eval(pretty(place), {"hf": hf}) == place  # the code is ours
+def test_places_and_protocols_print_as_code_that_makes_them(made: Any) -> None:
+    assert eval(pretty(made), {"hf": hf}) == made  # the code is ours
+
+
+@few
+@given(strategies.tensors(shape=(2, 2)))
+def test_tensors_print_as_code_that_makes_them(tensor: torch.Tensor) -> None:
+    assert equal(eval(pretty(tensor), {"torch": torch}), tensor)  # the code is ours
+
+
+def test_tensors_that_are_no_list_of_numbers_print_as_torch_has_them() -> None:
+    for tensor in (torch.zeros(2000), torch.eye(2).to_sparse(), torch.zeros(2, device="meta")):
+        assert pretty(tensor) == repr(tensor)
 
 
 def test_other_values_print_as_python_does() -> None:
     assert as_code(["a", 1, None]) == "['a', 1, None]"
     assert as_code(hf.i64(torch.tensor([1]))) == "hf.i64(torch.tensor([1], dtype=torch.int64))"
     assert as_code(hf.Obj([float("-inf")])) == "hf.Obj([float('-inf')])"
+    nan = float("nan")
+    assert as_code({"a": (nan,), "b": {nan}}) == "{'a': (float('nan'),), 'b': {float('nan')}}"
+    assert as_code([set(), frozenset({1}), (1, 2)]) == "[set(), frozenset({1}), (1, 2)]"
+    assert as_code(np.array([[1.0], [nan]], "f4")) == "np.array([[1.0], [float('nan')]], dtype='float32')"
+    assert as_code(hf.Dispatch.DP_PROTO) == "hf.Dispatch.DP_PROTO"
 
 
 # -- meshes, pools, protocols

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Sequences
 from hfdsl.testing import BrokenWorker, check_worker
@@ -68,7 +67,7 @@ ROWS = Rows(x=torch.arange(12.0))
 
 def test_what_is_the_same_everywhere_passes() -> None:
     check_worker(Model, "scaled", ROWS, init=(2.0,))
-    check_worker(Model, "scaled", ROWS, by=0.5)
+    check_worker(Model, "scaled", ROWS, given={"by": 0.5})
     check_worker(Model, "truly_centred", ROWS, tolerance=1e-6)
     check_worker(Model, "learns", ROWS, meshes=[hf.Mesh(dp=2)])
 
@@ -98,11 +97,14 @@ def test_later_steps_are_compared_too() -> None:
         check_worker(Model, "learns", ROWS, meshes=[hf.Mesh(dp=2)], steps=2)
 
 
-def test_what_cannot_be_compared_is_told() -> None:
-    with pytest.raises(WiringError, match=r"HF202: role 'Model' has no method 'scale'; did you mean 'scaled'\?"):
-        check_worker(Model, "scale", ROWS)
-    with pytest.raises(DefinitionError, match=r"HF105: Model\.everywhere gives a list, one value a rank"):
-        check_worker(Model, "everywhere", ROWS)
+class Named(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def scaled(self, role: Rows, given: Rows, steps: int, meshes: float = 1.0) -> Rows:
+        return Rows(x=(role.x.tensor + given.x.tensor) * steps * meshes)
+
+
+def test_parameters_may_have_the_names_of_options() -> None:
+    check_worker(Named, "scaled", ROWS, ROWS, given={"steps": 3, "meshes": 0.5}, meshes=[hf.Mesh(dp=2)], steps=2)
 
 
 def test_a_ready_role_with_the_model_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:

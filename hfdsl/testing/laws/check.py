@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice, permutations
 from typing import Any, TypeVar
 
-from hfdsl.errors import DefinitionError, HfError
+from hfdsl.errors import HfError
 from hfdsl.protocols.dispatch import Dispatch, Functions
 from hfdsl.protocols.mesh import AXES, Mesh
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import ModeLike
+from hfdsl.testing.arguments import meshes_of, names_of, nothing, number_of
 from hfdsl.testing.code import as_code
 from hfdsl.testing.laws.subject import Subject, subject_of
 from hfdsl.testing.laws.table import LAWS, Law
 from hfdsl.testing.laws.trial import Breach, Case, Trial, usual
 from hfdsl.testing.laws.values import Kind, kinds
-from hfdsl.types.batches import closest
+
+__tracebackhide__ = True  # pytest shows the user's own lines
 
 T = TypeVar("T", bound=type)
 
@@ -48,9 +50,12 @@ class BrokenLaws(AssertionError):  # noqa: N818  # that it is an error is in its
     """A protocol breaks laws: ``broken`` has each of them with its smallest case."""
 
     def __init__(self, name: str, broken: Sequence[Broken], of: int) -> None:
-        self.broken = tuple(broken)
+        self.name, self.broken, self.of = name, tuple(broken), of
         told = "\n\n".join(map(str, broken))
         super().__init__(f"{name} breaks {len(broken)} of the {of} laws that apply to it\n\n{told}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.name, self.broken, self.of))
 
 
 def check_laws(
@@ -73,7 +78,8 @@ def check_laws(
 
     Raises:
         BrokenLaws: of each law that does not hold, the smallest case.
-        DefinitionError: HF112 for what is no protocol, HF111 for a law or container that there is none of.
+        DefinitionError: HF921 for what is no protocol, and for a mesh, law or container that is none; HF922 where no
+            law would be tried.
 
     >>> import hfdsl as hf
     >>> check_laws(hf.Dispatch.THREE_D_PROTO, max_examples=20)
@@ -85,31 +91,69 @@ def check_laws(
     hfdsl.testing.laws.check.BrokenLaws: dispatch_fn breaks 1 of the 1 laws that apply to it
     ...
     """
+    number_of("check_laws", "max_examples=", max_examples)
     subject = subject_of(protocol, like)
     laws = applying(subject, only)
-    if not laws or max_examples < 1:
-        which = f"max_examples={max_examples}" if laws else f"only={only!r}"
-        raise DefinitionError("HF112", f"there is nothing to hold {subject.name} to with {which}: no law is tried")
-    given = Cases(subject, _meshes(subject, meshes), _kinds(containers), chosen=meshes is not None)
-    found = [broken for law in laws if (broken := _tried(given, law, max_examples, seed))]
+    if not laws:
+        raise nothing("check_laws", f"no law of only={only!r} applies to {subject.name}")
+    kinds = _kinds(containers)
+    given = Cases(subject, _meshes(subject, meshes_of("check_laws", meshes)), kinds, chosen=meshes is not None)
+    again = _again(protocol, like, seed)
+    found = [broken for law in laws if (broken := _tried(given, law, max_examples, seed, again))]
     if found:
         raise BrokenLaws(subject.name, found, len(laws))
 
 
-def lawful(protocol: ModeLike | Functions, **options: Any) -> Callable[[T], T]:
+def _again(protocol: object, like: object, seed: int) -> str:
+    """How a call like this one begins; a pair of functions has no name that could be pasted."""
+    pair = isinstance(protocol, (Mapping, Functions))
+    return ", ".join(
+        [
+            "check_laws(..." if pair else f"check_laws({as_code(protocol)}",
+            *([f"like={as_code(like)}"] if like is not None else []),
+            *([f"seed={seed}"] if seed else []),
+        ]
+    )
+
+
+def lawful(
+    protocol: ModeLike | Functions,
+    *,
+    like: Dispatch | Protocol | str | None = None,
+    only: str | Iterable[str] | None = None,
+    meshes: Iterable[Mesh] | None = None,
+    containers: str | Iterable[str] | None = None,
+    max_examples: int = 200,
+    seed: int = 0,
+) -> Callable[[T], T]:
     """Give a test class a test for every law that applies to a protocol; options are those of ``check_laws``.
+
+    Raises:
+        DefinitionError: as ``check_laws`` does, where the class is decorated.
 
     >>> @lawful("DP_PROTO", max_examples=20)
     ... class TestMyProtocol:
     ...     "Whatever else is to be tested of it."
     >>> TestMyProtocol().test_l3_round_trip()
     """
-    only = options.pop("only", None)
-    laws = applying(subject_of(protocol, options.get("like")), only)
+    subject = subject_of(protocol, like)
+    laws, kept = applying(subject, only), meshes_of("lawful", meshes)  # several tests read what may be a generator
+    names = None if containers is None else [kind.name for kind in _kinds(containers)]
+    number_of("lawful", "max_examples=", max_examples)
+    if not laws:
+        raise nothing("lawful", f"no law of only={only!r} applies to {subject.name}")
 
     def test_of(law: Law) -> Callable[[Any], None]:
         def test(self: Any) -> None:
-            check_laws(protocol, only=law.id, **options)
+            check_laws(
+                protocol,
+                like=like,
+                only=law.id,
+                meshes=kept,
+                containers=names,
+                max_examples=max_examples,
+                seed=seed,
+            )
 
         test.__doc__ = f"{law.says[0].upper()}{law.says[1:]}."
         return test
@@ -123,12 +167,9 @@ def lawful(protocol: ModeLike | Functions, **options: Any) -> Callable[[T], T]:
 
 
 def applying(subject: Subject, only: str | Iterable[str] | None = None) -> tuple[Law, ...]:
-    """The laws that apply to a protocol, or those of them that are named; HF111 for a name that no law has."""
-    names = {name: law for law in LAWS for name in (law.id, law.name)}
-    wanted = list(names) if only is None else [only] if isinstance(only, str) else list(only)
-    for name in wanted:
-        if name not in names:
-            raise DefinitionError("HF111", f"no law is called {name!r}; {closest(name, [law.name for law in LAWS])}")
+    """The laws that apply to a protocol, or those of them that are named; HF921 for a name that no law has."""
+    known = [name for law in LAWS for name in (law.id, law.name)]
+    wanted = names_of("check_laws", "only=", only, known, "law")
     return tuple(law for law in LAWS if law.applies(subject) and {law.id, law.name} & set(wanted))
 
 
@@ -170,7 +211,7 @@ def _size(mesh: Mesh) -> tuple[object, ...]:
     return mesh.world_size, axes, folds, mesh.order != AXES, -mesh.dp, -mesh.tp
 
 
-def _meshes(subject: Subject, given: Iterable[Mesh] | None) -> tuple[Mesh, ...]:
+def _meshes(subject: Subject, given: Sequence[Mesh] | None) -> tuple[Mesh, ...]:
     """The meshes to try: of a declared protocol those that have the coordinates that it picks."""
     every = meshes_up_to(RANKS) if given is None else tuple(sorted(given, key=_size))
 
@@ -182,7 +223,7 @@ def _meshes(subject: Subject, given: Iterable[Mesh] | None) -> tuple[Mesh, ...]:
 
     kept = tuple(mesh for mesh in every if has_all_picks(mesh)) if _picks_numbers(subject) else every
     if not kept:
-        raise DefinitionError("HF112", f"there is no mesh to try {subject.name} on")
+        raise nothing("check_laws", f"no mesh has the coordinates that {subject.name} picks")
     return kept
 
 
@@ -193,10 +234,7 @@ def _picks_numbers(subject: Subject) -> bool:
 def _kinds(containers: str | Iterable[str] | None) -> tuple[Kind, ...]:
     """The kinds of container with these names, the simplest first."""
     known = {kind.name: kind for kind in kinds()}
-    wanted = known if containers is None else {containers} if isinstance(containers, str) else set(containers)
-    for name in wanted:
-        if name not in known:
-            raise DefinitionError("HF111", f"no container is called {name!r}; {closest(name, list(known))}")
+    wanted = names_of("check_laws", "containers=", containers, list(known), "container")
     return tuple(kind for name, kind in known.items() if name in wanted)
 
 
@@ -222,6 +260,10 @@ class Cases:
 
     def some(self, law: Law, count: int, seed: int) -> Iterator[Case]:
         """Three in four on the simplest meshes, in turn, the fourth on any; half of them in the simplest container."""
+        ground, kind = self.grounds(law)[0], self.kinds[0]
+        if len(self.grounds(law)) == len(self.kinds) == 1 and len(self.rows(law, ground)) <= count:
+            yield from (Case(ground, rows, kind) for rows in self.rows(law, ground))  # there are no others
+            return
         source, meshes, (simple, *others) = random.Random(f"{seed} {law.id}"), self.grounds(law), self.kinds
         for number in range(count):
             mesh = meshes[number - number // 4] if number % 4 and number < len(meshes) else source.choice(meshes)
@@ -232,12 +274,12 @@ class Cases:
 # -- trying them
 
 
-def _tried(given: Cases, law: Law, count: int, seed: int) -> Broken | None:
+def _tried(given: Cases, law: Law, count: int, seed: int, again: str) -> Broken | None:
     """The law on all cases; where it does not hold, on smaller ones."""
     examples = max(min(count, 5), round(count * law.share))
     for case in given.some(law, examples, seed):
         if _fault(given.subject, law, case) is not None:
-            return _told(given.subject, law, _smallest(given, law, case))
+            return _told(given.subject, law, _smallest(given, law, case), again)
     return None
 
 
@@ -268,7 +310,7 @@ def _smallest(given: Cases, law: Law, case: Case) -> Case:
     return next((one for one in smaller if _fault(given.subject, law, one) is not None), case)
 
 
-def _told(subject: Subject, law: Law, case: Case) -> Broken:
+def _told(subject: Subject, law: Law, case: Case, again: str) -> Broken:
     said, trial = _fault(subject, law, case) or ("it broke once, and did not when it was tried again", None)
     lines = [("case", str(case))]
     if trial is not None:
@@ -277,7 +319,8 @@ def _told(subject: Subject, law: Law, case: Case) -> Broken:
             for rank, part in enumerate(trial.parts[: case.mesh.world_size])
         ]
         lines += [("the caller", f"gets {_result(trial)}")] if trial.got is not None else []
-    lines.append(("again", f'check_laws(..., only="{law.id}", meshes=[{as_code(case.mesh)}])'))
+    chosen = f'only="{law.id}", meshes=[{as_code(case.mesh)}], containers="{case.kind.name}"'
+    lines.append(("again", f"{again}, {chosen})"))
     width = max(len(name) for name, _ in lines)
     return Broken(law, case, said, "\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
 

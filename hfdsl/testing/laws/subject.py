@@ -14,6 +14,9 @@ from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import ModeLike
 from hfdsl.protocols.split import Pad
 from hfdsl.protocols.transfer import NO_PADDING, Padding
+from hfdsl.testing.arguments import refused
+
+__tracebackhide__ = True  # pytest shows the user's own lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +36,20 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A protocol under test.
+    """A protocol under test, ``tested``, and how it is called in reports.
 
     ``declared`` is what is known of it on coordinates: its own declaration, or the one that a pair of functions is to
     behave like. Of a pair without one it is known that it splits rows and joins them again, and no more.
     """
 
     name: str
-    declared: Protocol | None
-    functions: Functions | None = None
+    tested: Protocol | Functions
+    declared: Protocol | None = None
+
+    @property
+    def functions(self) -> Functions | None:
+        """The pair, where it is one."""
+        return self.tested if isinstance(self.tested, Functions) else None
 
     @property
     def splits(self) -> bool:
@@ -68,44 +76,46 @@ class Subject:
         self, mesh: Mesh, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, pad: Pad | None = None
     ) -> tuple[Any, Any, Padding]:
         """What every rank is given."""
-        if self.functions is not None:
-            placed, named = self.functions.dispatch_fn(_Group(mesh), *args, **(kwargs or {}))
+        if isinstance(self.tested, Functions):
+            placed, named = self.tested.dispatch_fn(_Group(mesh), *args, **(kwargs or {}))
             return placed, named, NO_PADDING
-        assert self.declared is not None  # noqa: S101  # one of both is there
-        return transfer.dispatch(self.declared, mesh, args, kwargs or {}, pad=pad)
+        return transfer.dispatch(self.tested, mesh, args, kwargs or {}, pad=pad)
 
     def collect(self, mesh: Mesh, outputs: list[Any], padding: Padding = NO_PADDING) -> Any:
         """What the caller gets."""
-        if self.functions is not None:
-            return self.functions.collect_fn(_Group(mesh), outputs)
-        assert self.declared is not None  # noqa: S101  # one of both is there
-        return transfer.collect(self.declared, mesh, outputs, padding=padding)
+        if isinstance(self.tested, Functions):
+            return self.tested.collect_fn(_Group(mesh), outputs)
+        return transfer.collect(self.tested, mesh, outputs, padding=padding)
 
 
 def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str | None = None) -> Subject:
     """What ``check_laws`` is given.
 
     Raises:
-        DefinitionError: HF112 for what is no protocol, or ``like`` beside a declared one.
+        DefinitionError: HF112 for a pair that lacks a function, HF921 for what is no protocol, or ``like`` beside one
+            that is declared.
         ProtocolError: HF412 for a name that no protocol has.
     """
-    meaning: Protocol | Functions
-    if isinstance(protocol, Mapping):
-        meaning = as_functions(protocol, "the protocol")
-        name = getattr(meaning.dispatch_fn, "__name__", "the pair")
-    elif isinstance(protocol, (Protocol, Functions)):
-        meaning = protocol
-        name = (
-            protocol.name if isinstance(protocol, Protocol) else getattr(protocol.dispatch_fn, "__name__", "the pair")
-        )
-    else:
-        mode = as_dispatch(protocol)
-        meaning, name = meaning_of(mode), str(mode.value)
-    declared = None if like is None else like if isinstance(like, Protocol) else meaning_of(as_dispatch(like))
-    if isinstance(meaning, Protocol):
+    tested = _meant(protocol, "protocol")
+    if isinstance(tested, Protocol):
         if like is not None:
-            raise DefinitionError("HF112", f"like= is for a pair of functions; {name} is declared on mesh axes itself")
-        return Subject(name, meaning)
+            told = f"check_laws: like= is for a pair of functions; {tested.name} is declared on mesh axes itself"
+            raise DefinitionError("HF921", told)
+        return Subject(tested.name, tested, tested)
+    name = getattr(tested.dispatch_fn, "__name__", "the pair")
+    if like is None:
+        return Subject(name, tested)
+    declared = _meant(like, "like=")
     if isinstance(declared, Functions):
-        raise DefinitionError("HF112", f"like= takes a protocol declared on mesh axes; {like} is a pair of functions")
-    return Subject(name, declared, meaning)
+        raise refused("check_laws", "like=", "a protocol that is declared on mesh axes", like)
+    return Subject(name, tested, declared)
+
+
+def _meant(protocol: object, argument: str) -> Protocol | Functions:
+    if isinstance(protocol, (Protocol, Functions)):
+        return protocol
+    if isinstance(protocol, Mapping):
+        return as_functions(protocol, "the protocol")
+    if isinstance(protocol, (str, Dispatch)):
+        return meaning_of(as_dispatch(protocol))
+    raise refused("check_laws", argument, "an hf.Protocol, the name of one, or a pair of functions in a dict", protocol)

@@ -45,6 +45,9 @@ class Kind:
     read: Callable[[Any], list[int]]
     whole: Callable[[Any], str | None]
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_kind, (self.name,))  # with a failure, to another process
+
 
 def _record(rows: Sequence[int]) -> Numbered:
     import torch
@@ -124,3 +127,7 @@ _NEEDS = ((LIST, ""), (RECORD, "torch"), (TENSOR, "torch"), (ARRAY, "numpy"))
 def kinds() -> tuple[Kind, ...]:
     """The kinds of container whose libraries are installed, the simplest first."""
     return tuple(kind for kind, library in _NEEDS if not library or find_spec(library))
+
+
+def _kind(name: str) -> Kind:
+    return next(kind for kind, _ in _NEEDS if kind.name == name)

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 from hypothesis import strategies as st
 
+from hfdsl.errors import WiringError
+from hfdsl.testing.arguments import names_of, refused
 from hfdsl.testing.strategies.sizes import dims
-from hfdsl.types.batches import Batch, schema
+from hfdsl.types.batches import Batch, closest, schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import evaluate
 from hfdsl.types.dtypes import DTYPES, DType
@@ -18,6 +20,8 @@ from hfdsl.types.ragged import Jagged
 
 if TYPE_CHECKING:
     import torch
+
+__tracebackhide__ = True  # pytest shows the user's own lines
 
 BatchT = TypeVar("BatchT", bound=Batch)
 
@@ -53,6 +57,9 @@ def tensors(
 
     ``extreme`` ones have infinities, values that are no number, the largest and smallest, and may not be contiguous.
 
+    Raises:
+        DefinitionError: HF921 for a dtype that there is none of.
+
     >>> from hypothesis import find
     >>> find(tensors("i8", (2, 2)), lambda x: x[0, 0] == 127)
     tensor([[127,   0],
@@ -60,6 +67,8 @@ def tensors(
     """
     import torch
 
+    if isinstance(dtype, str):
+        names_of("tensors", "dtype", dtype, list(BY_NAME), "dtype")
     chosen = draw(st.sampled_from(DTYPES)) if dtype is None else BY_NAME[dtype] if isinstance(dtype, str) else dtype
     count, values = 1, elements(chosen, extreme=extreme)
     for length in shape:
@@ -106,6 +115,10 @@ def batches(
     Rows of ragged columns may be empty, optional columns absent. ``columns`` are strategies of the user's own for
     columns by their names: of a tensor of the right shape, or of a list.
 
+    Raises:
+        WiringError: HF201 where ``columns`` names none of the record.
+        DefinitionError: HF921 for what is no record class.
+
     >>> import hfdsl as hf
     >>> from hypothesis import find
     >>> class B(hf.Dim): ...
@@ -114,6 +127,12 @@ def batches(
     >>> find(batches(Questions), lambda questions: len(questions) > 1).text.objects
     ['', '']
     """
+    if not (isinstance(record, type) and issubclass(record, Batch)):
+        raise refused("batches", "record", "a class derived from hf.Batch", record)
+    for name in columns or ():
+        if name not in schema(record).fields:
+            near = closest(name, list(schema(record).fields))
+            raise WiringError("HF201", f"batches: '{record.__name__}' has no column '{name}'; {near}")
     rows = b if b is None or isinstance(b, int) else draw(b)
     known = draw(dims(record, b=rows, sizes=sizes))
     made: dict[str, Any] = {}

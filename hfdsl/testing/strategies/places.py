@@ -10,23 +10,28 @@ from hypothesis import strategies as st
 from hfdsl.deploy.cluster import Cluster, Nodes
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.protocols.mesh import AXES, Mesh
+from hfdsl.testing.arguments import names_of, number_of
 
 ORDERS = tuple(permutations(AXES))
 
 
 @st.composite
 def meshes(
-    draw: st.DrawFn, *, axes: Sequence[str] = AXES, max_world: int = 16, folds: bool = True, orders: bool = True
+    draw: st.DrawFn, *, axes: str | Sequence[str] = AXES, max_world: int = 16, folds: bool = True, orders: bool = True
 ) -> Mesh:
     """Meshes of at most ``max_world`` ranks that are larger than 1 along ``axes`` alone.
 
     With ``folds`` generation may use smaller groups, with ``orders`` ranks may be numbered in any order of the axes.
 
+    Raises:
+        DefinitionError: HF921 for an axis that there is none of.
+
     >>> from hypothesis import find
     >>> str(find(meshes(axes=("dp", "tp")), lambda mesh: mesh.world_size >= 4 and mesh.tp > 1))
     'Mesh(pp=1 dp=2 tp=2)'
     """
-    left = max_world
+    axes = names_of("meshes", "axes=", axes, AXES, "axis")
+    left = number_of("meshes", "max_world=", max_world)
     sizes: dict[str, int] = dict.fromkeys(AXES, 1)
     for axis in draw(st.permutations(sorted(axes, reverse=True))):  # who is first has the most to choose from
         wide = draw(st.booleans())

@@ -1,0 +1,5 @@
+"""A test that tries no container."""
+
+from hfdsl.testing import check_laws
+
+check_laws("DP_PROTO", containers=[])  # <-
