@@ -94,22 +94,29 @@ def test_a_rank_alone_gets_a_copy_of_its_tensor() -> None:
     assert (SoleRank().size, SoleRank().rank) == (1, 0)
 
 
+class Connected:
+    """What connects ranks; only who it is matters here."""
+
+    def group(self, ranks: tuple[int, ...], rank: int) -> SoleRank:
+        return SoleRank()
+
+
 def test_what_collectives_give_is_recorded_as_it_was() -> None:
-    assert noted("reduced", 1) == 1, "nobody records"
+    here, peer = (connected := Connected(), 0), (connected, 1)
+    assert noted(here, "reduced", 1) == 1, "nobody records"
     column = torch.zeros(1)
-    with recorded_collectives() as outer:
-        assert noted("reduced", column) is column
-        with recorded_collectives() as inner:
-            noted("gathered", [column, "text"])
-        noted("reduced", 5)
+    with recorded_collectives(here) as heard, recorded_collectives(peer) as by_peer:
+        assert noted(here, "reduced", column) is column
+        noted(peer, "gathered", [column, "text"])
+        noted(here, "reduced", 5)
     column += 1
-    assert [how for how, _ in outer] == ["reduced", "reduced"]
-    assert outer[0][1].tolist() == [0], "a later change of the tensor is not seen"
-    assert outer[1][1] == 5
-    [(how, (first, second))] = inner
+    assert [how for how, _ in heard] == ["reduced", "reduced"]
+    assert heard[0][1].tolist() == [0], "a later change of the tensor is not seen"
+    assert heard[1][1] == 5
+    [(how, (first, second))] = by_peer
     assert (how, first.tolist(), second) == ("gathered", [0], "text")
-    noted("reduced", 1)
-    assert len(outer) == 2
+    noted(here, "reduced", 1)
+    assert len(heard) == 2
 
 
 def test_a_call_of_rank_zero_alone_has_no_peers() -> None:

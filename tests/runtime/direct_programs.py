@@ -40,7 +40,7 @@ class Process:
     def __init__(self) -> None:
         self.kept: Any = None
 
-    def keeps(self) -> bool:
+    def has_store(self) -> bool:
         """Whether Ray has made what keeps fetched tensors in this process."""
         return ray._private.worker.global_worker._rdt_manager is not None
 

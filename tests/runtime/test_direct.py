@@ -83,9 +83,9 @@ def test_every_kind_of_tensor_arrives_at_every_reader(ray_cluster: Any, actors: 
 
 def test_what_keeps_arrivals_is_there_before_the_first(ray_cluster: Any) -> None:
     started = start(ray_cluster, 2)
-    assert ray_cluster.get([one.keeps.remote() for one in started]) == [False, False]
+    assert ray_cluster.get([one.has_store.remote() for one in started]) == [False, False]
     links = Links(started, 60)
-    assert ray_cluster.get([one.keeps.remote() for one in started]) == [True, True]
+    assert ray_cluster.get([one.has_store.remote() for one in started]) == [True, True]
     links.close()
     end(ray_cluster, started)
 
