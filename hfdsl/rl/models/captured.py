@@ -170,7 +170,7 @@ class _Steps:
                     living = int(state.alive[:rows].sum())
                     if not living:
                         break
-                    rows = self._compacted(rows, living, self.shape.width + number)
+                    rows = self._compacted(rows, living, self.shape.width + number - 1)
                 self._step(rows, min(-(-(self.shape.width + number) // self.span) * self.span, self.places))
         back = state.origin.argsort()
         return state.tokens[back], state.response_mask[back]
@@ -194,7 +194,10 @@ class _Steps:
         self._take(logits, state)
 
     def _compacted(self, rows: int, living: int, filled: int) -> int:
-        """How many rows go on: halves, as long as all living ones are among them; these go to the front."""
+        """How many rows go on: halves, as long as all living ones are among them; these go to the front.
+
+        So many places of their cache are filled: the last token has not been through the model.
+        """
         fewer = rows
         while living <= -(-fewer // 2) < fewer and -(-fewer // 2) >= FEWEST:
             fewer = -(-fewer // 2)

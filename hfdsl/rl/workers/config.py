@@ -59,8 +59,8 @@ class GenerationConfig:
     The engine ``"plain"`` samples micro-batch by micro-batch, each row from a random stream of its own. ``"captured"``
     does the same in steps of fixed shapes, which are CUDA graphs on a GPU, and keeps its cache between calls. Rows that
     have ended leave a micro-batch, many at a time. Both hold keys and values of ``cache_tokens`` at a time, unless
-    micro-batches have a fixed number of rows. ``"auto"`` is the captured one on a GPU where the model allows it, and the
-    plain one elsewhere.
+    micro-batches have a fixed number of rows. ``"auto"`` is the captured one on a GPU where the model allows it, and
+    the plain one elsewhere.
 
     ``"continuous"`` is the continuous batching of transformers: rows come and go as they end, so that nothing waits for
     the longest, and what is sampled depends on the split. It computes in the dtype of the parameters, and takes
