@@ -9,10 +9,12 @@ import argparse
 import gc
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import hfdsl as hf
@@ -113,6 +115,48 @@ def summaries(steps: Mapping[str, Callable[[], object]], times: int) -> dict[str
         name: Summary.of(costs, 0.0)
         for name, costs in measure.interleaved(steps, times, workers, serialised, pause=0.01).items()
     }
+
+
+# -- where they meet
+
+
+def as_on_a_cluster(found: Mapping[int, Mapping[str, Summary]], way: str) -> dict[int, float]:
+    """Milliseconds of a step where nodes work at the same time, by world.
+
+    That is one node's step, as it was measured, and what the calls of the others cost the driver more.
+    """
+    least = found[min(found)][f"**hfdsl**, {way}"]
+    return {n: least.wall + of[f"**hfdsl**, {way}"].driver_cpu - least.driver_cpu for n, of in sorted(found.items())}
+
+
+def crossing(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
+    """From where on the other takes no more than the one, between what was measured along straight lines."""
+    worlds = sorted(one)
+    if worlds and other[worlds[0]] <= one[worlds[0]]:
+        return worlds[0]
+    for low, high in pairwise(worlds):
+        before, after = other[low] - one[low], other[high] - one[high]
+        if after <= 0:
+            return low + (high - low) * before / (before - after)
+    return None
+
+
+def crossover(found: Mapping[int, Mapping[str, Summary]], a_node: int) -> str:
+    """The table of both ways, measured and as on a cluster, and where they meet."""
+    ways = [f"**hfdsl**, {way}" for way in (DIRECT, RELAYED)]
+    measured = [{n: of[way].wall for n, of in found.items()} for way in ways]
+    cpu = [{n: of[way].driver_cpu for n, of in found.items()} for way in ways]
+    cluster = [as_on_a_cluster(found, way) for way in (DIRECT, RELAYED)]
+    columns = [column for pair in (cpu, measured, cluster) for column in pair]
+    rows = [(f"{n}", *(measure.number(column[n]) for column in columns)) for n in sorted(found)]
+    names = ("driver CPU ms", "ms here", "ms as on a cluster")
+    head = ["ranks", *(f"{name}: {way}" for name in names for way in (DIRECT, RELAYED))]
+    lines = [measure.markdown(head, rows), ""]
+    for name, (one, other) in zip(names, (cpu, measured, cluster), strict=True):
+        at = crossing(one, other)
+        where = f"at {at:.0f} ranks" if at is not None else f"nowhere up to {max(found)} ranks"
+        lines.append(f"{name}: they meet {where}, {a_node} ranks a node")
+    return "\n".join(lines)
 
 
 # -- beyond
@@ -216,10 +260,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one object instead of the tables")
     arguments = parser.parse_args(argv)
     beyond = [(ranks, *row) for ranks in arguments.beyond for row in bookkeeping(ranks)]
-    found = {
-        ranks: by_hand(ranks, arguments.a_node, arguments) | on_hfdsl(ranks, arguments.a_node, arguments)
-        for ranks in arguments.world
-    }
+    found: dict[int, dict[str, Summary]] = {}
+    for ranks in arguments.world:
+        print(f"{ranks} ranks start", file=sys.stderr, flush=True)
+        found[ranks] = by_hand(ranks, arguments.a_node, arguments) | on_hfdsl(ranks, arguments.a_node, arguments)
     if arguments.json:
         worlds = {ranks: {name: asdict(one) for name, one in of.items()} for ranks, of in found.items()}
         print(json.dumps({"machine": measure.machine(), "worlds": worlds, "beyond": beyond}))
@@ -230,6 +274,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, one in of.items()
     ]
     print(measure.markdown(["", "driver CPU ms", "ms", "best", "workers CPU ms"], rows))
+    if found:
+        print("\n" + crossover(found, arguments.a_node))
     head = ["without Ray", "first step, CPU ms", "later steps", "µs a rank"]
     numbers = [(f"{n:,} ranks: {name}", first, later, later / n * 1e3) for n, name, first, later in beyond]
     print("\n" + measure.markdown(head, [(name, *map(measure.number, of)) for name, *of in numbers]))

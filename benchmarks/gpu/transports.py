@@ -1,7 +1,7 @@
 """A column from one process to another on GPUs: in plans, by hfdsl's transport alone, Ray's own, NCCL and a copy.
 
 python benchmarks/gpu/transports.py            # two GPUs of one host; Ray's NCCL transport is left out without CuPy
-python benchmarks/gpu/transports.py --skip "object store"   # rows whose names have these words; half the time
+python benchmarks/gpu/transports.py --skip "object store"      # rows whose names have these words; they take longest
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Cut:
 class Parcel:
     """Cuts with the same readers, of one process in one segment; ``direct`` ones go around the object store.
 
-    A ``broadcast`` one goes from the first to all others of these processes at once. ``numbers`` are metrics that only
-    the driver reads.
+    A ``broadcast`` one goes from the first to all others of these processes at once. ``numbers`` are metrics and plain
+    numbers that only the driver reads.
     """
 
     key: Key

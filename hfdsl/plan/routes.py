@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from hfdsl.graph.columns import columns_read, is_weight, origins, result_origins, stored_spec, weight_of
-from hfdsl.graph.signatures import VALUE, ListType, RecordType
+from hfdsl.graph.signatures import VALUE, ListType, RecordType, StaticType
 from hfdsl.plan.parcels import ANYWHERE, THE_DRIVER, Cut, Demand, Key, Parcel, Process, Site, Sites
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.questions import Question, questions
@@ -254,7 +254,7 @@ def _sent(known: _Known, segment_of: Mapping[int, int]) -> _Sent:
                 tuple(cuts),
                 direct=way[0],
                 broadcast=way[2],
-                numbers=way[1] == home and all(_is_metric(known.plan, cut) for cut in cuts),
+                numbers=way[1] == home and all(_is_number(known.plan, cut) for cut in cuts),
             )
             for number, (way, cuts) in enumerate(bundle.items())
         }
@@ -262,9 +262,13 @@ def _sent(known: _Known, segment_of: Mapping[int, int]) -> _Sent:
     }
 
 
-def _is_metric(plan: Plan, cut: Cut) -> bool:
-    spec = stored_spec(plan.node(cut.node).result, cut.column)
-    return isinstance(spec, MetricSpec) and not plan.layouts[cut.node].lists
+def _is_number(plan: Plan, cut: Cut) -> bool:
+    """Whether a cut is a metric, or a plain number as the whole of a result or of each entry of one."""
+    made = plan.node(cut.node).result
+    one = made.inner if isinstance(made, ListType) else made
+    if isinstance(one, StaticType):
+        return one.annotation in (bool, int, float)
+    return isinstance(stored_spec(made, cut.column), MetricSpec) and not plan.layouts[cut.node].lists
 
 
 def _demands(known: _Known, made: AbstractSet[int]) -> Mapping[tuple[int, int, bool], Demand]:

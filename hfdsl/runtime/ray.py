@@ -269,8 +269,8 @@ class RayBackend:
             ways = [self._way(one) for one in call.gives[i]]
             told = [*order.packed(), len(brought), bool(taught), bool(direct), ways]
             stored = len(ways) - ways.count(DIRECT) - ways.count(TOLD)
-            method = workers[rank].run.options(num_returns=1 + stored)
-            refs = method.remote(told, *brought, *taught, *direct, *call.after[i])
+            run = workers[rank].run.options(num_returns=1 + stored) if stored else workers[rank].run
+            refs = run.remote(told, *brought, *taught, *direct, *call.after[i])
             acknowledged, *objects = refs if stored else (refs,)
             if any(one.broadcast for one in call.gives[i]):
                 workers[rank].spread.remote()

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.dataplane import soak
+from benchmarks.dataplane import relay, soak
 from benchmarks.dataplane.columns import CHAINS, MAKES, NARROW, WIDE, Body, computed, expected, prompts
+from benchmarks.dataplane.measure import Summary
 
 ROOT = Path(__file__).parent.parent.parent
 Printed = Callable[[str], str]
@@ -33,6 +34,7 @@ COMMANDS = {
                 "--json"),
     "planning": ("planning", "--ranks", "64", "--rows", "4", "40", "--times", "1", "--json"),
     "soak": ("soak", "--steps", "16", "--samples", "4", "--rows", "8", "--ranks", "1", "--json"),
+    "relayed": ("soak", "--steps", "8", "--samples", "2", "--rows", "8", "--ranks", "2", "--relay", "--json"),
 }  # fmt: skip  # one command a line or two
 
 
@@ -159,8 +161,23 @@ def test_planning(printed: Printed) -> None:
     assert [rows for rows, *_ in got["steps"]] == [4, 40]
 
 
+def test_where_relays_meet_calls_by_the_driver() -> None:
+    calls, relayed = {8: 5.0, 16: 8.0, 32: 14.0}, {8: 7.0, 16: 7.5, 32: 9.0}
+    assert relay.crossing(calls, relayed) == pytest.approx(8 + 8 * 2 / 2.5)
+    assert relay.crossing(relayed, calls) == 8
+    assert relay.crossing(calls, {8: 7.0, 16: 9.0, 32: 15.0}) is None
+    assert relay.crossing(calls, calls) == 8
+
+    def found(wall: float, cpu: float) -> Summary:
+        return Summary(wall, wall, cpu, 0, 0, 0, 0, 0)
+
+    steps = {n: {"**hfdsl**, a call a rank": found(5.0 + n, n * 0.5)} for n in (16, 8)}
+    assert relay.as_on_a_cluster(steps, relay.DIRECT) == {8: 13.0, 16: 17.0}
+
+
 @pytest.mark.ray
 def test_a_short_soak(printed: Printed) -> None:
-    series = last(printed("soak"))["series"]
-    assert set(series) == set(soak.ALLOWED)
-    assert all(len(values) == 4 for values in series.values())
+    for name, samples in (("soak", 4), ("relayed", 2)):
+        series = last(printed(name))["series"]
+        assert set(series) == set(soak.ALLOWED)
+        assert all(len(values) == samples for values in series.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Literal
 
@@ -89,6 +90,18 @@ class Worker(hf.Worker):
     def held(self) -> float:
         return float(self.last.sum())
 
+    @register(Dispatch.ONE_TO_ALL)
+    def large(self) -> int:
+        return 2**70 + self.rank
+
+    @register(Dispatch.ONE_TO_ALL)
+    def share(self) -> float:
+        return math.inf if self.rank else 0.1
+
+    @register(Dispatch.ONE_TO_ALL)
+    def first(self) -> bool:
+        return self.rank == 0
+
     @register(Dispatch.DP_PROTO)
     def work(self, a: X) -> X:
         time.sleep(0.05)
@@ -129,6 +142,11 @@ def turns(a: X, p: Worker, q: Worker) -> tuple[X, X, X, X]:
 def keeps(a: X, p: Worker, q: Worker) -> tuple[X, hf.PerRank[float], X]:
     made, before = p.shift(a), q.held()
     return made, before, q.hold(made)
+
+
+@hf.dataflow
+def told(p: Worker) -> tuple[hf.PerRank[int], hf.PerRank[float], hf.PerRank[bool]]:
+    return p.large(), p.share(), p.first()
 
 
 @hf.dataflow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -81,6 +82,20 @@ def test_what_the_caller_is_given_is_his_own(backend: Any) -> None:
         made.x.tensor.add_(5)
         _, before, _ = running.step(p.X(x=torch.ones(rows)))
     assert before == [2.0 * rows]
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_plain_numbers_come_with_the_acknowledgement(backend: Any, relay: bool) -> None:
+    plan = p.told.compile(hf.Deployment(p=hf.place(p.Worker, pool=pool(2))), optimize=Optimize(relay=relay))
+    with plan.launch(backend) as running:
+        for _ in range(2):
+            large, share, first = running.step()
+            assert (large, share, first) == ([2**70, 2**70 + 1], [0.1, math.inf], [True, False])
+            assert all(type(one) is bool for one in first)
+        tasks = [task for one in running._routings.values() for by in one.routes.tasks.values() for task in by.values()]
+    made = [parcel for task in tasks for parcel in task.gives]
+    assert made
+    assert all(parcel.numbers for parcel in made)
 
 
 def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
@@ -173,7 +188,8 @@ def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch
 
 
 SMALL_STORE = """
-    import time
+    import math
+import time
 
     import ray
     import torch
