@@ -96,7 +96,7 @@ class Process:
         links = (str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
         return sum("memfd:hfdsl" in link for link in links)
 
-    def keeps(self) -> bool:
+    def stays_mapped(self) -> bool:
         """Whether it keeps mapped what it reads of other GPUs."""
         return lending._mappings.keep
 

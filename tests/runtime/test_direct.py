@@ -158,9 +158,9 @@ def test_processes_keep_mappings_while_they_are_joined(ray_cluster: Any) -> None
     try:
         for keep in (True, False):
             links = Links(pair, 60, keep)
-            assert ray_cluster.get([one.keeps.remote() for one in pair]) == [keep, keep]
+            assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [keep, keep]
             links.close()
-            assert ray_cluster.get([one.keeps.remote() for one in pair]) == [False, False]
+            assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [False, False]
     finally:
         end(ray_cluster, pair)
 
