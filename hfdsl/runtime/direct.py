@@ -99,7 +99,7 @@ class Links:
 
     def keep_nothing(self) -> list[Any]:
         """Have every process unmap what it has mapped, after each transfer from now on; references to wait for."""
-        return [actor.__ray_call__.remote(_keep, False) for actor in self.actors]
+        return [actor.__ray_call__.remote(_stay_mapped, False) for actor in self.actors]
 
     def close(self) -> None:
         """Forget the actors; those that live on unmap what they have mapped."""
@@ -137,7 +137,7 @@ def _call(_: Any, function: Callable[..., Any], *args: Any) -> Any:
     return function(*args)
 
 
-def _keep(_: Any, keep: bool) -> None:
+def _stay_mapped(_: Any, keep: bool) -> None:
     keep_mapped(keep)
 
 
