@@ -187,6 +187,18 @@ def test_all_of_a_gpu_and_a_little_more() -> None:
     [found] = check([pool, pool], None, ["100%", "1GiB"]).findings
     assert found.message == "'a' (100%) and 'b' (1GiB) keep 100% and 1 GiB of each GPU of pool 'p', which they share"
     assert check([pool, pool], None, ["60%", "40%"]).findings == ()
+    cluster = hf.Cluster(hf.Nodes(2, gpus=4, gpu_memory_gib=80, cpus=8))
+    [found] = check([pool, pool], cluster, ["100%", "1GiB"]).findings
+    assert found.message.endswith("keep 100% and 1 GiB of each GPU of pool 'p', which they share"), "whatever it has"
+
+
+def test_the_last_role_is_offered_a_pool_of_its_own_where_there_is_room() -> None:
+    pool, node = hf.ResourcePool([4], name="p"), {"gpus": 4, "gpu_memory_gib": 80, "cpus": 8}
+    kept: list[str | None] = ["40%", "40%", "40%"]
+    [found] = check([pool] * 3, hf.Cluster(hf.Nodes(2, **node)), kept).findings
+    assert "give 'c' a pool of its own: the cluster has room for hf.ResourcePool([4])" in found.help
+    [found] = check([pool] * 3, hf.Cluster(hf.Nodes(1, **node)), kept).findings
+    assert found.help == ()
 
 
 # -- tensor-parallel groups

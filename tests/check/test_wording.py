@@ -103,3 +103,46 @@ def test_a_constructor_is_shown_without_its_annotations() -> None:
 
     deployment = hf.Deployment(learner=hf.place(Learner, Settings(), pool=hf.ResourcePool([1])))
     assert "Learner(settings, role) cannot be built" in only(program.check(deployment)).message
+
+
+class N(hf.Dim): ...
+
+
+class Numbers(hf.Batch):
+    ids: hf.i64[N]
+
+
+class Busy(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def work(self, numbers: Numbers) -> Numbers:
+        return numbers
+
+
+@hf.dataflow
+def idling(numbers: Numbers, busy: Busy, idle: Busy) -> Numbers:
+    return busy.work(numbers)
+
+
+def test_a_size_is_given_for_a_class() -> None:
+    told = {
+        finding.message
+        for sizes in ({"B": 4}, {N: 0}, 4)
+        for finding in idling.check(dims=sizes)  # type: ignore[arg-type, misc]  # wrong on purpose
+        if finding.code == "HF302"
+    }
+    assert told == {
+        "dims= takes dim classes with their sizes, got 'B': 4",
+        "size N = 0 is not a whole number of at least 1",
+        "dims= takes a dict of dim classes with their sizes, got 4",
+    }
+
+
+def test_an_idle_role_has_gpus_or_slots() -> None:
+    def message(*pool: int, use_gpu: bool) -> str:
+        place = hf.place(Busy, pool=hf.ResourcePool(list(pool), use_gpu=use_gpu, name="p"))
+        [finding] = idling.check(hf.Deployment(busy=place, idle=place), dims={N: 4})
+        return finding.message
+
+    assert message(2, 2, use_gpu=True).startswith("role 'idle' is placed on 4 GPUs of pool 'p'")
+    assert message(4, use_gpu=False).startswith("role 'idle' is placed on 4 slots of pool 'p'")
+    assert message(1, use_gpu=False).startswith("role 'idle' is placed on 1 slot of pool 'p'")

@@ -1,0 +1,71 @@
+"""The mutation tool: which mutants it makes, and that it tells those that tests notice from those that they do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.mutation.__main__ import interval
+from benchmarks.mutation.mutants import mutants
+
+ROOT = Path(__file__).parent.parent.parent
+TEXT = """
+"Not 1 docstring."
+__all__ = ["f"]
+LIMIT = 1
+
+def f(n: "int < 3", step: int = 4) -> "1 + 1":
+    "Nor 2."
+    if n < 2 and not step:
+        raise ValueError(f"{n - 1} item{'s' * (n != 1)}")
+    return g(n, step) or True
+
+double = lambda n: n + n
+
+class A:
+    def __repr__(self) -> str:
+        return "a" + "b"
+"""
+
+
+def test_mutants_change_what_runs_and_leave_wording_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(TEXT, encoding="utf-8")
+    assert {(m.function, m.before, m.after) for m in mutants(tmp_path, "a.py")} == {
+        ("f", "n < 2 and (not step)", "n < 2 or not step"),
+        ("f", "n < 2 and (not step)", "True"),
+        ("f", "n < 2 and (not step)", "False"),
+        ("f", "n < 2", "n <= 2"),
+        ("f", "n < 2", "n >= 2"),
+        ("f", "2", "3"),
+        ("f", "2", "1"),
+        ("f", "not step", "step"),
+        ("f", "n - 1", "n + 1"),
+        ("f", "1", "2"),
+        ("f", "1", "0"),
+        ("f", "return g(n, step) or True", "return None"),
+        ("f", "g(n, step) or True", "g(n, step) and True"),
+        ("f", "g(n, step)", "g(step, n)"),
+        ("f", "True", "False"),
+        ("", "n + n", "n - n"),
+    }
+
+
+def test_what_tests_notice_is_killed_and_what_they_do_not_survives() -> None:
+    def printed(tests: str) -> str:
+        file = "hfdsl/protocols/dealing.py"
+        command = [sys.executable, "-m", "benchmarks.mutation", file, "--sample", "6", "--each", "6", "--examples", "5"]
+        done = subprocess.run([*command, "--tests", tests], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "killed 0 of 6: 0.0%" in printed("tests/protocols/test_placement.py"), "nothing there reaches this file"
+    assert "| hfdsl/protocols/dealing.py | 6 | " in printed("tests/protocols/test_dealing.py")
+    assert "killed 0 of" not in printed("tests/protocols/test_dealing.py")
+
+
+def test_a_share_lies_in_its_interval() -> None:
+    for killed, tried in ((0, 10), (7, 10), (10, 10), (700, 1000)):
+        low, high = interval(killed, tried)
+        assert -1e-9 <= low <= killed / tried <= high <= 1 + 1e-9
+    assert interval(700, 1000)[1] - interval(700, 1000)[0] < 0.06

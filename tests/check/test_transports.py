@@ -1,0 +1,78 @@
+# mypy: disable-error-code="empty-body"
+"""CUDA IPC is refused exactly where it is known not to reach a reader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Dispatch, ResourcePool, register
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    ids: hf.i64[B]
+
+
+class Maker(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def make(self, rows: Rows) -> Rows: ...
+
+
+class Reader(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def read(self, rows: Rows) -> Rows: ...
+
+
+def everywhere(group: Any, rows: Any) -> Any:
+    return ([rows] * group.world_size,), {}
+
+
+class ByFunctions(hf.Worker):
+    @register({"dispatch_fn": everywhere, "collect_fn": lambda group, outputs: outputs[0]})
+    def read(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def program(rows: Rows, maker: Maker, reader: Reader) -> Rows:
+    return reader.read(maker.make(rows))
+
+
+@hf.dataflow
+def by_functions(rows: Rows, maker: Maker, reader: ByFunctions) -> Rows:
+    return reader.read(maker.make(rows))
+
+
+POOL = ResourcePool([4, 4], name="pool")
+FIRST, SECOND = POOL.split([4, 4])
+WITHIN, ACROSS = POOL.split([2, 6])
+APART = ResourcePool([4], name="apart")
+CPUS = ResourcePool([4], use_gpu=False, name="cpus")
+
+
+@pytest.mark.parametrize(
+    ("maker", "reader", "why"),
+    [
+        (POOL, POOL, None),
+        (FIRST, SECOND, "it is on other nodes, and CUDA IPC is between processes of one node"),
+        (WITHIN, ACROSS, None),  # they share a node
+        (FIRST, APART, None),  # nobody knows where another pool will lie
+        (FIRST, CPUS, "its pool 'cpus' has no GPUs"),
+    ],
+)
+def test_a_reader_is_out_of_reach_only_where_that_is_known(
+    maker: ResourcePool, reader: ResourcePool, why: str | None
+) -> None:
+    def told(flow: Any, role: type[hf.Worker]) -> list[str]:
+        places = hf.Deployment(
+            maker=hf.place(Maker, pool=maker, transport="cuda ipc"), reader=hf.place(role, pool=reader)
+        )
+        return [found.message for found in flow.check(places, dims={B: 24}) if found.code == "HF524"]
+
+    expected = [f"role 'maker' sends by CUDA IPC, which does not reach 'reader': {why}"] if why else []
+    assert told(program, Reader) == expected
+    assert told(by_functions, ByFunctions) == [], "a pair of functions gets it in the driver"
