@@ -27,7 +27,7 @@ from benchmarks.mutation.trying import Trying
 
 ROOT = Path(__file__).parent.parent.parent
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
-KEYS = ("file", "function", "before", "after")
+KEYS = ("file", "function", "before", "after", "nth")
 
 
 def listed(path: Path, drawn: list[Mutant]) -> set[Mutant]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class Mutant:
     function: str
     before: str
     after: str
+    nth: int  # of those of its function with these texts
     lines: range
     place: int  # of the function among those of its file
     code: CodeType
@@ -47,7 +49,7 @@ class Mutant:
 def mutants(root: Path, file: str) -> list[Mutant]:
     """Every mutant of a file."""
     text = (root / file).read_text("utf-8")
-    tree, found = ast.parse(text), []
+    tree, found, seen = ast.parse(text), list[Mutant](), Counter[tuple[str, str, str]]()
     functions = codes(compile(tree, root / file, "exec", dont_inherit=True))
     for holder, field, index, lines, name in places(tree):
         node = get(holder, field, index)
@@ -57,7 +59,9 @@ def mutants(root: Path, file: str) -> list[Mutant]:
             put(holder, field, index, node)
             changed = [i for i, (a, b) in enumerate(zip(functions, codes(code), strict=True)) if a != b]
             if changed:  # not where the compiler makes the same of both
-                found.append(Mutant(file, name, ast.unparse(node), ast.unparse(new), lines, changed[0], code))
+                key = name, ast.unparse(node), ast.unparse(new)
+                found.append(Mutant(file, *key, seen[key], lines, changed[0], code))
+                seen[key] += 1
     return found
 
 
@@ -141,6 +145,8 @@ def is_wording(node: ast.AST) -> bool:
 
 def changes(node: ast.AST, holder: ast.AST) -> Iterator[ast.AST]:
     """What may stand in the place of a node."""
+    if isinstance(holder, ast.UnaryOp) and isinstance(node, ast.Constant):
+        return  # of -1 one mutant is enough, 1
     yield from other_values(node)
     yield from forced(node, holder)
     yield from without(node, holder)

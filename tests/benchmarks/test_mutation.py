@@ -21,7 +21,7 @@ def f(n: "int < 3", step: int = 4) -> "1 + 1":
         raise ValueError(f"{n - 1} item{'s' * (n != 1)}")
     return g(n, step) or True
 
-double = lambda n: n + n
+double = lambda n: n + -1
 
 class A:
     def __repr__(self) -> str:
@@ -47,7 +47,8 @@ def test_mutants_change_what_runs_and_leave_wording_alone(tmp_path: Path) -> Non
         ("f", "g(n, step) or True", "g(n, step) and True"),
         ("f", "g(n, step)", "g(step, n)"),
         ("f", "True", "False"),
-        ("", "n + n", "n - n"),
+        ("", "n + -1", "n - -1"),
+        ("", "-1", "1"),
     }
 
 

@@ -129,6 +129,8 @@ def test_what_weighs_less_than_nothing_weighs_nothing(weights: list[int]) -> Non
     clipped = [max(0, weight) for weight in weights]
     assert dealt_order(weights, 2, 1, 0, None) == dealt_order(clipped, 2, 1, 0, None)
     assert dealt_order(weights, 2, 1, 2, "cycle") == dealt_order(clipped, 2, 1, 2, "cycle")
+    assert dealt_order([0, 0, -5, -5], 2, 1, 0, None) == (), "nothing is lighter than nothing"
+    assert dealt_order([2, 1, 0, 0], 2, 1, 0, None) in ((0, 2, 1, 3), (0, 3, 1, 2)), "and something heavier"
 
 
 @pytest.mark.parametrize(
@@ -152,6 +154,7 @@ def test_rows_that_are_put_back_are_where_they_were(weights: Sequence[int]) -> N
     assert put_back(reordered(names, order), order) == names
     assert put_back(names, ()) is names
     assert put_back(3.0, order) == 3.0
+    assert reordered(3.0, order) == 3.0, "what has no rows has no order"
 
 
 def test_rows_of_which_nobody_knows_whose_they_are_are_told() -> None:

@@ -78,8 +78,13 @@ def test_the_kinds_of_streams_have_nothing_in_common() -> None:
     assert not torch.equal(everywhere, alone)
     assert not torch.equal(everywhere, row)
     assert not torch.equal(alone, row)
-    other = replace(call, rank=0, first_row=0)
-    assert not torch.equal(torch.rand(3, generator=other.generator()), row), "kind and number are not mistaken"
+    first: set[float] = set()
+    for number in range(4):  # kind and number are not mistaken for each other
+        call = replace(HERE, rank=number, first_row=number, row_count=1)
+        with seeded(call):
+            first.add(float(torch.rand(())))
+        first |= {float(torch.rand((), generator=call.generator())), float(call.uniforms(1))}
+    assert len(first) == 12
 
 
 @given(st.integers(1, 6), st.integers(0, 6), st.integers(0, 3))
@@ -100,6 +105,14 @@ def test_within_a_call_every_global_stream_is_derived_from_it() -> None:
         assert drawn() == first, "a step can be repeated"
     with seeded(replace(HERE, rank=2)):
         assert all(a != b for a, b in zip(drawn(), first, strict=True)), "other ranks draw other numbers"
+
+
+def test_steps_have_streams_of_their_own_in_every_library() -> None:
+    found = []
+    for step in range(300):
+        with seeded(replace(HERE, step=step)):
+            found.append(drawn())
+    assert [len(set(numbers)) for numbers in zip(*found, strict=True)] == [300, 300, 300]
 
 
 def test_a_call_leaves_the_global_streams_as_they_were() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hfdsl.protocols.dealing import deal, loads
@@ -49,6 +49,7 @@ def test_every_chunk_has_as_many_and_nothing_is_lost(case: tuple[list[int], int]
 
 
 @given(cases())
+@example(([16, 17, 39, 27, 4, 29, 1, 28, 1], 3))  # three chunks, whose order by weight changes as they are joined
 def test_chunks_differ_by_no_more_than_as_many_weights_in_a_row(case: tuple[list[int], int]) -> None:
     own, chunks = case
     order = deal(own, chunks)
@@ -83,10 +84,25 @@ def test_loads_are_one_a_chunk() -> None:
     assert deal([], 3) == ()
 
 
-def test_the_deals_that_differ_most_are_joined_first() -> None:
-    # Pairs of ranked weights differ by 9, 1 and 3: the 9 is set off by both others, in this order alone down to 5.
-    own = [20, 11, 10, 9, 8, 5]
-    assert sorted(loads(own, deal(own, 2), 2)) == [29, 34]
+def differencing(own: list[int]) -> int:
+    """Karmarkar and Karp's for two chunks: by how much they differ, of the differences of pairs alone."""
+    ranked = sorted(own)
+    left = [heavy - light for light, heavy in zip(ranked[::2], ranked[1::2], strict=True)]
+    while len(left) > 1:
+        left.sort()
+        left[-2:] = [left[-1] - left[-2]]
+    return left[0]
+
+
+@given(st.lists(weights, min_size=2, max_size=16).filter(lambda own: len(own) % 2 == 0))
+@example([12, 18, 0, 14, 20, 31, 3, 3])  # the pairs that differ most come last
+def test_two_chunks_differ_as_differencing_has_it(own: list[int]) -> None:
+    order = deal(own, 2)
+    one, other = loads(own, order, 2)
+    if order == tuple(range(len(own))):
+        assert abs(one - other) <= differencing(own)
+    else:
+        assert abs(one - other) == differencing(own)
 
 
 def test_a_long_tail_of_lengths_is_dealt_evenly() -> None:

@@ -60,6 +60,10 @@ def test_the_first_rows_are_given_and_fill_starts_over(there: int, rows: int, fi
         assert list(found) == (list(range(there)) * rows)[:rows]
 
 
+def test_one_row_is_enough_to_fill_any_number() -> None:
+    assert taken_rows(1, 3, fill=True, what="fill") == (0, 0, 0)
+
+
 @given(st.lists(st.integers(0, 5), max_size=12))
 def test_runs_are_the_same_rows_in_as_few_pieces_as_can_be(rows: list[int]) -> None:
     found = runs(rows)
