@@ -2,6 +2,8 @@
 
 A model of 22,000 parameters learns to say seven. Every step has 64 responses, however they are grouped, and the
 learning rate is the same everywhere. The curves go to ``docs/algorithms.svg``, the numbers to ``docs/algorithms.json``.
+With ``--seeds 3`` it learns three times, from other weights, other prompts and other draws: a curve is the median of
+them, within the range between the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -46,8 +49,6 @@ MODEL = w.ModelConfig(
     }
 )
 TRAINING = w.TrainingConfig(w.OptimizerConfig(learning_rate=3e-3))
-ACTOR = w.ActorConfig(MODEL, w.GenerationConfig(RESPONSE), TRAINING)
-CRITIC = w.CriticConfig(MODEL, TRAINING)
 
 
 def share_of_sevens(response: list[int], task: dict[str, Any]) -> float:
@@ -123,16 +124,18 @@ CURVES = (
 )
 
 
-def deployment(curve: Curve, teacher: Path) -> hf.Deployment:
+def deployment(curve: Curve, teacher: Path, seed: int) -> hf.Deployment:
     """All roles in one process."""
-    other = replace(ACTOR, model=replace(MODEL, seed=1))
+    model = replace(MODEL, seed=seed)
+    actor, critic = w.ActorConfig(model, w.GenerationConfig(RESPONSE), TRAINING), w.CriticConfig(model, TRAINING)
+    other = replace(actor, model=replace(MODEL, seed=seed + 1))
     made: dict[str, Callable[[hf.ResourcePool], Any]] = {
-        "actor": lambda pool: hf.place(w.Actor, ACTOR, pool=pool),
-        "left": lambda pool: hf.place(w.Actor, ACTOR, pool=pool),
+        "actor": lambda pool: hf.place(w.Actor, actor, pool=pool),
+        "left": lambda pool: hf.place(w.Actor, actor, pool=pool),
         "right": lambda pool: hf.place(w.Actor, other, pool=pool),
-        "critic": lambda pool: hf.place(w.Critic, CRITIC, pool=pool),
-        "cost_critic": lambda pool: hf.place(w.Critic, CRITIC, pool=pool),
-        "reference": lambda pool: hf.place(w.Reference, w.ReferenceConfig(MODEL), pool=pool),
+        "critic": lambda pool: hf.place(w.Critic, critic, pool=pool),
+        "cost_critic": lambda pool: hf.place(w.Critic, critic, pool=pool),
+        "reference": lambda pool: hf.place(w.Reference, w.ReferenceConfig(model), pool=pool),
         "teacher": lambda pool: hf.place(w.Reference, w.ReferenceConfig(w.ModelConfig(path=str(teacher))), pool=pool),
         "reward": lambda pool: hf.place(w.Verifier, w.VerifierConfig(function=share_of_sevens), pool=pool),
         "cost": lambda pool: hf.place(Sixes, pool=pool),
@@ -143,35 +146,35 @@ def deployment(curve: Curve, teacher: Path) -> hf.Deployment:
     return hf.Deployment(**{role: made[role](pool) for role in curve.roles})
 
 
-def prompts(rows: int, step: int) -> Prompts:
+def prompts(rows: int, step: int, seed: int) -> Prompts:
     """The prompts of a step."""
-    ids = torch.randint(2, VOCABULARY, (rows, PROMPT), generator=torch.Generator().manual_seed(step))
+    ids = torch.randint(2, VOCABULARY, (rows, PROMPT), generator=torch.Generator().manual_seed(step + 100_000 * seed))
     return Prompts(ids=ids, mask=torch.ones_like(ids, dtype=torch.bool), task=[{}] * rows)
 
 
-def text(rows: int, step: int) -> Sequences:
+def text(rows: int, step: int, seed: int) -> Sequences:
     """Pretraining text: every token one more than the one before."""
-    first = prompts(rows, step + 10_000).ids.tensor[:, :1]
+    first = prompts(rows, step + 10_000, seed).ids.tensor[:, :1]
     ids = (first + torch.arange(PROMPT + RESPONSE)) % (VOCABULARY - 2) + 2
     mask = torch.ones_like(ids, dtype=torch.bool)
     return Sequences(ids=ids, mask=mask, response_mask=mask[:, PROMPT:])
 
 
-def run(curve: Curve, steps: int, teacher: Path) -> list[float]:
+def run(curve: Curve, steps: int, teacher: Path, seed: int) -> list[float]:
     """The mean score of every step's responses."""
     flow: hf.Dataflow[..., Any] = getattr(import_module(f"hfdsl.rl.dataflows.{curve.name}"), curve.name)
     if "group" in flow.options:
         flow = flow.given(group=curve.group)
     if "kl" in flow.options:
         flow = flow.given(kl=0.001)  # the reference knows nothing that would be worth keeping
-    flow, roles, rows = flow.given(**dict(curve.options)), deployment(curve, teacher), RESPONSES // curve.group
-    with flow.compile(roles, {B: rows, P: PROMPT, R: RESPONSE}).launch("local") as running:
+    flow, roles, rows = flow.given(**dict(curve.options)), deployment(curve, teacher, seed), RESPONSES // curve.group
+    with flow.compile(roles, {B: rows, P: PROMPT, R: RESPONSE}).launch("local", seed=seed) as running:
         graded = curve.name == "distillation"
         evaluation = running.also(evaluate.compile(roles, {B: rows, P: PROMPT, R: RESPONSE})) if graded else None
         scores = []
         for step in range(steps):
-            given = prompts(rows, step)
-            made = running.step(given, text(rows, step)) if curve.name == "safe_rlhf" else running.step(given)
+            given = prompts(rows, step, seed)
+            made = running.step(given, text(rows, step, seed)) if curve.name == "safe_rlhf" else running.step(given)
             found = (evaluation.step(given),) if evaluation is not None else made
             scores.append(next(one.score.value for one in found if isinstance(one, Outcome)))
         if curve.name == "grpo":
@@ -188,20 +191,41 @@ def save(state: dict[str, Any], folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def draw(curves: dict[str, list[float]], path: Path) -> None:
-    """One plot."""
+def smooth(scores: Sequence[float]) -> list[float]:
+    """The mean of each three steps."""
+    return [sum(scores[max(0, i - 2) : i + 1]) / len(scores[max(0, i - 2) : i + 1]) for i in range(len(scores))]
+
+
+def draw(curves: dict[str, list[list[float]]], path: Path) -> None:
+    """A plot an algorithm: the median of all seeds, and all that lies between the lowest and the highest."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "hfdsl"
-    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
-    for place, (name, scores) in enumerate(curves.items()):
-        window = [sum(scores[max(0, i - 2) : i + 1]) / len(scores[max(0, i - 2) : i + 1]) for i in range(len(scores))]
-        axes.plot(range(1, len(scores) + 1), window, label=name, linestyle=("-", "--", ":")[place // 5])
-    axes.set(xlabel="step of 64 responses", ylabel="mean score (of 3 steps)", ylim=(0, 1))
-    axes.legend(ncols=1, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    across = 5
+    figure, grid = plt.subplots(
+        -(-len(curves) // across),
+        across,
+        figsize=(11, 6),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes in grid.flat[len(curves) :]:
+        axes.set_axis_off()
+    for axes, (name, seeds) in zip(grid.flat, curves.items(), strict=False):
+        by_step = list(zip(*map(smooth, seeds), strict=True))
+        steps = range(1, len(by_step) + 1)
+        axes.fill_between(steps, list(map(min, by_step)), list(map(max, by_step)), alpha=0.3, linewidth=0)
+        axes.plot(steps, list(map(median, by_step)))
+        axes.set_title(name, fontsize="medium")
+        axes.set(ylim=(0, 1), xlim=(1, len(by_step)))
+        axes.tick_params(labelbottom=True)
+    figure.supxlabel("step of 64 responses")
+    figure.supylabel("mean score (of 3 steps)")
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -209,18 +233,25 @@ def main() -> None:
     """Run all, write, draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 0 on")
     parser.add_argument("--out", type=Path, default=DOCS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    curves: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for curve in CURVES:
-            start = time.perf_counter()
-            curves[curve.name] = run(curve, options.steps, Path(folder))
-            first, last, seconds = curves[curve.name][0], curves[curve.name][-1], time.perf_counter() - start
-            print(f"{curve.name:20s} {first:.2f} -> {last:.2f}   {seconds:.0f} s", flush=True)
-    rounded = {name: [round(score, 4) for score in scores] for name, scores in curves.items()}
-    (options.out / "algorithms.json").write_text(json.dumps(rounded, indent=None, separators=(",", ":")) + "\n")
+    curves: dict[str, list[list[float]]] = {curve.name: [] for curve in CURVES}
+    for seed in range(options.seeds):
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            for curve in CURVES:
+                start = time.perf_counter()
+                scores = run(curve, options.steps, Path(folder), seed)
+                curves[curve.name].append([round(score, 4) for score in scores])
+                seconds = time.perf_counter() - start
+                print(
+                    f"seed {seed}  {curve.name:20s} {scores[0]:.2f} -> {scores[-1]:.2f}   {seconds:.0f} s", flush=True
+                )
+        print(f"seed {seed}  all {time.perf_counter() - begin:.0f} s", flush=True)
+    text = ",\n".join(f'"{name}":{json.dumps(seeds, separators=(",", ":"))}' for name, seeds in curves.items())
+    (options.out / "algorithms.json").write_text(f"{{{text}}}\n")
     draw(curves, options.out / "algorithms.svg")
 
 

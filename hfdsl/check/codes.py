@@ -130,6 +130,7 @@ CODES: dict[str, Code] = {
     "HF810": Code("ranks that disagree on whether an optional column is there"),
     "HF811": Code("a row that a ready role cannot work with"),
     "HF812": Code("a configuration of a ready role that lacks what the role needs"),
+    "HF813": Code("a tensor-parallel size that does not divide the model"),
     # HF9xx training
     "HF901": Code("a configuration that does not fit its fields"),
     "HF902": Code("a row that cannot be read, or has no field of that name"),

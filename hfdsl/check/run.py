@@ -28,6 +28,7 @@ from hfdsl.check.rules import (
     results,
     sending,
     sizes,
+    slices,
     state,
     tensor_groups,
     transports,
@@ -83,6 +84,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     resources.pools_fit_cluster,
     memory.memory_fits_gpus,
     tensor_groups.tensor_groups_stay,
+    slices.tp_divides_models,
     transports.transports_reach,
     sending.values_can_be_sent,
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hfdsl.deploy.cluster import Cluster
-from hfdsl.errors import ConfigError
+from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.config import load as load_configuration
 from hfdsl.rl.training.experiments import Experiments
@@ -97,14 +97,25 @@ def train(arguments: argparse.Namespace) -> int:
     folder = Path(loaded.config.output) / "checkpoints"
     try:
         ended = run(loaded, resume=arguments.resume, show=show, worker_env=_environment(finder.sources))
-    except BaseException:
-        if found := checkpoints.whole(folder):
-            say(f"the last whole checkpoint is {found[-1]}; --resume goes on from it", file=sys.stderr)
+    except BaseException as error:
+        if hint := _going_on(checkpoints.whole(folder), error):
+            say(hint, file=sys.stderr)
         raise
     if ended.stopped:
         say(f"stopped after step {ended.step}; --resume goes on", file=sys.stderr)
         return INTERRUPTED
     return OK
+
+
+def _going_on(found: Sequence[Path], error: BaseException) -> str:
+    """How a run that ended goes on; nothing where its checkpoint is what it cannot go on from."""
+    code, told = (error.code, error.message) if isinstance(error, HfError) else ("", "")
+    if not found or code == "HF905":
+        return ""
+    if code == "HF906" and f"{found[-1].name}{os.sep}" in told:
+        before = f"; without that folder, --resume goes on from {found[-2].name}" if len(found) > 1 else ""
+        return f"the last checkpoint, {found[-1]}, is damaged{before}"
+    return f"the last whole checkpoint is {found[-1]}; --resume goes on from it"
 
 
 def _by_value(source: Source, loaded: Loaded) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from importlib import import_module
+from reprlib import Repr
 from typing import Any
 
 from hfdsl.errors import ResourceError
@@ -12,6 +13,10 @@ from hfdsl.graph.spans import traceback_span
 from hfdsl.rl.data.tokenizers import Pretrained, Tokenizer, load_tokenizer
 from hfdsl.rl.models.rows import bad_row
 from hfdsl.rl.workers.config import Decoder, VerifierConfig
+
+SHORT = Repr()
+SHORT.maxstring = SHORT.maxother = 120
+"""How a task is shown: a row of the data, which may be long."""
 
 
 class Rule:
@@ -38,14 +43,19 @@ class Rule:
             HfError: HF811 where the scorer raises, or gives something else than a finite number.
         """
         response = self._decode(tokens)
+        given = f"the response is {response!r}, its task {SHORT.repr(task)}"
         try:
-            score = float(self._score(response, task))
+            score = self._score(response, task)
         except Exception as error:  # a rule may raise anything
             problem = f"its rule raised {type(error).__name__}: {error} ({traceback_span(error)})"
-            raise bad_row(row, f"{problem}; the response is {response!r}") from error
-        if not math.isfinite(score):
-            raise bad_row(row, f"its reward is {score}, where a finite number is needed; the response is {response!r}")
-        return score
+            raise bad_row(row, f"{problem}; {given}") from error
+        try:
+            reward = float(score)
+        except (TypeError, ValueError):
+            raise bad_row(row, f"its reward is {score!r}, where a number is needed; {given}") from None
+        if not math.isfinite(reward):
+            raise bad_row(row, f"its reward is {reward}, where a finite number is needed; {given}")
+        return reward
 
 
 def decoder(tokenizer: Decoder | Tokenizer | str | None) -> Callable[[list[int]], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import signal
 import threading
@@ -198,6 +199,22 @@ class _Stop:
         self._before = {}
 
 
+@contextmanager
+def _numbered(what: str) -> Iterator[None]:
+    """Tell an error of a role with the step of the run: that of a plan counts otherwise, from 0, or each round."""
+    try:
+        yield
+    except HfError as error:
+        told, replaced = OF_A_PLAN.subn(rf"{what}: \1", error.message)
+        if not replaced:
+            raise
+        raise type(error)(error.code, told).with_traceback(error.__traceback__) from error.__cause__
+
+
+OF_A_PLAN = re.compile(r"^('[^']*'(?: on rank \d+)?) in step \d+")
+"""How a message of a backend begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Loop:
     run: Prepared
@@ -242,7 +259,8 @@ class _Loop:
     def _step(self, point: Point) -> tuple[Point, Record]:
         start = perf_counter()
         number = point.step + 1
-        taken = self.stepping.step(point.cursor, number, lambda running: self._recorded(running, number))
+        with _numbered(f"step {number}"):
+            taken = self.stepping.step(point.cursor, number, lambda running: self._recorded(running, number))
         seconds = perf_counter() - start
         passed = {name: float(getattr(taken.cursor, name)) for name in ("epoch", "skipped", "held_out")}
         values = taken.values | {f"data/{name}": value for name, value in passed.items() if value}
@@ -262,7 +280,8 @@ class _Loop:
     def _evaluated(self, step: int) -> dict[str, float]:
         if self.looking is None or self.run.evaluation is None:
             return {}
-        result = self.looking.step(self.run.unseen)
+        with _numbered(f"evaluation after step {step}"):
+            result = self.looking.step(self.run.unseen)
         self.samples.write(step, self.run.unseen, result)
         values = values_of(self.run.evaluation, result, step)
         return {f"held_out/{name.rpartition('/')[2]}": value for name, value in values.items()}

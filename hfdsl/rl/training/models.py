@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from hfdsl.errors import DataError
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.slicing import told
 
 
 def check_models(loaded: Loaded, tokenizer: Any, sizes: Mapping[str, int]) -> None:
@@ -21,8 +20,8 @@ def check_models(loaded: Loaded, tokenizer: Any, sizes: Mapping[str, int]) -> No
     """
     length = sizes.get("P", 0) + sizes.get("R", 0)
     for role, model in _models(loaded):
-        told = _told(model)
-        words, longest, end = (told.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
+        says = told(model)
+        words, longest, end = (says.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
         if words is not None and words < len(tokenizer):
             raise DataError(
                 "HF904",
@@ -49,10 +48,3 @@ def _models(loaded: Loaded) -> Iterator[tuple[str, ModelConfig]]:
         model = getattr(getattr(loaded.config, role, None), "model", None)
         if isinstance(model, ModelConfig):
             yield role, model
-
-
-def _told(model: ModelConfig) -> dict[str, Any]:
-    """What a model's configuration says, in its folder or here."""
-    file = Path(model.path or "") / "config.json"
-    saved = json.loads(file.read_text("utf-8")) if model.path is not None and file.is_file() else {}
-    return {**saved, **(model.config or {})}

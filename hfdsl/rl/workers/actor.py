@@ -20,6 +20,7 @@ from hfdsl.rl.batches import (
 )
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import ActorConfig
+from hfdsl.rl.workers.slicing import sliced
 
 FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp": "first"})
 """All ranks take part, and one of them gives the value."""
@@ -27,6 +28,8 @@ FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp
 
 class Actor(hf.Worker):
     """The policy: generates, learns by any loss of ``hfdsl.rl.losses``, and gives its weights to other roles."""
+
+    sliced = staticmethod(sliced)
 
     def __init__(self, config: ActorConfig) -> None:
         from hfdsl.rl.models.learning import Learner

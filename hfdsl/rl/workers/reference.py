@@ -7,10 +7,13 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import ReferenceLogProbs, Sequences
 from hfdsl.rl.workers.config import ReferenceConfig
+from hfdsl.rl.workers.slicing import sliced
 
 
 class Reference(hf.Worker):
     """The policy as it was before training, or another one."""
+
+    sliced = staticmethod(sliced)
 
     def __init__(self, config: ReferenceConfig) -> None:
         from hfdsl.rl.models.policies import policy

@@ -9,6 +9,7 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Costs, Prompts, Scores, Sequences
 from hfdsl.rl.workers.config import RewardConfig
+from hfdsl.rl.workers.slicing import sliced
 
 
 class Reward(hf.Worker):
@@ -23,6 +24,8 @@ class Reward(hf.Worker):
 
 class RewardModel(Reward):
     """A transformer with a linear head: a response is worth the head's number at its last token."""
+
+    sliced = staticmethod(sliced)
 
     def __init__(self, config: RewardConfig) -> None:
         from hfdsl.rl.models.policies import scorer

@@ -9,10 +9,13 @@ from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.workers.config import SamplerConfig
+from hfdsl.rl.workers.slicing import sliced
 
 
 class Sampler(hf.Worker):
     """Generates as the actor does, from a copy of its weights."""
+
+    sliced = staticmethod(sliced)
 
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.policies import policy, sampling

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl.errors import RoleError
+from hfdsl.errors import ResourceError, RoleError
 from hfdsl.protocols.collectives import SoleRank
+from hfdsl.protocols.slicing import sliced_sizes
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts, ReferenceLogProbs, Rollout, Scores, Sequences
 from hfdsl.rl.models.loading import load
-from hfdsl.rl.models.tensor_parallel import planned_dims, split_dims
+from hfdsl.rl.models.tensor_parallel import FIELDS, KEYS, planned, planned_dims, split_dims
+from hfdsl.rl.workers.slicing import BY_HEADS
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, everything, numbers, policy, tensors, weighed
 from tests.rl.workers.test_sharding import NO_GPU
@@ -201,9 +203,6 @@ def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "tp", "text"),
     [
-        ({"num_attention_heads": 2}, 4, "num_attention_heads=2 of its config is not divisible by 4"),
-        ({}, 4, "num_key_value_heads=2 of its config is not divisible by 4; tp can be 1, 2"),
-        ({"intermediate_size": 65}, 2, "intermediate_size=65 of its config is not divisible by 2"),
         ({"model_type": "gpt2"}, 2, "transformers has no tensor-parallel plan for GPT2LMHeadModel"),
         (
             {"model_type": "mixtral"},
@@ -221,7 +220,7 @@ def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
             "resid_pdrop=0.1 of its config drops other values on every rank; set it to 0",
         ),
     ],
-    ids=["heads", "key-value heads", "features", "no plan", "experts", "plan with a gap", "dropout"],
+    ids=["no plan", "experts", "plan with a gap", "dropout"],
 )
 def test_what_cannot_be_sliced_is_told(config: dict[str, Any], tp: int, text: str) -> None:
     given = w.ModelConfig(config={**tiny.LLAMA, **config})
@@ -232,6 +231,52 @@ def test_what_cannot_be_sliced_is_told(config: dict[str, Any], tp: int, text: st
     start = f"the model '{name}' cannot be cut over the mesh axis tp={tp}: "
     assert str(error.value).startswith(f"HF812: 'reference.__init__ (Reference)' on rank 0: {start}")
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "broken", "fitting"),
+    [
+        ({"num_attention_heads": 2}, 4, "num_attention_heads = 2 (2 % 4 = 2) and num_key_value_heads = 2 (", "1 or 2"),
+        ({}, 4, "num_key_value_heads = 2 (2 % 4 = 2) of the model", "1 or 2"),
+        ({"intermediate_size": 65}, 2, "intermediate_size = 65 (65 % 2 = 1) of the model", "1"),
+    ],
+    ids=["heads", "key-value heads", "features"],
+)
+def test_heads_that_tp_does_not_divide_are_told_by_a_check_as_a_launch_would(
+    config: dict[str, Any], tp: int, broken: str, fitting: str
+) -> None:
+    given = w.ModelConfig(config={**tiny.LLAMA, **config})
+    deployment = placed(hf.Mesh(tp=tp), reference=w.ReferenceConfig(given))
+    [finding] = reread.check(deployment, SIZES).findings
+    assert finding.code == "HF813"
+    assert finding.message.startswith(f"role 'reference': tp = {tp} does not divide {broken}")
+    assert finding.message.endswith(f", which tp slices; tp can be {fitting}")
+    with pytest.raises(ResourceError, match=rf"HF812: .* tp={tp}: .* is not divisible by {tp}"):
+        planned(load(given), tp, "llama")
+    for size in map(int, fitting.split(" or ")):
+        planned(load(given), size, "llama")
+
+
+def test_heads_are_held_against_tp_where_transformers_cuts_by_heads() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    for name in BY_HEADS:
+        plan = CONFIG_MAPPING[name].base_model_tp_plan
+        assert any(path.rpartition(".")[2] in KEYS and style == "colwise" for path, style in plan.items()), name
+
+
+def test_what_is_sliced_is_what_a_configuration_says(tmp_path: Path) -> None:
+    load(tiny.MODEL).config.save_pretrained(tmp_path)
+    saved = w.ReferenceConfig(w.ModelConfig(path=str(tmp_path)))
+    sizes = {name: tiny.LLAMA[name] for name in FIELDS}
+    assert sliced_sizes(w.Reference, (saved,), {}) == sizes
+    wider = w.ModelConfig(path=str(tmp_path), config={"intermediate_size": 96})
+    assert sliced_sizes(w.Actor, (replace(tiny.ACTOR, model=wider),), {}) == {**sizes, "intermediate_size": 96}
+    (tmp_path / "config.json").write_text("{")
+    assert sliced_sizes(w.Reference, (saved,), {}) == {}  # the launch tells
+    other = w.ModelConfig(config={"model_type": "phi3", "num_attention_heads": 6, "intermediate_size": 8})
+    assert sliced_sizes(w.Critic, (w.CriticConfig(other),), {}) == {"intermediate_size": 8}  # not cut by heads
+    assert sliced_sizes(w.Verifier, (w.VerifierConfig(),), {}) == {}
 
 
 @hf.dataflow

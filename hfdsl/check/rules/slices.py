@@ -1,0 +1,79 @@
+"""Slices: does the tensor-parallel size of a role divide the sizes of its model?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import gcd
+from typing import Any
+
+from hfdsl.check.capacity import words
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.alternatives import moved, works
+from hfdsl.check.repair.offers import Offer, Option, mended
+from hfdsl.check.rules.classes import spelled
+from hfdsl.check.subject import Subject
+from hfdsl.deploy.deployment import Placement
+from hfdsl.errors import HfError
+from hfdsl.protocols.slicing import sliced_sizes
+
+FEW = 3
+"""Of so many meshes a help line tells."""
+
+
+def tp_divides_models(subject: Subject) -> Iterator[Finding]:
+    """What a role cuts over ``tp``, such as heads, is a multiple of it; roles of like models are told at once.
+
+    Silent of what a role does not tell: its launch does.
+    """
+    found: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Placement[Any]]] = {}
+    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+        tp = placement.mesh.tp
+        sizes = sliced_sizes(placement.role, placement.args, placement.kwargs) if tp > 1 else {}
+        if any(size % tp for size in sizes.values()):
+            found.setdefault((tp, tuple(sizes.items())), {})[name] = placement
+    for (tp, sizes), places in found.items():
+        yield _finding(subject, tp, dict(sizes), places)
+
+
+def _finding(subject: Subject, tp: int, sizes: Mapping[str, int], places: Mapping[str, Placement[Any]]) -> Finding:
+    broken = [f"{name} = {size} ({size} % {tp} = {size % tp})" for name, size in sizes.items() if size % tp]
+    fitting = _divisors(sizes)
+    *fewer, most = map(str, fitting)
+    can = f"{', '.join(fewer)} or {most}" if fewer else most
+    first, *others = dict.fromkeys(Label(place.span, f"tp = {tp}") for place in places.values())
+    finding = Finding(
+        "HF813",
+        f"role{'s' * (len(places) > 1)} {words(list(places))}: tp = {tp} does not divide {words(broken, quote='')} of "
+        f"the model, which tp slices; tp can be {can}",
+        first,
+        tuple(others),
+    )
+    return mended(subject, finding, _narrower(subject, places, sorted(fitting, key=lambda size: abs(size - tp))))
+
+
+def _divisors(sizes: Mapping[str, int]) -> list[int]:
+    common = gcd(*sizes.values())
+    return [size for size in range(1, common + 1) if not common % size]
+
+
+def _narrower(subject: Subject, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Offer]:
+    """Meshes of the nearest sizes that divide the model, with dp to fill the pools."""
+    options: list[Option] = []
+    for size in nearest:
+        changed = {name: other for name, place in places.items() if (other := _with(place, size)) is not None}
+        if len(changed) == len(places) and works(subject, changed):
+            meshes = {name: spelled(place.mesh) for name, place in changed.items()}
+            alike = len(set(meshes.values())) == 1
+            told = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
+            options.append(Option(told, partial(moved, changed)))
+    yield Offer(tuple(options[:FEW]), "use ", ": tp then divides the model and the pool is filled")
+
+
+def _with(placement: Placement[Any], tp: int) -> Placement[Any] | None:
+    dp, rest = divmod(placement.pool.world_size, placement.mesh.pp * tp)
+    try:
+        return None if rest or not dp else replace(placement, mesh=replace(placement.mesh, tp=tp, dp=dp))
+    except HfError:
+        return None  # a size of generation that does not divide this one

@@ -1,0 +1,28 @@
+"""Slicing: which sizes of a role's model are cut over its mesh's ``tp``.
+
+A role that slices its model has a plain static method ``sliced(...)``, which takes what the constructor takes and gives
+these sizes by name. It is asked before there is a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes that ``tp`` divides; none where the role does not say, or cannot.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def sliced(heads: int) -> dict[str, int]:
+    ...         return {"heads": heads}
+    >>> sliced_sizes(Model, (14,), {}), sliced_sizes(Model, (), {"head": 14}), sliced_sizes(object, (), {})
+    ({'heads': 14}, {}, {})
+    """
+    tell = getattr(role, "sliced", None)
+    try:
+        found = dict(tell(*args, **kwargs)) if callable(tell) else {}
+    except Exception:  # noqa: BLE001  # what is wrong with the arguments is told as such, at the check or the launch
+        return {}
+    return {name: size for name, size in found.items() if type(size) is int and size > 0}

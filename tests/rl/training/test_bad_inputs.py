@@ -1,0 +1,127 @@
+"""What goes wrong within a run is told with row, step and role, and the run goes on from its last checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfdsl.tools import output
+from hfdsl.tools.cli import main
+
+CONFIG = """
+algorithm = "hfdsl.rl.dataflows.grpo:grpo"
+options = { group = 2 }
+output = "run"
+steps = 4
+dims = { B = 2, P = 4, R = 3 }
+roles = { reward = "hfdsl.rl.workers:Verifier" }
+
+[deployment]
+pools = { all = { processes = [2], gpu = false } }
+default = { pool = "all" }
+
+[data]
+source = { kind = "JsonLines", path = "words.jsonl" }
+tokenizer = { kind = "Characters", alphabet = "abcdefgh" }
+prompt = { text = "{word}" }
+
+[checkpoints]
+every = 1
+
+[actor]
+generation = { max_tokens = 3 }
+
+[actor.model.config]
+model_type = "qwen2"
+vocab_size = 11
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+max_position_embeddings = 16
+eos_token_id = 1
+pad_token_id = 0
+
+[reference]
+model = "$actor.model"
+
+[reward]
+function = "tests.rl.training.test_bad_inputs:by_word"
+tokenizer = "$data.tokenizer"
+"""
+
+
+def by_word(response: str, task: dict[str, Any]) -> Any:
+    """The reward that a row asks for, which may be none."""
+    if task.get("raises"):
+        raise LookupError("no such answer")
+    return task.get("reward", len(response) % 2)
+
+
+IN_A_STEP = r"error\[HF811\]: step 3: 'reward\.score' on rank [01]: row [0-3]: "
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"wort": "gh"}, r"error\[HF902\]: words\.jsonl:8: the row has no field 'word'; did you mean 'wort'\?"),
+    ({"word": "abcde"}, r"error\[HF903\]: words\.jsonl:8: its prompt has 5 tokens, where P = 4 is the most: 'abcde'"),
+    ({"word": "x"}, r"error\[HF902\]: words\.jsonl:8: the tokenizer does not know all of 'x'"),
+    (
+        {"word": "gh", "raises": True},
+        IN_A_STEP + r"its rule raised LookupError: no such answer \(.*/test_bad_inputs\.py",
+    ),
+    ({"word": "gh", "reward": float("nan")}, IN_A_STEP + r"its reward is nan, where a finite number is needed; .*'gh'"),
+    ({"word": "gh", "reward": "much"}, IN_A_STEP + r"its reward is 'much', where a number is needed; the response is"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(CONFIG)
+    rows([{"word": word} for word in ("a", "b", "c", "d", "ab", "bc", "cd", "de")])
+    return tmp_path
+
+
+def rows(found: list[dict[str, Any]]) -> None:
+    Path("words.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in found))
+
+
+@pytest.mark.parametrize(("row", "message"), BAD)
+def test_a_bad_row_ends_the_run_and_its_checkpoint_is_good(
+    row: dict[str, Any], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [{"word": word} for word in ("a", "b", "c", "d", "ab", "bc", "cd")]
+    rows([*good, row])
+    assert main(["train", "run.toml", "--set", "data.seed=2"]) == output.FINDINGS
+    said = capsys.readouterr().err
+    assert re.search(message, said), said
+    assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume goes on from it" in said
+    rows([*good, {"word": "gh"}])
+    assert main(["train", "run.toml", "--set", "data.seed=2", "--resume"]) == output.OK
+    steps = [json.loads(line)["step"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_that_a_run_cannot_go_on_from_is_not_offered(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "run.toml", "--set", "steps=2"]) == output.OK
+    capsys.readouterr()
+    assert main(["train", "run.toml", "--resume", "--set", "actor.model.config.hidden_size=32"]) == output.FINDINGS
+    said = capsys.readouterr().err
+    assert "actor.model.config.hidden_size: 16 there, 32 here" in said
+    assert "--resume" not in said
+    [file] = Path("run/checkpoints/step-00000002").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:100])
+    assert main(["train", "run.toml", "--resume"]) == output.FINDINGS
+    said = capsys.readouterr().err
+    assert f"HF906]: {file.absolute()} cannot be read" in said
+    assert "run/checkpoints/step-00000002, is damaged; without that folder, --resume goes on from step-00000001" in said
+    shutil.rmtree("run/checkpoints/step-00000002")
+    assert main(["train", "run.toml", "--resume", "--set", "steps=2"]) == output.OK
