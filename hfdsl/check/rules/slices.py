@@ -33,8 +33,8 @@ def tp_divides_models(subject: Subject) -> Iterator[Finding]:
         sizes = sliced_sizes(placement.role, placement.args, placement.kwargs) if tp > 1 else {}
         if any(size % tp for size in sizes.values()):
             found.setdefault((tp, tuple(sizes.items())), {})[name] = placement
-    for (tp, sizes), places in found.items():
-        yield _finding(subject, tp, dict(sizes), places)
+    for (tp, alike), places in found.items():
+        yield _finding(subject, tp, dict(alike), places)
 
 
 def _finding(subject: Subject, tp: int, sizes: Mapping[str, int], places: Mapping[str, Placement[Any]]) -> Finding:

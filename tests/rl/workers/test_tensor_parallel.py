@@ -261,7 +261,7 @@ def test_heads_are_held_against_tp_where_transformers_cuts_by_heads() -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     for name in BY_HEADS:
-        plan = CONFIG_MAPPING[name].base_model_tp_plan
+        plan = CONFIG_MAPPING[name].base_model_tp_plan or {}
         assert any(path.rpartition(".")[2] in KEYS and style == "colwise" for path, style in plan.items()), name
 
 
