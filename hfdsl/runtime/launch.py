@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from hfdsl.check.rules.sending import unsendable_values
 from hfdsl.errors import HfError, ResourceError, WiringError
@@ -12,6 +14,23 @@ from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Lowering
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.running import Processes, Running
+
+
+class LaunchedError(BaseException):
+    """A script that is loaded for what it defines comes to a launch: no error, and not for ``except Exception``."""
+
+
+_loading: ContextVar[bool] = ContextVar("hfdsl_loading", default=False)
+
+
+@contextmanager
+def nothing_launched() -> Iterator[None]:
+    """Within this, a launch raises ``LaunchedError``."""
+    token = _loading.set(True)
+    try:
+        yield
+    finally:
+        _loading.reset(token)
 
 
 def launch(
@@ -24,6 +43,8 @@ def launch(
             ``Plan.launch`` for the others.
         WiringError: HF802 where the program holds what cannot be sent to another process.
     """
+    if _loading.get():
+        raise LaunchedError
     if backend == "local":
         return Running(plan, Processes(LocalBackend(plan, seed), {plan.name: 0}, seed))
     if backend == "ray":

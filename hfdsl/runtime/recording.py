@@ -13,6 +13,7 @@ Unlike a checkpoint it holds pickled objects, which run code when they are loade
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -92,8 +93,8 @@ def _write(file: Path, value: Any) -> None:
     torch.save(value, file, pickle_module=cloudpickle)
 
 
-def read(file: Path) -> Any:
-    """A part of a recording; tensors come on the CPU where there is no GPU.
+def read(file: Path, pickles: Any = pickle) -> Any:
+    """A part of a recording, by ``pickles`` (a module like ``pickle``); tensors come on the CPU where there is no GPU.
 
     Raises:
         CheckpointError: HF906 where it is not there or cannot be read.
@@ -102,7 +103,9 @@ def read(file: Path) -> Any:
 
     try:
         where = None if torch.cuda.is_available() else "cpu"
-        return torch.load(file, map_location=where, weights_only=False)  # written by ``Recorder``
+        return torch.load(
+            file, map_location=where, pickle_module=pickles, weights_only=False
+        )  # written by ``Recorder``
     except Exception as error:  # noqa: BLE001  # a pickle may raise anything
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
 
@@ -123,7 +126,10 @@ def begin(folder: Path, plan: Plan, number: int, seed: int, state: Callable[[Pat
     steps = [
         {"label": step.label, "role": step.role, "group": step.group, "ranks": list(step.ranks)} for step in plan.steps
     ]
-    stated = {"plan": plan.name, "step": number, "seed": seed, "calls": steps, "path": [p for p in sys.path if p]}
+    file = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
+    main = None if file is None else {"file": str(Path(file).resolve()), "arguments": sys.argv[1:]}
+    path = [p for p in sys.path if p]
+    stated = {"plan": plan.name, "step": number, "seed": seed, "calls": steps, "path": path, "main": main}
     (folder / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
 
 
@@ -140,14 +146,18 @@ def stated(folder: Path) -> Mapping[str, Any]:
     return found
 
 
-def plan_of(folder: Path) -> Any:
+def plan_of(folder: Path, pickles: Any = pickle) -> Any:
     """The plan of a recording; errors as for ``read``."""
-    import pickle
-
     try:
-        return pickle.loads((folder / PLAN).read_bytes())  # written by ``begin``
+        return pickles.loads((folder / PLAN).read_bytes())  # written by ``begin``
     except Exception as error:  # noqa: BLE001  # as above
         raise CheckpointError("HF906", f"{folder / PLAN} cannot be read: {type(error).__name__}: {error}") from None
+
+
+def holds_scripts(folder: Path) -> bool:
+    """Whether the plan may hold classes or functions of the script that ran, which no module has."""
+    file = folder / PLAN
+    return file.exists() and b"__main__" in file.read_bytes()
 
 
 @contextmanager

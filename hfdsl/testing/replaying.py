@@ -27,12 +27,14 @@ from hfdsl.runtime.recording import (
     STATE,
     STATED,
     call_folder,
+    holds_scripts,
     importing,
     plan_of,
     read,
     stated,
 )
 from hfdsl.runtime.saving import load_worker, read_manifest
+from hfdsl.testing.anew import Script, loaded, pickles
 from hfdsl.testing.compare import Difference, first_difference
 from hfdsl.types.batches import Batch, closest, upcast
 
@@ -44,7 +46,8 @@ Body = Callable[..., Any]
 class Replayed:
     """A call that was repeated: what it gave or raised, and where that differs from what it gave then.
 
-    ``failed_then`` tells that the recorded call gave nothing, since it or a peer failed.
+    ``failed_then`` tells that the recorded call gave nothing, since it or a peer failed. ``body`` tells of a body in
+    the script of the run whether it is the recorded one or what the script has now.
     """
 
     label: str
@@ -54,7 +57,7 @@ class Replayed:
     failed_then: bool
     difference: Difference | None
     repeated: tuple[str, ...]
-    frozen: bool = False
+    body: str = ""
 
     @property
     def same(self) -> bool:
@@ -63,8 +66,8 @@ class Replayed:
 
     def __str__(self) -> str:
         head = f"'{self.label}' on rank {self.rank}"
-        if self.frozen:
-            head += " (the body as recorded: it is in the script that ran, whose later changes are not seen)"
+        if self.body:
+            head += f" ({self.body})"
         if self.repeated:
             head += f", after {', '.join(self.repeated)},"
         if self.error is not None:
@@ -99,16 +102,29 @@ def replay(
     folder = Path(recording)
     said = stated(folder)
     with importing(said["path"]):
-        plan = plan_of(folder)
+        script = loaded(said.get("main") if holds_scripts(folder) else None)
+        files = pickles(script)
+        plan = plan_of(folder, files)
         step = _step(plan, node)
         rank = _rank(folder, step, rank)
         tape = _Tape()
         worker = _worker(folder, plan, step, rank, said["seed"], tape) if step.role else None
         earlier = list(_earlier(folder, plan, step, rank)) if worker is not None else []
         for before in earlier:
-            _called(folder, before, rank, worker, tape, lambda body: body)
-        done = _compared(folder, step, rank, worker, tape, around, tuple(one.label for one in earlier))
-        return replace(done, frozen=step.signature.body.__module__ == "__main__")
+            _called(folder, files, before, rank, worker, tape, lambda body: body)
+        done = _compared(folder, files, step, rank, worker, tape, around, tuple(one.label for one in earlier))
+        return replace(done, body=_told(script, step))
+
+
+def _told(script: Script, step: Step) -> str:
+    """Which body was used, where it is in the script of the run; modules are imported as they are."""
+    if script.has(step.signature.body):
+        return f"the body that {script.name} has now"
+    if step.signature.body.__module__ != "__main__":
+        return ""
+    name = step.signature.body.__qualname__
+    why = f"is not loaded anew: {script.problem}" if script.problem else f"has no '{name}' now"
+    return f"the recorded body: {script.name} {why}"
 
 
 def _step(plan: Plan, node: str) -> Step:
@@ -154,11 +170,13 @@ def _earlier(folder: Path, plan: Plan, step: Step, rank: int) -> Iterator[Step]:
                 yield one
 
 
-def _called(folder: Path, step: Step, rank: int, worker: Any, tape: _Tape, around: Callable[[Body], Body]) -> Any:
+def _called(
+    folder: Path, files: Any, step: Step, rank: int, worker: Any, tape: _Tape, around: Callable[[Body], Body]
+) -> Any:
     place = call_folder(folder, step.label, rank)
-    given = read(place / GIVEN)
+    given = read(place / GIVEN, files)
     call: Call = given["call"]
-    heard = read(place / HEARD) if (place / HEARD).exists() else []
+    heard = read(place / HEARD, files) if (place / HEARD).exists() else []
     body = step.signature.body if worker is None else getattr(worker, step.signature.name)
     with tape.playing(step.label, heard), in_call(call), seeded(call), inputs_unchanged(step.label, given["arguments"]):
         return around(body)(**given["arguments"])
@@ -166,6 +184,7 @@ def _called(folder: Path, step: Step, rank: int, worker: Any, tape: _Tape, aroun
 
 def _compared(
     folder: Path,
+    files: Any,
     step: Step,
     rank: int,
     worker: Any,
@@ -176,10 +195,10 @@ def _compared(
     made = call_folder(folder, step.label, rank) / MADE
     failed_then = not made.exists()
     try:
-        result = _called(folder, step, rank, worker, tape, around)
+        result = _called(folder, files, step, rank, worker, tape, around)
     except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
         return Replayed(step.label, rank, None, _own_lines(error), failed_then, None, repeated)
-    difference = None if failed_then else first_difference(_declared(step, read(made)), _declared(step, result))
+    difference = None if failed_then else first_difference(_declared(step, read(made, files)), _declared(step, result))
     return Replayed(step.label, rank, result, None, failed_then, difference, repeated)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 
 from hfdsl.plan.plan import Plan
@@ -12,6 +13,7 @@ from hfdsl.runtime.backend import Call
 from hfdsl.runtime.executor import Ran
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.testing import run_suite
+from hfdsl.testing.conformance import DEPLOYMENTS
 
 
 def test_the_local_backend_conforms() -> None:
@@ -20,8 +22,9 @@ def test_the_local_backend_conforms() -> None:
     assert len(report.outcomes) == 45
 
 
-def test_the_ray_backend_conforms(ray_cluster: Any) -> None:
-    report = run_suite("ray", deployments=["one pool"], faults=False)
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+def test_the_ray_backend_conforms(ray_cluster: Any, deployment: str) -> None:
+    report = run_suite("ray", deployments=deployment, faults=deployment == "one pool")
     assert report.ok, report
 
 

@@ -7,18 +7,21 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
+PLUGIN = "hfdsl.testing.plugin"
 
 
 def run(folder: Path, tests: str, *options: str) -> str:
     """What pytest prints."""
     (folder / "test_it.py").write_text(textwrap.dedent(tests))
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
-    installed = ["-p", "hfdsl.testing.plugin"]  # as an installed hfdsl is found
+    found = entry_points(group="pytest11", name=PLUGIN)  # of an installed hfdsl; a bare checkout has none
+    installed = [] if found else ["-p", PLUGIN]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *installed, *options],
         cwd=folder,
@@ -51,6 +54,54 @@ def test_a_failure_tells_its_seed_and_what_needs_more_gpus_is_skipped(tmp_path: 
     assert f"hf_seed was {told[1]}" in run(tmp_path, tests, "--hf-seed", told[2], "-k", "test_a")
     assert re.search(r"SKIPPED .*(no CUDA device|of 99 CUDA devices)", found)
     assert "1 failed, 1 passed, 1 skipped" in found
+
+
+def test_a_failure_shows_the_lines_of_the_test_and_none_of_hfdsl(tmp_path: Path) -> None:
+    tests = """
+        import torch
+        import hfdsl as hf
+        from hfdsl.testing import check_laws, check_placements, check_rows, check_worker
+
+        class B(hf.Dim): ...
+
+        class Rows(hf.Batch):
+            x: hf.f32[B]
+
+        class Role(hf.Worker):
+            @hf.register(hf.Dispatch.DP_PROTO)
+            def numbered(self, rows: Rows) -> Rows:
+                return Rows(x=torch.arange(float(len(rows))))
+
+            @hf.register(hf.Dispatch.DP_PROTO)
+            def raises(self, rows: Rows) -> Rows:
+                raise KeyError("no model")
+
+        @hf.function
+        def numbered(rows: Rows) -> Rows:
+            return Rows(x=torch.arange(float(len(rows))))
+
+        @hf.dataflow
+        def program(rows: Rows, role: Role) -> Rows:
+            return role.numbered(rows)
+
+        four, two = Rows(x=torch.arange(4.0)), [hf.Mesh(dp=2)]
+        copies = hf.Protocol("COPIES", split=("dp",), collect={"dp": "join", "tp": "join", "pp": "last"})
+
+        def placed(n):
+            return hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([n], use_gpu=False)))
+
+        def test_laws(): check_laws(copies, only="L3")
+        def test_rows(): check_rows(numbered)
+        def test_worker(): check_worker(Role, "numbered", four, meshes=two)
+        def test_body(): check_worker(Role, "raises", four, meshes=two)
+        def test_argument(): check_worker(Role, "numbered", four, meshes=two[0])
+        def test_places(): check_placements(program, [placed(1), placed(2)], four, on="local")
+        """
+    found = run(tmp_path, tests)
+    assert "6 failed" in found
+    assert "hfdsl/" not in found.replace(str(tmp_path), "")
+    assert found.count("\n>") == 6  # the line of the test itself
+    assert "KeyError: 'no model'" in found
 
 
 def test_a_size_that_is_none_is_told(tmp_path: Path) -> None:

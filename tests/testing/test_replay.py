@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +168,49 @@ def test_the_command_lists_calls_and_repeats_one(
     monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
     assert main(["replay", folder, "--node", "halved", "--rank", "1", "--pdb"]) == 0
     assert "'row 4'" in capsys.readouterr().out
+
+
+# -- scripts, whose classes are pickled by value
+
+SCRIPT = (Path(__file__).parent / "replay_script.py").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["guarded", "bare"])
+def script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A script that has run; a bare one would run again where it is imported."""
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT if request.param == "guarded" else SCRIPT.replace('if __name__ == "__main__":', "if True:"))
+    command = [sys.executable, str(file), str(tmp_path / "r")]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return file
+
+
+def test_of_a_script_the_body_that_it_has_now_is_replayed(script: Path) -> None:
+    folder, text = script.parent / "r", script.read_text()
+    done = replay(folder, "role.scaled", 1)
+    assert str(done) == (
+        "'role.scaled' on rank 1 (the body that script.py has now) gives what it gave then, bit for bit"
+    )
+    script.write_text(text.replace("return x + 1", "return x + 2").replace("tensor / 2", "tensor / 4"))
+    assert str(replay(folder, "role.scaled", 1)) == (
+        "'role.scaled' on rank 1 (the body that script.py has now) gives another result, first in column 'x', row 0:\n"
+        "  then  6.0\n  now   8.0 (and 1 more of 2 values)"
+    )
+    assert str(replay(folder, "halved", 1)).endswith("  then  3.0\n  now   1.5 (and 1 more of 2 values)")
+
+
+def test_of_a_script_that_cannot_be_loaded_the_recorded_body_is_replayed(script: Path) -> None:
+    folder, text = script.parent / "r", script.read_text()
+    for now, why in (
+        (text.replace("halved(", "halves("), "has no 'halved' now"),
+        (
+            f"{text.partition('import sys')[0]}raise SystemExit(3)",
+            "is not loaded anew: loading it raises SystemExit: 3",
+        ),
+        ("1 +", "is not loaded anew: loading it raises SyntaxError: "),
+    ):
+        script.write_text(now)
+        done = replay(folder, "halved")
+        assert done.same
+        assert str(done).startswith(f"'halved' on rank 0 (the recorded body: script.py {why}")

@@ -17,9 +17,12 @@ from hypothesis.vendor.pretty import pretty
 import hfdsl as hf
 from hfdsl.errors import SizeError
 from hfdsl.protocols.placement import faults
+from hfdsl.protocols.split import join, split
 from hfdsl.testing import check_laws, strategies
 from hfdsl.testing.code import as_code
+from hfdsl.testing.compare import first_difference
 from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import MetricSpec
 from hfdsl.types.dims import evaluate
 from hfdsl.types.dtypes import DTYPES
 
@@ -84,6 +87,32 @@ def test_given_sizes_are_kept(batch: Everything, groups: Groups) -> None:
     assert len(batch) == 6
     assert batch.mask.tensor.shape[1] == 2
     assert len(groups) in (4, 8)
+
+
+@few
+@given(strategies.batches(strategies.records(), b=st.sampled_from([0, 2, 4])))
+def test_batches_of_any_record_are_split_and_joined_again(batch: Batch) -> None:
+    halves = split(batch, 2)
+    assert [len(half) for half in halves] == [len(batch) // 2] * 2
+    metrics = [name for name, spec in schema(type(batch)).fields.items() if isinstance(spec, MetricSpec)]
+    if not metrics:
+        assert first_difference(join(halves), batch) is None
+
+
+def test_records_of_every_kind_are_made() -> None:
+    seen = set[str]()
+
+    @settings(max_examples=300, derandomize=True, database=None, phases=[Phase.generate])
+    @given(strategies.records())
+    def look(record: type[Batch]) -> None:
+        for spec in schema(record).fields.values():
+            seen.add(type(spec).__name__)
+            seen.update(name for name in ("ragged", "optional") if getattr(spec, name, False))
+            seen.add(getattr(getattr(spec, "dtype", None), "name", ""))
+
+    look()
+    kinds = {"ColumnSpec", "ObjSpec", "MetricSpec", "ragged", "optional", ""}
+    assert seen == kinds | {dtype.name for dtype in DTYPES}
 
 
 def test_a_number_of_rows_that_the_row_dim_never_is_is_refused() -> None:

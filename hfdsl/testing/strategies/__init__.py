@@ -15,6 +15,7 @@ from hfdsl.testing.strategies.batches import batches, tensors
 from hfdsl.testing.strategies.graphs import Program, graphs
 from hfdsl.testing.strategies.places import clusters, meshes, pools
 from hfdsl.testing.strategies.protocols import placements, protocols
+from hfdsl.testing.strategies.records import records
 from hfdsl.testing.strategies.sizes import bindings, dims
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "placements",
     "pools",
     "protocols",
+    "records",
     "tensors",
 ]
 

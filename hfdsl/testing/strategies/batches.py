@@ -103,15 +103,16 @@ def _concrete(kind: Any) -> Any:
 @st.composite
 def batches(
     draw: st.DrawFn,
-    record: type[BatchT],
+    record: type[BatchT] | st.SearchStrategy[type[BatchT]],
     *,
     b: int | st.SearchStrategy[int] | None = None,
     sizes: Mapping[Any, int] | None = None,
     extreme: bool = True,
     columns: Mapping[str, st.SearchStrategy[Any]] | None = None,
 ) -> BatchT:
-    """Batches of a record class, with ``b`` rows (also none) and the ``sizes`` that are given of its dims.
+    """Batches of a record class, or of those that a strategy gives, with ``b`` rows (also none).
 
+    ``sizes`` are those that are given of its dims.
     Rows of ragged columns may be empty, optional columns absent. ``columns`` are strategies of the user's own for
     columns by their names: of a tensor of the right shape, or of a list.
 
@@ -127,6 +128,7 @@ def batches(
     >>> find(batches(Questions), lambda questions: len(questions) > 1).text.objects
     ['', '']
     """
+    record = draw(record) if isinstance(record, st.SearchStrategy) else record
     if not (isinstance(record, type) and issubclass(record, Batch)):
         raise refused("batches", "record", "a class derived from hf.Batch", record)
     for name in columns or ():
