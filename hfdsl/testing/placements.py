@@ -107,7 +107,7 @@ def check_placements(
         raise refused("check_placements", "dataflow", "a function under @hf.dataflow", dataflow)
     graph = dataflow.trace()
     wanted = names_of("check_placements", "on=", on, EVERYWHERE, "backend")
-    runs = [run for name in wanted for run in EVERYWHERE if run == name]
+    runs: list[Run] = [run for name in wanted for run in EVERYWHERE if run == name]
     named = _named(deployments)
     inputs = [_inputs_of(graph, batch) for batch in batches]
     if not inputs:
@@ -115,7 +115,9 @@ def check_placements(
     tolerance = _tolerance(graph, tolerance)
     sizes = _common_sizes(graph, inputs) if dims is None else sizes_of("check_placements", dims)
     plans = {name: dataflow.compile(one, sizes, optimize=optimize) for name, one in named.items()}
-    places = [(run, name) for run in runs for name in list(named)[: 1 if run == "eager" else None]]
+    places: list[tuple[Run, str]] = [
+        (run, name) for run in runs for name in list(named)[: 1 if run == "eager" else None]
+    ]
     if len(places) < 2:
         raise nothing("check_placements", f"it is one run; give more deployments, or more of {EVERYWHERE} in on=")
     compared = _Compared(graph, tolerance)
