@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,6 +17,19 @@ collect_ignore_glob = ["typing/cases/*", "check/fixtures_run/*"]
 settings.register_profile("hfdsl", deadline=None)
 settings.register_profile("hfdsl-ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("hfdsl-ci" if os.environ.get("CI") else "hfdsl")
+
+# Processes of pytest-xdist have clusters of their own, which do not find each other.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["RAY_TMPDIR"] = str(Path(tempfile.gettempdir()) / f"hfdsl_{os.getuid()}_{worker}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have two clusters share the Ray tests: those of the runtime take about as long as all others."""
+    for item in items:
+        needs_ray = "ray_cluster" in getattr(item, "fixturenames", ()) or item.get_closest_marker("ray")
+        if needs_ray and "tests/runtime/" in item.nodeid:
+            item.add_marker(pytest.mark.xdist_group("ray-runtime"))
 
 
 @pytest.fixture

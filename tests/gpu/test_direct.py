@@ -109,19 +109,26 @@ def test_what_stays_mapped_is_never_what_was_freed(ray: Any, started: Any) -> No
 def test_memory_is_given_back_when_links_are_closed(ray: Any, started: Any) -> None:
     (maker, *readers), links = started
     size = 2**28
-    before = ray.get(maker.free.remote())
-    ray.get(maker.make.remote(size, 1.0))
-    parcel = direct(maker.ship).remote()
-    assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [1.0] * len(readers)
-    del parcel
-    gone(ray, maker)
-    ray.get([one.drop.remote() for one in (maker, *readers)])
-    assert ray.get([reader.mapped.remote() for reader in readers]) == [1] * len(readers)
+
+    def free() -> int:
+        return int(ray.get([one.free.remote() for one in (*readers, maker)])[-1])
+
+    def read_and_dropped() -> None:
+        ray.get(maker.make.remote(size, 1.0))
+        parcel = direct(maker.ship).remote()
+        assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [1.0] * len(readers)
+        del parcel
+        gone(ray, maker)
+        ray.get([one.drop.remote() for one in (maker, *readers)])
+        assert ray.get([reader.mapped.remote() for reader in readers]) == [1] * len(readers)
+
+    read_and_dropped()  # once before it is measured: first kernels take memory of their own
+    kept = free()
     links.close()
     assert ray.get([reader.mapped.remote() for reader in readers]) == [0] * len(readers)
     until = time.monotonic() + 30
-    while before - ray.get([one.free.remote() for one in (*readers, maker)])[-1] > size:  # a quarter of its bytes
-        assert time.monotonic() < until
+    while (back := free() - kept) < 3 * size:  # of the four bytes a number
+        assert time.monotonic() < until, f"{back} of {4 * size} bytes"
 
 
 def test_a_maker_that_waits_for_its_reader_is_read_from(ray: Any, started: Any) -> None:
