@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import ProtocolError, SizeError
 from hfdsl.protocols import PREDEFINED, Mesh
-from hfdsl.protocols.balancing import dealt_order, put_back, reordered
+from hfdsl.protocols.balancing import dealt_order, put_back, reordered, weights_of
 from hfdsl.protocols.split import Pad, Site
 from hfdsl.protocols.transfer import collect, dispatch
 from tests.protocols.test_mesh import meshes
@@ -108,11 +108,14 @@ def test_a_ragged_column_weighs_its_rows_by_their_lengths() -> None:
 
 class Texts(hf.Batch):
     prompts: hf.Obj[str, B]
+    loss: hf.Metric[float, Literal["mean"]]
 
 
-def test_a_column_of_texts_does_not_weigh() -> None:
+@pytest.mark.parametrize("column", ["prompts", "loss"])
+def test_texts_and_metrics_do_not_weigh(column: str) -> None:
+    value = Texts(prompts=hf.Obj(["a", "b"]), loss=0.5)
     with pytest.raises(ProtocolError, match=r"HF425: .* no whole number for each row"):
-        given_to(Texts(prompts=hf.Obj(["a", "b"])), "prompts")
+        weights_of([("rows", value)], column, SITE)
 
 
 def test_an_argument_whose_name_is_unknown_may_weigh_by_its_column() -> None:

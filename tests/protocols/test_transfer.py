@@ -253,6 +253,11 @@ def test_a_column_that_some_ranks_gave_and_others_did_not_is_an_error() -> None:
         collect(PREDEFINED["DP_PROTO"], Mesh(dp=2), parts)
 
 
+def test_a_record_of_one_rank_and_nothing_of_another_are_not_joined() -> None:
+    with pytest.raises(ProtocolError, match=r"HF413: .* gave Optional, None;"):
+        collect(PREDEFINED["DP_PROTO"], Mesh(dp=2), [Optional(x=torch.arange(2)), None])
+
+
 def test_what_is_still_being_made_is_cut_where_it_arrives() -> None:
     mesh, site = Mesh(dp=2, tp=2), Site("f", ("a", "b"))
     (later,), _, padding = dispatch(PREDEFINED["THREE_D_PROTO"], mesh, (Later(),), {}, site=site)
