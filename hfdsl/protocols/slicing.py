@@ -20,9 +20,9 @@ def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     >>> sliced_sizes(Model, (14,), {}), sliced_sizes(Model, (), {"head": 14}), sliced_sizes(object, (), {})
     ({'heads': 14}, {}, {})
     """
-    tell = getattr(role, "sliced", None)
+    tell: Any = getattr(role, "sliced", None)
     try:
-        found = dict(tell(*args, **kwargs)) if callable(tell) else {}
+        found: dict[str, Any] = dict(tell(*args, **kwargs)) if callable(tell) else {}
     except Exception:  # noqa: BLE001  # what is wrong with the arguments is told as such, at the check or the launch
         return {}
     return {name: size for name, size in found.items() if type(size) is int and size > 0}

@@ -270,7 +270,8 @@ class _Recorded(AxisGroup):
 
 def _beside(value: T, said: Any) -> T:
     """What was said, which was kept on the host, where the rank's own value is."""
-    moved: T = said.to(value.device) if hasattr(said, "to") and hasattr(value, "device") else said
+    device = getattr(value, "device", None)
+    moved: T = said.to(device) if device is not None and hasattr(said, "to") else said
     return moved
 
 
