@@ -250,9 +250,9 @@ def main() -> None:
                     f"seed {seed}  {curve.name:20s} {scores[0]:.2f} -> {scores[-1]:.2f}   {seconds:.0f} s", flush=True
                 )
         print(f"seed {seed}  all {time.perf_counter() - begin:.0f} s", flush=True)
-    text = ",\n".join(f'"{name}":{json.dumps(seeds, separators=(",", ":"))}' for name, seeds in curves.items())
-    (options.out / "algorithms.json").write_text(f"{{{text}}}\n")
-    draw(curves, options.out / "algorithms.svg")
+        text = ",\n".join(f'"{name}":{json.dumps(seeds, separators=(",", ":"))}' for name, seeds in curves.items())
+        (options.out / "algorithms.json").write_text(f"{{{text}}}\n")
+        draw(curves, options.out / "algorithms.svg")  # after each seed: a run that is ended keeps what it has
 
 
 if __name__ == "__main__":
