@@ -164,7 +164,9 @@ def _make_store() -> None:
     Ray makes it for who asks first, without a lock (2.60): a call that waits for its arguments and the thread that
     fetches them could get one each, and the call would wait for ever.
     """
-    ray._private.worker.global_worker.rdt_manager.rdt_store  # noqa: B018  # a property that makes it
+    from ray._private.worker import global_worker
+
+    global_worker.rdt_manager.rdt_store  # noqa: B018  # a property that makes it
 
 
 def _try(rank: int, samples: Sequence[Loan | None], keep: bool) -> list[tuple[int, int]]:
