@@ -74,7 +74,7 @@ def move(asked: Asked, maker: Maker, reader: Reader) -> Total:
 
 @contextmanager
 def planned(
-    sizes: Sequence[int], *, one_gpu: bool, direct: bool, launch: str = "ray"
+    sizes: Sequence[int], *, one_gpu: bool, direct: bool, launch: Literal["local", "ray"] = "ray"
 ) -> Iterator[Callable[[int], Any]]:
     """A step that moves a column of a size from role to role."""
     pool, other = hf.ResourcePool([1]), hf.ResourcePool([1])
@@ -87,7 +87,7 @@ def planned(
 
 def plans(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[float | None]]:
     """The same by whole steps, each way."""
-    ways = {
+    ways: dict[str, Any] = {
         "two GPUs: a plan": {"one_gpu": False, "direct": True},
         "one GPU: a plan": {"one_gpu": True, "direct": True},
         "object store: a plan": {"one_gpu": False, "direct": False},

@@ -6,7 +6,7 @@ these sizes by name. It is asked before there is a worker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -20,9 +20,11 @@ def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     >>> sliced_sizes(Model, (14,), {}), sliced_sizes(Model, (), {"head": 14}), sliced_sizes(object, (), {})
     ({'heads': 14}, {}, {})
     """
-    tell: Any = getattr(role, "sliced", None)
+    tell: Callable[..., Mapping[str, Any]] | None = getattr(role, "sliced", None)
+    if tell is None:
+        return {}
     try:
-        found: dict[str, Any] = dict(tell(*args, **kwargs)) if callable(tell) else {}
+        found = dict(tell(*args, **kwargs))
     except Exception:  # noqa: BLE001  # what is wrong with the arguments is told as such, at the check or the launch
         return {}
     return {name: size for name, size in found.items() if type(size) is int and size > 0}
