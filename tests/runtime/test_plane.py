@@ -188,8 +188,7 @@ def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch
 
 
 SMALL_STORE = """
-    import math
-import time
+    import time
 
     import ray
     import torch
