@@ -4,15 +4,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
-JOBS ?= 3
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 CODE := $(wildcard hfdsl examples tests benchmarks)
 TYPED := $(wildcard hfdsl examples tests benchmarks)
 
-# Lint and types first, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes; those that
-# need Ray, which mostly wait, in two of them.
+# Lint and types first, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes, those that
+# need Ray all in one of them.
 .NOTPARALLEL:
 .PHONY: test demo setup lint typing docs pytest format clean help
 

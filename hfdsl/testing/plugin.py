@@ -51,14 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what uses the cluster, and skip what needs more GPUs than there are.
 
-    Under pytest-xdist all Ray tests go to one process, in which they share their cluster, but for those that have a
-    group of their own already.
+    Under pytest-xdist all Ray tests go to one process, in which they share their cluster.
     """
     for item in items:
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("ray")
-        grouped = item.get_closest_marker("xdist_group") or not config.pluginmanager.hasplugin("xdist")
-        if item.get_closest_marker("ray") and not grouped:
+        if item.get_closest_marker("ray") and config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("ray"))
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker("gpu"))]
     there = _gpus() if marked else 0

@@ -70,7 +70,14 @@ def test_no_bit_changes_on_one_node(ray_cluster: Any) -> None:
     assert run(apart(), ON, "ray") == run(one_pool(colocate=True), NOTHING, "local")
 
 
-@pytest.mark.parametrize(("deploy", "optimize"), [(apart, ON), (lambda: one_pool(False), ON), (apart, ON_ALONE)])
+@pytest.mark.parametrize(
+    ("deploy", "optimize"),
+    [
+        (apart, ON),
+        pytest.param(lambda: one_pool(False), ON, marks=pytest.mark.nightly),
+        pytest.param(apart, ON_ALONE, marks=pytest.mark.nightly),
+    ],
+)
 def test_no_bit_changes(nodes: None, deploy: Callable[[], hf.Deployment], optimize: Optimize) -> None:
     assert run(deploy(), optimize, "ray") == run(one_pool(colocate=True), NOTHING, "local")
 

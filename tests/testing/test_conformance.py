@@ -22,7 +22,9 @@ def test_the_local_backend_conforms() -> None:
     assert len(report.outcomes) == 45
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+@pytest.mark.parametrize(
+    "deployment", [one if one == "one pool" else pytest.param(one, marks=pytest.mark.nightly) for one in DEPLOYMENTS]
+)
 def test_the_ray_backend_conforms(ray_cluster: Any, deployment: str) -> None:
     report = run_suite("ray", deployments=deployment, faults=deployment == "one pool")
     assert report.ok, report
