@@ -18,7 +18,7 @@ settings.register_profile("hfdsl", deadline=None)
 settings.register_profile("hfdsl-ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("hfdsl-ci" if os.environ.get("CI") else "hfdsl")
 
-# Processes of pytest-xdist share the cores: with threads beside each other small products take a hundred times as long.
+# Processes of pytest-xdist share the cores: with threads of their own small products can take tens of times as long.
 # And they have clusters of their own, which do not find each other.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
