@@ -166,6 +166,7 @@ class Plan:
         Raises:
             ResourceError: HF502, HF505 where the cluster cannot hold the pools.
             RoleError: HF806 where a role's constructor raises.
+            HfError: HF807 where Ray knows a cluster's address, and nobody answers there.
         """
         from hfdsl.runtime.launch import launch
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import secrets
 import time
@@ -22,6 +21,7 @@ from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext, Worker
 from hfdsl.runtime.backend import DIRECT, RELAYED, STORED, TOLD, Call, Told, by_role, nothing
+from hfdsl.runtime.cluster import connect
 from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
 from hfdsl.runtime.joined import Joined, shipped
 from hfdsl.runtime.packing import Packed, Pickled, opened, sealed
@@ -169,6 +169,7 @@ class RayBackend:
     Raises:
         ResourceError: HF502, HF505 where the cluster cannot hold the pools.
         RoleError: HF806 where a role's constructor raises.
+        HfError: HF807 where the cluster's address is known, and nobody answers there.
     """
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
@@ -187,7 +188,7 @@ class RayBackend:
         self._relays: Relays | None = None
         try:
             if self._owns_cluster:
-                ray.init(include_dashboard=False, logging_level=logging.WARNING)
+                connect()
             for group in plan.groups:
                 process = RayClassWithInitArgs(RankProcess, plan, group.name, group.roles, seed, deadline)
                 self._groups[group.name] = RayWorkerGroup(

@@ -28,6 +28,12 @@ RANKS, A_NODE = 16, 4
 ACKNOWLEDGED = 0
 """The place of what a rank acknowledges among what its call returns; its parcels come after it."""
 
+INLINED = 128 * 1024
+"""Bytes of a parcel from which Ray surely keeps it in the object store, and not with the caller of what made it.
+
+Ray 2.60 frees what the caller keeps where the caller's reference is the last to go, and never where a borrower's is.
+"""
+
 Name: TypeAlias = tuple[int, int, int]
 """A reference that a relay holds: the segment, the rank, and the place among what the call returns."""
 
@@ -36,11 +42,16 @@ class Relay:
     """The actor: it holds the references to what its ranks give in a step.
 
     Values stay with the ranks, but for small ones that the driver wants; these are bytes, which nobody unpacks here.
+    References to small ones that others have too are kept for a step longer, so that those here go last.
     """
 
     def __init__(self, ranks: Mapping[str, Mapping[int, Any]]) -> None:
         self._ranks = ranks
         self._held: dict[Name, Any] = {}
+        self._lent: set[Name] = set()
+        self._given: dict[tuple[int, int], Sequence[int]] = {}  # the bytes of what ranks have given in this step
+        self._left: list[Any] = []  # in this step
+        self._left_before: list[Any] = []  # in the step before
 
     def _submit(
         self, fresh: bool, parts: Sequence[Sequence[Any]], dropped: Sequence[Sequence[int]], *lent: Any
@@ -50,7 +61,11 @@ class Relay:
         With ``fresh`` a step begins; what is ``dropped`` nobody takes any more. ``lent`` are answers of other relays.
         """
         if fresh:
-            self._held.clear()
+            for held in list(self._held):
+                self._leave(held)
+            self._lent.clear()
+            self._given.clear()
+            self._left, self._left_before = [], self._left
         for group, rank, told, arguments in parts:
             places = [ACKNOWLEDGED, *(place for place, way in enumerate(told[-1], 1) if way == RELAYED)]
             values = [self._found(one, lent) if type(one) is list else one for one in arguments]
@@ -58,7 +73,21 @@ class Relay:
             for place, ref in zip(places, refs if len(places) > 1 else [refs], strict=True):
                 self._held[told[2], rank, place] = ref
         for name in dropped:
-            self._held.pop(_name(name), None)
+            self._leave(_name(name))
+
+    def _leave(self, name: Name) -> None:
+        ref = self._held.pop(name, None)
+        if ref is not None and name in self._lent and self._small(name):
+            self._left.append(ref)
+
+    def _small(self, name: Name) -> bool:
+        segment, rank, place = name
+        given = self._given.get((segment, rank))
+        return place == ACKNOWLEDGED or given is None or given[place - 1] < INLINED
+
+    def _lend(self, name: Name) -> Any:
+        self._lent.add(name)
+        return self._held[name]
 
     def _found(self, name: Sequence[int], lent: Sequence[Any]) -> Any:
         return self._held[_name(name)] if len(name) == 3 else lent[name[0]][name[1]]
@@ -66,7 +95,7 @@ class Relay:
     def lend(self, names: Sequence[Sequence[int]], *submission: Any) -> list[Any]:
         """References, for ranks of other nodes; what is submitted before is not waited for."""
         self._submit(*submission)
-        return [self._held[_name(name)] for name in names]
+        return [self._lend(_name(name)) for name in names]
 
     def answer(self, names: Sequence[Sequence[int]], seconds: float, *submission: Any) -> list[Any]:
         """What has been acknowledged or given under these names after so many seconds; for what has not, None.
@@ -84,11 +113,14 @@ class Relay:
         for ready in waited(list(pending), seconds):
             told |= zip((pending[ref] for ref in ready), fetch(ready), strict=True)
         known = {name: ack for name, ack in acknowledgements.items() if ack in told}
-        small = [n for n, ack in known.items() if n != ack and Ran.unpacked(told[ack][0]).given[n[2] - 1] <= SMALL]
+        self._given |= {(ack[0], ack[1]): Ran.unpacked(told[ack][0]).given for ack in known.values()}
+        small = [
+            name for name, ack in known.items() if name != ack and self._given[name[0], name[1]][name[2] - 1] <= SMALL
+        ]
         values = told | dict(zip(small, fetch([self._held[name] for name in small]), strict=True))
-        found = [values.get(name, self._held[name]) if name in known else None for name in asked]
+        found = [None if n not in known else values[n] if n in values else self._lend(n) for n in asked]
         for name in known.keys() - told.keys():
-            del self._held[name]
+            self._leave(name)
         return found
 
 

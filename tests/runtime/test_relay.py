@@ -108,6 +108,23 @@ def test_large_values_are_the_callers_own_and_held_nowhere_else(nodes: None, ray
     assert torch.equal(last.x.tensor, torch.full((rows,), 2.0))
 
 
+def test_what_goes_from_relay_to_relay_is_not_kept_for_ever(nodes: None, ray_cluster: Any) -> None:
+    """Ray keeps small values with who called for them, and leaves them there if a borrower is the last to let go."""
+
+    def kept(self: Any) -> int:
+        store: Any = ray_cluster._private.worker.global_worker.core_worker
+        return int(store.get_memory_store_size())
+
+    with p.mixed.compile(apart(), {p.B: 8}, optimize=ON).launch("ray") as running:
+        backend: Any = running._processes.backend
+        relays, most = backend._relays._relays, []
+        for steps in (5, 20):
+            for _ in range(steps):
+                running.step(xs(*map(float, range(8))))
+            most.append(sum(ray_cluster.get([relay.__ray_call__.remote(kept) for relay in relays])))
+    assert most[1] <= most[0] + len(relays)
+
+
 def test_the_timeline_is_the_same(nodes: None) -> None:
     def told(optimize: Optimize) -> Any:
         with p.mixed.compile(apart(), {p.B: 8}, optimize=optimize).launch("ray") as running:
