@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -13,6 +14,9 @@ from hfdsl.rl.data.sources import Rows
 
 if TYPE_CHECKING:
     from hfdsl.rl.batches import Prompts, Sequences
+
+    Taken: TypeAlias = tuple[Prompts | Sequences, Cursor]
+    """A batch, and the cursor after it."""
 
 OnBad: TypeAlias = Literal["raise", "skip"]
 """What is done about a bad row: it ends the run, or it is passed over and counted."""
@@ -28,7 +32,7 @@ class Feed:
     on_bad: OnBad = "raise"
     held_out: frozenset[str] = field(default_factory=frozenset)
 
-    def take(self, cursor: Cursor) -> tuple[Prompts | Sequences, Cursor]:
+    def take(self, cursor: Cursor) -> Taken:
         """The batch at a cursor, and the cursor after it; the same cursor gives the same batch.
 
         Raises:
@@ -82,3 +86,28 @@ class Feed:
             if self.on_bad == "skip":
                 return "skipped"
             raise
+
+
+class Ahead:
+    """The same batches; each one is made while the step before it runs, in a thread that ends with the context.
+
+    What goes wrong with a batch is told where it is taken, and never for one that nobody takes.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._made: dict[Cursor, Future[Taken]] = {}
+        self._thread = ThreadPoolExecutor(1, "hfdsl-feed")
+
+    def take(self, cursor: Cursor) -> Taken:
+        """The batch at a cursor, and the cursor after it; errors as for ``Feed.take``."""
+        made = self._made.pop(cursor, None)
+        batch, after = made.result() if made is not None else self._feed.take(cursor)
+        self._made = {after: self._thread.submit(self._feed.take, after)}
+        return batch, after
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -32,7 +32,7 @@ Find: TypeAlias = Callable[[str], Any]
 class Data:
     """What is trained on. A bad row ends the run, or with ``on_bad = "skip"`` it is passed over and counted.
 
-    ``seed`` is that of the order; left out, it is the run's.
+    ``seed`` is that of the order; left out, it is the run's. With ``ahead`` the next batch is made while a step runs.
     """
 
     source: Source
@@ -40,6 +40,7 @@ class Data:
     prompt: Prompt = field(default_factory=Prompt)
     on_bad: OnBad = "raise"
     seed: int | None = None
+    ahead: bool = True
 
 
 @dataclass(frozen=True, slots=True)

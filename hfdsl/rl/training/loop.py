@@ -20,7 +20,7 @@ from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
 from hfdsl.rl.batches import Prompts, Sequences
-from hfdsl.rl.data.feed import Feed
+from hfdsl.rl.data.feed import Ahead, Feed
 from hfdsl.rl.data.prompts import Encoder
 from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import load_tokenizer
@@ -148,11 +148,16 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(tables.written(run.table), "utf-8")
     launched = run.plan.launch(config.backend, seed=config.seed, deadline=config.deadline, worker_env=worker_env)
-    with launched as running, _writers(run, start.step if resume else None) as (writers, samples), _Stop() as stop:
+    with (
+        launched as running,
+        Ahead(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,
+        _writers(run, start.step if resume else None) as (writers, samples),
+        _Stop() as stop,
+    ):
         looking = running.also(run.evaluation) if run.evaluation is not None else None
-        stepping: Single | Rounds = Single(run.feed, running)
+        stepping: Single | Rounds = Single(feed, running)
         if run.update is not None and config.update is not None:
-            stepping = Rounds(run.feed, running, running.also(run.update), config.update)
+            stepping = Rounds(feed, running, running.also(run.update), config.update)
         if found is not None:
             running.load(found)
         kept_as = config.checkpoints
