@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, TypeAlias, TypeVar
 from typing import Protocol as Structural
 
@@ -22,6 +21,8 @@ class AxisGroup(ABC):
     rank: int
     process_group: Any = None
     """The group of ``torch.distributed``, where every rank is a process of its own."""
+    in_threads: bool = False
+    """Whether the ranks are threads of one process: on a GPU autograd has one thread for all of them."""
 
     @abstractmethod
     def all_gather(self, value: T) -> list[T]:
@@ -76,17 +77,26 @@ def _on_host(value: Any) -> Any:
     return value.detach().to("cpu", copy=True) if hasattr(value, "detach") else value
 
 
-alone: ContextVar[str | None] = ContextVar("hfdsl_alone", default=None)
-"""Set to the label of a call that some ranks of its role do not take part in."""
+_alone: dict[Speaker, str] = {}
 
 
-def refuse_alone() -> None:
+@contextmanager
+def without_peers(speaker: Speaker, label: str) -> Iterator[None]:
+    """Within this a rank says nothing to its peers, from no thread: some take no part in the call of that label."""
+    _alone[speaker] = label
+    try:
+        yield
+    finally:
+        del _alone[speaker]
+
+
+def refuse_alone(speaker: Speaker) -> None:
     """Raise where the running call has no peers.
 
     Raises:
         ProtocolError: HF410.
     """
-    label = alone.get()
+    label = _alone.get(speaker)
     if label is not None:
         raise ProtocolError("HF410", f"'{label}' runs on rank 0 alone (Execute.RANK_ZERO): its peers are not there")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from hfdsl.plan.reading import Reader, pack
 from hfdsl.plan.routes import Task
 from hfdsl.plan.rows import RowTable, dealt_rows, taken
 from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
-from hfdsl.protocols.collectives import Collectives, alone
+from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.protocols.conditions import provisions_of
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
@@ -135,7 +135,7 @@ class Executor:
         own_process: bool = False,
     ) -> None:
         self._own_process = own_process
-        self._group, self._rank, self._seed = group, context.rank, seed
+        self._group, self._rank, self._seed, self._collectives = group, context.rank, seed, collectives
         self._deployment = plan.deployment
         self._plans: dict[str, Plan] = {}
         self._steps: dict[tuple[str, int], Step] = {}
@@ -296,20 +296,19 @@ class Executor:
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
         if self._recorder is not None:
             body = self._recorder.around(step.label, call, body)
-        peers_away = step.role is not None and len(step.ranks) < self._deployment[step.role].mesh.world_size
-        token = alone.set(step.label if peers_away else None)
+        peers: AbstractContextManager[None] = nullcontext()
+        if self._collectives and step.role and len(step.ranks) < self._deployment[step.role].mesh.world_size:
+            peers = without_peers((self._collectives, self._rank), step.label)
         if self._own_process:
             seed_streams(call)
         streams = nullcontext() if self._own_process else seeded(call)
-        with in_call(call), streams, inputs_unchanged(step.label, arguments):
+        with in_call(call), streams, peers, inputs_unchanged(step.label, arguments):
             try:
                 result = body(**arguments)
             except RoleError:
                 raise
             except Exception as error:  # noqa: BLE001  # the same for its methods
                 raise role_error(step.label, self._rank, order.number, error) from None
-            finally:
-                alone.reset(token)
         if step.custom is not None or self._rank in step.layout.holders or step.layout.group != step.group:
             check_result(
                 step.label, step.signature.returns, result, f"on rank {self._rank}"

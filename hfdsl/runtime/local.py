@@ -139,13 +139,15 @@ class _Board:
 
 
 class _LocalGroup(AxisGroup):
+    in_threads = True
+
     def __init__(self, board: _Board, ranks: tuple[int, ...], rank: int) -> None:
         self._board, self._ranks, self._me = board, ranks, rank
         self.size, self.rank = len(ranks), ranks.index(rank)
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
-        refuse_alone()
+        refuse_alone((self._board, self._me))
         number = self._board.calls[self._ranks, self._me]
         self._board.calls[self._ranks, self._me] += 1
         slot = self._board.slots.setdefault((self._ranks, number), {})

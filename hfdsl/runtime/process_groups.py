@@ -52,7 +52,7 @@ class _TorchGroup(AxisGroup):
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order."""
-        refuse_alone()
+        refuse_alone(self._speaker)
         import torch
         import torch.distributed as dist
 
@@ -66,7 +66,7 @@ class _TorchGroup(AxisGroup):
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""
-        refuse_alone()
+        refuse_alone(self._speaker)
         import torch
         import torch.distributed as dist
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hfdsl.rl.batches import ImitationMetrics, Prompts, R, Rollout
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.supervised import supervised
 from hfdsl.rl.models import captured, generation, policies
+from hfdsl.testing import replay
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, everything, numbers, policy
 
@@ -205,6 +207,19 @@ def test_parts_on_two_gpus_learn_as_whole_copies(gpu_cluster: Any) -> None:
         torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)
 
 
+def on_mesh(mesh: hf.Mesh, sharding: Any = "none") -> hf.Deployment:
+    training, pool = replace(tiny.TRAINING, sharding=sharding), hf.ResourcePool([mesh.world_size])
+    configs: dict[str, Any] = {
+        "actor": replace(tiny.ACTOR, training=training, batching=BY_TOKENS),
+        "critic": replace(tiny.CRITIC, training=training, batching=BY_TOKENS),
+        "reference": tiny.REFERENCE,
+        "reward": tiny.VERIFIER,
+    }
+    return hf.Deployment(
+        **{name: hf.place(tiny.CLASSES[name], one, pool=pool, mesh=mesh) for name, one in configs.items()}
+    )
+
+
 @pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
 @pytest.mark.parametrize(
     ("mesh", "sharding"), [(hf.Mesh(tp=2), "none"), (hf.Mesh(dp=2, tp=2), "fsdp")], ids=["tp", "dp and tp"]
@@ -214,16 +229,7 @@ def test_slices_on_gpus_learn_as_the_whole_on_one(gpu_cluster: Any, mesh: hf.Mes
         pytest.skip(f"needs {mesh.world_size} GPUs")
 
     def ran(mesh: hf.Mesh, sharding: Any) -> Any:
-        training, pool = replace(tiny.TRAINING, sharding=sharding), hf.ResourcePool([mesh.world_size])
-        configs: dict[str, Any] = {
-            "actor": replace(tiny.ACTOR, training=training, batching=BY_TOKENS),
-            "critic": replace(tiny.CRITIC, training=training, batching=BY_TOKENS),
-            "reference": tiny.REFERENCE,
-            "reward": tiny.VERIFIER,
-        }
-        roles = hf.Deployment(
-            **{name: hf.place(tiny.CLASSES[name], one, pool=pool, mesh=mesh) for name, one in configs.items()}
-        )
+        roles = on_mesh(mesh, sharding)
         with everything.compile(roles, SIZES).launch("ray", seed=3, timeout=120) as running:
             return running.step(tiny.prompts(ROWS)), running.also(policy.compile(roles)).step()
 
@@ -233,3 +239,15 @@ def test_slices_on_gpus_learn_as_the_whole_on_one(gpu_cluster: Any, mesh: hf.Mes
         assert numbers(other) == pytest.approx(numbers(one), rel=1e-2, abs=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)
+
+
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+def test_a_recorded_call_of_slices_is_repeated_on_one_gpu(gpu_cluster: Any, tmp_path: Path) -> None:
+    """Autograd has a thread of its own for a GPU; what peers said there is on the recording too."""
+    plan = everything.compile(on_mesh(hf.Mesh(tp=2)), SIZES)
+    with plan.launch("ray", seed=3, timeout=120) as running, running.record(tmp_path / "step"):
+        running.step(tiny.prompts(ROWS))
+    for call in ("actor.generate#1", "reference.log_probs", "actor.update#2", "critic.update#3"):
+        for rank in (0, 1):
+            done = replay(tmp_path / "step", call, rank)
+            assert done.same, done

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -11,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import ProtocolError
-from hfdsl.protocols import collectives
-from hfdsl.protocols.collectives import AxisGroup, SoleRank, noted, peers, recorded_collectives, reduce_in_order
+from hfdsl.protocols.collectives import (
+    AxisGroup,
+    SoleRank,
+    noted,
+    peers,
+    recorded_collectives,
+    reduce_in_order,
+    refuse_alone,
+    without_peers,
+)
 from hfdsl.protocols.mesh import AXES, Mesh
 from tests.protocols.test_mesh import meshes
 
@@ -120,10 +130,10 @@ def test_what_collectives_give_is_recorded_as_it_was() -> None:
 
 
 def test_a_call_of_rank_zero_alone_has_no_peers() -> None:
-    collectives.refuse_alone()
-    token = collectives.alone.set("critic.save")
-    try:
-        with pytest.raises(ProtocolError, match=r"HF410: 'critic\.save' runs on rank 0 alone"):
-            collectives.refuse_alone()
-    finally:
-        collectives.alone.reset(token)
+    here, peer = (connected := Connected(), 0), (connected, 1)
+    with without_peers(here, "critic.save"), ThreadPoolExecutor(1) as other:
+        for told in (partial(refuse_alone, here), other.submit(refuse_alone, here).result):
+            with pytest.raises(ProtocolError, match=r"HF410: 'critic\.save' runs on rank 0 alone"):
+                told()
+        refuse_alone(peer)
+    refuse_alone(here)

@@ -36,7 +36,7 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
             cannot be sliced so.
     """
     tp = tp or SoleRank()
-    if tp.size > 1 and tp.process_group is None and device().type != "cpu":
+    if tp.size > 1 and tp.in_threads and device().type != "cpu":
         raise ResourceError(
             "HF812", f"the mesh axis tp={tp.size} needs a process for every rank on a GPU, as on the Ray backend"
         )
