@@ -51,8 +51,8 @@ def test_mypy_sees_the_kinds(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    options = ["--strict", "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache")]
-    command = [sys.executable, "-m", "mypy", *options, str(program)]
+    # With the project's own options and cache, in which what torch says of itself may have been read already.
+    command = [sys.executable, "-m", "mypy", "--strict", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     errors = [line for line in done.stdout.splitlines() if "program.py" in line and "error:" in line]
     reported = {int(line.split(":")[1]) for line in errors}

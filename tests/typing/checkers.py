@@ -24,13 +24,17 @@ Found = dict[str, dict[int, str]]
 """File name -> line -> what a checker says there."""
 
 COMMANDS = {
-    "mypy": ("--strict", "--no-error-summary", "--disable-error-code=empty-body"),
+    "mypy": ("--strict", "--no-error-summary"),
     "pyright": ("--outputjson", f"--pythonpath={sys.executable}"),
     # Without a preset Pyrefly looks at little in a project that has no configuration of its own.
     "pyrefly": ("check", "--preset=strict", f"--search-path={ROOT}", f"--python-interpreter-path={sys.executable}",
                 "--output-format=json"),
     "ty": ("check", f"--extra-search-path={ROOT}", f"--python={sys.prefix}", "--output-format=concise"),
 }  # fmt: skip  # one command a line
+
+
+OPTIONS = "\n# mypy: disable-error-code=empty-body\n"
+"""In the files and not for the command, so that mypy finds torch in the cache of the project."""
 
 
 def bare(source: str) -> str:
@@ -43,10 +47,10 @@ def said_by(checker: str) -> Found:
     """What a checker says about every program; the test is skipped where it is not installed."""
     found: Found = {}
     with tempfile.TemporaryDirectory(prefix="hfdsl-typing-") as folder:
-        for file in CASES.glob("*.py"):
-            (Path(folder) / file.name).write_text(file.read_text("utf-8"), "utf-8")
-        for file in FIXTURES.glob("*_bad.py"):
-            (Path(folder) / file.name).write_text(bare(file.read_text("utf-8")), "utf-8")
+        sources = {file.name: file.read_text("utf-8") for file in CASES.glob("*.py")}
+        sources |= {file.name: bare(file.read_text("utf-8")) for file in FIXTURES.glob("*_bad.py")}
+        for name, source in sources.items():
+            (Path(folder) / name).write_text(source + OPTIONS, "utf-8")
         (Path(folder) / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}), "utf-8")
         for file_name, line, text in _ask(checker, Path(folder)):
             found.setdefault(file_name, {}).setdefault(line, text)
