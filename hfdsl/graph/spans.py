@@ -30,6 +30,7 @@ _PROGRAMS = tuple(
     for place in ("rl/dataflows/", "rl/training/evaluation.py", "testing/zoo.py", "testing/suite_programs.py")
 )
 """Dataflows that users read, copy and change, and programs of tests: their lines are told as a user's own."""
+_COMMAND = f"{_PACKAGE}tools{os.sep}cli.py"
 _PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  # the same
 
 
@@ -51,10 +52,13 @@ NOWHERE = Span("<unknown>", 0)
 
 
 def caller_span() -> Span:
-    """The expression in the user's code that is being executed: the innermost frame outside of hfdsl's own rooms."""
+    """The expression in the user's code that is being executed: the innermost frame outside of hfdsl's own rooms.
+
+    Nowhere, where only the command line stands between: who starts it is no program of the user's.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_library(frame):
-        frame = frame.f_back
+        frame = None if frame.f_code.co_filename == _COMMAND else frame.f_back
     return NOWHERE if frame is None else frame_span(frame)
 
 

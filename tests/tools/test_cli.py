@@ -18,6 +18,8 @@ from hfdsl.tools import commands, output
 from hfdsl.tools.cli import main
 from tests.test_import_budget import loaded_by
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SPELLING, TWO = EXAMPLES / "spelling.toml", EXAMPLES / "deployments/colocated.toml"
 Capture = pytest.CaptureFixture[str]
 
 
@@ -76,6 +78,16 @@ def test_wrong_options_are_usage(capsys: Capture) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["run", "x.py", "--steps", "0"])
     assert caught.value.code == output.USAGE
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "draw", "run"])
+def test_a_size_of_a_configuration_is_told_without_a_line_of_who_started_the_command(
+    command: str, capsys: Capture
+) -> None:
+    code, out, err = said(capsys, command, str(SPELLING), "--set", f"deployment={TWO}", "--set", "dims.B=0")
+    assert code == output.FINDINGS
+    assert "error[HF302]: size B = 0 is not a whole number of at least 1" in out + err
+    assert "-->" not in out + err
 
 
 def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
