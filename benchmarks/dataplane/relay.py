@@ -273,12 +273,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         for ranks, of in found.items()
         for name, one in of.items()
     ]
-    print(measure.markdown(["", "driver CPU ms", "ms", "best", "workers CPU ms"], rows))
     if found:
+        print(measure.markdown(["", "driver CPU ms", "ms", "best", "workers CPU ms"], rows))
         print("\n" + crossover(found, arguments.a_node))
     head = ["without Ray", "first step, CPU ms", "later steps", "µs a rank"]
     numbers = [(f"{n:,} ranks: {name}", first, later, later / n * 1e3) for n, name, first, later in beyond]
-    print("\n" + measure.markdown(head, [(name, *map(measure.number, of)) for name, *of in numbers]))
+    if numbers:
+        print("\n" + measure.markdown(head, [(name, *map(measure.number, of)) for name, *of in numbers]))
     print(f"\n{measure.machine()}; {arguments.a_node} ranks a node, medians of {arguments.times}")
 
 
