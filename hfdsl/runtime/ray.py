@@ -6,9 +6,10 @@ import pickle
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 import ray
 from ray.exceptions import GetTimeoutError
@@ -172,6 +173,9 @@ class RayBackend:
         HfError: HF807 where the cluster's address is known, and nobody answers there.
     """
 
+    launched: ClassVar[WeakSet[RayBackend]] = WeakSet()
+    """Those of this process."""
+
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
         self._deadline, self._until = deadline, 0.0
         self._owns_cluster = not ray.is_initialized()
@@ -186,6 +190,7 @@ class RayBackend:
         self._joined = Joined(plan)
         self._relayed: set[str] = set()
         self._relays: Relays | None = None
+        self.launched.add(self)
         try:
             if self._owns_cluster:
                 connect()
@@ -371,6 +376,14 @@ class RayBackend:
         self._answers.clear()
         if self._relays is not None:
             self._relays.begin()
+
+    def held(self) -> Iterator[Any]:
+        """The references that it holds between steps: to what the last one acknowledged, and to its rows."""
+        yield from (one for one in (*self._asked, *self._answers) if isinstance(one, ray.ObjectRef))
+        if self._told is not None:
+            yield self._told[1]
+        if self._relays is not None:
+            yield from self._relays.lent()
 
     def _left(self) -> float:
         return max(0.0, self._until - time.monotonic())

@@ -227,6 +227,12 @@ class Relays:
         self._asked.clear()
         self._outboxes = [Outbox(relay) for relay in self._relays]
 
+    def lent(self) -> Iterator[Any]:
+        """The references that the last step has sent to relays."""
+        for box in self._outboxes:
+            yield from box.lent
+        yield from (one.lent[0] for one in self._asked if one.lent is not None)
+
     def run(self, call: Call, table: Callable[[Lesson], Any]) -> Sequence[tuple[Held, Sequence[Any]]]:
         """Submit a segment, as ``RayBackend.run`` does."""
         group, number, order = call.segment.group, call.segment.number, call.order.packed()

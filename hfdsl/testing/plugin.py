@@ -210,15 +210,18 @@ def _held(config: pytest.Config) -> dict[str, str]:
 
 
 def _watched() -> set[str]:
-    """Objects that Ray itself holds for direct transfers.
+    """Objects that launches hold from one step to the next, and those that Ray itself holds for direct transfers.
 
-    They are an answer of each process that could take part, and what Ray's own thread looked at last.
+    These are an answer of each process that could take part, and what Ray's own thread looked at last. A launch that a
+    test leaves is told by its actors.
     """
     from ray._private import worker
 
+    backend = sys.modules.get("hfdsl.runtime.ray")
+    launched = {ref.hex() for one in (backend.RayBackend.launched if backend else ()) for ref in one.held()}
     manager = getattr(worker.global_worker, "_rdt_manager", None)
     known = getattr(manager, "actor_id_to_transports_registered", {}).values()
-    found = {one.hex() for one in known if one is not True}
+    found = launched | {one.hex() for one in known if one is not True}
     for top in sys._current_frames().values():
         frame: FrameType | None = top
         while frame is not None:
