@@ -156,8 +156,8 @@ class Custom(hf.Worker):
 
 
 @hf.dataflow
-def custom(prompts: Prompts, actor: Actor, reward: Custom) -> Scores:
-    return reward.score(actor.generate(prompts))
+def custom(prompts: Prompts, actor: Actor, swapped: Custom) -> Scores:
+    return swapped.score(actor.generate(prompts))
 
 
 class Faulty(hf.Worker):
@@ -216,6 +216,6 @@ class Sieve(hf.Worker):
 
 @hf.dataflow
 def sift(numbers: Numbers, judge: Sieve, other: Sieve) -> tuple[Numbers, Numbers]:
-    """Roles on different meshes read what is left; the one in its own process gets it over the wire."""
+    """Roles on different meshes read what is left; the one in its own processes gets it over the wire."""
     even = hf.filter(numbers, judge.even(numbers))
-    return other.marked(even), hf.fill(even, 3)
+    return other.marked(even), hf.fill(even, 4)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,14 @@ import torch
 import hfdsl as hf
 from hfdsl.errors import RoleError
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.plan.plan import Plan
 from hfdsl.runtime.local import LocalBackend
+from hfdsl.runtime.running import Running
 from hfdsl.runtime.step import StepRun
 from tests.runtime import plane_programs as p
 from tests.runtime.plane_programs import pool, xs
+from tests.runtime.renamed import renamed
+
+ROWS = 120_000  # on each of two ranks more than travels inline
 
 
 def apart() -> hf.Deployment:
@@ -33,24 +37,46 @@ def one_pool(colocate: bool) -> hf.Deployment:
     return hf.Deployment(p=hf.place(p.Worker, pool=one), q=hf.place(p.Worker, pool=one, colocate=colocate))
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
 def backend(request: pytest.FixtureRequest) -> Any:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
     return request.param
 
 
-def counts(plan: Plan, backend: Any) -> list[list[float]]:
-    with plan.launch(backend) as running:
-        return [value.x.tensor.tolist() for _ in range(2) for value in running.step(xs(1.0, -1.0, 2.0, 3.0))]
+@pytest.fixture(scope="module")
+def own_pools(backend: Any) -> Iterator[Running]:
+    """A launch for all tests whose roles are on pools of their own; processes take long to start."""
+    with p.keeps.compile(apart(), {p.B: ROWS}).launch(backend, seed=4) as running:
+        yield running
 
 
-def test_state_sees_its_calls_in_program_order(backend: Any) -> None:
+@pytest.fixture(scope="module")
+def one_device(backend: Any) -> Iterator[Running]:
+    """One for those whose roles have processes of their own on the same slots."""
     one = pool(2)
-    judge, counter = hf.place(p.Worker, pool=one, colocate=False), hf.place(p.Counter, pool=one, colocate=False)
-    plan = p.counted.compile(hf.Deployment(judge=judge, counter=counter), {p.B: 4})
+    first, counter = hf.place(p.Worker, pool=one), hf.place(p.Counter, pool=one)
+    place = hf.Deployment(p=first, counter=counter, q=hf.place(p.Worker, pool=one, colocate=False))
+    with p.turns.compile(place, {p.B: 4}).launch(backend, seed=4) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def one_process_a_rank(backend: Any) -> Iterator[Running]:
+    """One for those that share processes, in which columns are pickled."""
+    optimize = Optimize(residency=False, zero_copy=False)
+    with p.mixed.compile(one_pool(colocate=True), {p.B: 8}, optimize=optimize).launch(backend, seed=4) as running:
+        yield running
+
+
+def counts(running: Running) -> list[list[float]]:
+    return [value.x.tensor.tolist() for _ in range(2) for value in running.step(xs(1.0, -1.0, 2.0, 3.0))]
+
+
+def test_state_sees_its_calls_in_program_order(one_device: Running) -> None:
+    plan = renamed(p.counted, "counted", judge="q").compile(one_device.plan.deployment, {p.B: 4})
     expected = [[1.0] * 4, [2.0] * 2, [3.0] * 4, [4.0] * 4, [5.0] * 2, [6.0] * 4]
-    assert counts(plan, backend) == expected
+    assert counts(one_device.also(plan)) == expected
 
 
 @pytest.mark.parametrize("optimize", [Optimize(), NOTHING], ids=["all", "nothing"])
@@ -60,39 +86,45 @@ def test_state_sees_its_calls_in_program_order_wherever_it_is(shared: bool, opti
     judge = hf.place(p.Worker, pool=one if shared else other)
     deployment = hf.Deployment(judge=judge, counter=hf.place(p.Counter, pool=one))
     plan = p.counted.compile(deployment, {p.B: 4}, optimize=optimize)
-    assert counts(plan, "local") == [[1.0] * 4, [2.0] * 2, [3.0] * 4, [4.0] * 4, [5.0] * 2, [6.0] * 4]
+    with plan.launch() as running:
+        assert counts(running) == [[1.0] * 4, [2.0] * 2, [3.0] * 4, [4.0] * 4, [5.0] * 2, [6.0] * 4]
 
 
-def test_roles_on_one_device_take_turns(ray_cluster: Any) -> None:
-    with p.turns.compile(one_pool(colocate=False), {p.B: 4}).launch("ray") as running:
-        running.step(xs(1.0, 2.0, 3.0, 4.0))
-        calls = running.timeline.calls
+def test_roles_on_one_device_take_turns(one_device: Running) -> None:
+    one_device.step(xs(1.0, 2.0, 3.0, 4.0))
+    calls = one_device.timeline.calls
     for rank in (0, 1):
         own = sorted((call.start, call.stop, call.name) for call in calls if call.process[1] == rank)
         assert [label for _, _, label in own] == ["p.work#1", "q.work#1", "p.work#2", "q.work#2"]
         assert all(before[1] <= after[0] for before, after in pairwise(own))
 
 
-def test_what_the_caller_is_given_is_his_own(backend: Any) -> None:
+def test_what_the_caller_is_given_is_his_own(own_pools: Running) -> None:
     """He may write it and keep it: a role that holds the same column does not see that."""
-    rows = 60_000  # more than travels inline
-    deployment = hf.Deployment(p=hf.place(p.Worker, pool=pool(1)), q=hf.place(p.Worker, pool=pool(1)))
-    with p.keeps.compile(deployment, {p.B: rows}).launch(backend) as running:
-        made, _, _ = running.step(p.X(x=torch.ones(rows)))
-        made.x.tensor.add_(5)
-        _, before, _ = running.step(p.X(x=torch.ones(rows)))
-    assert before == [2.0 * rows]
+    made, _, _ = own_pools.step(p.X(x=torch.ones(ROWS)))
+    made.x.tensor.add_(5)
+    _, before, _ = own_pools.step(p.X(x=torch.ones(ROWS)))
+    assert before == [2.0 * ROWS / 2] * 2, "twos, half of them on each rank"
+
+
+@pytest.fixture(scope="module")
+def telling(one_device: Running) -> dict[bool, Running]:
+    """With relays and without: these are processes too, and end with the launch."""
+    place, known = one_device.plan.deployment, dict[bool, Running]()
+    for relay in (False, True):
+        plan = renamed(p.told, f"told_{relay}").compile(place, optimize=Optimize(relay=relay))
+        known[relay] = one_device.also(plan)
+    return known
 
 
 @pytest.mark.parametrize("relay", [False, True])
-def test_plain_numbers_come_with_the_acknowledgement(backend: Any, relay: bool) -> None:
-    plan = p.told.compile(hf.Deployment(p=hf.place(p.Worker, pool=pool(2))), optimize=Optimize(relay=relay))
-    with plan.launch(backend) as running:
-        for _ in range(2):
-            large, share, first = running.step()
-            assert (large, share, first) == ([2**70, 2**70 + 1], [0.1, math.inf], [True, False])
-            assert all(type(one) is bool for one in first)
-        tasks = [task for one in running._routings.values() for by in one.routes.tasks.values() for task in by.values()]
+def test_plain_numbers_come_with_the_acknowledgement(telling: dict[bool, Running], relay: bool) -> None:
+    running = telling[relay]
+    for _ in range(2):
+        large, share, first = running.step()
+        assert (large, share, first) == ([2**70, 2**70 + 1], [0.1, math.inf], [True, False])
+        assert all(type(one) is bool for one in first)
+    tasks = [task for one in running._routings.values() for by in one.routes.tasks.values() for task in by.values()]
     made = [parcel for task in tasks for parcel in task.gives]
     assert made
     assert all(parcel.numbers for parcel in made)
@@ -114,25 +146,23 @@ def bits(value: Any) -> list[Any]:
     return [*columns, *(one.total.value for one in sums)]
 
 
-def run(deployment: hf.Deployment, optimize: Optimize, backend: Any) -> list[Any]:
-    plan = p.mixed.compile(deployment, {p.B: 8}, optimize=optimize)
-    with plan.launch(backend, seed=4) as running:
-        return [bits(running.step(xs(*(step + i / 7 for i in range(8))))) for step in range(2)]
+def steps(running: Running) -> list[Any]:
+    return [bits(running.step(xs(*(step + i / 7 for i in range(8))))) for step in range(2)]
 
 
-SWITCHES = [
-    Optimize(),
-    Optimize(residency=False, zero_copy=False),
-    Optimize(column_pruning=False, row_pruning=False, fusion=False),
-    NOTHING,
-]
-
-
-def test_no_switch_changes_a_bit_on_ray(ray_cluster: Any) -> None:
-    expected = run(one_pool(colocate=True), NOTHING, "local")
-    assert expected[0] != expected[1]
-    for optimize, deployment in zip(SWITCHES, (apart(), one_pool(True), apart(), one_pool(False)), strict=True):
-        assert run(deployment, optimize, "ray") == expected
+def test_no_switch_changes_a_bit(own_pools: Running, one_device: Running, one_process_a_rank: Running) -> None:
+    for name, running, optimize in (
+        ("all", own_pools, Optimize()),
+        ("copied", one_process_a_rank, Optimize(residency=False, zero_copy=False)),
+        ("whole", own_pools, Optimize(column_pruning=False, row_pruning=False, fusion=False)),
+        ("none", one_process_a_rank, NOTHING),
+        ("none_apart", one_device, NOTHING),
+    ):
+        flow = renamed(p.mixed, f"mixed_{name}")  # by which random streams differ
+        with flow.compile(one_pool(True), {p.B: 8}, optimize=NOTHING).launch("local", seed=4) as reference:
+            expected = steps(reference)
+        assert expected[0] != expected[1]
+        assert steps(running.also(flow.compile(running.plan.deployment, {p.B: 8}, optimize=optimize))) == expected
 
 
 # -- what is held when a step is over

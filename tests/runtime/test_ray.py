@@ -10,6 +10,8 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 import hfdsl as hf
 from hfdsl.check.capacity import UNITS, claims, room_for
 from hfdsl.errors import HfError, ResourceError, RoleError, WiringError
+from hfdsl.runtime.running import Running
 from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p
 
@@ -31,36 +34,48 @@ def pool(*sizes: int) -> hf.ResourcePool:
 
 def shared(mesh: hf.Mesh = MESH) -> hf.Deployment:
     one = pool(mesh.world_size)
-    return hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=one, mesh=mesh), reward=hf.place(p.Reward, pool=one))
-
-
-def own_processes() -> hf.Deployment:
-    one = pool(2)
     return hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Reward, pool=one, colocate=False)
+        actor=hf.place(p.Actor, p.Config(), pool=one, mesh=mesh),
+        reward=hf.place(p.Reward, pool=one),
+        swapped=hf.place(p.Custom, pool=one),
     )
 
 
-def two_pools() -> hf.Deployment:
-    return hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=pool(2)), reward=hf.place(p.Reward, pool=pool(2)))
-
-
-def merged() -> hf.Deployment:
-    left, right = pool(1), pool(1)
+def own_processes() -> hf.Deployment:
+    merged = pool(1).merge(pool(1))
     return hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=left.merge(right)), reward=hf.place(p.Reward, pool=pool(2))
+        actor=hf.place(p.Actor, p.Config(), pool=merged), reward=hf.place(p.Reward, pool=merged, colocate=False)
     )
 
 
 def split() -> hf.Deployment:
-    left, right = pool(4).split([2, 2])
+    left, right = pool(3).split([2, 1])
     return hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=left), reward=hf.place(p.Reward, pool=right))
 
 
-def run(deployment: hf.Deployment, backend: Any, steps: int = 2) -> list[Any]:
-    plan = p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
-    with plan.launch(backend, seed=3) as running:
-        return [running.step(p.batch(4)) for _ in range(steps)]
+def launched(deployment: hf.Deployment, backend: Any = "ray") -> Running:
+    return p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3}).launch(backend, seed=3)
+
+
+@pytest.fixture(scope="module")
+def one_pool(ray_cluster: Any) -> Iterator[Running]:
+    """A launch for all tests whose roles share processes, which take long to start."""
+    with launched(shared()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def two_pools(ray_cluster: Any) -> Iterator[Running]:
+    """One for those whose roles are on two pools."""
+    one, other = pool(2), pool(1)
+    deployment = hf.Deployment(
+        actor=hf.place(p.Actor, p.Config(), pool=one),
+        reward=hf.place(p.Reward, pool=other),
+        judge=hf.place(p.Sieve, pool=other),
+        other=hf.place(p.Sieve, pool=one),
+    )
+    with launched(deployment) as running:
+        yield running
 
 
 def same_bits(left: Any, right: Any) -> bool:
@@ -69,10 +84,30 @@ def same_bits(left: Any, right: Any) -> bool:
     return all(torch.equal(i, j) for i, j in columns) and x.__hf_columns__ == y.__hf_columns__ and weights == others
 
 
-@pytest.mark.parametrize("deploy", [shared, own_processes, two_pools, merged, split])
-def test_the_same_bits_wherever_roles_are_put(ray_cluster: Any, deploy: Any) -> None:
-    local, ray = run(shared(), "local"), run(deploy(), "ray")
-    assert all(map(same_bits, local, ray))
+def trains_as_one_process_does(running: Running, processes: int) -> None:
+    """The same bits, in so many processes; another plan runs in the same ones."""
+    pids = running.also(p.processes.compile(running.plan.deployment))
+    before = pids.step()
+    actors, rewards = before
+    assert len({*actors, *rewards}) == processes
+    with launched(shared(), "local") as reference:
+        for _ in range(2):
+            assert same_bits(running.step(p.batch(4)), reference.step(p.batch(4)))
+    assert pids.step() == before
+
+
+def test_the_same_bits_where_roles_share_processes(one_pool: Running) -> None:
+    trains_as_one_process_does(one_pool, 2)
+
+
+def test_the_same_bits_on_two_pools(two_pools: Running) -> None:
+    trains_as_one_process_does(two_pools, 3)
+
+
+@pytest.mark.parametrize(("deploy", "processes"), [(own_processes, 4), (split, 3)])
+def test_the_same_bits_wherever_roles_are_put(ray_cluster: Any, deploy: Any, processes: int) -> None:
+    with launched(deploy()) as running:
+        trains_as_one_process_does(running, processes)
 
 
 def test_a_slot_has_room_for_every_role_that_wants_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +136,10 @@ def test_a_check_refuses_what_a_launch_refuses(ray_cluster: Any) -> None:
 
 
 def test_another_mesh_changes_no_row_and_sums_only_in_their_order(ray_cluster: Any) -> None:
-    [(rollout, metrics, weights)] = run(shared(), "local", 1)
-    [(other, others, other_weights)] = run(shared(hf.Mesh(dp=1, tp=2)), "ray", 1)
+    with launched(shared(), "local") as running:
+        rollout, metrics, weights = running.step(p.batch(4))
+    with launched(shared(hf.Mesh(dp=1, tp=2))) as running:
+        other, others, other_weights = running.step(p.batch(4))
     assert torch.equal(rollout.ids.tensor, other.ids.tensor)
     assert torch.equal(rollout.log_probs.tensor, other.log_probs.tensor)
     # float64 sums of a few numbers in another order: a few units in the last place
@@ -111,79 +148,59 @@ def test_another_mesh_changes_no_row_and_sums_only_in_their_order(ray_cluster: A
         assert theirs == pytest.approx(mine, rel=1e-14)
 
 
-def test_random_streams_are_those_of_the_local_backend(ray_cluster: Any) -> None:
-    plan = p.noises.compile(shared(), {p.B: 4, p.P: 2, p.R: 3})
-    results = []
-    for backend in ("local", "ray"):
-        with plan.launch(backend, seed=5) as running:
-            results.append([running.step(p.batch(4)) for _ in range(2)])
-    assert results[0] == results[1]
-    first, second = results[0]
+def test_random_streams_are_those_of_the_local_backend(one_pool: Running) -> None:
+    plan = p.noises.compile(one_pool.plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
+    with plan.launch("local", seed=3) as reference:
+        expected = [reference.step(p.batch(4)) for _ in range(2)]
+    running = one_pool.also(plan)
+    assert [running.step(p.batch(4)) for _ in range(2)] == expected
+    first, second = expected
     assert first != second
     assert first[0] != first[1]  # ranks differ
 
 
-@pytest.mark.parametrize(("deploy", "count"), [(shared, 2), (own_processes, 4), (two_pools, 4)])
-def test_colocated_roles_share_a_process_a_rank(ray_cluster: Any, deploy: Any, count: int) -> None:
-    with p.processes.compile(deploy()).launch("ray") as running:
-        actors, rewards = running.step()
-    assert len({*actors, *rewards}) == count
+def test_custom_functions_get_whole_values_in_the_driver(one_pool: Running) -> None:
+    plan = p.custom.compile(one_pool.plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
+    with plan.launch("local", seed=3) as reference:
+        expected = reference.step(p.batch(4)).reward.tensor
+    assert torch.equal(one_pool.also(plan).step(p.batch(4)).reward.tensor, expected)
 
 
-def test_custom_functions_get_whole_values_in_the_driver(ray_cluster: Any) -> None:
-    one = pool(2)
-    deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Custom, pool=one))
-    plan = p.custom.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
-    rewards = []
-    for backend in ("local", "ray"):
-        with plan.launch(backend) as running:
-            rewards.append(running.step(p.batch(4)).reward.tensor)
-    assert torch.equal(*rewards)
+def test_filtered_rows_are_those_of_the_local_backend(two_pools: Running) -> None:
+    plan = p.sift.compile(two_pools.plan.deployment)
+    with plan.launch("local") as reference:
+        for running in (reference, two_pools.also(plan)):
+            found = [[rows.text.objects for rows in running.step(p.numbers(*x))] for x in ((4, 1, 6, 2, 3), (1, 0))]
+            assert found == [[["4'", "6'", "2'"], ["4", "6", "2", "4"]], [["0'"], ["0", "0", "0", "0"]]]
 
 
-def test_filtered_rows_are_those_of_the_local_backend(ray_cluster: Any) -> None:
-    judge = hf.place(p.Sieve, pool=pool(2))
-    plan = p.sift.compile(hf.Deployment(judge=judge, other=hf.place(p.Sieve, pool=pool(3), mesh=hf.Mesh(dp=3))))
-    found = []
-    for backend in ("local", "ray"):
-        with plan.launch(backend) as running:
-            found.append([[rows.text.objects for rows in running.step(p.numbers(*x))] for x in ((4, 1, 3, 2), (1, 0))])
-    assert found[0] == found[1] == [[["4'", "2'"], ["4", "2", "4"]], [["0'"], ["0", "0", "0"]]]
-
-
-def test_a_second_plan_sees_the_weights_of_the_first(ray_cluster: Any) -> None:
-    deployment = shared()
-    plan = p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
-    with plan.launch("ray") as running:
-        pids = running.also(p.processes.compile(deployment))
-        before = pids.step()
-        running.step(p.batch(4))
-        assert pids.step() == before
-        with pytest.raises(ResourceError, match="HF519"):
-            running.also(p.train.compile(shared(), {p.B: 4, p.P: 2, p.R: 3}))
+def test_another_deployment_is_refused(one_pool: Running) -> None:
+    with pytest.raises(ResourceError, match="HF519"):
+        one_pool.also(p.train.compile(shared(), {p.B: 4, p.P: 2, p.R: 3}))
 
 
 def test_unequal_nodes_have_the_right_ranks(ray_cluster: Any) -> None:
-    deployment = hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=pool(2, 1)), reward=hf.place(p.Reward, pool=pool(1))
-    )
+    three = pool(2, 1)
+    deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=three), reward=hf.place(p.Reward, pool=three))
     with p.processes.compile(deployment).launch("ray") as running:
-        actors, _ = running.step()
+        actors, rewards = running.step()
     assert len(set(actors)) == 3
+    assert actors == rewards
 
 
 # -- what goes wrong
 
 
-def faulty(fault: str, rank: int = 1) -> hf.Deployment:
-    one = pool(2)
+def faulty(fault: str, ranks: int = 2) -> hf.Deployment:
+    """The last rank goes wrong."""
+    one = pool(ranks)
     return hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Faulty, fault, rank, pool=one)
+        actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Faulty, fault, ranks - 1, pool=one)
     )
 
 
-def launch_fault(fault: str, **options: Any) -> None:
-    plan = p.fails.compile(faulty(fault), {p.B: 4, p.P: 2, p.R: 3})
+def launch_fault(fault: str, ranks: int = 2, **options: Any) -> None:
+    plan = p.fails.compile(faulty(fault, ranks), {p.B: 4, p.P: 2, p.R: 3})
     with plan.launch("ray", **options) as running:
         try:
             running.step(p.batch(4))
@@ -206,57 +223,62 @@ def test_a_dead_process_is_told(ray_cluster: Any) -> None:
         launch_fault("die")
 
 
-@pytest.mark.parametrize(("fault", "told"), [("rows", "1 row of"), ("record", "declares Scores and returned Rollout")])
+@pytest.mark.parametrize(("fault", "told"), [("rows", "3 rows of"), ("record", "declares Scores and returned Rollout")])
 def test_a_wrong_result_is_told(ray_cluster: Any, fault: str, told: str) -> None:
     with pytest.raises(HfError, match="HF805") as error:
-        launch_fault(fault)
+        launch_fault(fault, ranks=1)
     assert told in str(error.value)
 
 
 def test_a_constructor_that_raises_is_told_and_leaves_nothing(ray_cluster: Any) -> None:
     plan = p.fails.compile(faulty("constructor"), {p.B: 4, p.P: 2, p.R: 3})
-    with pytest.raises(RoleError) as told:
+    with releases_everything(ray_cluster), pytest.raises(RoleError) as told:
         plan.launch("ray")
     assert str(told.value).startswith("HF806: 'reward.__init__ (Faulty)' raised on rank 1: ValueError: no weights here")
-    assert_released(ray_cluster)
 
 
 def test_a_step_has_a_deadline(ray_cluster: Any) -> None:
     with pytest.raises(HfError, match="HF807"):
-        launch_fault("slow", deadline=2.0)
+        launch_fault("slow", ranks=1, deadline=2.0)
 
 
 def test_a_pool_that_does_not_fit_fails_at_once_and_names_the_numbers(ray_cluster: Any) -> None:
     big = hf.ResourcePool([64], use_gpu=True)
     deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=big), reward=hf.place(p.Reward, pool=big))
-    with pytest.raises(ResourceError) as told:
+    with releases_everything(ray_cluster), pytest.raises(ResourceError) as told:
         p.train.compile(deployment, {p.B: 64, p.P: 2, p.R: 3}).launch("ray", timeout=30)
     assert told.value.code == "HF502"
     assert "64" in str(told.value)
-    assert_released(ray_cluster)
 
 
 def test_leaving_the_context_releases_everything(ray_cluster: Any) -> None:
-    with p.processes.compile(two_pools()).launch("ray") as running:
+    deployment = hf.Deployment(
+        actor=hf.place(p.Actor, p.Config(), pool=pool(1)), reward=hf.place(p.Reward, pool=pool(1))
+    )
+    with releases_everything(ray_cluster), p.processes.compile(deployment).launch("ray") as running:
         running.step()
-    assert_released(ray_cluster)
     running.close()  # a second time does nothing
     with pytest.raises(HfError, match="HF808"):
         running.step()
 
 
-def assert_released(ray: Any) -> None:
-    """No placement group stays, and no actor lives, a moment later."""
+@contextmanager
+def releases_everything(ray: Any) -> Iterator[None]:
+    """A moment after the block there are no placement groups but those from before it, and no more CPUs are taken."""
     from ray.util.placement_group import placement_group_table
 
-    held: list[Any] = []
+    def held() -> dict[str, Any]:
+        return {key: one for key, one in placement_group_table().items() if one["state"] != "REMOVED"}
+
+    before = held()
+    yield
     for _ in range(50):
-        held = [g for g in placement_group_table().values() if g["state"] != "REMOVED"]
-        free = ray.available_resources().get("CPU", 0) == ray.cluster_resources()["CPU"]
-        if not held and free:
+        now, free = held(), ray.available_resources().get("CPU", 0)
+        taken = sum(bundle.get("CPU", 0) for one in now.values() for bundle in one["bundles"].values())
+        if now.keys() == before.keys() and free == pytest.approx(ray.cluster_resources()["CPU"] - taken):
             return
         time.sleep(0.1)
-    raise AssertionError(f"still held: {held}, free CPUs {ray.available_resources()}")
+    raise AssertionError(f"still held: {now}, free CPUs {free}")
 
 
 SCRIPT = """
@@ -319,9 +341,10 @@ def alive(pid: int) -> bool:
 
 
 def test_a_value_that_cannot_be_sent_is_told_with_its_path(ray_cluster: Any) -> None:
+    one = pool(1)
     placed = hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=pool(1)),
-        reward=hf.place(p.Holder, {"lock": threading.Lock()}, pool=pool(1)),
+        actor=hf.place(p.Actor, p.Config(), pool=one),
+        reward=hf.place(p.Holder, {"lock": threading.Lock()}, pool=one),
     )
     plan = p.train.compile(placed, {p.B: 4, p.P: 2, p.R: 3})
     assert plan.report.codes == ("HF802",)
@@ -341,9 +364,8 @@ def test_a_module_that_workers_cannot_import_is_told(ray_cluster: Any, tmp_path:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        placed = hf.Deployment(
-            actor=hf.place(p.Actor, p.Config(), pool=pool(1)), reward=hf.place(module.Reward, pool=pool(1))
-        )
+        one = pool(1)
+        placed = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(module.Reward, pool=one))
         plan = p.train.compile(placed, {p.B: 4, p.P: 2, p.R: 3})
         with pytest.raises(ResourceError, match=rf"HF801: a worker cannot import 'only_the_driver'.* from {file}"):
             plan.launch("ray")
