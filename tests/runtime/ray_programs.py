@@ -156,8 +156,8 @@ class Custom(hf.Worker):
 
 
 @hf.dataflow
-def custom(prompts: Prompts, actor: Actor, swapped: Custom) -> Scores:
-    return swapped.score(actor.generate(prompts))
+def custom(prompts: Prompts, actor: Actor, reward: Custom) -> Scores:
+    return reward.score(actor.generate(prompts))
 
 
 class Faulty(hf.Worker):

@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import hfdsl as hf
 from hfdsl.errors import WiringError
+from hfdsl.runtime.running import Running
 from tests.runtime import optional_programs as p
+from tests.runtime.renamed import renamed
 
 BACKENDS = pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray)])
-DEPLOYMENTS = pytest.mark.parametrize("critics", [None, 2, 4])
 SIZES = {p.B: 8, p.R: 2}
 
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, backend: str) -> Any:
     return request.getfixturevalue("ray_cluster") if backend == "ray" else None
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """A launch for all tests in which nothing goes wrong: processes take long to start.
+
+    Actors with values and bare ones are on a pool of two, where a critic shares their processes, and on one of one.
+    """
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    two, one = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
+    places = hf.Deployment(
+        **{
+            f"{name}{pool.world_size}": hf.place(role, *given, pool=pool)
+            for pool in (two, one)
+            for name, role, *given in (
+                ("actor", p.Actor, p.Config(True)),
+                ("bare", p.Actor, p.Config(False)),
+                ("critic", p.Critic),
+            )
+        }
+    )
+    plan = renamed(p.declared, "declared", actor="actor2").compile(places, SIZES)
+    with plan.launch(request.param) as running:
+        yield running
 
 
 def deployment(config: p.Config, critics: int | None, actors: int = 2) -> hf.Deployment:
@@ -48,12 +75,21 @@ def meant(values: bool, hint: bool) -> Any:
     return [rollout, (totals, told), (totals, told), (totals, ["none"] * 8), halves]
 
 
-@BACKENDS
-@DEPLOYMENTS
-def test_absence_travels(cluster: Any, backend: Any, critics: int | None) -> None:
+@pytest.mark.parametrize(("actors", "critics"), [(2, 2), (2, 1), (1, 2)])
+def test_absence_travels(launched: Running, actors: int, critics: int) -> None:
+    """Within a process, from two to one, and from one to two."""
+    for actor, values in (("actor", True), ("bare", False)):
+        roles = {"actor": f"{actor}{actors}", "critic": f"critic{critics}"}
+        flow = renamed(p.carries, f"carries_{values}_{actors}_{critics}", **roles)
+        running = launched.also(flow.compile(launched.plan.deployment, SIZES))
+        for hint in (True, False):
+            assert plain(running.step(p.batch(hint))) == meant(values, hint)
+
+
+@pytest.mark.parametrize("critics", [2, 4])
+def test_absence_travels_between_pools(critics: int) -> None:
     for values in (True, False):
-        plan = p.carries.compile(deployment(p.Config(values), critics), SIZES)
-        with plan.launch(backend) as running:
+        with p.carries.compile(deployment(p.Config(values), critics), SIZES).launch() as running:
             for hint in (True, False):
                 assert plain(running.step(p.batch(hint))) == meant(values, hint)
 
@@ -65,34 +101,35 @@ def test_eager_is_the_same() -> None:
             assert plain(eager) == meant(values, hint)
 
 
+def test_a_promise_that_is_kept_makes_a_column_sure(launched: Running) -> None:
+    flow = renamed(p.needs, "needs", actor="actor2", critic="critic1")
+    running = launched.also(flow.compile(launched.plan.deployment, SIZES))
+    assert plain(running.step(p.batch(False)))[0] == [(4 * i + 1) / 2 for i in range(8)]
+
+
 @BACKENDS
 def test_a_promise_is_tested_when_it_is_read(cluster: Any, backend: Any) -> None:
-    with p.needs.compile(deployment(p.Config(True), 2), SIZES).launch(backend) as running:
-        assert plain(running.step(p.batch(False)))[0] == [(4 * i + 1) / 2 for i in range(8)]
     told = r"HF231: hf.present at .*optional_programs.py:\d+: column 'values' of 'actor.undeclared' is absent \(rank"
     with (
-        p.needs.compile(deployment(p.Config(False), None), SIZES).launch(backend) as running,
+        p.needs.compile(deployment(p.Config(False), None, actors=1), SIZES).launch(backend) as running,
         pytest.raises(WiringError, match=told),
     ):
         running.step(p.batch(False))
 
 
-@BACKENDS
-@pytest.mark.parametrize("hint", [True, False])
-def test_rows_are_filtered_by_an_optional_column_that_is_there(cluster: Any, backend: Any, hint: bool) -> None:
-    def held(sums: p.Sums, filled: p.Marked) -> None:
+def test_rows_are_filtered_by_an_optional_column_that_is_there(launched: Running) -> None:
+    def held(sums: p.Sums, filled: p.Marked, hint: bool) -> None:
         assert plain(sums) == ([-2.0 - 16 * i for i in range(4)], [f"h{2 * i}" if hint else "none" for i in range(4)])
         assert filled.ids.tensor[:, 0].tolist() == [0, 4, 8, 12, 0, 4]
         assert (filled.hint is not None) is hint
         assert filled.keep is not None
         assert filled.keep.tensor.tolist() == [True] * 6
 
-    held(*p.filtered(p.batch(hint), p.Actor(p.Config())))
-    pool = hf.ResourcePool([2], use_gpu=False)
-    with p.filtered.compile(hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=pool)), SIZES).launch(
-        backend
-    ) as running:
-        held(*running.step(p.batch(hint)))
+    flow = renamed(p.filtered, "filtered", actor="actor2")
+    running = launched.also(flow.compile(launched.plan.deployment, SIZES))
+    for hint in (True, False):
+        held(*p.filtered(p.batch(hint), p.Actor(p.Config())), hint)
+        held(*running.step(p.batch(hint)), hint)
 
 
 def test_rows_are_not_filtered_by_a_column_that_is_absent() -> None:
@@ -124,11 +161,11 @@ def test_ranks_that_disagree_are_named(cluster: Any, backend: Any, critics: int 
 
 @BACKENDS
 def test_a_body_is_held_to_what_it_provides(cluster: Any, backend: Any) -> None:
-    pool = hf.ResourcePool([2], use_gpu=False)
+    pool = hf.ResourcePool([1], use_gpu=False)
     places = hf.Deployment(actor=hf.place(p.Actor, p.Config(ranks_with_values=()), pool=pool))
     told = (
         r"HF805: 'actor.generate' is declared provides\('values', when='with_values'\), "
-        "by which column 'values' is there, and left it out on rank [01]"
+        "by which column 'values' is there, and left it out on rank 0"
     )
     with p.declared.compile(places, SIZES).launch(backend) as running, pytest.raises(WiringError, match=told):
         running.step(p.batch(False))

@@ -24,6 +24,7 @@ from hfdsl.errors import HfError, ResourceError, RoleError, WiringError
 from hfdsl.runtime.running import Running
 from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p
+from tests.runtime.renamed import renamed
 
 MESH = hf.Mesh(dp=2)
 
@@ -160,7 +161,8 @@ def test_random_streams_are_those_of_the_local_backend(one_pool: Running) -> Non
 
 
 def test_custom_functions_get_whole_values_in_the_driver(one_pool: Running) -> None:
-    plan = p.custom.compile(one_pool.plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
+    flow = renamed(p.custom, "custom", reward="swapped")
+    plan = flow.compile(one_pool.plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
     with plan.launch("local", seed=3) as reference:
         expected = reference.step(p.batch(4)).reward.tensor
     assert torch.equal(one_pool.also(plan).step(p.batch(4)).reward.tensor, expected)
