@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,17 +10,13 @@ import torch
 
 import hfdsl as hf
 from hfdsl.plan.parcels import THE_DRIVER
+from hfdsl.runtime.running import Running
 from tests.runtime import balance_programs as p
+from tests.runtime.renamed import renamed
 
-BACKENDS = pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray)])
 LENGTHS = [1, 1, 1, 2, 8, 8, 7, 2, 8, 1, 1, 1, 8, 8, 8, 2]
 ROWS = len(LENGTHS)
 OFF = hf.Optimize(balance=False)
-
-
-@pytest.fixture
-def cluster(request: pytest.FixtureRequest, backend: str) -> Any:
-    return request.getfixturevalue("ray_cluster") if backend == "ray" else None
 
 
 def prompts(rows: int = ROWS, hint: bool = False) -> p.Prompts:
@@ -48,12 +45,26 @@ def stepped(plan: Any, backend: Any, batch: p.Prompts) -> tuple[Any, Any]:
         return running.step(batch), running.timeline
 
 
-@BACKENDS
-@pytest.mark.parametrize("critics", [None, 2])
-def test_dealt_rows_have_the_same_values_in_the_same_order(cluster: Any, backend: Any, critics: int | None) -> None:
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """A launch for all tests on both backends: processes take long to start. One critic shares those of the actor."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    pool, other = (hf.ResourcePool([size], use_gpu=False, name=name) for size, name in ((4, "train"), (2, "value")))
+    near, far = hf.place(p.Critic, pool=pool), hf.place(p.Critic, pool=other)
+    places = hf.Deployment(actor=hf.place(p.Actor, pool=pool), near=near, far=far)
+    with p.given.compile(places, {p.B: ROWS}).launch(request.param, seed=5) as running:
+        yield running
+
+
+@pytest.mark.parametrize("critic", ["near", "far"])
+def test_dealt_rows_have_the_same_values_in_the_same_order(launched: Running, critic: str) -> None:
     dims: dict[type[hf.Dim], int] = {p.B: ROWS, p.R: p.RESPONSE}
-    in_order, before = stepped(p.train.compile(places(critics), dims, optimize=OFF), "local", prompts())
-    dealt, after = stepped(p.train.compile(places(critics), dims), backend, prompts())
+    flow = renamed(p.train, f"train_{critic}", critic=critic)
+    in_order, before = stepped(flow.compile(launched.plan.deployment, dims, optimize=OFF), "local", prompts())
+    running = launched.also(flow.compile(launched.plan.deployment, dims))
+    running.step(prompts())
+    dealt, after = running.step(prompts()), running.timeline
     *rows, load = in_order
     assert plain(dealt[:3]) == plain(rows)
     assert dealt[1].row.tensor.tolist() == list(range(ROWS))
@@ -63,13 +74,13 @@ def test_dealt_rows_have_the_same_values_in_the_same_order(cluster: Any, backend
     assert after.imbalances["actor.update"] == after.imbalances["actor.sample"] == (26 / (67 / 4), 18 / (67 / 4))
 
 
-@BACKENDS
-def test_ragged_rows_weigh_their_lengths(cluster: Any, backend: Any) -> None:
-    pool = hf.ResourcePool([4], use_gpu=False, name="value")
-    plan = p.lengths.compile(hf.Deployment(critic=hf.place(p.Critic, pool=pool)), {p.B: ROWS, p.R: 8})
-    (tokens, load), _ = stepped(plan, backend, prompts())
-    assert [row.tolist() for row in tokens.ids.rows] == [[3 * (i + 1)] * length for i, length in enumerate(LENGTHS)]
-    assert (load.most.value, load.total.value) == (18, 67)
+def test_ragged_rows_weigh_their_lengths(launched: Running) -> None:
+    flow = renamed(p.lengths, "lengths", critic="near")
+    running = launched.also(flow.compile(launched.plan.deployment, {p.B: ROWS, p.R: 8}))
+    for _ in range(2):
+        tokens, load = running.step(prompts())
+        assert [row.tolist() for row in tokens.ids.rows] == [[3 * (i + 1)] * length for i, length in enumerate(LENGTHS)]
+        assert (load.most.value, load.total.value) == (18, 67)
 
 
 def test_what_the_caller_gives_is_weighed_before_the_first_call() -> None:

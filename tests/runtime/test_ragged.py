@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 
 import hfdsl as hf
 from hfdsl.errors import SizeError, WiringError
+from hfdsl.runtime.running import Running
 from tests.runtime import ragged_programs as p
+from tests.runtime.renamed import renamed
 
 BACKENDS = pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray)])
 ROWS = 8
@@ -40,10 +43,31 @@ def deployment(critics: int | None) -> hf.Deployment:
     return hf.Deployment(actor=hf.place(p.Actor, pool=pool), critic=hf.place(p.Critic, pool=other))
 
 
-@BACKENDS
-@pytest.mark.parametrize("critics", [None, 1, 4])
-def test_ragged_rows_travel(cluster: Any, backend: Any, critics: int | None) -> None:
-    with p.program.compile(deployment(critics), {p.B: ROWS, p.R: 3}).launch(backend) as running:
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
+    """A launch for all places of the roles, on a pool of two ranks and on one of one: processes take long to start."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    two, one = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
+    actor2, critic2 = hf.place(p.Actor, pool=two), hf.place(p.Critic, pool=two)
+    actor1, critic1 = hf.place(p.Actor, pool=one), hf.place(p.Critic, pool=one)
+    places = hf.Deployment(actor1=actor1, actor2=actor2, critic1=critic1, critic2=critic2)
+    plan = renamed(p.padded_by_each_rank, "padded", actor="actor1", critic="critic1").compile(places, {p.B: ROWS})
+    with plan.launch(request.param) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("actors", "critics"), [(2, 2), (2, 1), (1, 2)])
+def test_ragged_rows_travel(launched: Running, actors: int, critics: int) -> None:
+    """Within a process, from two to one, and from one to two."""
+    flow = renamed(p.program, f"program_{actors}_{critics}", actor=f"actor{actors}", critic=f"critic{critics}")
+    running = launched.also(flow.compile(launched.plan.deployment, {p.B: ROWS, p.R: 3}))
+    for _ in range(2):
+        held(running.step(PROMPTS))
+
+
+def test_ragged_rows_travel_to_more_ranks() -> None:
+    with p.program.compile(deployment(4), {p.B: ROWS, p.R: 3}).launch() as running:
         for _ in range(2):
             held(running.step(PROMPTS))
 

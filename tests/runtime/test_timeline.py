@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -104,22 +105,35 @@ def test_a_trace_ends_with_the_last_whole_step(tmp_path: Path, monkeypatch: pyte
     assert [step.number for step in read_trace((tmp_path / "t.json").read_text())] == [0]
 
 
-@pytest.mark.parametrize("recorded", ["shared", "apart"])
-def test_a_prediction_has_the_order_of_the_run(
-    ray_cluster: Any, tmp_path: Path, recorded: Literal["shared", "apart"]
-) -> None:
-    plans = {"shared": naps(own_pools=False), "apart": naps(own_pools=True)}
-    measured = {}
-    for name, plan in plans.items():
-        with plan.launch("ray") as running, running.trace(tmp_path / name):
+@dataclass(frozen=True)
+class Run:
+    """A plan that ran, and the file with its trace."""
+
+    plan: Plan
+    timeline: Timeline
+    trace: Path
+
+
+@pytest.fixture(scope="module")
+def runs(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """In one process, and each role in one of its own."""
+    folder, found = tmp_path_factory.mktemp("traces"), {}
+    for name in ("shared", "apart"):
+        plan = naps(own_pools=name == "apart")
+        with plan.launch("ray") as running, running.trace(folder / name):
             for _ in range(2):
                 running.step(rows())
-            measured[name] = running.timeline
-    assert measured["shared"].overlaps == frozenset()
-    assert measured["apart"].overlaps == {("b.doze", "c.doze")}
-    takes = durations(read_trace((tmp_path / recorded).read_text()))
-    for name, plan in plans.items():
-        found = predict(plan, takes)
-        assert found.timeline.overlaps == measured[name].overlaps
-        assert order(found.timeline) == order(measured[name])
+            found[name] = Run(plan, running.timeline, folder / name)
+    return found
+
+
+@pytest.mark.parametrize("recorded", ["shared", "apart"])
+def test_a_prediction_has_the_order_of_the_run(runs: dict[str, Run], recorded: Literal["shared", "apart"]) -> None:
+    assert runs["shared"].timeline.overlaps == frozenset()
+    assert runs["apart"].timeline.overlaps == {("b.doze", "c.doze")}
+    takes = durations(read_trace(runs[recorded].trace.read_text()))
+    for name, run in runs.items():
+        found = predict(run.plan, takes)
+        assert found.timeline.overlaps == run.timeline.overlaps
+        assert order(found.timeline) == order(run.timeline)
         assert len(found.critical) == (3 if name == "shared" else 2)
