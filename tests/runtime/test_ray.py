@@ -181,15 +181,6 @@ def test_another_deployment_is_refused(one_pool: Running) -> None:
         one_pool.also(p.train.compile(shared(), {p.B: 4, p.P: 2, p.R: 3}))
 
 
-def test_unequal_nodes_have_the_right_ranks(ray_cluster: Any) -> None:
-    three = pool(2, 1)
-    deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=three), reward=hf.place(p.Reward, pool=three))
-    with p.processes.compile(deployment).launch("ray") as running:
-        actors, rewards = running.step()
-    assert len(set(actors)) == 3
-    assert actors == rewards
-
-
 # -- what goes wrong
 
 
@@ -253,12 +244,13 @@ def test_a_pool_that_does_not_fit_fails_at_once_and_names_the_numbers(ray_cluste
     assert "64" in str(told.value)
 
 
-def test_leaving_the_context_releases_everything(ray_cluster: Any) -> None:
-    deployment = hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=pool(1)), reward=hf.place(p.Reward, pool=pool(1))
-    )
+def test_unequal_nodes_are_filled_and_released(ray_cluster: Any) -> None:
+    three = pool(2, 1)
+    deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=three), reward=hf.place(p.Reward, pool=three))
     with releases_everything(ray_cluster), p.processes.compile(deployment).launch("ray") as running:
-        running.step()
+        actors, rewards = running.step()
+    assert len(set(actors)) == 3
+    assert actors == rewards
     running.close()  # a second time does nothing
     with pytest.raises(HfError, match="HF808"):
         running.step()

@@ -110,7 +110,7 @@ def test_a_run_that_was_killed_after_its_checkpoint_is_the_same(tmp_path: Path, 
 
 def test_a_resumed_run_is_the_same_on_ray_and_other_pools(tmp_path: Path, straight: Path, ray_cluster: Any) -> None:
     other = both(tmp_path, "stopped", ["steps=3"])
-    apart = {**SEVERAL, "roles": {"policy": {"pool": "both", "colocate": False}}}
+    apart = {**SEVERAL, "default": {"pool": "left"}, "roles": {"policy": {"pool": "both", "colocate": False}}}
     train(from_table(table(tmp_path, deployment=apart), [f"output={other}/run", "backend=ray"]), resume=True)
     assert lines(other)[-3:] == lines(straight)[-3:]
     assert weights(other) == weights(straight)

@@ -102,7 +102,8 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int
 def test_rounds_on_ray_and_other_pools_give_the_same_bits(tmp_path: Path, ray_cluster: Any) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     run(here, "steps=3")
-    moved = {**table(tmp_path), "deployment": PLACES["split"]}
+    pools = {"one": {"processes": [2], "gpu": False}, "two": {"processes": [1], "gpu": False}}
+    moved = {**table(tmp_path), "deployment": {**PLACES["split"], "pools": pools}}
     train(from_table(moved, [f"output={there}/run", "steps=3", "backend=ray"]))
     assert lines(there) == lines(here)
     assert weights(there) == weights(here)
