@@ -86,6 +86,14 @@ class Worker(hf.Worker):
         self.last = a.x.tensor
         return X(x=a.x.tensor.clone())
 
+    @register(EVERYWHERE)
+    def shift_all(self, a: X) -> X:
+        return self.shift(a)
+
+    @register(EVERYWHERE)
+    def hold_all(self, a: X) -> X:
+        return self.hold(a)
+
     @register(Dispatch.ONE_TO_ALL)
     def held(self) -> float:
         return float(self.last.sum())
@@ -142,6 +150,13 @@ def turns(a: X, p: Worker, q: Worker) -> tuple[X, X, X, X]:
 def keeps(a: X, p: Worker, q: Worker) -> tuple[X, hf.PerRank[float], X]:
     made, before = p.shift(a), q.held()
     return made, before, q.hold(made)
+
+
+@hf.dataflow
+def keeps_all(a: X, p: Worker, q: Worker) -> tuple[X, hf.PerRank[float], X]:
+    """Every rank is handed the very value that is returned."""
+    made, before = p.shift_all(a), q.held()
+    return made, before, q.hold_all(made)
 
 
 @hf.dataflow
