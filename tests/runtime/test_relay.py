@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,37 +14,114 @@ from hfdsl.errors import HfError, RoleError
 from hfdsl.plan.optimize import NOTHING, Optimize
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.relay import A_NODE, ACKNOWLEDGED, RANKS, Relays, pays
+from hfdsl.runtime.running import Running
 from tests.runtime import plane_programs as p
 from tests.runtime import ray_programs as faults
 from tests.runtime.plane_programs import pool, xs
-from tests.runtime.test_plane import apart, one_pool, run
+from tests.runtime.renamed import renamed
+from tests.runtime.test_plane import bits, one_pool
 from tests.runtime.test_ray import faulty
 
 ON = Optimize(relay=True)
+OFF = Optimize(relay=False)
 ON_ALONE = replace(NOTHING, relay=True)
+SEED = 4
 
 
-class Nodes(Relays):
-    """As if every so many ranks of a group were on a node of their own."""
-
-    ranks = 1
+class Apart(Relays):
+    """As if ranks were on several nodes of their own."""
 
     def __init__(self, workers: Any, nodes: Mapping[str, Any], left: Any) -> None:
-        apart = {g: [f"{node}|{g}|{rank // self.ranks}" for rank, node in enumerate(nodes[g])] for g in workers}
+        apart = {g: [f"{node}|{self.node(g, rank)}" for rank, node in enumerate(nodes[g])] for g in workers}
         super().__init__(workers, apart, left)
+
+    def node(self, group: str, rank: int) -> str:
+        raise NotImplementedError
 
     def _start(self, node: str, ranks: Any) -> Any:
         return super()._start(node.partition("|")[0], ranks)
 
 
-class Pairs(Nodes):
-    ranks = 2
+class Nodes(Apart):
+    """Every rank is on a node of its own, so that all that is read elsewhere goes from relay to relay."""
+
+    def node(self, group: str, rank: int) -> str:
+        return f"{group}|{rank}"
+
+
+class Pairs(Apart):
+    """Every node has a rank of every group."""
+
+    def node(self, group: str, rank: int) -> str:
+        return str(rank)
 
 
 @pytest.fixture
 def nodes(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every rank is on a node of its own, so that all that is read elsewhere goes from relay to relay."""
+    """Launches of a test's own have a relay a rank."""
     monkeypatch.setattr("hfdsl.runtime.ray.Relays", Nodes)
+
+
+@pytest.fixture(scope="module")
+def launched(ray_cluster: Any) -> Iterator[Running]:
+    """A launch for all tests in which nothing goes wrong: processes take long to start."""
+    one, other = pool(2), pool(2)
+    place = hf.Deployment(
+        p=hf.place(p.Worker, pool=one), q=hf.place(p.Worker, pool=other), counter=hf.place(p.Counter, pool=other)
+    )
+    with p.mixed.compile(place, {p.B: 8}, optimize=OFF).launch("ray", seed=SEED) as running:
+        yield running
+
+
+@dataclass
+class Through:
+    """A launch with relays of several kinds, one of which is at work."""
+
+    launched: Running
+    known: dict[type[Relays], Relays] = field(default_factory=dict)
+
+    @property
+    def backend(self) -> Any:
+        return self.launched._processes.backend
+
+    def start(self, kind: type[Relays]) -> None:
+        workers = {name: group.workers for name, group in self.backend._groups.items()}
+        self.known[kind] = kind(workers, self.backend._nodes, self.backend._left)
+
+    def switch(self, kind: type[Relays]) -> None:
+        self.backend._relays = self.known[kind]
+
+    def plan(self, flow: hf.Dataflow[..., Any], rows: int = 8, optimize: Optimize = ON) -> Running:
+        return self.launched.also(flow.compile(self.launched.plan.deployment, {p.B: rows}, optimize=optimize))
+
+    def let_go(self) -> None:
+        """What is held from one step to the next is no leak of a test."""
+        self.backend.begin()
+        self.backend._told = None
+        for relays in self.known.values():
+            relays.begin()
+
+    def close(self) -> None:
+        self.backend._relays = None
+        for relays in self.known.values():
+            relays.close()
+
+
+@pytest.fixture(scope="module")
+def kinds(launched: Running) -> Iterator[Through]:
+    through = Through(launched)
+    for kind in (Relays, Nodes, Pairs):
+        through.start(kind)
+    yield through
+    through.close()
+
+
+@pytest.fixture
+def through(kinds: Through) -> Iterator[Through]:
+    """The launch as a test finds it: every rank is on a node of its own."""
+    kinds.switch(Nodes)
+    yield kinds
+    kinds.let_go()
 
 
 @pytest.fixture
@@ -66,74 +143,78 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # -- the same
 
 
-def test_no_bit_changes_on_one_node(ray_cluster: Any) -> None:
-    assert run(apart(), ON, "ray") == run(one_pool(colocate=True), NOTHING, "local")
+def two_steps(running: Running) -> list[Any]:
+    return [bits(running.step(xs(*(step + i / 7 for i in range(8))))) for step in range(2)]
+
+
+def alone(flow: hf.Dataflow[..., Any]) -> list[Any]:
+    """What ``mixed`` gives in one process; the random streams of a flow of another name are others."""
+    with flow.compile(one_pool(colocate=True), {p.B: 8}, optimize=NOTHING).launch("local", seed=SEED) as running:
+        return two_steps(running)
 
 
 @pytest.mark.parametrize(
-    ("deploy", "optimize"),
-    [
-        (apart, ON),
-        pytest.param(lambda: one_pool(False), ON, marks=pytest.mark.nightly),
-        pytest.param(apart, ON_ALONE, marks=pytest.mark.nightly),
-    ],
+    ("name", "kind", "optimize"),
+    [("one_node", Relays, ON), ("apart", Nodes, ON), ("on_alone", Nodes, ON_ALONE), ("pairs", Pairs, ON)],
 )
-def test_no_bit_changes(nodes: None, deploy: Callable[[], hf.Deployment], optimize: Optimize) -> None:
-    assert run(deploy(), optimize, "ray") == run(one_pool(colocate=True), NOTHING, "local")
+def test_no_bit_changes(through: Through, name: str, kind: type[Relays], optimize: Optimize) -> None:
+    flow = renamed(p.mixed, f"mixed_{name}")
+    through.switch(kind)
+    assert two_steps(through.plan(flow, optimize=optimize)) == alone(flow)
 
 
-@pytest.mark.parametrize("flow", [p.counted, p.sifted])
-def test_what_waits_for_a_filter_is_the_same(nodes: None, flow: hf.Dataflow[..., Any]) -> None:
-    names = ("judge", "counter") if flow is p.counted else ("p", "q")
-    roles = (p.Worker, p.Counter if flow is p.counted else p.Worker)
-    places = {name: hf.place(role, pool=pool(2)) for name, role in zip(names, roles, strict=True)}
+@pytest.mark.nightly
+def test_no_bit_changes_where_roles_share_slots(nodes: None) -> None:
+    with p.mixed.compile(one_pool(colocate=False), {p.B: 8}, optimize=ON).launch("ray", seed=SEED) as running:
+        assert two_steps(running) == alone(p.mixed)
+
+
+@pytest.mark.parametrize("flow", [renamed(p.counted, "counted", judge="p"), p.sifted])
+def test_what_waits_for_a_filter_is_the_same(through: Through, flow: hf.Dataflow[..., Any]) -> None:
     found = []
-    for optimize in (Optimize(relay=False), ON):
-        with flow.compile(hf.Deployment(**places), {p.B: 4}, optimize=optimize).launch("ray") as running:
+    with flow.compile(through.launched.plan.deployment, {p.B: 4}).launch("local") as local:
+        for running in (local, through.plan(flow, 4)):
             steps = [running.step(xs(*rows)) for rows in ((1.0, -1.0, 2.0, 3.0), (-1.0, 4.0, 1.0, 2.0))]
-        found.append([[x.x.tensor.tolist() for x in (s if isinstance(s, tuple) else (s,))] for s in steps])
+            found.append([[x.x.tensor.tolist() for x in (s if isinstance(s, tuple) else (s,))] for s in steps])
     assert found[0] == found[1]
 
 
-def test_large_values_are_the_callers_own_and_held_nowhere_else(nodes: None, ray_cluster: Any) -> None:
+def test_large_values_are_the_callers_own_and_held_nowhere_else(through: Through, ray_cluster: Any) -> None:
     rows = 60_000
-    with p.keeps.compile(apart(), {p.B: rows}, optimize=ON).launch("ray") as running:
-        made, _, _ = running.step(p.X(x=torch.ones(rows)))
-        made.x.tensor.add_(5)
-        _, before, last = running.step(p.X(x=torch.ones(rows)))
-        backend: Any = running._processes.backend
-        names = [relay.__ray_call__.remote(lambda self: list(self._held)) for relay in backend._relays._relays]
-        assert {place for held in ray_cluster.get(names) for _, _, place in held} == {ACKNOWLEDGED}
+    running = through.plan(p.keeps, rows)
+    made, _, _ = running.step(p.X(x=torch.ones(rows)))
+    made.x.tensor.add_(5)
+    _, before, last = running.step(p.X(x=torch.ones(rows)))
+    relays = through.known[Nodes]._relays
+    names = [relay.__ray_call__.remote(lambda self: list(self._held)) for relay in relays]
+    assert {place for held in ray_cluster.get(names) for _, _, place in held} == {ACKNOWLEDGED}
     assert before == [rows, rows]
     assert torch.equal(last.x.tensor, torch.full((rows,), 2.0))
 
 
-def test_what_goes_from_relay_to_relay_is_not_kept_for_ever(nodes: None, ray_cluster: Any) -> None:
+def test_what_goes_from_relay_to_relay_is_not_kept_for_ever(through: Through, ray_cluster: Any) -> None:
     """Ray keeps small values with who called for them, and leaves them there if a borrower is the last to let go."""
 
     def kept(self: Any) -> int:
         store: Any = ray_cluster._private.worker.global_worker.core_worker
         return int(store.get_memory_store_size())
 
-    with p.mixed.compile(apart(), {p.B: 8}, optimize=ON).launch("ray") as running:
-        backend: Any = running._processes.backend
-        relays, most = backend._relays._relays, []
-        for steps in (5, 20):
-            for _ in range(steps):
-                running.step(xs(*map(float, range(8))))
-            most.append(sum(ray_cluster.get([relay.__ray_call__.remote(kept) for relay in relays])))
+    running, relays, most = through.plan(renamed(p.mixed, "mixed_often")), through.known[Nodes]._relays, []
+    for steps in (5, 20):
+        for _ in range(steps):
+            running.step(xs(*map(float, range(8))))
+        most.append(sum(ray_cluster.get([relay.__ray_call__.remote(kept) for relay in relays])))
     assert most[1] <= most[0] + len(relays)
 
 
-def test_the_timeline_is_the_same(nodes: None) -> None:
-    def told(optimize: Optimize) -> Any:
-        with p.mixed.compile(apart(), {p.B: 8}, optimize=optimize).launch("ray") as running:
-            running.step(xs(*map(float, range(8))))
-            line = running.timeline
+def test_the_timeline_is_the_same(through: Through) -> None:
+    def told(running: Running) -> Any:
+        running.step(xs(*map(float, range(8))))
+        line = running.timeline
         moved = sorted((t.source, t.target, t.name, t.bytes) for t in line.transfers)
         return sorted((s.process, s.kind, s.name) for s in line.spans if s.kind in ("call", "fused")), moved
 
-    assert told(ON) == told(Optimize(relay=False))
+    assert told(through.plan(renamed(p.mixed, "mixed_timed"))) == told(through.launched)
 
 
 # -- what goes wrong
@@ -167,19 +248,23 @@ def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(nodes: No
 # -- when, and how many calls
 
 
-def test_the_driver_makes_one_call_a_node(ray_cluster: Any, called: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    deployment = hf.Deployment(p=hf.place(p.Worker, pool=pool(4)))
-    for kind, optimize, expected in (
-        (Relays, Optimize(relay=False), ["run"] * 4),
-        (Relays, ON, ["answer"]),
-        (Pairs, ON, ["answer"] * 2),
+def test_the_driver_makes_one_call_a_node(through: Through, called: list[str]) -> None:
+    relayed, without = through.plan(twice), through.plan(renamed(twice, "twice_without"), optimize=OFF)
+    for running, kind, expected in (
+        (without, Relays, ["run"] * 4),
+        (relayed, Relays, ["answer"]),
+        (relayed, Pairs, ["answer"] * 2),
     ):
-        monkeypatch.setattr("hfdsl.runtime.ray.Relays", kind)
-        with doubled.compile(deployment, {p.B: 8}, optimize=optimize).launch("ray") as running:
-            for _ in range(3):
-                called.clear()
-                assert running.step(xs(*[1.0] * 8)).x.tensor.tolist() == [3.0] * 8
-                assert called == expected
+        through.switch(kind)
+        for _ in range(3):
+            called.clear()
+            assert [made.x.tensor.tolist() for made in running.step(xs(*[1.0] * 8))] == [[3.0] * 8] * 2
+            assert called == expected
+
+
+@hf.dataflow
+def twice(a: p.X, p: p.Worker, q: p.Worker) -> tuple[p.X, p.X]:
+    return p.shift(p.shift(a)), q.shift(q.shift(a))
 
 
 @hf.dataflow
