@@ -128,8 +128,8 @@ def test_rows_are_filtered_by_an_optional_column_that_is_there(launched: Running
     flow = renamed(p.filtered, "filtered", actor="actor2")
     running = launched.also(flow.compile(launched.plan.deployment, SIZES))
     for hint in (True, False):
-        held(*p.filtered(p.batch(hint), p.Actor(p.Config())), hint)
-        held(*running.step(p.batch(hint)), hint)
+        for sums, filled in (p.filtered(p.batch(hint), p.Actor(p.Config())), running.step(p.batch(hint))):
+            held(sums, filled, hint)
 
 
 def test_rows_are_not_filtered_by_a_column_that_is_absent() -> None:

@@ -264,15 +264,15 @@ def releases_everything(ray: Any) -> Iterator[None]:
     def held() -> dict[str, Any]:
         return {key: one for key, one in placement_group_table().items() if one["state"] != "REMOVED"}
 
-    before = held()
+    before, until = held().keys(), time.monotonic() + 5
     yield
-    for _ in range(50):
+    while True:
         now, free = held(), ray.available_resources().get("CPU", 0)
         taken = sum(bundle.get("CPU", 0) for one in now.values() for bundle in one["bundles"].values())
-        if now.keys() == before.keys() and free == pytest.approx(ray.cluster_resources()["CPU"] - taken):
+        if now.keys() == before and free == pytest.approx(ray.cluster_resources()["CPU"] - taken):
             return
+        assert time.monotonic() < until, f"still held: {now}, free CPUs {free}"
         time.sleep(0.1)
-    raise AssertionError(f"still held: {now}, free CPUs {free}")
 
 
 SCRIPT = """
