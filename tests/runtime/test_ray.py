@@ -264,8 +264,9 @@ def releases_everything(ray: Any) -> Iterator[None]:
     def held() -> dict[str, Any]:
         return {key: one for key, one in placement_group_table().items() if one["state"] != "REMOVED"}
 
-    before, until = held().keys(), time.monotonic() + 5
+    before = held().keys()
     yield
+    until = time.monotonic() + 5
     while True:
         now, free = held(), ray.available_resources().get("CPU", 0)
         taken = sum(bundle.get("CPU", 0) for one in now.values() for bundle in one["bundles"].values())
