@@ -107,6 +107,13 @@ def kept(given: Given, maker: Maker, reader: Reader) -> Seen:
 
 
 @hf.dataflow
+def joining(given: Given, maker: Maker, makers: Maker, reader: Reader, single: Reader) -> tuple[Seen, Seen, Seen]:
+    """Somebody of every pool is read from or reads."""
+    made, many = maker.make(given), makers.make(given)
+    return reader.read(made), reader.read(many), single.read(many)
+
+
+@hf.dataflow
 def writing(given: Given, maker: Maker, reader: Reader) -> Made:
     return reader.write(maker.make(given))
 

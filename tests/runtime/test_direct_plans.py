@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,17 +10,17 @@ import ray
 import torch
 
 import hfdsl as hf
-from hfdsl.errors import RoleError, WiringError
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime import lending
 from hfdsl.runtime.running import Running
 from tests.runtime import moving_programs as p
+from tests.runtime.renamed import renamed
 
 
-def deployment(*, use_gpu: bool, makers: int = 1, readers: int = 2, **options: Any) -> hf.Deployment:
+def deployment(*, use_gpu: bool, makers: int = 1, readers: int = 1) -> hf.Deployment:
     return hf.Deployment(
-        maker=hf.place(p.Maker, pool=hf.ResourcePool([makers], use_gpu=use_gpu), **options),
+        maker=hf.place(p.Maker, pool=hf.ResourcePool([makers], use_gpu=use_gpu)),
         reader=hf.place(p.Reader, pool=hf.ResourcePool([readers], use_gpu=use_gpu)),
     )
 
@@ -54,118 +55,88 @@ def shipments(running: Running) -> int:
     return sum(parcel.direct for task in tasks for parcel in task.gives)
 
 
+def everybody() -> hf.Deployment:
+    """One rank, a pair, and another pair whose first rank is on the device of the one."""
+    pair, others = hf.ResourcePool([2]), hf.ResourcePool([2])
+    first, second = pair.split([1, 1])
+    return hf.Deployment(
+        maker=hf.place(p.Maker, pool=first),
+        makers=hf.place(p.Maker, pool=pair),
+        bare=hf.place(p.Maker, False, pool=pair),
+        stored=hf.place(p.Maker, pool=first, transport="object store"),
+        reader=hf.place(p.Reader, pool=others),
+        single=hf.place(p.Reader, pool=second),
+        trainer=hf.place(p.Trainer, pool=first),
+        other_trainer=hf.place(p.Trainer, pool=first),
+        engine=hf.place(p.Engine, pool=others),
+        judge=hf.place(p.Engine, pool=second),
+        near=hf.place(p.Engine, pool=pair),
+    )
+
+
+@pytest.fixture(scope="module")
+def launch(ray_cluster: Any) -> Iterator[Running]:
+    """A launch for all tests in which nothing goes wrong: processes take long to start."""
+    with compiled(p.joining, everybody()).launch("ray", deadline=120) as running:
+        yield running
+
+
+@pytest.fixture
+def launched(launch: Running) -> Iterator[Running]:
+    yield launch
+    backend: Any = launch._processes.backend
+    backend.begin()  # what it holds from one step to the next is no leak of a test
+    backend._told = None
+
+
+def also(launched: Running, flow: Any, name: str, optimize: Optimize | None = None, **roles: str) -> Running:
+    return launched.also(compiled(renamed(flow, name, **roles), launched.plan.deployment, optimize))
+
+
 @pytest.mark.parametrize("flow", [p.split, p.kept])
 @pytest.mark.parametrize("makers", [1, 2])
-def test_what_arrives_is_what_goes_through_the_store(ray_cluster: Any, flow: Any, makers: int) -> None:
-    with compiled(flow, deployment(use_gpu=False, makers=makers)).launch() as running:
-        expected = [running.step(given(first)) for first in (0, 5)]
-    with compiled(flow, deployment(use_gpu=True, makers=makers)).launch("ray") as running:
-        found = [running.step(given(first)) for first in (0, 5)]
-        assert shipments(running)
-    assert all(map(same, found, expected))
+def test_what_arrives_is_what_goes_through_the_store(launched: Running, flow: Any, makers: int) -> None:
+    with compiled(flow, deployment(use_gpu=False, makers=makers, readers=2)).launch() as local:
+        expected = [local.step(given(first)) for first in (0, 5)]
+    maker = "maker" if makers == 1 else "makers"
+    running = also(launched, flow, f"{flow.__name__}_of_{maker}", maker=maker)
+    assert all(map(same, [running.step(given(first)) for first in (0, 5)], expected))
+    assert shipments(running)
 
 
-def test_absent_columns_arrive_as_such(ray_cluster: Any) -> None:
-    def placed(use_gpu: bool) -> hf.Deployment:
-        return hf.Deployment(
-            maker=hf.place(p.Maker, False, pool=hf.ResourcePool([2], use_gpu=use_gpu)),
-            reader=hf.place(p.Reader, pool=hf.ResourcePool([1], use_gpu=use_gpu)),
-        )
-
-    with compiled(p.split, placed(False)).launch() as local, compiled(p.split, placed(True)).launch("ray") as running:
-        assert same(running.step(given()), local.step(given()))
-
-
-@pytest.mark.parametrize("way", ["object store", None])
-def test_the_object_store_can_be_asked_for(ray_cluster: Any, way: Any) -> None:
-    places = deployment(use_gpu=True, transport=way)
-    plan = compiled(p.split, places, None if way else Optimize(direct=False))
-    assert {edge.transport for edge in plan.edges} == {"from caller", "object store"}
-    with plan.launch("ray") as running, compiled(p.split, deployment(use_gpu=False)).launch() as local:
-        assert same(running.step(given()), local.step(given()))
-        assert not shipments(running)
-
-
-def test_another_plan_on_the_same_processes_goes_directly_too(ray_cluster: Any) -> None:
-    places = deployment(use_gpu=True)
-    with compiled(p.split, places).launch("ray") as running, compiled(p.kept, places).launch() as local:
-        also = running.also(compiled(p.kept, places))
-        for first in (0, 3):
-            running.step(given(first))
-            assert same(also.step(given(first)), local.step(given(first)))
-        assert shipments(also)
-
-
-def parked() -> hf.Deployment:
-    """A maker that gives memory back whenever its reader, another process of the same device, is at work."""
-    pool = hf.ResourcePool([1])
-    reader = hf.place(p.Reader, pool=pool, colocate=False)
-    return hf.Deployment(maker=hf.place(p.Parked, pool=pool, offload=True), reader=reader)
-
-
-def keeps(running: Running) -> set[bool]:
-    """Whether its processes keep mapped what they read."""
-    backend: Any = running._processes.backend
-    asked = [actor.__ray_call__.remote(lambda _: lending._mappings.keep) for actor in backend._joined._links.actors]
-    return set(ray.get(asked))
-
-
-def test_mappings_are_kept_unless_a_plan_of_the_run_gives_memory_back(ray_cluster: Any) -> None:
-    places, off = deployment(use_gpu=True), Optimize(mappings=False)
-    assert "mapped   what is read by cuda ipc, from transfer to transfer" in str(compiled(p.split, places))
-    assert "mapped" not in str(compiled(p.split, places, off))
-    with compiled(p.split, places).launch("ray") as running, compiled(p.kept, places).launch() as local:
-        assert keeps(running) == {True}
-        running.also(compiled(p.writing, places))
-        assert keeps(running) == {True}
-        also = running.also(compiled(p.kept, places, off))
-        assert keeps(running) == {False}
-        running.also(compiled(p.overwriting, places))
-        assert keeps(running) == {False}
-        assert same(also.step(given()), local.step(given()))
-    plan = compiled(p.split, parked())
-    assert "mapped   anew for every transfer by cuda ipc, since offload gives memory back" in str(plan)
-    with plan.launch("ray") as running:
-        assert keeps(running) == {False}
-    with compiled(p.split, parked(), Optimize(offload=False)).launch("ray") as running:
-        assert keeps(running) == {True}
-
-
-@pytest.mark.parametrize("launched", ["local", "ray"])
-def test_writing_into_what_arrived_is_refused(ray_cluster: Any, launched: Any) -> None:
-    with (
-        compiled(p.writing, deployment(use_gpu=True)).launch(launched) as running,
-        pytest.raises(WiringError, match=r"HF703: 'reader.write' wrote into column 'y' of its argument 'made'"),
-    ):
-        running.step(given())
-
-
-@pytest.mark.parametrize("launched", ["local", "ray"])
-def test_writing_into_what_is_under_way_is_refused(ray_cluster: Any, launched: Any) -> None:
-    with (
-        compiled(p.overwriting, deployment(use_gpu=True)).launch(launched) as running,
-        pytest.raises(WiringError, match=r"HF703: column 'y' of its result was changed after 'maker.make'"),
-    ):
-        running.step(given())
-
-
-def test_a_maker_that_fails_is_named(ray_cluster: Any) -> None:
-    with (
-        compiled(p.failing, deployment(use_gpu=True)).launch("ray") as running,
-        pytest.raises(RoleError, match=r"HF806: 'maker.fail' raised on rank 0 in step 0: KeyError"),
-    ):
-        running.step(given())
-
-
-def engines(*, colocate: bool) -> hf.Deployment:
-    """A trainer, engines of two ranks, and a judge elsewhere or on the trainer's device."""
-    train, serve = hf.ResourcePool([1]), hf.ResourcePool([2])
-    judge = hf.place(p.Engine, pool=hf.ResourcePool([1]))
-    return hf.Deployment(
-        trainer=hf.place(p.Trainer, pool=train),
-        engine=hf.place(p.Engine, pool=serve),
-        judge=judge if colocate else hf.place(p.Engine, pool=train, colocate=False),
+def test_absent_columns_arrive_as_such(launched: Running) -> None:
+    local = hf.Deployment(
+        maker=hf.place(p.Maker, False, pool=hf.ResourcePool([2], use_gpu=False)),
+        reader=hf.place(p.Reader, pool=hf.ResourcePool([1], use_gpu=False)),
     )
+    with compiled(p.split, local).launch() as running:
+        expected = running.step(given())
+    running = also(launched, p.split, "absent", maker="bare", reader="single")
+    assert same(running.step(given()), expected)
+    assert shipments(running)
+
+
+@pytest.mark.parametrize("maker", ["stored", "maker"])
+def test_the_object_store_can_be_asked_for(launched: Running, maker: str) -> None:
+    optimize = None if maker == "stored" else Optimize(direct=False)
+    running = also(launched, p.split, f"through_the_store_{maker}", optimize, maker=maker)
+    assert {edge.transport for edge in running.plan.edges} == {"from caller", "object store"}
+    with compiled(p.split, deployment(use_gpu=False, readers=2)).launch() as local:
+        assert same(running.step(given()), local.step(given()))
+    assert not shipments(running)
+
+
+def test_another_plan_on_the_same_processes_goes_directly_too(launched: Running) -> None:
+    another = also(launched, p.kept, "kept_besides")
+    with (
+        compiled(p.joining, everybody()).launch() as first,
+        first.also(compiled(p.kept, first.plan.deployment)) as second,
+    ):
+        for number in (0, 3):
+            assert same(launched.step(given(number)), first.step(given(number)))
+            assert same(another.step(given(number)), second.step(given(number)))
+    assert shipments(launched)
+    assert shipments(another)
 
 
 def spread(running: Running) -> set[int]:
@@ -175,13 +146,39 @@ def spread(running: Running) -> set[int]:
     return {len(parcel.broadcast) - 1 for task in tasks for parcel in task.gives if parcel.broadcast}
 
 
-@pytest.mark.parametrize("colocate", [True, False])
-def test_weights_are_broadcast_to_all_who_load_them(ray_cluster: Any, colocate: bool) -> None:
-    with compiled(p.sync, engines(colocate=colocate)).launch("ray", deadline=120) as running:
-        for step in range(4):
-            *seen, _ = running.step(given())
-            # Six numbers from 0 to 5, five ones and the first two numbers again, twice; every step adds 1 to each.
-            weights = 2 * (15 + 5 + 3) + step * (1000 + 2 * 13)
-            assert [one.total.tensor.tolist() for one in seen] == [[weights] * 4] * 2
-        assert spread(running) == ({3} if colocate else set()), "NCCL joins no two processes of one GPU"
-        assert shipments(running)
+@pytest.mark.parametrize(("trainer", "judge", "count"), [("trainer", "judge", {3}), ("other_trainer", "near", set())])
+def test_weights_are_broadcast_to_all_who_load_them(
+    launched: Running, trainer: str, judge: str, count: set[int]
+) -> None:
+    """To engines of two ranks, and a judge elsewhere or on the trainer's device: NCCL joins no two processes of one."""
+    running = also(launched, p.sync, f"sync_of_{trainer}", trainer=trainer, judge=judge)
+    for step in range(4):
+        *seen, _ = running.step(given())
+        # Six numbers from 0 to 5, five ones and the first two numbers again, twice; every step adds 1 to each.
+        weights = 2 * (15 + 5 + 3) + step * (1000 + 2 * 13)
+        assert [one.total.tensor.tolist() for one in seen] == [[weights] * 4] * 2
+    assert spread(running) == count
+    assert shipments(running)
+
+
+def keeps(running: Running) -> set[bool]:
+    """Whether its processes keep mapped what they read."""
+    backend: Any = running._processes.backend
+    asked = [actor.__ray_call__.remote(lambda _: lending._mappings.keep) for actor in backend._joined._links.actors]
+    return set(ray.get(asked))
+
+
+def test_mappings_are_kept_unless_a_plan_of_the_run_gives_memory_back(launched: Running) -> None:
+    """The last here: from then on nothing is kept."""
+    places, off = deployment(use_gpu=True), Optimize(mappings=False)
+    assert "mapped   what is read by cuda ipc, from transfer to transfer" in str(compiled(p.split, places))
+    assert "mapped" not in str(compiled(p.split, places, off))
+    assert keeps(launched) == {True}
+    also(launched, p.writing, "writing")
+    assert keeps(launched) == {True}
+    unmapped = also(launched, p.kept, "unmapped", off)
+    assert keeps(launched) == {False}
+    also(launched, p.overwriting, "overwriting")
+    assert keeps(launched) == {False}
+    with compiled(p.kept, deployment(use_gpu=False, readers=2)).launch() as local:
+        assert same(unmapped.step(given()), local.step(given()))
