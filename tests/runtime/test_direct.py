@@ -45,6 +45,14 @@ def actors(ray_cluster: Any) -> Iterator[list[Any]]:
     end(ray_cluster, started)
 
 
+@pytest.fixture(scope="module")
+def pair(ray_cluster: Any) -> Iterator[list[Any]]:
+    """Two that tests join, one test after the other."""
+    started = start(ray_cluster, 2)
+    yield started
+    end(ray_cluster, started)
+
+
 def test_a_parcel_opened_where_it_was_sealed_holds_the_same_memory() -> None:
     columns = p.values("cpu")
     opened = seal({"columns": columns, "more": [1, None]}, "cpu").open()
@@ -81,13 +89,11 @@ def test_every_kind_of_tensor_arrives_at_every_reader(ray_cluster: Any, actors: 
     assert ray_cluster.get([reader.wrong.remote(parcel) for reader in actors[1:]]) == [[], []]
 
 
-def test_what_keeps_arrivals_is_there_before_the_first(ray_cluster: Any) -> None:
-    started = start(ray_cluster, 2)
-    assert ray_cluster.get([one.has_store.remote() for one in started]) == [False, False]
-    links = Links(started, 60)
-    assert ray_cluster.get([one.has_store.remote() for one in started]) == [True, True]
+def test_what_keeps_arrivals_is_there_before_the_first(ray_cluster: Any, pair: list[Any]) -> None:
+    assert ray_cluster.get([one.has_store.remote() for one in pair]) == [False, False]
+    links = Links(pair, 60)
+    assert ray_cluster.get([one.has_store.remote() for one in pair]) == [True, True]
     links.close()
-    end(ray_cluster, started)
 
 
 def test_the_producer_reads_its_own_memory(ray_cluster: Any, actors: list[Any]) -> None:
@@ -153,20 +159,16 @@ def test_actors_that_were_not_joined_are_refused(ray_cluster: Any, actors: list[
     end(ray_cluster, [alone])
 
 
-def test_processes_keep_mappings_while_they_are_joined(ray_cluster: Any) -> None:
-    pair = start(ray_cluster, 2)
-    try:
-        for keep in (True, False):
-            links = Links(pair, 60, keep)
-            assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [keep, keep]
-            links.close()
-            assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [False, False]
-    finally:
-        end(ray_cluster, pair)
+def test_processes_keep_mappings_while_they_are_joined(ray_cluster: Any, pair: list[Any]) -> None:
+    for keep in (True, False):
+        links = Links(pair, 60, keep)
+        assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [keep, keep]
+        links.close()
+        assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [False, False]
 
 
-def test_a_lost_producer_ends_the_wait_of_its_reader(ray_cluster: Any) -> None:
-    pair = start(ray_cluster, 2)
+def test_a_lost_producer_ends_the_wait_of_its_reader(ray_cluster: Any, pair: list[Any]) -> None:
+    """The last of the pair: one of them ends."""
     links = Links(pair, 60)
     try:
         ray_cluster.get(pair[0].make.remote(10, 1.0))
@@ -182,4 +184,3 @@ def test_a_lost_producer_ends_the_wait_of_its_reader(ray_cluster: Any) -> None:
         assert not isinstance(caught.value, ray_cluster.exceptions.GetTimeoutError)
     finally:
         links.close()
-        end(ray_cluster, pair[1:])

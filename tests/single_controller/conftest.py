@@ -18,6 +18,14 @@ def pool(ray_cluster: Any) -> Iterator[RayResourcePool]:
 
 
 @pytest.fixture(scope="session")
+def pair(ray_cluster: Any) -> Iterator[RayResourcePool]:
+    """For tests whose groups nobody shares."""
+    with RayResourcePool([2], use_gpu=False, max_colocate_count=4) as pool:
+        pool.place()
+        yield pool
+
+
+@pytest.fixture(scope="session")
 def methods(pool: RayResourcePool) -> Iterator[RayWorkerGroup]:
     with RayWorkerGroup(pool, RayClassWithInitArgs(cls=roles.Methods, x=2)) as group:
         yield group

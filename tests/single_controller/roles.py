@@ -172,7 +172,9 @@ class Methods(Worker):
         return rows
 
     @register(Dispatch.ONE_TO_ALL)
-    def make_child(self) -> int:
+    def make_child(self, on: int) -> int:
+        if self.rank != on:
+            return 0
         child: Any = ray.remote(Child).remote(self.rank)
         number: int = ray.get(child.number.remote())
         return number

@@ -1,4 +1,4 @@
-"""Two workers of four, which make no group."""
+"""One worker of two, which makes no group."""
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
@@ -15,5 +15,5 @@ class Counter(hf.Worker):
         return self.value
 
 
-with RayResourcePool([4], use_gpu=False) as pool, RayWorkerGroup(pool, RayClassWithInitArgs(Counter)) as group:
-    found = RayWorkerGroup.from_detached(group.worker_names[:2], RayClassWithInitArgs(Counter))  # <-
+with RayResourcePool([2], use_gpu=False) as pool, RayWorkerGroup(pool, RayClassWithInitArgs(Counter)) as group:
+    found = RayWorkerGroup.from_detached(group.worker_names[:1], RayClassWithInitArgs(Counter))  # <-

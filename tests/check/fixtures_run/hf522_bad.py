@@ -15,7 +15,7 @@ class Counter(hf.Worker):
         return self.value
 
 
-with RayResourcePool([2], use_gpu=False) as pool:
+with RayResourcePool([1], use_gpu=False) as pool:
     group = RayWorkerGroup(pool, RayClassWithInitArgs(Counter))
     group.shutdown()
     group.add(1)  # <-

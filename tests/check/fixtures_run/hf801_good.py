@@ -19,7 +19,7 @@ def program(prompts: Prompts, critic: Critic) -> Scores:
     return critic.score(prompts)
 
 
-pool = hf.ResourcePool([2], use_gpu=False, name="pool")
+pool = hf.ResourcePool([1], use_gpu=False, name="pool")
 plan = program.compile(hf.Deployment(critic=hf.place(Critic, pool=pool)), {B: 4})
 with plan.launch("ray", worker_env={"PYTHONPATH": os.pathsep.join((FOLDER, *sys.path))}) as running:
     running.step(Prompts(ids=torch.arange(4)))
