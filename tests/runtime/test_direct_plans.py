@@ -75,18 +75,10 @@ def everybody() -> hf.Deployment:
 
 
 @pytest.fixture(scope="module")
-def launch(ray_cluster: Any) -> Iterator[Running]:
+def launched(ray_cluster: Any) -> Iterator[Running]:
     """A launch for all tests in which nothing goes wrong: processes take long to start."""
     with compiled(p.joining, everybody()).launch("ray", deadline=120) as running:
         yield running
-
-
-@pytest.fixture
-def launched(launch: Running) -> Iterator[Running]:
-    yield launch
-    backend: Any = launch._processes.backend
-    backend.begin()  # what it holds from one step to the next is no leak of a test
-    backend._told = None
 
 
 def also(launched: Running, flow: Any, name: str, optimize: Optimize | None = None, **roles: str) -> Running:
