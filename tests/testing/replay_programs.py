@@ -93,6 +93,11 @@ def batch() -> Rows:
     return Rows(x=torch.arange(8.0), name=[f"row {i}" for i in range(8)])
 
 
-def plan(fails: bool = False, kind: type[Actor] = Actor) -> Any:
+def plan(fails: bool = False) -> Any:
     pool = hf.ResourcePool([2], use_gpu=False)
-    return program.compile(hf.Deployment(actor=hf.place(kind, fails, pool=pool)), {B: 8})
+    return program.compile(hf.Deployment(actor=hf.place(Actor, fails, pool=pool)), {B: 8})
+
+
+def both() -> hf.Deployment:
+    pool = hf.ResourcePool([2], use_gpu=False)
+    return hf.Deployment(actor=hf.place(Actor, pool=pool), threaded=hf.place(Threaded, pool=pool))

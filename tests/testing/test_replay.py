@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,37 @@ import pytest
 from hfdsl.errors import CheckpointError, RoleError
 from hfdsl.protocols.collectives import noted, recorded_collectives
 from hfdsl.runtime.recording import HEARD, call_folder, read
+from hfdsl.runtime.running import Running
 from hfdsl.testing.replaying import replay
 from hfdsl.tools.cli import main
+from tests.runtime.renamed import renamed
 from tests.testing import replay_programs as p
 
 
-def recorded(folder: Path, backend: Any = "local", kind: type[p.Actor] = p.Actor) -> Path:
-    with p.plan(kind=kind).launch(backend, seed=5) as running:
+def recorded(folder: Path) -> Path:
+    with p.plan().launch(seed=5) as running:
+        return one_of_three(folder, running)
+
+
+def one_of_three(folder: Path, running: Running) -> Path:
+    """The recording of the second step."""
+    running.step(p.batch())
+    with running.record(folder / "r"):
         running.step(p.batch())
-        with running.record(folder / "r"):
-            running.step(p.batch())
-        running.step(p.batch())
+    running.step(p.batch())
     return folder / "r"
 
 
-@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.ray)])
-def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
+def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
-    return recorded(tmp_path, request.param)
+    with p.program.compile(p.both(), {p.B: 8}).launch(request.param, seed=5) as running:
+        yield running
 
 
-def test_every_call_gives_what_it_gave(recording: Path) -> None:
+def test_every_call_gives_what_it_gave(launched: Running, tmp_path: Path) -> None:
+    recording = one_of_three(tmp_path, launched)
     for node in ("actor.generate", "halved", "actor.update#1", "actor.update#2"):
         for rank in (0, 1):
             done = replay(recording, node, rank)
@@ -46,20 +56,16 @@ def test_every_call_gives_what_it_gave(recording: Path) -> None:
     assert json.loads((recording / "recording.json").read_text())["step"] == 1
 
 
-@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=pytest.mark.ray)])
-def test_what_peers_say_in_another_thread_is_heard(
-    backend: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if backend == "ray":
-        request.getfixturevalue("ray_cluster")
-    folder = recorded(tmp_path, backend, p.Threaded)
-    for node in ("actor.update#1", "actor.update#2"):
+def test_what_peers_say_in_another_thread_is_heard(launched: Running, tmp_path: Path) -> None:
+    flow = renamed(p.program, "in_threads", actor="threaded")
+    folder = one_of_three(tmp_path, launched.also(flow.compile(launched.plan.deployment, {p.B: 8})))
+    for node in ("threaded.update#1", "threaded.update#2"):
         for rank in (0, 1):
             heard = read(call_folder(folder, node, rank) / HEARD)
             assert [how for how, _ in heard] == ["gathered"]
             done = replay(folder, node, rank)
             assert done.same, str(done)
-    assert read(call_folder(folder, "actor.generate", 0) / HEARD) == []
+    assert read(call_folder(folder, "threaded.generate", 0) / HEARD) == []
 
 
 class OnDevice:
