@@ -38,7 +38,7 @@ def meshes_of(check: str, given: object) -> tuple[Mesh, ...] | None:
         return None
     if isinstance(given, Mesh):
         raise refused(check, "meshes=", f"meshes in a list, as in meshes=[{as_code(given)}]", given)
-    found = _several(check, "meshes=", "meshes in a list, as in meshes=[hf.Mesh(dp=2)]", given)
+    found = several_of(check, "meshes=", "meshes in a list, as in meshes=[hf.Mesh(dp=2)]", given)
     for one in found:
         if not isinstance(one, Mesh):
             raise refused(check, "meshes=", "meshes, each an hf.Mesh", one)
@@ -52,7 +52,7 @@ def names_of(check: str, argument: str, given: object, known: Sequence[str], wha
     if given is None:
         return tuple(known)
     several = f"the name of a {what} or several in a list"
-    found = (given,) if isinstance(given, str) else _several(check, argument, several, given)
+    found = (given,) if isinstance(given, str) else several_of(check, argument, several, given)
     for name in found:
         if not isinstance(name, str):
             raise refused(check, argument, several, name)
@@ -63,7 +63,8 @@ def names_of(check: str, argument: str, given: object, known: Sequence[str], wha
     return found
 
 
-def _several(check: str, argument: str, takes: str, given: object) -> tuple[Any, ...]:
+def several_of(check: str, argument: str, takes: str, given: object) -> tuple[Any, ...]:
+    """What is given in a list or another thing that can be gone through once."""
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
         raise refused(check, argument, takes, given)
     return tuple(given)

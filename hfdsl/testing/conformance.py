@@ -19,7 +19,7 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.backend import Lowering
 from hfdsl.runtime.running import Running
 from hfdsl.testing import suite_programs as p
-from hfdsl.testing.arguments import names_of, nothing
+from hfdsl.testing.arguments import names_of, nothing, refused, several_of
 from hfdsl.testing.compare import first_difference
 from hfdsl.testing.observing import RESULT, eager_steps, observed
 from hfdsl.types.batches import Batch
@@ -189,7 +189,8 @@ def run_suite(
     their code, and the run is over then.
 
     Raises:
-        DefinitionError: HF921 for a deployment that there is none of, HF922 without a program.
+        DefinitionError: HF921 for what is no program and for a deployment that there is none of, HF922 without a
+            program.
         ResourceError: HF518 for a backend that there is none of.
 
     >>> report = run_suite("local", deployments=["one pool"])
@@ -197,14 +198,19 @@ def run_suite(
     (True, 17)
     """
     where_to = names_of("run_suite", "deployments=", deployments or None, list(DEPLOYMENTS), "deployment")
-    if not programs:
+    takes = "programs in a list, each a Program"
+    asked = several_of("run_suite", "programs", takes, programs)
+    for program in asked:
+        if not isinstance(program, Program):
+            raise refused("run_suite", "programs", takes, program)
+    if not asked:
         raise nothing("run_suite", "it is given no program")
     if not callable(backend) and backend not in ("local", "ray"):
         raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray', and lowerings of your own")
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     found: list[Outcome] = []
     for where in where_to:
-        found += _programs(backend, where, DEPLOYMENTS[where](), programs)
+        found += _programs(backend, where, DEPLOYMENTS[where](), asked)
     for flow, told in FAULTS.items() if faults else ():
         found.append(_timed(flow.body.__name__, "faults", partial(_fault, backend, flow, *told)))
     return SuiteReport(name, tuple(found))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
+from hfdsl.check.requirements import parameters
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import WiringError
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature, StaticType, role_signatures
@@ -59,7 +60,7 @@ def fake(
 
     Raises:
         WiringError: HF202 where ``seconds`` names no method, HF201 where ``columns`` names none of a result. In a call
-            HF213, where nothing tells a size.
+            HF213, where nothing tells a size; HF516 for arguments that the constructor does not take.
         DefinitionError: HF921 for what is no role class, and for an option of another kind.
 
     >>> import hfdsl as hf
@@ -97,7 +98,7 @@ def _made(
         name: _body(getattr(role, name), signatures[name], seconds.get(name, 0.0), answer) for name in methods
     }
     if role.__init__ is not object.__init__:
-        members["__init__"] = _silent(role.__init__)
+        members["__init__"] = _silent(role)
     if callable(getattr(role, "state", None)):
         members |= {"state": lambda self: {}, "load_state": lambda self, state: None}
     made: type[W] = types.new_class(
@@ -185,10 +186,15 @@ def fake_batch(
     return rebuild(record, values)
 
 
-def _silent(real: Any) -> Any:
-    @functools.wraps(real)
+def _silent(role: Any) -> Any:
+    taken = parameters(role)
+
+    @functools.wraps(role.__init__)
     def __init__(self: Worker, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # it is one
-        return None
+        try:
+            taken.bind(*args, **kwargs)
+        except TypeError as error:
+            raise WiringError("HF516", f"fake({role.__name__}) cannot be built: {error}") from None
 
     return __init__
 
