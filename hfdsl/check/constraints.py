@@ -260,6 +260,12 @@ def limits(subject: Subject) -> Iterator[Limit]:
                 yield Limit(Demand(found[0], strict=found[1]), node, text, where)
 
 
+def arithmetic(subject: Subject) -> Iterator[Divides | Limit]:
+    """All that is solved together: what must divide, and then what bounds a size."""
+    yield from constraints(subject)
+    yield from limits(subject)
+
+
 def _decidable(subject: Subject, node: Node, signature: Signature) -> tuple[tuple[str, Terms], ...]:
     """The requirements of a method with what their names stand for, less those that another mistake hides.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from hfdsl.check.constraints import Divides, Limit, constraints, limits, undivided
+from hfdsl.check.constraints import Divides, Limit, arithmetic, limits, undivided
 from hfdsl.check.repair.search import Choice, Demand
 from hfdsl.check.subject import Subject
 from hfdsl.errors import DefinitionError
@@ -72,8 +72,7 @@ def demands(subject: Subject) -> tuple[tuple[Demands, ...], tuple[Rule, ...]]:
 def _constraints(subject: Subject) -> Iterator[Divides | Limit]:
     """The constraints that do not hold for all sizes; a loop that unrolls has each of them once."""
     found: dict[tuple[object, ...], Divides | Limit] = {}
-    every: Iterator[Divides | Limit] = chain(constraints(subject), limits(subject))
-    for rule in every:
+    for rule in arithmetic(subject):
         demand = rule.demand
         if demand.divisor is None or demand.size.divisible_by(demand.divisor) is not Answer.PROVED:
             found.setdefault((demand, rule.why, rule.node.span), rule)
@@ -104,10 +103,8 @@ def _rule(subject: Subject, rule: Divides | Limit) -> Rule:
 
 def _holds(subject: Subject, demand: Demand) -> bool | None:
     """Whether a demand holds with all sizes that are given."""
-    values = [each.known(demand.size) for each in (subject.bindings() if subject.several else (subject,))]
-    if any(value.value is None for value in values):
-        return None
-    return all(demand.met(Dim, 1) for demand in (replace(demand, size=value) for value in values))
+    values = [each.known(demand.size).value for each in (subject.bindings() if subject.several else (subject,))]
+    return None if None in values else all(map(demand.holds, values))
 
 
 def _evaluated(subject: Subject) -> Iterator[Rule]:

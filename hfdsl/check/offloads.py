@@ -238,7 +238,7 @@ class _Step:
         return gpu_sizes(self.subject.cluster, keeps.root, keeps.slots)[0]
 
     def relief(self, keeps: Keeps, taken: Iterable[_Gap]) -> tuple[_Gap, ...]:
-        """What to move in addition, so that less is kept in a call: the longest idleness that is enough by itself."""
+        """What to move in addition, so that less is kept in a call: the longest idleness, and first what is enough."""
         size, known = self._smallest(keeps), set(taken)
         options: list[tuple[tuple[Any, ...], tuple[_Gap, ...]]] = []
         for role in keeps.amounts:
@@ -249,8 +249,8 @@ class _Step:
             rest = self._left({role: memory}, {role: {gap.idle.part for gap in gaps}})
             after = replace(keeps, amounts={**keeps.amounts, **rest} if rest else _but(keeps.amounts, role))
             if after.of(size) < keeps.of(size):
-                enough, length = not after.more_than(size), min(len(gap.calls) for gap in new)
-                rank = (enough, not any(gap.loop for gap in new), length if enough else 0, -after.of(size), length)
+                length = min(len(gap.calls) for gap in new)
+                rank = (not after.more_than(size), not any(gap.loop for gap in new), length, -after.of(size))
                 options.append((rank, new))
         return max(options, key=lambda option: option[0], default=((), ()))[1]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hfdsl.graph.signatures import Signature
-from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.graph.spans import Span
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -47,14 +47,15 @@ def _places(file: str) -> _Places:
     return found
 
 
-def _span(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
+def span_of(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
+    """Where an expression, a parameter or an argument stands."""
     return Span(file, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
     """The argument that is wired to ``port`` in the call at ``call`` (the call itself where it cannot be told)."""
     found = _argument(call, signature, port)
-    return call if found is None else _span(call.file, found)
+    return call if found is None else span_of(call.file, found)
 
 
 def argument_name(call: Span, signature: Signature, port: str) -> str | None:
@@ -114,19 +115,19 @@ def unpacks(span: Span) -> str | None:
 def keyword_span(call: Span, name: str) -> Span:
     """The argument ``name=...`` of the call at ``call`` (the call itself where it cannot be told)."""
     found = call_at(call)
-    return next((_span(call.file, k) for k in found.keywords if k.arg == name), call) if found else call
+    return next((span_of(call.file, k) for k in found.keywords if k.arg == name), call) if found else call
 
 
 def return_span(function: Span) -> Span:
     """The only ``return`` of the ``def`` at ``function``; the ``def`` itself where there are several."""
-    found = _places(function.file).functions.get(function.line) if function != NOWHERE else None
+    found = _places(function.file).functions.get(function.line)
     returned = [n.value for n in ast.walk(found) if isinstance(n, ast.Return) and n.value is not None] if found else []
-    return _span(function.file, returned[0]) if len(returned) == 1 else function
+    return span_of(function.file, returned[0]) if len(returned) == 1 else function
 
 
 def port_span(signature: Signature, port: str) -> Span:
     """The declaration of a port in its ``def``."""
     place = signature.span
-    found = _places(place.file).functions.get(place.line) if place != NOWHERE else None
+    found = _places(place.file).functions.get(place.line)
     arguments = (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs) if found else ()
-    return next((_span(place.file, argument) for argument in arguments if argument.arg == port), place)
+    return next((span_of(place.file, argument) for argument in arguments if argument.arg == port), place)

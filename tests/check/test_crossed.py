@@ -86,6 +86,15 @@ STRAIGHT: list[Callable[[Any, Any], object]] = [
 ]
 
 
+def test_what_may_be_meant_is_no_fix_for_a_machine() -> None:
+    @hf.dataflow
+    def program(both: Both, trainer: Trainer) -> Both:
+        return trainer.ratio(both.old, both.new)
+
+    [finding] = program.check().findings
+    assert (finding.help, finding.fixes) == (("swap what is wired to 'new' and 'old'",), ())
+
+
 @pytest.mark.parametrize("body", STRAIGHT)
 def test_other_names_are_not(body: Callable[[Any, Any], object]) -> None:
     assert codes(body) == ()

@@ -43,6 +43,17 @@ class Judge(hf.Worker):
     @register(Dispatch.DP_PROTO, pad="cycle")
     def learn(self, rows: Rows) -> None: ...
 
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def column(self, rows: Rows) -> hf.f32[B]:
+        return rows.x
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    @hf.requires("B % 4 == 0")
+    def fours(self, rows: Rows) -> None: ...
+
+    @register(Dispatch.DP_PROTO, pad="cycle")
+    def wait(self, seconds: float) -> None: ...
+
 
 @hf.dataflow
 def summing(rows: Rows, judge: Judge) -> Sums:
@@ -97,3 +108,28 @@ def test_a_body_that_gives_nothing_counts_them_in_what_it_does() -> None:
     assert learning.check(deployment, dims={B: 5}).codes == ("HF317",)
     assert learning.check(deployment, dims={B: (6, 4)}).codes == ()
     assert "HF317" not in learning.check(deployment).codes
+
+
+def test_a_column_loses_its_pad_rows() -> None:
+    @hf.dataflow
+    def program(rows: Rows, judge: Judge) -> hf.f32[B]:
+        return judge.column(rows)
+
+    assert program.check(deployment, dims={B: 3}).findings == ()
+
+
+def test_of_rows_that_are_wrong_anyway_nothing_more_is_told() -> None:
+    @hf.dataflow
+    def program(rows: Rows, judge: Judge) -> None:
+        judge.fours(rows)
+
+    assert program.check(deployment, dims={B: 5}).codes == ("HF322",)
+
+
+def test_a_call_without_rows_has_none_to_pad() -> None:
+    @hf.dataflow
+    def program(rows: Rows, judge: Judge) -> Rows:
+        judge.wait(0.5)
+        return judge.double(rows)
+
+    assert "HF317" not in program.check(deployment, dims={B: 3}).codes

@@ -160,6 +160,24 @@ def test_the_search_for_two_sizes_finds_the_nearest(b: int, n: int, found: list[
     assert search.change(*pair) == min(near)[0]
 
 
+small = st.integers(1, 6)
+
+
+@settings(max_examples=60)
+@given(small, small, small, small, small)
+def test_pairs_are_tried_by_how_much_they_change(b: int, n: int, x: int, y: int, xy: int) -> None:
+    one, other, tried = atom_size(B), atom_size(N), list[tuple[int, int]]()
+    demands = [Demand(one * one, x), Demand(other * other, y), Demand(one * other, xy)]
+    search = PairSearch((B, N), (b, n), demands, lambda *pair: bool(tried.append(pair)))  # type: ignore[func-returns-value]
+    assert search.nearest() is None
+    assert all(p * p % x == q * q % y == p * q % xy == 0 and p != b and q != n for p, q in tried)
+    changes = [search.change(*pair) for pair in tried]
+    assert changes == sorted(changes)
+    box = product(range(1, b + 60), range(1, n + 60))
+    met = (p for p in box if p[0] ** 2 % x == p[1] ** 2 % y == p[0] * p[1] % xy == 0 and p[0] != b and p[1] != n)
+    assert changes[0] == min(search.change(*pair) for pair in met)
+
+
 case = Case(micro=3, most=20, part=1, widest=12, ranks=8)
 placed = hf.place(Actor, case.micro, case.most, case.part, case.widest, pool=hf.ResourcePool([8], use_gpu=False))
 experiment = hf.Experiment(program, hf.Deployment(actor=placed), dims={B: 10, N: 3})

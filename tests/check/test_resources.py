@@ -129,12 +129,14 @@ def test_what_mends_a_pool_was_tried() -> None:
     pool = hf.ResourcePool
     assert asks(4, 2, pool([8], name="p")) == ("spread 'p' over nodes of 4 GPUs: hf.ResourcePool([4, 4])",)
     assert check([pool([4, 4])], hf.Cluster(hf.Nodes(2, gpus=4, gpu_memory_gib=80, cpus=8))).ok
+    assert asks(4, 2, pool([6], name="p")) == ("spread 'p' over nodes of 4 GPUs: hf.ResourcePool([4, 2])",)
     assert asks(4, 1, pool([4], name="p"), pool([4], name="q")) == ("place 'b' on pool 'p' beside 'a'",)
     assert asks(4, 1, pool([4], name="p"), pool([2], name="q")) == (
         "place 'b' on pool 'p' beside 'a'; give 'b' hf.Mesh(dp=4)",
     )
     assert asks(4, 1, pool([4, 4], name="p")) == ("hf.ResourcePool([4]) for 'p' fits; give 'a' hf.Mesh(dp=4)",)
     assert asks(3, 1, pool([4], name="p")) == ("hf.ResourcePool([3]) for 'p' fits; give 'a' hf.Mesh(dp=3)",)
+    assert asks(1, 1, pool([1] * 16, name="p")) == ("hf.ResourcePool([1]) for 'p' fits; give 'a' hf.Mesh()",)
     assert asks(4, 1, pool([4], name="p").merge(pool([4], name="q"))) == ()
 
 
@@ -201,6 +203,16 @@ def test_the_last_role_is_offered_a_pool_of_its_own_where_there_is_room() -> Non
     assert found.help == ()
 
 
+def test_the_pool_of_its_own_is_as_large_as_that_of_the_role_that_moves() -> None:
+    pool, node = hf.ResourcePool([4], name="p"), {"gpus": 4, "gpu_memory_gib": 80, "cpus": 8}
+    half, _ = pool.split([2, 2])
+    cluster = hf.Cluster(hf.Nodes(2, **node))
+    [found] = check([pool, pool, half], cluster, ["20%", "20%", "90%"]).findings
+    assert found.help == ("give 'c' a pool of its own: the cluster has room for hf.ResourcePool([2])",)
+    [found] = check([pool], cluster, ["81GiB"]).findings
+    assert found.help == (), "a pool of its own has no larger GPUs"
+
+
 # -- tensor-parallel groups
 
 
@@ -252,9 +264,22 @@ def test_groups_that_may_cross_nodes() -> None:
     assert codes(hf.ResourcePool([4, 4]), wide, nodes) == ("HF503",)
     assert codes(hf.ResourcePool([4, 4]), wide, replace(nodes, domain=18)) == ()
     assert codes(hf.ResourcePool([4, 4]), wide, replace(nodes, count=1, gpus=8)) == ()  # there is only one node
+    assert codes(hf.ResourcePool([4, 4]), wide, replace(nodes, count=1, gpus=8), hf.Nodes(4, cpus=64)) == ()
     assert codes(hf.ResourcePool([4, 4], use_gpu=False), wide) == ()
     assert codes(hf.ResourcePool([4]).merge(hf.ResourcePool([4])), wide) == ()  # perhaps of one node
     assert codes(hf.ResourcePool([8, 8]), hf.Mesh(dp=2, tp=8)) == ()
+
+
+def test_narrower_groups_are_groups() -> None:
+    def helped(nodes: list[int], mesh: hf.Mesh) -> tuple[str, ...]:
+        place = hf.place(Role, pool=hf.ResourcePool(nodes), mesh=mesh)
+        [found] = one.check(hf.Deployment(a=place), ROWS).findings
+        return found.help
+
+    assert helped([2, 2, 2], hf.Mesh(dp=2, tp=3)) == (), "a model that is not cut is not what was asked for"
+    assert helped([4, 4], hf.Mesh(tp=8)) == (
+        "where a GPU holds 1/4 of a layer, use hf.Mesh(dp=2, tp=4): its groups stay on a node",
+    )
 
 
 # -- classes
@@ -272,6 +297,11 @@ class Model(hf.Worker):
 @hf.requires("kv_heads % gen_tp == 0")
 class Grouped(Model):
     def __init__(self, heads: int, layers: int, kv_heads: int) -> None: ...
+
+
+@hf.requires("layers % dp == 0")
+class Shared(Model):
+    """What it shares out over the replicas is no matter of how the model is cut."""
 
 
 @hf.dataflow
@@ -328,6 +358,21 @@ class Named(hf.Worker):
 @hf.dataflow
 def naming(rows: Rows, a: Named, b: Named) -> tuple[Rows, Rows]:
     return a.score(rows), b.score(rows)
+
+
+def test_the_nearest_meshes_that_fill_the_pool_are_offered() -> None:
+    def helped(role: type[Model], slots: int, heads: int, layers: int, mesh: hf.Mesh) -> tuple[str, ...]:
+        place = hf.place(role, heads, layers, pool=hf.ResourcePool([slots]), mesh=mesh)
+        [found] = modelled.check(hf.Deployment(model=place), ROWS).findings
+        assert found.code == "HF512"
+        return found.help
+
+    meshes = "hf.Mesh(dp=12, tp=2) or hf.Mesh(dp=6, tp=4) or hf.Mesh(dp=24)"
+    works = "heads % tp == 0 then holds and the pool is filled"
+    assert helped(Model, 24, 8, 1, hf.Mesh(dp=8, tp=3)) == (f"use {meshes}: {works}",)
+    meshes = "hf.Mesh(pp=2, dp=3, tp=6) or hf.Mesh(pp=2, dp=6, tp=3) or hf.Mesh(pp=2, dp=9, tp=2)"  # none with tp=4
+    assert helped(Model, 36, 12, 2, hf.Mesh(pp=2, dp=2, tp=9)) == (f"use {meshes}: {works}",)
+    assert helped(Shared, 8, 8, 1, hf.Mesh(dp=2, tp=4)) == ()
 
 
 def test_a_class_knows_no_dims() -> None:

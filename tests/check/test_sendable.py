@@ -218,3 +218,14 @@ def test_code_that_is_sent_by_value_takes_along_what_it_uses() -> None:
     assert unsendable(body, "body") == ("LOCK", "a lock")
     assert unsendable(other, "other") is None  # an attribute of that name
     assert unsendable(hf.function(body), "body") == ("LOCK", "a lock")
+
+
+def test_defaults_go_with_a_function_that_is_sent_as_it_is() -> None:
+    def body(rows: object, lock: object = threading.Lock()) -> object:  # on purpose
+        return rows, lock
+
+    def other(rows: object, *, lock: object = threading.Lock()) -> object:
+        return rows, lock
+
+    assert unsendable(body, "body") == ("a default of body", "a lock")
+    assert unsendable(other, "other") == ("a default of other", "a lock")

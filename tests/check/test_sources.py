@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hfdsl.check.sources import unpacks
+from hfdsl.check import sources
+from hfdsl.check.findings import Edit
+from hfdsl.check.repair.edits import spelt
 from hfdsl.graph.spans import Span
 
 
@@ -25,4 +27,48 @@ from hfdsl.graph.spans import Span
 def test_what_a_call_or_dict_unpacks(tmp_path: Path, text: str, unpacked: str | None) -> None:
     file = tmp_path / "program.py"
     file.write_text(f"y = {text}\n", encoding="utf-8")
-    assert unpacks(Span(str(file), 1, 4, 1, 4 + len(text))) == unpacked
+    assert sources.unpacks(Span(str(file), 1, 4, 1, 4 + len(text))) == unpacked
+
+
+@pytest.mark.parametrize(
+    ("text", "operator"),
+    [
+        ("y = x is None", "is"),
+        ("y = x is not None", "is not"),
+        ("y = None is not x", "is not"),
+        ("y = (\n    x\n    is None\n)", "is"),
+        ("y = (\n    None is\n    x\n)", "is"),
+        ("y = x is None is not z", "is"),
+        ("y = None is x is not z", "is"),
+        ("y = x is z", None),
+        ("y = x == None", None),
+        ("y = z is None and x", None),
+    ],
+)
+def test_what_is_compared_with_none(tmp_path: Path, text: str, operator: str | None) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(f"{text}\n", encoding="utf-8")
+    line = 1 + next(i for i, each in enumerate(text.splitlines()) if "x" in each)
+    column = text.splitlines()[line - 1].index("x")
+    assert sources.tested_for_none(Span(str(file), line, column, line, column + 1)) == operator
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ('f("ab", c)', '"cd"'),
+        ("f(x, a='ab')", "'cd'"),
+        ("f(ab)", None),
+        ('f("ab", b="ab")', None),
+        ('f("""ab""")', None),
+        ('f(r"ab")', None),
+        (r'f("a\x62")', None),
+        ('f("a" "b")', None),
+        ('"ab"', None),
+    ],
+)
+def test_a_name_that_is_given_as_text(tmp_path: Path, text: str, new: str | None) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(f"y = {text}\n", encoding="utf-8")
+    edit = spelt(Span(str(file), 1, 4, 1, 4 + len(text)), "ab", "cd")
+    assert edit == (None if new is None else Edit(Span(str(file), 1, at := text.index(new[0]) + 4, 1, at + 4), new))

@@ -165,3 +165,29 @@ def test_roles_that_nobody_trains_or_that_load_nothing_are_silent() -> None:
 
     train.__annotations__ |= {"frozen": Frozen}
     assert evaluation.check().findings == hf.dataflow(train).check().findings == ()
+
+
+@hf.function
+def mixed(one: list[int], other: list[int]) -> list[int]:
+    return one if len(one) < len(other) else other
+
+
+def test_a_mixture_is_as_old_as_what_it_is_made_of() -> None:
+    @hf.dataflow
+    def fresh(rows: Rows, first: Trainer, second: Trainer, engine: Engine) -> Rows:
+        first.update(rows)
+        second.update(rows)
+        engine.load(mixed(first.weights(), second.weights()))
+        return engine.generate(rows)
+
+    @hf.dataflow
+    def late(rows: Rows, first: Trainer, second: Trainer, engine: Engine) -> Rows:
+        first.update(rows)
+        engine.load(mixed(first.weights(), second.weights()))
+        second.update(rows)
+        return engine.generate(rows)
+
+    assert fresh.check().findings == ()
+    [finding] = late.check().findings
+    assert finding.message == "'engine.generate' reads 'policy' 1 step old: it must be up to date"
+    assert finding.related[1].text == "'second.update' changes it"

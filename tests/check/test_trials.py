@@ -1,3 +1,4 @@
+# mypy: disable-error-code="empty-body"
 """Repairs are tried within a budget, and a command that makes them has none."""
 
 from __future__ import annotations
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hfdsl.check.findings import Report
+import hfdsl as hf
+from hfdsl.check.findings import Edit, Report
 from hfdsl.check.repair import trials
+from hfdsl.check.repair.trials import rewritten
+from hfdsl.graph.spans import Span
 
 MISSPELT = trials.MOST + 4
 HEAD = """\
@@ -64,3 +68,61 @@ def test_a_command_that_makes_them_tries_all(tmp_path: Path) -> None:
         assert all(finding.fixes for finding in checked(tmp_path))
     finally:
         trials.thorough.reset(token)
+
+
+def test_in_a_program_that_is_too_large_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "WORK", MISSPELT)  # less than its mistakes and nodes
+    assert not any(finding.fixes for finding in checked(tmp_path))
+
+
+# -- a function with another text
+
+
+def number() -> int:
+    return 1
+
+
+PLACE = Span(__file__, number.__code__.co_firstlineno + 1, 11, number.__code__.co_firstlineno + 1, 12)
+
+
+def test_a_function_is_made_anew_and_may_be_again() -> None:
+    two = rewritten(number, [Edit(PLACE, "2")])
+    assert two is not None
+    assert (number(), two(), two.__name__, two.__module__) == (1, 2, "number", __name__)
+    three = rewritten(two, [Edit(PLACE, "3")])
+    assert three is not None
+    assert three() == 3
+
+
+ELSEWHERE = Span("other.py", PLACE.line, PLACE.column, PLACE.end_line, PLACE.end_column)
+
+
+@pytest.mark.parametrize("edit", [Edit(PLACE, "2\n"), Edit(ELSEWHERE, "2"), Edit(PLACE, "(")])
+def test_what_another_file_or_other_lines_would_say_is_not_tried(edit: Edit) -> None:
+    assert rewritten(number, [edit]) is None
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.f32[B]
+
+
+class Actor(hf.Worker):
+    def __init__(self, longest: int = 4, heads: int = 4) -> None: ...
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.requires("lonest % hedas == 0")
+    def look(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def looking(rows: Rows, actor: Actor) -> Rows:
+    return actor.look(rows)
+
+
+def test_of_two_misspelt_names_none_is_replaced_alone() -> None:
+    placed = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([1], use_gpu=False)))
+    [finding] = looking.check(placed, {B: 4}).findings
+    assert (finding.code, finding.fixes) == ("HF323", ())

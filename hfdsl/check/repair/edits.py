@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from hfdsl.check.findings import Edit
-from hfdsl.check.sources import call_at, keyword_span
+from hfdsl.check.sources import call_at, keyword_span, span_of
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Dim
@@ -71,10 +71,10 @@ def spelt(call: Span, old: str, new: str) -> Edit | None:
     """A name that is given to a call as text."""
     found = call_at(call)
     nodes = [node for node in ast.walk(found) if isinstance(node, ast.Constant) and node.value == old] if found else []
-    written = _text(place(call.file, nodes[0])) if len(nodes) == 1 else None
+    written = _text(span_of(call.file, nodes[0])) if len(nodes) == 1 else None
     if written is None or written[1:-1] != old:
         return None  # in three quotes, with a prefix or an escape
-    return Edit(place(call.file, nodes[0]), f"{written[0]}{new}{written[-1]}")
+    return Edit(span_of(call.file, nodes[0]), f"{written[0]}{new}{written[-1]}")
 
 
 def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
@@ -87,7 +87,7 @@ def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
     spare = [port.name for port in signature.ports if port.keyword_only and port.name not in given]
     pairs = list(zip(spare, found.args[first:], strict=False))
     later = pairs[spare.index(name) :] if name in spare else []
-    places = [(port, place(call.file, argument)) for port, argument in later]
+    places = [(port, span_of(call.file, argument)) for port, argument in later]
     return tuple(Edit(Span(p.file, p.line, p.column, p.line, p.column), f"{port}=") for port, p in places)
 
 
@@ -161,10 +161,10 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
         for node in ast.walk(decorator)
         if isinstance(node, ast.Constant) and node.value == text
     ]
-    written = _text(place(function.file, found[0])) if len(found) == 1 else None
+    written = _text(span_of(function.file, found[0])) if len(found) == 1 else None
     if written is None or len(re.findall(rf"\b{old}\b", written)) != len(re.findall(rf"\b{old}\b", text)):
         return None  # joined of several strings, or a name inside of an escape
-    return Edit(place(function.file, found[0]), re.sub(rf"\b{old}\b", new, written))
+    return Edit(span_of(function.file, found[0]), re.sub(rf"\b{old}\b", new, written))
 
 
 def _variable(file: str, name: str) -> ast.expr | None:
@@ -185,7 +185,7 @@ def _variable(file: str, name: str) -> ast.expr | None:
 def number(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
     """Another number where one is written."""
     written = isinstance(node, ast.Constant) and type(node.value) is int and node.value == old
-    return Edit(place(file, node), str(new)) if written else None
+    return Edit(span_of(file, node), str(new)) if written else None
 
 
 def _tree(file: str) -> ast.Module:
@@ -193,11 +193,6 @@ def _tree(file: str) -> ast.Module:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return ast.Module([], [])
-
-
-def place(file: str, node: ast.expr) -> Span:
-    """Where an expression stands."""
-    return Span(file, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
 
 
 def _text(span: Span) -> str | None:

@@ -15,7 +15,7 @@ from hfdsl.check.repair.alternatives import moved, placed
 from hfdsl.check.repair.offers import Offer, Option
 from hfdsl.check.repair.trials import written
 from hfdsl.check.requirements import Known, holds, names
-from hfdsl.check.sources import argument_span, call_at
+from hfdsl.check.sources import argument_span, call_at, span_of
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
@@ -68,7 +68,7 @@ def reversed_sync(call: Span) -> Iterator[Offer]:
     """``hf.sync`` of two roles, from the second to the first."""
     found = call_at(call)
     if found is not None and len(found.args) == 2 and not found.keywords:
-        places = [edits.place(call.file, argument) for argument in found.args]
+        places = [span_of(call.file, argument) for argument in found.args]
         yield from _rewritten(f"write {_exchanged(found)}", edits.swap(*places))
 
 
@@ -93,7 +93,7 @@ def taken(call: Span, rows: int, most: int) -> Iterator[Offer]:
     name = edits.spelling(call.file, "fill")
     if name is not None:
         text = f"{name}(..., {rows}), which starts over from the first row"
-        yield from _rewritten(text, (Edit(edits.place(call.file, found.func), name),), certain=False)
+        yield from _rewritten(text, (Edit(span_of(call.file, found.func), name),), certain=False)
 
 
 def _rewritten(words: str, made: Sequence[Edit] | None, title: str = "", *, certain: bool = True) -> Iterator[Offer]:

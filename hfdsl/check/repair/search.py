@@ -26,7 +26,10 @@ class Demand:
 
     def met(self, dim: type[Dim], number: int) -> bool:
         """Whether it holds with this number for the one dim that the size has left."""
-        value = self.size.substitute({dim: constant(number)}).value
+        return self.holds(self.size.substitute({dim: constant(number)}).value)
+
+    def holds(self, value: Fraction | None) -> bool:
+        """Whether it holds where the size has this value; None is one that is not known."""
         if value is None:
             return False
         if self.divisor is not None:

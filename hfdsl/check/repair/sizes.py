@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, combinations
 
 from hfdsl.check.alike import alike
-from hfdsl.check.constraints import Divides, Key, Limit, constraints, limits, refuted
+from hfdsl.check.constraints import Divides, Key, Limit, arithmetic, refuted
 from hfdsl.check.findings import Fix
 from hfdsl.check.repair.offers import Offer, Option
 from hfdsl.check.repair.search import Demand, PairSearch, Search
@@ -26,8 +26,7 @@ def demands_on(subject: Subject, *dims: type[Dim]) -> dict[Demand, Divides | Lim
     """What the program demands of these dims, as it is with the sizes of the others, and where each first stands."""
     rest = {other: constant(number) for other, number in subject.dims.items() if other not in dims}
     found: dict[Demand, Divides | Limit] = {}
-    rules: Iterator[Divides | Limit] = chain(constraints(subject), limits(subject))
-    for rule in rules:
+    for rule in arithmetic(subject):
         demand = replace(rule.demand, size=rule.demand.size.substitute(rest))
         if demand.size.atoms and set(demand.size.atoms) <= set(dims):
             found.setdefault(demand, rule)
@@ -96,8 +95,7 @@ def _with(subject: Subject, sizes: Mapping[type[Dim], int]) -> Iterator[Subject]
 def _together(subject: Subject, atoms: Iterable[object]) -> list[tuple[type[Dim], type[Dim]]]:
     """The pairs of dims with a size each that a demand on one of these dims brings together."""
     mine = [dim for dim in given(subject, atoms) if dim not in subject.several]
-    rules: Iterator[Divides | Limit] = chain(constraints(subject), limits(subject))
-    sets = [mine, *dict.fromkeys(rule.demand.size.atoms for rule in rules)]
+    sets = [mine, *dict.fromkeys(rule.demand.size.atoms for rule in arithmetic(subject))]
     pairs = [
         pair
         for together in sets

@@ -112,7 +112,7 @@ def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> Functio
         return None
     old = body.__code__
     text = "".join(linecache.getlines(old.co_filename))
-    if not text or any(edit.span.file != old.co_filename or "\n" in edit.text for edit in edits):
+    if any(edit.span.file != old.co_filename or "\n" in edit.text for edit in edits):
         return None
     try:
         module = compile(apply(text, edits), old.co_filename, "exec", dont_inherit=True)

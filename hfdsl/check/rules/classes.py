@@ -47,7 +47,7 @@ def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
                 Label(placement.span, f"placed on {placement.mesh}"),
                 (_declared(placement.role, text),),
             )
-            yield mended(subject, finding, _meshes(subject, name, text), most=1)
+            yield mended(subject, finding, _meshes(subject, name, placement, text), most=1)
 
 
 def _declared(role: type, text: str) -> Label:
@@ -65,14 +65,13 @@ def _unknown(text: str, placement: Placement[Any]) -> str:
     )
 
 
-def _meshes(subject: Subject, role: str, text: str) -> Iterator[Offer]:
+def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -> Iterator[Offer]:
     """Other sizes of a model axis that the requirement names, for which everything works; dp fills the pool."""
-    placement = subject.deployment[role] if subject.deployment else None
-    if placement is None:
-        return
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
-            found = [mesh for mesh in _variants(placement, axis) if _mends(subject, role, mesh)]
+            found = [
+                mesh for mesh in _variants(placement, axis) if _mends(subject, role, replace(placement, mesh=mesh))
+            ]
             now = getattr(placement.mesh, axis) or 1
             nearest = sorted(found, key=lambda mesh: abs((getattr(mesh, axis) or 1) - now))[:3]
             places = [{role: replace(placement, mesh=mesh)} for mesh in nearest]
@@ -93,10 +92,7 @@ def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
             continue  # a generation size that does not divide
 
 
-def _mends(subject: Subject, role: str, mesh: Mesh) -> bool:
-    if subject.deployment is None:
-        return False
-    placement = replace(subject.deployment[role], mesh=mesh)
+def _mends(subject: Subject, role: str, placement: Placement[Any]) -> bool:
     return not unmet(placement) and works(subject, {role: placement})
 
 

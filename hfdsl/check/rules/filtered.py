@@ -67,7 +67,8 @@ def _policy(node: Node, code: str) -> str:
     known = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
     if code == "HF313":
         return f"keep whole groups, hf.filter(x, keep, group=n), or {known}"
-    return f'{known}, or register the method with pad="repeat_last"' if isinstance(node.op, RoleCall) else known
+    padded = isinstance(node.op, RoleCall) and code == "HF310"
+    return f'{known}, or register the method with pad="repeat_last"' if padded else known
 
 
 def _makers(subject: Subject, size: Size) -> Iterator[Node]:

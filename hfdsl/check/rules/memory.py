@@ -55,7 +55,7 @@ def memory_fits_gpus(subject: Subject) -> Iterator[Finding]:
 
 def _own_pool(subject: Subject, names: tuple[str, ...]) -> Iterator[Offer]:
     """A pool of its own for the last role, where the cluster has room for it."""
-    if subject.cluster is None or subject.deployment is None or len(names) < 2:
+    if subject.cluster is None or subject.deployment is None:
         return
     place = subject.deployment[names[-1]]
     pool = ResourcePool(place.pool.processes, name=f"for {names[-1]}")

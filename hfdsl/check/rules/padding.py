@@ -25,15 +25,14 @@ def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
         registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
         if not isinstance(node.op, RoleCall) or registration is None or registration.pad is None:
             continue
-        number = subject.known(rows).value if rows is not None else None
-        counted = _counted(node.op.signature.returns)
-        if rows is None or chunks is None or number is None or number.denominator != 1 or not counted:
+        if rows is None or chunks is None:
+            continue
+        number, counted = subject.known(rows).value, _counted(node.op.signature.returns)
+        if number is None or number.denominator != 1 or not counted:
             continue
         share = chunks * registration.group
         added = -int(number) % share
-        if added and not any(
-            node.id == key[0] for key in refuted(subject)
-        ):  # else its rows are told to be wrong anyway
+        if added and node.id not in {wrong for wrong, _ in refuted(subject)}:  # else that is told
             sizes = repairs(subject, rows.atoms, set(), rows, share)
             finding = Finding(
                 "HF317",

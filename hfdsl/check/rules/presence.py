@@ -43,7 +43,7 @@ def presence(subject: Subject, ref: Ref) -> Presence:
     if signature is not None:
         return _provided(subject, node, signature, ref.column or VALUE, what)
     if isinstance(node.op, Input):
-        return Presence(Answer.UNKNOWN, what)
+        return Presence(Answer.UNKNOWN)
     operand = dict(node.arguments).get(ref.column or "") if isinstance(node.op, Pack) else node.arguments[0][1]
     if isinstance(operand, Ref):
         return presence(subject, operand if isinstance(node.op, Pack) else Ref(operand.node, ref.column))
@@ -55,14 +55,14 @@ def presence(subject: Subject, ref: Ref) -> Presence:
 def _provided(subject: Subject, node: Node, signature: Signature, column: str, what: str) -> Presence:
     said = next((p for p in provisions_of(signature.body) if column in (p.columns or (VALUE,))), None)
     if said is None:
-        return Presence(Answer.UNKNOWN, what)
+        return Presence(Answer.UNKNOWN)
     places = [Label(signature.span, f"declared {said}")]
     if said.when is None:
         return Presence(Answer.PROVED, what, "always", tuple(places), declared=True)
     try:
         answer, _ = holds(said.when, known_names(subject, node))
     except DefinitionError:
-        return Presence(Answer.UNKNOWN, what)  # told by the pass on what methods provide
+        return Presence(Answer.UNKNOWN)  # told by the pass on what methods provide
     placement = subject.placement(node)
     fields = (config_fields(placement) or {}) if placement else {}
     given = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)

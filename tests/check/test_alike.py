@@ -1,0 +1,67 @@
+# mypy: disable-error-code="empty-body"
+"""Calls that a loop unrolls into are looked at once; a call that is wrong is looked at by itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from hfdsl.check.alike import alike, argument_rows
+from hfdsl.check.run import examine
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.f32[B]
+
+
+class Made(Rows):
+    loss: hf.Metric[float, Literal["mean"]]
+
+
+class Role(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def make(self, rows: Rows) -> Made: ...
+
+    @register(Dispatch.DP_PROTO)
+    def use(self, rows: Rows, x: hf.f32[B], loss: hf.Metric[float, Literal["mean"]]) -> Rows: ...
+
+
+def firsts(flow: hf.Dataflow[..., Any], label: str) -> tuple[int, int]:
+    """How many calls there are of a method, and how many are looked at."""
+    subject = examine(flow.body, None, {})
+    found = [alike(subject)[node.id].id for node in subject.graph.nodes if node.label == label]
+    return len(found), len(set(found))
+
+
+@hf.dataflow
+def turns(rows: Rows, role: Role) -> Rows:
+    for _ in range(3):
+        rows = role.make(rows)
+    return role.make(hf.repeat(rows, 2))
+
+
+@hf.dataflow
+def wrong(rows: Rows, role: Role) -> None:
+    for _ in range(3):
+        role.make(rows.x)  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_loop_is_looked_at_once_and_what_has_other_rows_or_is_wrong_by_itself() -> None:
+    assert firsts(turns, "role.make") == (4, 2)
+    assert firsts(wrong, "role.make") == (3, 3)
+
+
+@hf.dataflow
+def parts(rows: Rows, role: Role) -> Rows:
+    made = role.make(hf.repeat(rows, 2))
+    return role.use(made, made.x, made.loss)
+
+
+def test_a_metric_of_a_record_has_no_rows_and_a_column_has_those_of_its_record() -> None:
+    subject = examine(parts.body, None, {})
+    found = argument_rows(subject, subject.graph.nodes[-1])
+    assert {port: str(rows) for port, rows in found.items()} == {"rows": "B*2", "x": "B*2"}

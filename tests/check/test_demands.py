@@ -1,0 +1,120 @@
+# mypy: disable-error-code="empty-body"
+"""What is demanded of sizes, in words and as numbers: every size that is called good works, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl import Dispatch, Mul, register
+from hfdsl.check.demands import Demands, demands
+from hfdsl.check.repair.search import Choice
+from hfdsl.check.run import examine
+
+
+class B(hf.Dim): ...
+
+
+class N(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.f32[B]
+
+
+class Table(hf.Batch):
+    x: hf.f32[Mul[B, N]]
+
+
+class Wide(hf.Batch):
+    x: hf.f32[B, R]
+
+
+class Actor(hf.Worker):
+    def __init__(self, longest: int = 64) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("B >= 6", "R <= longest", "R == 8 or R == 16", "B * B % 16 == 0")
+    def read(self, rows: Wide) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def look(self, table: Table) -> None: ...
+
+
+@hf.dataflow
+def program(rows: Wide, table: Table, actor: Actor) -> None:
+    actor.read(rows)
+    actor.look(table)
+
+
+PLACED = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([4], use_gpu=False)))
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (Choice(), "any size"),
+        (Choice(step=4), "a multiple of 4"),
+        (Choice(residue=3, step=4), "3 more than a multiple of 4"),
+        (Choice(step=4, least=4), "a multiple of 4"),
+        (Choice(step=4, least=5), "a multiple of 4, at least 8"),
+        (Choice(residue=3, step=4, least=4), "3 more than a multiple of 4, at least 7"),
+        (Choice(least=2), "at least 2"),
+        (Choice(most=9), "at most 9"),
+        (Choice(step=4, most=3), "no size satisfies all of this"),
+        (Choice(most=0), "no size satisfies all of this"),
+    ],
+)
+def test_sizes_in_words(choice: Choice, words: str) -> None:
+    assert str(Demands(B, (), (), choice, ())) == words
+
+
+def asked(dims: dict[Any, Any]) -> tuple[dict[str, Demands], dict[str, bool | None]]:
+    alone, others = demands(examine(program.body, PLACED, dims))
+    return {str(one.dim): one for one in alone}, {rule.need: rule.holds for rule in others}
+
+
+def test_without_sizes_all_is_open() -> None:
+    alone, others = asked({})
+    assert {dim: (str(one), one.given, one.beside, len(one.rules)) for dim, one in alone.items()} == {
+        "B": ("a multiple of 4, at least 8", (), (), 3),
+        "R": ("at most 64", (), (), 1),
+    }
+    assert others == {"4 must divide B*N": None, "R == 8 or R == 16 (R = ?)": None}
+    assert {rule.holds for one in alone.values() for rule in one.rules} == {None}
+
+
+def test_a_demand_on_two_dims_is_one_on_each_once_the_other_has_a_size() -> None:
+    alone, others = asked({B: 10, R: 16})
+    assert (str(alone["N"]), alone["N"].given, alone["N"].beside) == ("a multiple of 2", (), ((B, 10),))
+    assert (alone["B"].given, alone["B"].beside) == ((10,), ())
+    assert others == {"R == 8 or R == 16 (R = 16)": True}
+    assert [rule.need for rule in alone["B"].broken] == ["4 must divide B", "16 must divide B*B"]
+
+
+def test_of_several_sizes_all_must_work() -> None:
+    alone, _ = asked({B: (8, 12), R: (16, 80), N: 1})
+    assert (alone["B"].given, [rule.holds for rule in alone["B"].rules]) == ((8, 12), [True] * 4)
+    assert [(rule.need, rule.holds) for rule in alone["R"].rules] == [("R <= longest with longest = 64", False)]
+
+
+@given(st.integers(1, 40), st.integers(1, 6))
+def test_what_holds_is_what_a_check_passes(b: int, n: int) -> None:
+    sizes: dict[Any, Any] = {B: b, N: n, R: 8}
+    alone, others = asked(sizes)
+    rules = [rule.holds for one in alone.values() for rule in one.rules]
+    assert None not in rules
+    assert all((*rules, *others.values())) is program.check(PLACED, sizes).ok
+
+
+def test_dims_are_taken_in_the_order_of_what_is_given_first() -> None:
+    subject = examine(program.body, PLACED, {B: (12, 8), R: 8})
+    assert subject.dims == {B: 12, R: 8}
+    assert subject.several == {B: (12, 8)}

@@ -1,0 +1,70 @@
+# mypy: disable-error-code="empty-body"
+"""What is misspelt or left out: the near name is told where there is one, and nothing where there are several."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from hfdsl.deploy.deployment import Placement
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.f32[B]
+
+
+class Role(hf.Worker):
+    @register(Dispatch.DP_PROTO, balance="lenghts")
+    def learn(self, rows: Rows, lengths: hf.i64[B]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def count(self, rows: Rows) -> hf.i64[B]: ...
+
+
+@hf.dataflow
+def balanced(rows: Rows, role: Role) -> None:
+    role.learn(rows, role.count(rows))
+
+
+def test_a_column_that_is_an_argument_is_near_too() -> None:
+    [finding] = balanced.check().findings
+    assert (finding.code, finding.message.rpartition("; ")[2]) == ("HF425", "did you mean 'lengths'?")
+
+
+class Plain(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def look(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def looked(rows: Rows, actor: Plain) -> Rows:
+    return actor.look(rows)
+
+
+def test_one_of_several_places_is_not_guessed() -> None:
+    pool = hf.ResourcePool([1], use_gpu=False)
+
+    def told(**places: Placement[Any]) -> tuple[str, ...]:
+        [finding] = [found for found in looked.check(hf.Deployment(**places), {B: 4}) if found.code == "HF507"]
+        return (*finding.help, *finding.notes)
+
+    add = "add actor=hf.place(Plain, ..., pool=...)"
+    place = hf.place(Plain, pool=pool)
+    assert told(one=place, other=place) == (add,)
+    assert told(one=place) == ("rename 'one' to 'actor'",)
+    assert told(one=place, actr=place) == ("rename 'actr' to 'actor'",)
+
+
+def test_what_a_constructor_does_not_take_is_counted_from_one() -> None:
+    class Rated(Plain):
+        def __init__(self, rate: float) -> None: ...
+
+    wrong: Any = Rated
+    place = hf.place(wrong, 0.1, threading.Lock(), pool=hf.ResourcePool([1], use_gpu=False))
+    [finding] = [found for found in looked.check(hf.Deployment(actor=place), {B: 4}) if found.code == "HF802"]
+    assert finding.message == "role 'actor' is given argument 2, a lock, which cannot be sent to another process"

@@ -1,0 +1,128 @@
+# mypy: disable-error-code="empty-body"
+"""Two shapes that differ: a trailing 1 is told as one, and lengths with what they differ by."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Add, Dispatch, Mul, f32, register
+from hfdsl.check.findings import Finding
+
+
+class B(hf.Dim): ...
+
+
+class P(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+One = Literal[1]
+
+
+class Shapes(hf.Batch):
+    flat: f32[B, R]
+    last: f32[B, R, One]
+    middle: f32[B, One, R]
+    both: f32[B, Add[P, R]]
+    twice: f32[B, Mul[R, Literal[2]]]
+    name: hf.Obj[str, B]
+
+
+class Role(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def flat(self, x: f32[B, R]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def pair(self, x: f32[B, R], y: f32[B, R]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def last(self, x: f32[B, R, One]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def both(self, x: f32[B, R], y: f32[B, Add[P, R]]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def less(self, x: f32[B, Add[P, R]], y: f32[B, R]) -> None: ...
+
+
+def found(body: Any) -> Finding:
+    def program(shapes: Shapes, role: Role) -> None:
+        body(shapes, role)
+
+    [finding] = hf.dataflow(program).check().errors
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (lambda shapes, role: role.flat(shapes.last), "HF215"),
+        (lambda shapes, role: role.last(shapes.flat), "HF215"),
+        (lambda shapes, role: role.flat(shapes.middle), "HF210"),
+        (lambda shapes, role: role.last(shapes.middle), "HF210"),
+        (lambda shapes, role: role.flat(shapes.name), "HF206"),
+    ],
+)
+def test_a_one_at_the_end_is_told_and_no_other(body: Any, code: str) -> None:
+    assert found(body).code == code
+
+
+def test_none_is_wired_as_none() -> None:
+    message = found(lambda shapes, role: role.flat(None)).message
+    assert message == "port 'x' of 'role.flat' takes f32[B, R] but is wired to None"
+
+
+@pytest.mark.parametrize(
+    ("body", "notes"),
+    [
+        (lambda shapes, role: role.both(shapes.both, shapes.both), ("P+R is longer than R by P",)),
+        (lambda shapes, role: role.less(shapes.flat, shapes.flat), ("R is shorter than P+R by P",)),
+        (lambda shapes, role: role.both(shapes.flat, shapes.twice), ()),  # longer or shorter, as P and R are
+    ],
+)
+def test_lengths_are_told_with_their_difference(body: Any, notes: tuple[str, ...]) -> None:
+    assert found(body).notes == notes
+
+
+def test_rows_that_lack_are_repeated_in_one_way() -> None:
+    def program(shapes: Shapes, role: Role) -> None:
+        role.pair(hf.repeat(shapes, 2).flat, shapes.flat)
+
+    [finding] = hf.dataflow(program).check().errors
+    assert finding.help == ("repeat what is wired to 'y': hf.repeat(..., 2)",)
+
+
+def test_rows_in_another_proportion_are_not_repeated() -> None:
+    def program(shapes: Shapes, role: Role) -> None:
+        role.pair(hf.repeat(shapes, 2).flat, hf.repeat(shapes, 3).flat)
+
+    [finding] = hf.dataflow(program).check().errors
+    assert (finding.code, finding.help) == ("HF212", ())
+
+
+class N(hf.Dim): ...
+
+
+class Lines(hf.Batch):
+    x: f32[B]
+
+
+class Others(hf.Batch):
+    x: f32[N]
+
+
+@hf.function
+def joined(one: f32[B], other: f32[N], both: f32[Add[B, N]]) -> Lines: ...
+
+
+def test_a_sum_of_rows_is_repeated_by_nothing() -> None:
+    def program(lines: Lines, others: Others) -> Lines:
+        return joined(lines.x, others.x, lines.x)  # type: ignore[arg-type]  # the mistake
+
+    [finding] = hf.dataflow(program).check(dims={B: 4}).errors
+    assert (finding.code, finding.help) == ("HF212", ())
