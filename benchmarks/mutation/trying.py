@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import os
 import pickle
 import random
@@ -49,6 +50,8 @@ class Trying:
         items = [item for item in session.items if not any(item.iter_markers("skip"))]
         for item in items:
             try_few(item, self.examples)
+        for file in self.files.values():  # what tests would import late
+            importlib.import_module(file.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
         caches = [each for each in gc.get_objects() if type(each) is functools._lru_cache_wrapper]
         functions = live_functions(set(self.files))
         gc.freeze()  # children share what is there

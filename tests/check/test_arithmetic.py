@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
+from hfdsl.check.arithmetic import Terms, divisibility, limit
 from hfdsl.check.findings import Report
 from hfdsl.check.repair.search import Demand, Search, conflict
+from hfdsl.check.requirements import Known
 from hfdsl.types.dims import constant, size
 
 
@@ -79,6 +81,14 @@ def test_what_is_not_linear_is_looked_for_size_by_size() -> None:
     square = Demand(size(B) * size(B) - constant(1), 24)
     assert Search(B, 9, [square], lambda n: True).nearest() == (7, 11)
     assert conflict(B, [Demand(size(B) * size(B) + constant(1), 4)]) == ()  # none is, and it is not shown
+
+
+def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
+    terms = Terms({"B": size(B), "P": size(P), "R": size(R)}, Known({}, None, config=False))
+    assert divisibility("(P - R) % 4 == 0", terms) == (size(P) - size(R), 4)
+    assert divisibility("(P * R + 3) % 4 == 0", terms) == (size(P) * size(R) + constant(3), 4)
+    assert divisibility("P // 2 % 4 == 0", terms) is None, "there may be a rest"
+    assert limit("P - R > B", terms) == (size(P) - size(R) - size(B), True)
 
 
 FORMS = (

@@ -165,6 +165,7 @@ small = st.integers(1, 6)
 
 @settings(max_examples=60)
 @given(small, small, small, small, small)
+@example(b=4, n=1, x=1, y=3, xy=4)
 def test_pairs_are_tried_by_how_much_they_change(b: int, n: int, x: int, y: int, xy: int) -> None:
     one, other, tried = atom_size(B), atom_size(N), list[tuple[int, int]]()
     demands = [Demand(one * one, x), Demand(other * other, y), Demand(one * other, xy)]

@@ -190,7 +190,7 @@ def test_whatever_needs_the_column_is_told() -> None:
     found = report(needs)
     assert found.codes == ("HF231",) * 6
     assert len({finding.primary.span.line for finding in found.findings}) == 5
-    print(found.findings[5].message)
+    assert found.findings[5].message.endswith("column 'values' of Unsure may be absent, and Sure has it always")
     advice = [finding.notes[0] for finding in found.findings if finding.notes]
     assert advice == [
         "hf.present(rollout.values) where it is always there; or declare the port f32[B, R] | None",

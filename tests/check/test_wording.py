@@ -146,3 +146,12 @@ def test_an_idle_role_has_gpus_or_slots() -> None:
     assert message(2, 2, use_gpu=True).startswith("role 'idle' is placed on 4 GPUs of pool 'p'")
     assert message(4, use_gpu=False).startswith("role 'idle' is placed on 4 slots of pool 'p'")
     assert message(1, use_gpu=False).startswith("role 'idle' is placed on 1 slot of pool 'p'")
+
+
+def test_arguments_in_the_wrong_order_are_no_fix_for_a_machine() -> None:
+    @hf.dataflow
+    def program(numbers: Numbers, busy: Busy) -> Numbers:
+        return busy.work(hf.repeat(2, numbers))  # type: ignore[type-var, arg-type]  # the mistake
+
+    finding = only(program.check())
+    assert (finding.code, finding.fixes) == ("HF304", ())

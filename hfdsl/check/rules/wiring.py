@@ -73,7 +73,7 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
     notes = (*shapes.notes(m), *advice)
     finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes)
-    return _repeated(subject, finding, m) if code == "HF212" else finding
+    return mended(subject, finding, _repeats(subject, m)) if code == "HF212" else finding
 
 
 def _actual(m: Mismatch) -> str:
@@ -162,12 +162,8 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
     return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", ()
 
 
-def _repeated(subject: Subject, finding: Finding, m: Mismatch) -> Finding:
-    """Where one side has a whole number of times the rows of the other, the other can be repeated."""
-    return mended(subject, finding, _repeats(subject, m), most=1)
-
-
 def _repeats(subject: Subject, m: Mismatch) -> Iterator[Offer]:
+    """Where one side has a whole number of times the rows of the other, the other can be repeated."""
     if m.expected is None or m.found is None:
         return
     from hfdsl.check.repair.fixes import repeated  # late: most programs need none
