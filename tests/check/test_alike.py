@@ -14,6 +14,9 @@ from hfdsl.check.run import examine
 class B(hf.Dim): ...
 
 
+class R(hf.Dim): ...
+
+
 class Rows(hf.Batch):
     x: hf.f32[B]
 
@@ -25,6 +28,12 @@ class Made(Rows):
 class Role(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def make(self, rows: Rows) -> Made: ...
+
+    @register(Dispatch.DP_PROTO)
+    def table(self, rows: Rows) -> hf.f32[B, R]: ...
+
+    @register(Dispatch.DP_PROTO)
+    def read(self, table: hf.f32[B, R]) -> None: ...
 
     @register(Dispatch.DP_PROTO)
     def use(self, rows: Rows, x: hf.f32[B], loss: hf.Metric[float, Literal["mean"]]) -> Rows: ...
@@ -65,3 +74,14 @@ def test_a_metric_of_a_record_has_no_rows_and_a_column_has_those_of_its_record()
     subject = examine(parts.body, None, {})
     found = argument_rows(subject, subject.graph.nodes[-1])
     assert {port: str(rows) for port, rows in found.items()} == {"rows": "B*2", "x": "B*2"}
+
+
+@hf.dataflow
+def tables(rows: Rows, role: Role) -> None:
+    role.read(role.table(rows))
+
+
+def test_the_rows_of_a_column_are_its_first_dim() -> None:
+    subject = examine(tables.body, None, {})
+    found = argument_rows(subject, subject.graph.nodes[-1])
+    assert {port: str(rows) for port, rows in found.items()} == {"table": "B"}

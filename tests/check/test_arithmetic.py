@@ -15,7 +15,7 @@ import hfdsl as hf
 from hfdsl import Add, Dispatch, register
 from hfdsl.check.arithmetic import Terms, divisibility, limit
 from hfdsl.check.findings import Report
-from hfdsl.check.repair.search import Demand, Search, conflict
+from hfdsl.check.repair.search import Choice, Demand, Search, conflict
 from hfdsl.check.requirements import Known
 from hfdsl.types.dims import constant, size
 
@@ -89,6 +89,14 @@ def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
     assert divisibility("(P * R + 3) % 4 == 0", terms) == (size(P) * size(R) + constant(3), 4)
     assert divisibility("P // 2 % 4 == 0", terms) is None, "there may be a rest"
     assert limit("P - R > B", terms) == (size(P) - size(R) - size(B), True)
+
+
+def test_a_part_of_a_size_bounds_it_from_the_side_of_its_sign() -> None:
+    half = size(B) / constant(2)
+    assert Choice().under(B, Demand(constant(4) - half)) == Choice(most=8)
+    assert Choice().under(B, Demand(constant(4) - half, strict=True)) == Choice(most=7)
+    assert Choice().under(B, Demand(half - constant(4))) == Choice(least=8)
+    assert Choice().under(B, Demand(half - constant(4), strict=True)) == Choice(least=9)
 
 
 FORMS = (

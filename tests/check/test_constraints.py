@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hfdsl as hf
 from hfdsl import Dispatch, Mul, register
 
@@ -172,3 +174,28 @@ def test_rows_that_nothing_tells_are_told_where_a_run_must_know_them() -> None:
     assert making.check().codes == ()
     assert "HF301" in making.check(reader(1), {B: 4}).codes
     assert making.check(reader(2), {B: 4}).codes == ("HF413",), "there is nothing to split"
+
+
+def test_a_requirement_that_no_size_meets_alone_is_told_as_it_is() -> None:
+    class Never(Reader):
+        @register(Dispatch.DP_PROTO)
+        @hf.requires("B < 1")
+        def never(self, rows: Rows) -> None: ...
+
+    def program(rows: Rows, reader: Reader) -> None:
+        reader.never(rows)  # type: ignore[attr-defined]
+
+    program.__annotations__["reader"] = Never
+    place = hf.Deployment(reader=hf.place(Never, pool=hf.ResourcePool([1], use_gpu=False)))
+    assert hf.dataflow(program).check(place, {B: 4}).codes == ("HF322",)
+
+
+def other() -> type[hf.Dim]:
+    class B(hf.Dim): ...
+
+    return B
+
+
+def test_a_requirement_names_the_dim_of_the_program() -> None:
+    sizes: dict[Any, int] = {B: 8, other(): 8}
+    assert whole.check(placed(1), sizes).codes == ("HF305",)

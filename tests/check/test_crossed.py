@@ -102,3 +102,20 @@ def test_other_names_are_not(body: Callable[[Any, Any], object]) -> None:
 
 def test_values_that_types_tell_apart_are_another_mistake() -> None:
     assert "HF230" not in codes(lambda both, trainer: trainer.weigh(both.weight, both.new))
+
+
+def test_values_of_which_one_alone_would_fit_are_not_swapped() -> None:
+    class Steps(hf.Batch):
+        flag: hf.bool_[B]
+        count: hf.i64[B]
+
+    class Judge(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        def judge(self, wide: f32[B, R], count: hf.i64[B]) -> None: ...
+
+    def program(steps: Steps, judge: Judge) -> None:
+        judge.judge(steps.count, steps.flag)  # type: ignore[arg-type]  # two mistakes
+
+    program.__annotations__ |= {"steps": Steps, "judge": Judge}
+    found = hf.dataflow(program).check().errors
+    assert [finding.code for finding in found] == ["HF220", "HF221"]

@@ -88,6 +88,18 @@ def test_one_move_serves_all_calls_that_it_covers(monkeypatch: pytest.MonkeyPatc
     assert moved(subject) == {("a", "weights"), ("a", "optimizer"), ("b", "optimizer")}
 
 
+def test_calls_elsewhere_ask_nothing_of_these_gpus() -> None:
+    def program(rows: Rows, a: Role, b: Role, c: Role) -> list[Rows]:
+        return [a.look(rows), c.look(rows), b.look(rows), c.look(rows)]
+
+    other = hf.place(Role, pool=hf.ResourcePool([2], name="other"))
+    places = {n: hf.place(Role, pool=POOL, **kept(50, 1)) for n in "ab"}
+    nodes = hf.Nodes(2, gpus=2, gpu_memory_gib=80, cpus=16), hf.Nodes(4, cpus=64)
+    subject = examine(program, hf.Deployment(**places, c=other), {B: 8}, hf.Cluster(*nodes))
+    assert fits(subject)
+    assert {("a", "weights"), ("b", "weights")} <= moved(subject)
+
+
 def test_what_is_too_much_is_told_with_the_call_in_which_it_is() -> None:
     role = hf.place(Role, pool=POOL, gpu_memory={"weights": "50GiB", "optimizer": "40GiB"})
 

@@ -45,6 +45,7 @@ def test_a_check_that_fails_hands_on_its_report() -> None:
     error = CheckError(report)
     assert error.report is report
     assert (error.code, "'step' has 1 error(s)" in str(error)) == (ERROR, True)
+    assert CheckError(Report("step", (finding("HF201"), finding(ERROR)))).code == "HF201", "the first"
 
 
 @pytest.fixture
@@ -98,3 +99,8 @@ def test_pools_of_many_nodes_are_written_short() -> None:
     assert shape([4] * 9) == "[4] * 9"
     assert shape(range(1, 9)) == "[1, 2, 3, 4, 5, 6, 7, 8]"
     assert shape(range(1, 10)) == "[1, 2, 3, 4, ... 9 nodes]"
+
+
+def test_findings_of_a_code_can_be_left_out() -> None:
+    error, warning = finding(ERROR), finding(WARNING)
+    assert Report("step", (error, warning)).without(WARNING).findings == (error,)

@@ -115,6 +115,9 @@ def longer(rows: Any, role: Any, rounds: Any = itertools.count(1)) -> Any:  # no
 STRUCTURE = [
     (lambda rows, role: role.work(rows) if next(counter) % 2 else role.rest(rows), "this is 'role."),
     (lambda rows, role: hf.repeat(rows, 1 + next(counter)), "'repeat' takes "),
+    (lambda rows, role: role.work(rows, *(["x"] * (next(counter) % 2))), "left out"),
+    (lambda rows, role: role.work(rows, *(["x"] * ((next(counter) + 1) % 2))), "left out"),
+    (lambda rows, role: role.work(rows, rows if next(counter) % 2 else "x"), "a value of the graph"),
     (lambda rows, role: hf.take(rows, 1 + next(counter)), "'take' takes "),
     (lambda rows, role: (role.work(rows), role.rest(rows))[next(counter) % 2], "returns another value"),
     (used_up, "the second time the dataflow raised (StopIteration)"),

@@ -420,3 +420,12 @@ def test_a_mesh_that_the_class_does_not_take_is_not_offered() -> None:
 
     assert helped(8)[0] == "set dp to 4: 1 * 4 * 2 = 8"
     assert not any("set dp" in line for line in helped(6))
+
+
+def test_on_a_mesh_that_does_not_fill_its_pool_only_what_the_mesh_has_is_required() -> None:
+    def codes(role: type[Model], heads: int, mesh: hf.Mesh) -> set[str]:
+        place = hf.place(role, heads, 4, pool=hf.ResourcePool([8]), mesh=mesh)
+        return set(modelled.check(hf.Deployment(model=place), ROWS).codes)
+
+    assert codes(Model, 3, hf.Mesh(tp=2)) == {"HF501", "HF512"}
+    assert codes(Shared, 3, hf.Mesh(dp=3)) == {"HF501"}, "what mends it gives another dp"

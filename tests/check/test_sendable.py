@@ -83,12 +83,19 @@ def coroutine() -> Any:
     return waiting
 
 
+def knot() -> list[object]:
+    found: list[object] = []
+    found.append(found)
+    return found
+
+
 SENDABLE: list[Callable[[], object]] = [
     lambda: None,
     lambda: [1, "a", {"b": (2.0, {3})}],
     lambda: [1] * 100_000,
     lambda: torch.nn.Linear(2, 2),
     lambda: Config(0.1, logging.getLogger("hfdsl")),
+    knot,
     Careful,
     Registered,
     Locker,

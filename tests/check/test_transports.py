@@ -76,3 +76,16 @@ def test_a_reader_is_out_of_reach_only_where_that_is_known(
     expected = [f"role 'maker' sends by CUDA IPC, which does not reach 'reader': {why}"] if why else []
     assert told(program, Reader) == expected
     assert told(by_functions, ByFunctions) == [], "a pair of functions gets it in the driver"
+
+
+def test_of_several_readers_the_first_that_is_out_of_reach_is_told() -> None:
+    @hf.dataflow
+    def twice(rows: Rows, maker: Maker, one: Reader, other: Reader) -> None:
+        made = maker.make(rows)
+        one.read(made)
+        other.read(made)
+
+    reader = hf.place(Reader, pool=CPUS)
+    places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), one=reader, other=reader)
+    [finding] = [found for found in twice.check(places, dims={B: 24}) if found.code == "HF524"]
+    assert "does not reach 'one'" in finding.message

@@ -97,6 +97,16 @@ def test_a_function_is_made_anew_and_may_be_again() -> None:
 ELSEWHERE = Span("other.py", PLACE.line, PLACE.column, PLACE.end_line, PLACE.end_column)
 
 
+def test_defaults_go_along() -> None:
+    def add(one: int = 1, *, other: int = 2) -> int:
+        return one + other
+
+    line = add.__code__.co_firstlineno + 1
+    less = rewritten(add, [Edit(Span(__file__, line, 19, line, 20), "-")])
+    assert less is not None
+    assert (add(), less(), less(5), less(other=5)) == (3, -1, 3, -4)
+
+
 @pytest.mark.parametrize("edit", [Edit(PLACE, "2\n"), Edit(ELSEWHERE, "2"), Edit(PLACE, "(")])
 def test_what_another_file_or_other_lines_would_say_is_not_tried(edit: Edit) -> None:
     assert rewritten(number, [edit]) is None

@@ -94,7 +94,7 @@ def _with(subject: Subject, sizes: Mapping[type[Dim], int]) -> Iterator[Subject]
 
 def _together(subject: Subject, atoms: Iterable[object]) -> list[tuple[type[Dim], type[Dim]]]:
     """The pairs of dims with a size each that a demand on one of these dims brings together."""
-    mine = [dim for dim in given(subject, atoms) if dim not in subject.several]
+    mine = given(subject, atoms)
     sets = [mine, *dict.fromkeys(rule.demand.size.atoms for rule in arithmetic(subject))]
     pairs = [
         pair

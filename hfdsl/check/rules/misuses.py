@@ -208,9 +208,7 @@ def _column_makers(subject: Subject, misuse: Misuse) -> str:
 def _misuse_span(misuse: Misuse) -> Span:
     if misuse.kind is MisuseKind.NOT_A_RESULT:
         return return_span(misuse.span)
-    if misuse.kind in (MisuseKind.NO_PORT, MisuseKind.TWICE):
-        return keyword_span(misuse.span, misuse.name)
-    return misuse.span
+    return keyword_span(misuse.span, misuse.name)
 
 
 def _misuse_related(subject: Subject, misuse: Misuse) -> Iterator[Label]:

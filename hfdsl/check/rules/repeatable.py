@@ -67,10 +67,11 @@ def _of_nodes(first: Node, second: Node) -> str | None:
     one, other = _count(first), _count(second)
     if one != other:
         return f"'{first.label}' takes {one} the first time, and {other} the second"
-    given = dict(second.arguments)
-    for name, operand in first.arguments:
-        if name not in given or not _alike(operand, given[name]):
-            return f"argument '{name}' is {_shown(operand)} the first time, and {_shown(given.get(name))} the second"
+    before, after = dict(first.arguments), dict(second.arguments)
+    for name in before | after:
+        was, now = before.get(name), after.get(name)
+        if was is None or now is None or not _alike(was, now):
+            return f"argument '{name}' is {_shown(was)} the first time, and {_shown(now)} the second"
     return None
 
 
