@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from math import lcm
 from typing import Any
 
@@ -89,6 +90,14 @@ def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
     assert divisibility("(P * R + 3) % 4 == 0", terms) == (size(P) * size(R) + constant(3), 4)
     assert divisibility("P // 2 % 4 == 0", terms) is None, "there may be a rest"
     assert limit("P - R > B", terms) == (size(P) - size(R) - size(B), True)
+
+
+def test_a_quotient_is_exact_only_by_a_whole_number() -> None:
+    terms = Terms({}, Known({}, None, config=False), size(B), chunks=6)
+    found = [terms.exact(size(B), divisor) for divisor in map(constant, (1, 2, 3, 6, 4, 0, -2, Fraction(1, 2)))]
+    assert found == [True, True, True, True, False, False, False, False]
+    assert not terms.exact(size(B), size(R))
+    assert not terms.exact(size(P), constant(2)), "what is split is B"
 
 
 def test_a_part_of_a_size_bounds_it_from_the_side_of_its_sign() -> None:

@@ -113,9 +113,13 @@ def test_values_of_which_one_alone_would_fit_are_not_swapped() -> None:
         @register(Dispatch.DP_PROTO)
         def judge(self, wide: f32[B, R], count: hf.i64[B]) -> None: ...
 
+        @register(Dispatch.DP_PROTO)
+        def weigh(self, count: hf.i64[B], wide: f32[B, R]) -> None: ...
+
     def program(steps: Steps, judge: Judge) -> None:
         judge.judge(steps.count, steps.flag)  # type: ignore[arg-type]  # two mistakes
+        judge.weigh(steps.flag, steps.count)  # type: ignore[arg-type]  # the same
 
     program.__annotations__ |= {"steps": Steps, "judge": Judge}
     found = hf.dataflow(program).check().errors
-    assert [finding.code for finding in found] == ["HF220", "HF221"]
+    assert [finding.code for finding in found] == ["HF220", "HF221", "HF221", "HF220"]

@@ -108,3 +108,13 @@ def test_a_number_that_is_for_one_size_is_not_offered_for_several() -> None:
     assert found(cut_first, 20).help == ("let a fixed number of rows go on: hf.fill(..., 16)",)
     assert found(cut_first, (30, 20)).help == ()
     assert found(cut_first, (30, 25)).help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
+
+
+def test_how_many_rows_to_take_is_left_to_the_author() -> None:
+    @hf.dataflow
+    def program(rows: Rows) -> Rows:
+        return hf.take(rows, 9)
+
+    [finding] = program.check(dims={B: 8}).findings
+    assert finding.help == ("take 8 rows", "hf.fill(..., 9), which starts over from the first row")
+    assert finding.fixes == ()

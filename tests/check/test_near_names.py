@@ -36,6 +36,26 @@ def test_a_column_that_is_an_argument_is_near_too() -> None:
     assert (finding.code, finding.message.rpartition("; ")[2]) == ("HF425", "did you mean 'lengths'?")
 
 
+class Scored(hf.Batch):
+    reward: hf.f32[B]
+
+
+class Judge(hf.Worker):
+    @register(Dispatch.DP_PROTO, balance="rewards")
+    def judge(self, scored: Scored) -> None: ...
+
+
+@hf.dataflow
+def judged(scored: Scored, judge: Judge) -> None:
+    judge.judge(scored)
+
+
+def test_a_column_that_weighs_nothing_is_not_meant() -> None:
+    [finding] = judged.check().findings
+    assert finding.code == "HF425"
+    assert "did you mean" not in finding.message
+
+
 class Plain(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def look(self, rows: Rows) -> Rows: ...
