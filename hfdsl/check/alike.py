@@ -8,7 +8,7 @@ from hfdsl.check.subject import Subject
 from hfdsl.graph.infer import LOST, RecordValue
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.types.batches import schema
-from hfdsl.types.columns import ColumnSpec, ObjSpec
+from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Size
 
 
@@ -31,10 +31,8 @@ def _argument_rows(subject: Subject, node: Node) -> dict[str, Size]:
         value: Any = values[operand.node]
         rows = None
         if isinstance(value, RecordValue):
-            rows = value.rows
-            if operand.column is not None:
-                spec = schema(value.type.record).fields[operand.column]
-                rows = (spec.dims[0] if rows is None else rows) if isinstance(spec, (ColumnSpec, ObjSpec)) else None
+            spec = schema(value.type.record).fields.get(operand.column or "")
+            rows = None if isinstance(spec, MetricSpec) else value.rows
         elif isinstance(value, (ColumnSpec, ObjSpec)) and operand.column is None:
             rows = value.dims[0]
         if rows is not None and LOST not in rows.atoms:

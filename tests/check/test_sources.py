@@ -8,7 +8,7 @@ import pytest
 
 from hfdsl.check import sources
 from hfdsl.check.findings import Edit
-from hfdsl.check.repair.edits import spelt
+from hfdsl.check.repair.edits import spelt, swap
 from hfdsl.graph.spans import Span
 
 
@@ -72,3 +72,12 @@ def test_a_name_that_is_given_as_text(tmp_path: Path, text: str, new: str | None
     file.write_text(f"y = {text}\n", encoding="utf-8")
     edit = spelt(Span(str(file), 1, 4, 1, 4 + len(text)), "ab", "cd")
     assert edit == (None if new is None else Edit(Span(str(file), 1, at := text.index(new[0]) + 4, 1, at + 4), new))
+
+
+def test_what_stands_on_one_line_changes_places(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("f(one, two,\n  three)\n", encoding="utf-8")
+    one, two, rest = (Span(str(file), 1, *place) for place in ((2, 1, 5), (7, 1, 10), (7, 2, 7)))
+    assert swap(one, two) == (Edit(one, "two"), Edit(two, "one"))
+    assert swap(one, rest) is None
+    assert swap(rest, one) is None

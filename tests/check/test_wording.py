@@ -155,3 +155,18 @@ def test_arguments_in_the_wrong_order_are_no_fix_for_a_machine() -> None:
 
     finding = only(program.check())
     assert (finding.code, finding.fixes) == ("HF304", ())
+
+
+class Gatherer(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def gather(self, lists: hf.PerRank[float]) -> None: ...
+
+
+def test_a_list_that_every_rank_is_given_whole_is_to_be_made_as_one() -> None:
+    @hf.dataflow
+    def program(numbers: Numbers, gatherer: Gatherer) -> None:
+        gatherer.gather(numbers)  # type: ignore[arg-type]  # the mistake
+
+    finding = only(program.check())
+    assert (finding.code, "its own entry" in finding.message) == ("HF401", False)
+    assert finding.notes == ("make it with a protocol that gives one value a rank, such as ONE_TO_ALL",)
