@@ -123,7 +123,7 @@ CATALOGUE = (
     row("HF504", "roles that overfill a GPU", "hf504", "hf504_gib"),
     row("HF505", "processes beyond the CPUs", "hf505"),
     row("HF506", "nodes of unequal size", "test_unequal_nodes_are_no_finding",
-        "test_unequal_nodes_have_the_right_ranks",
+        "test_groups_on_unequal_nodes_on_halves_and_on_the_whole",
         codes="", why="they work"),
     row("HF507", "a role without a place", "hf507"),
     row("HF508", "a place without a role", "hf508"),
