@@ -90,9 +90,24 @@ def test_state_sees_its_calls_in_program_order_wherever_it_is(shared: bool, opti
         assert counts(running) == [[1.0] * 4, [2.0] * 2, [3.0] * 4, [4.0] * 4, [5.0] * 2, [6.0] * 4]
 
 
-def test_roles_on_one_device_take_turns(one_device: Running) -> None:
-    one_device.step(xs(1.0, 2.0, 3.0, 4.0))
-    calls = one_device.timeline.calls
+def both_ways(launched: Running, flow: hf.Dataflow[..., Any], **dims: Any) -> dict[bool, Running]:
+    """With relays and without: these are processes too, and end with the launch."""
+    place, known = launched.plan.deployment, dict[bool, Running]()
+    for relay in (False, True):
+        plan = renamed(flow, f"{flow.body.__name__}_{relay}").compile(place, optimize=Optimize(relay=relay), **dims)
+        known[relay] = launched.also(plan)
+    return known
+
+
+@pytest.fixture(scope="module")
+def turning(one_device: Running) -> dict[bool, Running]:
+    return both_ways(one_device, p.turns, dims={p.B: 4})
+
+
+@pytest.mark.parametrize("relay", [False, True])
+def test_roles_on_one_device_take_turns(turning: dict[bool, Running], relay: bool) -> None:
+    turning[relay].step(xs(1.0, 2.0, 3.0, 4.0))
+    calls = turning[relay].timeline.calls
     for rank in (0, 1):
         own = sorted((call.start, call.stop, call.name) for call in calls if call.process[1] == rank)
         assert [label for _, _, label in own] == ["p.work#1", "q.work#1", "p.work#2", "q.work#2"]
@@ -109,12 +124,7 @@ def test_what_the_caller_is_given_is_his_own(own_pools: Running) -> None:
 
 @pytest.fixture(scope="module")
 def telling(one_device: Running) -> dict[bool, Running]:
-    """With relays and without: these are processes too, and end with the launch."""
-    place, known = one_device.plan.deployment, dict[bool, Running]()
-    for relay in (False, True):
-        plan = renamed(p.told, f"told_{relay}").compile(place, optimize=Optimize(relay=relay))
-        known[relay] = one_device.also(plan)
-    return known
+    return both_ways(one_device, p.told)
 
 
 @pytest.mark.parametrize("relay", [False, True])
