@@ -40,6 +40,7 @@ from hfdsl.types.dtypes import (
     UInt8,
 )
 from hfdsl.types.ragged import Jagged, Ragged, jagged_of
+from hfdsl.types.wrappers import Wrapper
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +53,7 @@ Row = TypeVar("Row", covariant=True)
 Reduction = TypeVar("Reduction", covariant=True)
 
 
-class Column(Generic[D, *Sh]):
+class Column(Wrapper, Generic[D, *Sh]):
     """A tensor with a dtype and named dims; ``.tensor`` is the raw tensor, for the body of a role.
 
     A ragged column is made of a list with a tensor a row, or of a jagged nested tensor.
@@ -62,6 +63,7 @@ class Column(Generic[D, *Sh]):
     """
 
     __slots__ = ("__orig_class__", "_value")
+    holds = "tensor"
     dtype: ClassVar[type[DType]]
 
     def __init__(self, value: torch.Tensor | Sequence[torch.Tensor]) -> None:
@@ -172,10 +174,11 @@ COLUMNS: dict[type[DType], type[Column[Any, *tuple[Any, ...]]]] = {
 """The column class of a dtype."""
 
 
-class Obj(Generic[T, Row]):
+class Obj(Wrapper, Generic[T, Row]):
     """One Python object a row: ``Obj[str, B]``; ``.objects`` is the list."""
 
     __slots__ = ("_value",)
+    holds = "objects"
 
     def __init__(self, value: Sequence[T]) -> None:
         self._value = list(value)
@@ -211,7 +214,7 @@ def number(value: Any, where: str) -> Any:
     return value
 
 
-class Metric(Generic[T_co, Reduction]):
+class Metric(Wrapper, Generic[T_co, Reduction]):
     """A number that ranks reduce when it is collected: ``Metric[float, Literal["mean"]]``.
 
     Reductions: ``mean sum max min first last``, over the collected ranks in collect order.
@@ -221,6 +224,7 @@ class Metric(Generic[T_co, Reduction]):
     """
 
     __slots__ = ("_value",)
+    holds = "value"
 
     def __init__(self, value: T_co) -> None:
         self._value: T_co = number(value, "hf.Metric")

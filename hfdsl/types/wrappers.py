@@ -1,0 +1,41 @@
+"""What a column says to a body that takes it for what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, NoReturn
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+_OTHER = ("neg", "abs", "invert", "lt", "le", "gt", "ge", "getitem", "float", "int")
+
+
+class Wrapper:
+    """What wraps the values of a column; who computes with it, or asks it for what values have, is told where they are.
+
+    Type checkers tell the same before anything runs, since none of this is declared for them.
+    """
+
+    __slots__ = ()
+    holds: ClassVar[str]
+    """The name of the property that gives what is wrapped."""
+
+
+def _lacks(wrapper: Wrapper, what: str) -> str:
+    return f"{type(wrapper).__name__} has no {what}: what it holds is in .{wrapper.holds}"
+
+
+def _trap(operator: str) -> Callable[..., NoReturn]:
+    def refuse(self: Wrapper, *_: object) -> NoReturn:
+        raise TypeError(_lacks(self, f"operator '{operator}'"))
+
+    return refuse
+
+
+def _no_attribute(self: Wrapper, name: str) -> NoReturn:
+    raise AttributeError(_lacks(self, f"'{name}'"), name=name, obj=self)
+
+
+if not TYPE_CHECKING:
+    Wrapper.__getattr__ = _no_attribute
+    for _name in (*_BINARY, *_OTHER, *(f"r{name}" for name in _BINARY)):
+        setattr(Wrapper, f"__{_name}__", _trap(_name))
