@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -13,9 +13,9 @@ from hfdsl.check.arithmetic import Terms, divisibility, limit
 from hfdsl.check.findings import Label
 from hfdsl.check.repair.search import Demand
 from hfdsl.check.requirements import Known, holds, names
-from hfdsl.check.subject import Subject, dims_of, row_dims, signature_of
+from hfdsl.check.subject import Subject, dims_of, program_dims, row_dims, signature_of
 from hfdsl.deploy.deployment import Placement
-from hfdsl.errors import DefinitionError, ProtocolError
+from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall
 from hfdsl.graph.signatures import Signature
@@ -126,14 +126,11 @@ def _chunks(placement: Placement[Any] | None, protocol: Protocol | None) -> int 
         return None
     if placement.mesh.world_size != placement.pool.world_size:
         return None  # told by the pass on placements: what mends it gives another mesh, with other chunks
-    try:
-        chunks = protocol.chunk_count(placement.mesh)
-    except ProtocolError:
-        return None  # told by the pass on placements
+    chunks = protocol.chunk_count(placement.mesh)
     return chunks if chunks > 1 else None
 
 
-def constraints(subject: Subject, nodes: Iterable[Node] | None = None) -> Iterator[Divides]:
+def constraints(subject: Subject, nodes: Sequence[Node] | None = None) -> Iterator[Divides]:
     """What every node (or these ones) demands of its rows."""
     like = alike(subject)
     for node in subject.graph.nodes if nodes is None else nodes:
@@ -142,15 +139,14 @@ def constraints(subject: Subject, nodes: Iterable[Node] | None = None) -> Iterat
 
 
 def unproved(subject: Subject) -> Iterator[Divides]:
-    """The constraints that the sizes do not prove."""
+    """What the nodes demand of which the sizes do not prove all."""
     like = alike(subject)
     doubtful = {
         node.id
         for node in dict(zip(map(id, like), like, strict=True)).values()
         if any(divided(subject, one) is not Answer.PROVED for one in _constraints_of(subject, node))
     }
-    nodes = [node for node in subject.graph.nodes if like[node.id].id in doubtful] if doubtful else ()
-    return (one for one in constraints(subject, nodes) if divided(subject, one) is not Answer.PROVED)
+    return constraints(subject, [node for node in subject.graph.nodes if like[node.id].id in doubtful])
 
 
 def _constraints_of(subject: Subject, node: Node) -> tuple[Divides, ...]:
@@ -231,7 +227,7 @@ def _cut(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides
         return
     if made is None or LOST in made.atoms or faults(protocol, placement.mesh, dict(signature.registration.leaves)):
         return
-    parts = len(protocol.collected(placement.mesh)) if protocol.joins else 1
+    parts = len(protocol.collected(placement.mesh))
     if parts > (chunks_of(subject, node) or 1):
         where = Label(placement.span, f"placed on {placement.mesh}")
         told = f"'{node.label}': {{rows}} rows do not make {parts} equal parts, one for each rank that is collected"
@@ -287,8 +283,8 @@ def _with_terms(subject: Subject, node: Node, signature: Signature) -> Iterator[
     texts, placement = requirements_of(signature.body), subject.placement(node)
     unfilled = placement is not None and placement.mesh.world_size != placement.pool.world_size
     chunks = None if pads(node) else chunks_of(subject, node)
-    dims = dims_of_call(subject, node)
-    terms = Terms(dims, known_names(subject, node), call_rows(subject, node), chunks or 1)
+    dims = dims_of_call(subject, node, signature)
+    terms = Terms(dims, known_names(subject, node, signature), call_rows(subject, node), chunks or 1)
     built = subject.config(node) is not None
     bound = subject.inference.bindings[node.id]
     hidden = {atom.__name__ for port in signature.ports for atom in row_dims(port.type) if atom not in bound}
@@ -308,7 +304,7 @@ def _is_another(subject: Subject, role: str) -> bool:
 
 def imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tuple[Label, ...]:
     """Where a requirement is declared, and where the config that it names is given."""
-    placement, dims = subject.placement(node), dims_of_call(subject, node)
+    placement, dims = subject.placement(node), dims_of_call(subject, node, signature)
     declared = Label(signature.span, f"declared with requires({text!r})")
     fields = [name for name in names(text) if name not in dims]
     if placement is None or not fields:
@@ -319,17 +315,16 @@ def imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tu
     )
 
 
-def dims_of_call(subject: Subject, node: Node) -> dict[str, Size]:
-    """The dims that a requirement may name: those that the call binds, and all others of its signature."""
+def dims_of_call(subject: Subject, node: Node, signature: Signature) -> dict[str, Size]:
+    """The dims that a requirement may name: those that the call binds, and all others of its signature and program."""
     bound = {atom.__name__: size for atom, size in subject.inference.bindings[node.id].items()}
-    signature = signature_of(node)
-    others = [*subject.dims, *(dims_of(signature) if signature else ())]
+    others = (*program_dims(subject), *subject.dims, *dims_of(signature))
     return {dim.__name__: atom_size(dim) for dim in others} | bound
 
 
-def known_names(subject: Subject, node: Node) -> Known:
+def known_names(subject: Subject, node: Node, signature: Signature) -> Known:
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
-    sizes = {name: subject.known(size) for name, size in dims_of_call(subject, node).items()}
+    sizes = {name: subject.known(size) for name, size in dims_of_call(subject, node, signature).items()}
     return Known(sizes, subject.placement(node), isinstance(node.op, RoleCall), subject.config(node) or {})
 
 
@@ -345,11 +340,10 @@ def divided(subject: Subject, one: Divides) -> Answer:
     return answer
 
 
-def refuted(subject: Subject, nodes: Iterable[Node] | None = None) -> set[Key]:
+def refuted(subject: Subject, nodes: Sequence[Node] | None = None) -> set[Key]:
     """Everything that the sizes of a program refute, at all nodes or at these ones."""
-    asked = subject.graph.nodes if nodes is None else tuple(nodes)
-    keys: set[Key] = {(d.node.id, d.why) for d in constraints(subject, asked) if divided(subject, d) is Answer.REFUTED}
-    keys |= {(node.id, text) for node, _, text, answer, _ in undivided(subject, asked) if answer is Answer.REFUTED}
+    keys: set[Key] = {(d.node.id, d.why) for d in constraints(subject, nodes) if divided(subject, d) is Answer.REFUTED}
+    keys |= {(node.id, text) for node, _, text, answer, _ in undivided(subject, nodes) if answer is Answer.REFUTED}
     for m in subject.inference.mismatches:
         if m.expected and m.found and rows_are_alike(subject, m.expected, m.found) is Answer.REFUTED:
             keys.add((m.node, m.port))
@@ -357,7 +351,7 @@ def refuted(subject: Subject, nodes: Iterable[Node] | None = None) -> set[Key]:
 
 
 def undivided(
-    subject: Subject, nodes: Iterable[Node] | None = None
+    subject: Subject, nodes: Sequence[Node] | None = None
 ) -> Iterator[tuple[Node, Signature, str, Answer | DefinitionError, str]]:
     """The requirements that are not solved together with all splits, each with the answer and the numbers behind it."""
     like = alike(subject)

@@ -103,7 +103,7 @@ def _rule(subject: Subject, rule: Divides | Limit) -> Rule:
 
 def _holds(subject: Subject, demand: Demand) -> bool | None:
     """Whether a demand holds with all sizes that are given."""
-    values = [each.known(demand.size).value for each in (subject.bindings() if subject.several else (subject,))]
+    values = [each.known(demand.size).value for each in subject.bindings()]
     return None if None in values else all(map(demand.holds, values))
 
 

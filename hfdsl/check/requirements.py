@@ -7,6 +7,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -63,8 +64,8 @@ class Known:
         """
         if name in self.sizes:
             return self.sizes[name].value
-        if isinstance(value := self.fields.get(name), (int, float)) and math.isfinite(value):
-            return Fraction(value)
+        if (number := _number(self.fields.get(name))) is not None:
+            return number
         if self.placement and name in MESH_SIZES:
             return Fraction(MESH_SIZES[name](self.placement.mesh))
         if self.placement is None and self.config:
@@ -74,9 +75,14 @@ class Known:
             if self.config
             else "no dim of the function"
         )
-        raise DefinitionError(
-            "HF323", f"'{name}' is {kinds}; {closest(name, [*self.sizes, *self.fields, *MESH_SIZES])}"
-        )
+        numbers = [name for name, value in self.fields.items() if _number(value) is not None]
+        there = [*self.sizes, *numbers, *(MESH_SIZES if self.config else ())]
+        raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, there)}")
+
+
+def _number(value: object) -> Fraction | None:
+    """The finite number that a constant or a field is, if it is one."""
+    return Fraction(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
@@ -121,8 +127,7 @@ def holds(text: str, known: Known) -> tuple[Answer, str]:
     shown = _listed(used)
     if isinstance(expression, ast.Compare):
         sides = [side for side in (expression.left, *expression.comparators) if not isinstance(side, ast.Constant)]
-        composed = [side for side in sides if not isinstance(side, ast.Name)]
-        if composed and not any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in composed):
+        if not any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides):
             values = {ast.unparse(side): evaluate(side, known) for side in sides}
             rest = {name: value for name, value in used.items() if name not in values}
             shown = f"{_listed(values)}, with {_listed(rest)}" if rest else _listed(values)
@@ -143,8 +148,8 @@ def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | No
         ZeroDivisionError: where it divides by zero.
     """
     match node:
-        case ast.Constant(value) if isinstance(value, (int, float)) and math.isfinite(value):
-            return Fraction(value)
+        case ast.Constant(value) if (number := _number(value)) is not None:
+            return number
         case ast.Name(name):
             number = known.lookup(name)
             if used is not None:
@@ -187,12 +192,10 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def remainder(text: str, known: Known) -> str | None:
-    """The division behind a requirement ``a % b == 0`` in numbers; None for any other."""
+    """The division behind a requirement ``a % b == 0`` in numbers, which are all known; None for any other."""
     match parsed(text):
         case ast.Compare(ast.BinOp(left, ast.Mod(), right), [ast.Eq()], [ast.Constant(0)]):
-            try:
+            with suppress(ZeroDivisionError):
                 a, b = evaluate(left, known), evaluate(right, known)
-            except ZeroDivisionError:
-                return None
-            return f"{a} % {b} = {a % b}" if a is not None and b else None
+                return f"{a} % {b} = {a % b}"
     return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.findings import Finding, Label
@@ -144,6 +144,16 @@ def input_dims(subject: Subject) -> tuple[type[Dim], ...]:
     records = [node.op.record for node in subject.graph.nodes if isinstance(node.op, (Input, Pack))]
     sizes = (size for record in records for size in sizes_of(RecordType(record)))
     return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if isinstance(atom, type)))
+
+
+def program_dims(subject: Subject) -> tuple[type[Dim], ...]:
+    """Those dims, and the ones of all that the dataflow calls."""
+    memo = subject.inference.memo
+    if program_dims not in memo:
+        called = (dims_of(signature) for node in subject.graph.calls if (signature := signature_of(node)) is not None)
+        memo[program_dims] = tuple(dict.fromkeys(chain(input_dims(subject), *called)))
+    found: tuple[type[Dim], ...] = memo[program_dims]
+    return found
 
 
 def program_signatures(subject: Subject) -> Iterator[Signature]:

@@ -25,6 +25,10 @@ class Made(Rows):
     loss: hf.Metric[float, Literal["mean"]]
 
 
+@hf.function
+def scaled(rows: Rows) -> Rows: ...
+
+
 class Role(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def make(self, rows: Rows) -> Made: ...
@@ -49,7 +53,7 @@ def firsts(flow: hf.Dataflow[..., Any], label: str) -> tuple[int, int]:
 @hf.dataflow
 def turns(rows: Rows, role: Role) -> Rows:
     for _ in range(3):
-        rows = role.make(rows)
+        rows = scaled(role.make(rows))
     return role.make(hf.repeat(rows, 2))
 
 
@@ -61,6 +65,7 @@ def wrong(rows: Rows, role: Role) -> None:
 
 def test_a_loop_is_looked_at_once_and_what_has_other_rows_or_is_wrong_by_itself() -> None:
     assert firsts(turns, "role.make") == (4, 2)
+    assert firsts(turns, "scaled") == (3, 1)
     assert firsts(wrong, "role.make") == (3, 3)
 
 

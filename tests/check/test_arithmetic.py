@@ -89,7 +89,19 @@ def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
     assert divisibility("(P - R) % 4 == 0", terms) == (size(P) - size(R), 4)
     assert divisibility("(P * R + 3) % 4 == 0", terms) == (size(P) * size(R) + constant(3), 4)
     assert divisibility("P // 2 % 4 == 0", terms) is None, "there may be a rest"
+    assert divisibility("B % 1 == 0", terms) == (size(B), 1), "known without a size"
+    assert divisibility("B % 0 == 0", terms) is None
     assert limit("P - R > B", terms) == (size(P) - size(R) - size(B), True)
+
+
+@pytest.mark.parametrize(
+    "text", ["P // 3 <= B", "B <= P // 3", "B < B + 1", "2 < 3", "B <= most", "most > B", "B <= wide"]
+)
+def test_what_bounds_no_size_is_no_limit(text: str) -> None:
+    unplaced = Known({}, None, fields={"wide": "text"})  # nobody knows what the role's config will be
+    assert limit(text, Terms({"B": size(B), "P": size(P)}, unplaced)) is None
+    placed = Known({}, hf.place(hf.Worker, pool=hf.ResourcePool([1])))
+    assert limit(text, Terms({"B": size(B), "P": size(P)}, placed)) is None
 
 
 def test_a_quotient_is_exact_only_by_a_whole_number() -> None:

@@ -105,6 +105,38 @@ def test_of_several_sizes_all_must_work() -> None:
     assert [(rule.need, rule.holds) for rule in alone["R"].rules] == [("R <= longest with longest = 64", False)]
 
 
+class Kept(hf.Batch):
+    x: hf.f32[B]
+    keep: hf.bool_[B]
+
+
+class Reader(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("B != 12", "B <= width")
+    def read(self, kept: Kept) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def look(self, table: Table) -> None: ...
+
+
+@hf.dataflow
+def reading(kept: Kept, table: Table, reader: Reader) -> None:
+    reader.read(hf.filter(kept, kept.keep))
+    reader.look(table)
+
+
+def test_what_is_no_demand_on_one_dim_is_told_beside() -> None:
+    placed = hf.Deployment(reader=hf.place(Reader, pool=hf.ResourcePool([4], use_gpu=False)))
+    alone, others = demands(examine(reading.body, placed, {}))
+    assert alone == (), "how many rows are kept is for no one to choose"
+    assert [(rule.need, rule.holds) for rule in others] == [
+        ("4 must divide kept1", None),
+        ("4 must divide B*N", None),
+        ("B != 12 (B = ?)", None),
+        ("B <= width", None),  # it names nothing: HF323
+    ]
+
+
 @given(st.integers(1, 40), st.integers(1, 6))
 def test_what_holds_is_what_a_check_passes(b: int, n: int) -> None:
     sizes: dict[Any, Any] = {B: b, N: n, R: 8}

@@ -87,6 +87,7 @@ def test_what_may_be_done_depends_on_what_asks(body: Any, need: str, advice: str
 
 def test_all_that_is_demanded_of_the_rows_is_met_by_what_is_offered() -> None:
     finding = found(cut_first, 30)
+    assert finding.message.startswith("'minibatch 1/2' needs 2 mini-batches, but only a run tells")
     assert finding.help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
     assert [label.text for label in finding.related] == [
         "keeps some of B rows",

@@ -60,7 +60,7 @@ def _provided(subject: Subject, node: Node, signature: Signature, column: str, w
     if said.when is None:
         return Presence(Answer.PROVED, what, "always", tuple(places), declared=True)
     try:
-        answer, _ = holds(said.when, known_names(subject, node))
+        answer, _ = holds(said.when, known_names(subject, node, signature))
     except DefinitionError:
         return Presence(Answer.UNKNOWN)  # told by the pass on what methods provide
     placement = subject.placement(node)
@@ -143,7 +143,7 @@ def _wrong_names(subject: Subject, node: Node, signature: Signature, said: Provi
     if said.when is None or not (built or set(names(said.when)) <= {dim.__name__ for dim in dims_of(signature)}):
         return
     try:
-        holds(said.when, known_names(subject, node))
+        holds(said.when, known_names(subject, node, signature))
     except DefinitionError as error:
         placed = (Label(placement.span, "placed here"),) if placement and error.code == "HF323" else ()
         yield Finding(error.code, f"'{node.label}' is declared {said}: {error.message}", Label(signature.span), placed)

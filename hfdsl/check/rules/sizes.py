@@ -94,7 +94,7 @@ def requirements(subject: Subject) -> Iterator[Finding]:
             finding = Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
             yield _renamed(subject, finding, signature, text) if answer.code == "HF323" else finding
         elif answer is Answer.REFUTED:
-            sizes = dims_of_call(subject, node)
+            sizes = dims_of_call(subject, node, signature)
             atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
             declared = imposed(subject, node, signature, text)
             finding = Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), declared)
@@ -120,7 +120,7 @@ def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str
         return finding
     from hfdsl.check.repair.fixes import calls_of, required
 
-    known = [known_names(subject, node) for node in calls_of(subject, signature)]
+    known = [known_names(subject, node, signature) for node in calls_of(subject, signature)]
     return replace(finding, fixes=tuple(required(signature, text, known)))
 
 

@@ -1,0 +1,188 @@
+# mypy: disable-error-code="empty-body"
+"""Requirements: what their names mean, what they say of numbers, and the numbers that are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+from hfdsl.check.requirements import Known, config_fields, holds, remainder
+from hfdsl.types.dims import Answer, atom_size, constant
+
+
+class B(hf.Dim): ...
+
+
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    x: hf.f32[B, R]
+
+
+def known(**fields: Any) -> Known:
+    """B is 6, nobody knows R, and the config has these fields."""
+    return Known({"B": constant(6), "R": atom_size(R)}, None, fields=fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "shown"),
+    [
+        ("B <= most", Answer.REFUTED, "B = 6 and most = 4"),
+        ("most < B < 8", Answer.PROVED, "most = 4 and B = 6"),
+        ("2 * B == 12", Answer.PROVED, "2 * B = 12, with B = 6"),
+        ("B + most >= B * most", Answer.REFUTED, "B + most = 10 and B * most = 24, with B = 6 and most = 4"),
+        ("B % most == B", Answer.REFUTED, "B = 6 and most = 4"),
+        ("-B > most - 10", Answer.REFUTED, "-B = -6 and most - 10 = -6, with B = 6 and most = 4"),
+        ("-R < most", Answer.UNKNOWN, "-R = ? and most = 4, with R = ?"),
+        ("not R < 3", Answer.UNKNOWN, "R = ?"),
+        ("not B < 3", Answer.PROVED, "B = 6"),
+        ("R == 3 or B == 6", Answer.PROVED, "R = ? and B = 6"),
+        ("R == 3 and B == 5", Answer.REFUTED, "R = ? and B = 6"),
+        ("R == 3 and B == 6", Answer.UNKNOWN, "R = ? and B = 6"),
+        ("B == 6 and most == 4", Answer.PROVED, "B = 6 and most = 4"),
+        ("R == 3 or B == 5", Answer.UNKNOWN, "R = ? and B = 6"),
+        ("R + B > 8", Answer.UNKNOWN, "R + B = ?, with R = ? and B = 6"),
+        ("B <= other", Answer.UNKNOWN, "B = 6 and other = ?"),
+        ("B // none == 2", Answer.REFUTED, "B = 6 and none = 0"),
+        ("B / most == 1.5", Answer.PROVED, "B / most = 3/2, with B = 6 and most = 4"),
+    ],
+)
+def test_what_a_requirement_says_and_the_numbers_behind_it(text: str, answer: Answer, shown: str) -> None:
+    assert holds(text, known(most=4, none=0)) == (answer, shown)
+
+
+@pytest.mark.parametrize("text", ["B == 'x'", "B < 1e999", "B is None", "B ** 2 > 3", "max(B, 8) == B", "+B > 1"])
+def test_what_is_no_arithmetic_is_told(text: str) -> None:
+    with pytest.raises(hf.HfError, match="is no arithmetic over dims and config fields") as error:
+        holds(text, known())
+    assert error.value.code == "HF114"
+
+
+@dataclass
+class Settings:
+    micro: int = 2
+    _hidden: int = 3
+
+
+@dataclass
+class Config:
+    given: dict[str, Any] = field(default_factory=lambda: {"heads": 8, "layers": 4})
+
+
+class Role(hf.Worker):
+    def __init__(self, settings: Any, width: int, model: str = "small") -> None: ...
+
+
+def fields(*config: Any) -> dict[str, Any]:
+    return config_fields(hf.place(Role, *config, pool=hf.ResourcePool([1], use_gpu=False))) or {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "inner"),
+    [
+        (Settings(), {"micro": 2}),
+        (SimpleNamespace(micro=5, _hidden=3), {"micro": 5}),
+        ({"heads": 8, 1: 2}, {"heads": 8, "1": 2}),
+        (Config(), {"given": {"heads": 8, "layers": 4}}),
+    ],
+)
+def test_a_config_object_lends_its_fields(settings: Any, inner: dict[str, Any]) -> None:
+    assert fields(settings, 16) == {**inner, "settings": settings, "width": 16, "model": "small"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("B % most == 0", "6 % 4 = 2"),
+        ("(B + 3) % 2 == 0", "9 % 2 = 1"),
+        ("B % none == 0", None),
+        ("B % (B // none) == 0", None),
+        ("B % most == 1", None),
+        ("B <= most", None),
+    ],
+)
+def test_the_rest_of_a_division_is_shown_where_there_is_one(text: str, shown: str | None) -> None:
+    assert remainder(text, known(most=4, none=0)) == shown
+
+
+class N(hf.Dim): ...
+
+
+class Names(hf.Batch):
+    text: hf.Obj[str, N]
+
+
+class Wide(hf.Batch):
+    x: hf.f32[B, N]
+
+
+class Learner(hf.Worker):
+    def __init__(self, micro: int, name: str, rate: float) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.requires("B != N")
+    def compare(self, rows: Rows) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def widen(self, rows: Rows) -> Wide: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.requires("B % name == 0")
+    def learn(self, rows: Rows) -> None: ...
+
+
+@hf.function
+@hf.requires("tpp == 2")
+def two(rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def learning(rows: Rows, learner: Learner) -> None:
+    learner.learn(rows)
+
+
+@hf.dataflow
+def comparing(names: Names, rows: Rows, learner: Learner) -> Names:
+    learner.compare(rows)
+    return names
+
+
+@hf.dataflow
+def widening(rows: Rows, learner: Learner) -> Wide:
+    learner.compare(rows)
+    return learner.widen(rows)
+
+
+@hf.dataflow
+def doubling(rows: Rows) -> Rows:
+    return two(rows)
+
+
+PLACED = hf.Deployment(learner=hf.place(Learner, 2, "small", float("inf"), pool=hf.ResourcePool([1])))
+
+
+@pytest.mark.parametrize("program", [comparing, widening])
+def test_a_dim_of_the_program_is_known_with_and_without_a_size(program: hf.Dataflow[..., Any]) -> None:
+    [finding] = program.check(PLACED).findings
+    assert finding.message == (
+        "cannot decide before launch whether B != N holds for 'learner.compare' (B = ? and N = ?)"
+    )
+    assert program.check(PLACED, {B: 4, N: 5}).findings == ()
+    assert program.check(PLACED, {B: 4, N: 4}).codes == ("HF322",)
+
+
+def test_a_name_is_told_with_those_that_would_do() -> None:
+    [finding] = learning.check(PLACED, {B: 4}).findings
+    assert finding.code == "HF323"
+    assert finding.message.partition(": ")[2] == (
+        "'name' is neither a dim, a number of the role's config nor a size of its mesh; "
+        "there are: B, R, micro, pp, dp, tp, gen_pp, gen_tp, micro_dp, world_size"
+    )
+    [finding] = doubling.check().findings
+    assert finding.message == "'two' requires tpp == 2: 'tpp' is no dim of the function; there are: B, R"
