@@ -119,8 +119,8 @@ def shape(processes: Sequence[int]) -> str:
     >>> shape((4, 4)), shape((8,) * 2048)
     ('[4, 4]', '[8] * 2048')
     """
-    if len(processes) > 8 and len(set(processes)) == 1:
-        return f"[{processes[0]}] * {len(processes)}"
-    if len(processes) > 8:
-        return f"[{', '.join(map(str, processes[:4]))}, ... {len(processes)} nodes]"
-    return str(list(processes))
+    if len(processes) <= 8:
+        return str(list(processes))
+    if (slots := max(processes)) == min(processes):
+        return f"[{slots}] * {len(processes)}"
+    return f"[{', '.join(map(str, processes[:4]))}, ... {len(processes)} nodes]"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
@@ -34,22 +33,21 @@ def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: tuple[int, int
     [40, 40]
     """
     ends, (low, high) = list(accumulate(pool.processes)), slots
-    parts = Counter(pool.processes[bisect_right(ends, low) : bisect_left(ends, high) + 1])
-    kinds = {kind: Fraction(kind.gpu_memory_gib) for kind in cluster.kinds if kind.gpu_memory_gib} if cluster else {}
-    sizes = sorted({size for kind, size in kinds.items() if kind.gpus >= min(parts)})
+    widths = Counter(pool.processes[bisect_right(ends, low) : bisect_left(ends, high) + 1])
+    parts: dict[Amounts, int] = {(width,): count for width, count in widths.items()}
+    kinds = [(kind, Fraction(kind.gpu_memory_gib)) for kind in cluster.kinds if kind.gpu_memory_gib] if cluster else []
 
-    def may(chosen: Counter[int], there: Collection[Fraction]) -> bool:
-        """Whether all may have room where the chosen ones get GPUs of these sizes."""
-        nodes, asked = Counter[Amounts](), Counter[Amounts]()
-        for kind, size in kinds.items():
-            nodes[kind.gpus, kind.gpus if size in there else 0] += kind.count
-        for width, count in parts.items():
-            asked[width, width] += chosen[width]
-            asked[width, 0] += count - chosen[width]
-        return fits(+asked, nodes) is not Answer.REFUTED
+    def have_room(least: Fraction) -> bool:
+        """Whether all may lie on GPUs of at least this size."""
+        nodes = Counter[Amounts]()
+        for kind, size in kinds:
+            if size >= least:
+                nodes[kind.gpus,] += kind.count
+        return fits(parts, nodes) is not Answer.REFUTED
 
-    one_of = [Counter([width]) for width in parts]
-    smallest = [size for i, size in enumerate(sizes) if any(may(one, sizes[: i + 1]) for one in one_of)]
-    largest = [size for i, size in enumerate(sizes) if may(parts, sizes[i:])]
-    alone = [size for kind, size in kinds.items() if kind.gpus >= max(parts)]
-    return min(smallest or alone, default=None), max(largest or alone, default=None)
+    # Where all have room, they have it with the narrowest of them on any node that takes it.
+    smallest = [size for kind, size in kinds if kind.gpus >= min(widths)]
+    largest = [size for size in set(smallest) if have_room(size)]
+    if not largest:
+        smallest = largest = [size for kind, size in kinds if kind.gpus >= max(widths)]
+    return min(smallest, default=None), max(largest, default=None)

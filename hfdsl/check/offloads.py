@@ -113,16 +113,17 @@ def _schedule(step: _Step) -> list[_Gap]:
     while step.gaps:
         more: list[_Gap] = []
         for one in step.too_full([*asked, *needed]):
-            if not any(one.place in gap.calls and gap.idle.role in one.amounts for gap in more):
-                more += step.relief(one, [*asked, *needed])
+            if not any(one.place in gap.calls for gap in more):
+                more += step.relief(one)
         if not more:
             break
-        needed += more
-    if len(needed) <= FEW and not any(step.too_full([*asked, *needed])):
+        needed = list(dict.fromkeys([*needed, *more]))
+    if len(needed) <= FEW:
         for gap in sorted(needed, key=lambda gap: (not gap.loop, len(gap.calls))):  # the dearest first
             rest = [one for one in needed if one is not gap]
             needed = needed if any(step.too_full([*asked, *rest])) else rest
-    return [gap for gap in step.gaps if gap in asked or gap in needed]
+    taken = asked.union(needed)
+    return [gap for gap in step.gaps if gap in taken]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ class _Step:
             if place.offload or (place.offload is None and place.gpu_memory is not None)
         )
         able = [name for name in asked if not_offloadable(self.places[name].role) is None and name in self.near]
-        groups = process_groups(self.subject.deployment) if able and self.subject.deployment else ()
+        groups = process_groups(self.subject.deployment) if self.subject.deployment else ()
         return tuple(
             gap for name in able for part in parts_of(self.places[name].role) for gap in self._gaps(name, part, groups)
         )
@@ -192,7 +193,7 @@ class _Step:
         used = [i for i, call in enumerate(self.calls) if call.role == role and part in call.parts]
         if not used:
             [group] = [group for group in groups if role in group.roles]
-            if near and any(call.role in group.roles and call.by_all for call in self.calls):
+            if any(call.role in group.roles and call.by_all for call in self.calls):
                 yield _Gap(Idle(role, part, None, None, True), frozenset(near), False)
             return
         for first, then in pairwise([*used, used[0]]):
@@ -237,26 +238,18 @@ class _Step:
     def _smallest(self, keeps: Keeps) -> Fraction | None:
         return gpu_sizes(self.subject.cluster, keeps.root, keeps.slots)[0]
 
-    def relief(self, keeps: Keeps, taken: Iterable[_Gap]) -> tuple[_Gap, ...]:
-        """What to move in addition, so that less is kept in a call: the longest idleness, and first what is enough."""
-        size, known = self._smallest(keeps), set(taken)
-        options: list[tuple[tuple[Any, ...], tuple[_Gap, ...]]] = []
+    def relief(self, keeps: Keeps) -> list[_Gap]:
+        """What to move so that less is kept in a call: first what is enough; the longest idleness; what keeps most."""
+        size = self._smallest(keeps)
+        options: list[tuple[tuple[Any, ...], list[_Gap]]] = []
         for role in keeps.amounts:
             gaps = [gap for gap in self.gaps if gap.idle.role == role and keeps.place in gap.calls]
-            new, memory = tuple(gap for gap in gaps if gap not in known), self.places[role].gpu_memory
-            if not new or memory is None:
-                continue
-            rest = self._left({role: memory}, {role: {gap.idle.part for gap in gaps}})
-            after = replace(keeps, amounts={**keeps.amounts, **rest} if rest else _but(keeps.amounts, role))
+            after = replace(keeps, amounts=self._left(keeps.amounts, {role: {gap.idle.part for gap in gaps}}))
             if after.of(size) < keeps.of(size):
-                length = min(len(gap.calls) for gap in new)
-                rank = (not after.more_than(size), not any(gap.loop for gap in new), length, -after.of(size))
-                options.append((rank, new))
-        return max(options, key=lambda option: option[0], default=((), ()))[1]
-
-
-def _but(amounts: Mapping[str, GpuMemory], role: str) -> Mapping[str, GpuMemory]:
-    return {name: amount for name, amount in amounts.items() if name != role}
+                length = min(len(gap.calls) for gap in gaps)
+                rank = (not after.more_than(size), not any(gap.loop for gap in gaps), length, -after.of(size))
+                options.append((rank, gaps))
+        return max(options, key=lambda option: option[0], default=((), []))[1]
 
 
 def _calls(subject: Subject, places: Mapping[str, Placement[Any]]) -> Iterator[_Call]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,26 @@ def test_bounds_are_those_of_all_ways_to_place_the_slots(
         widest = max(processes[node] for node in touched)
         alone = [Fraction(kind.gpu_memory_gib or 0) for kind in cluster.kinds if kind.gpus >= widest]
         assert (smallest, largest) == (min(alone, default=None), max(alone, default=None))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "processes", "slots", "expected"),
+    [
+        ([(8, 80, 1), (8, 40, 1)], [8], (0, 8), (40, 80)),
+        ([(8, 80, 1), (8, 40, 1)], [8, 8], (0, 16), (40, 40)),
+        ([(8, 80, 1), (8, 40, 1), (8, 80, 1)], [8, 8], (0, 16), (40, 80)),  # one kind, described twice
+        ([(8, 80, 1), (4, 40, 1)], [8, 4], (0, 12), (40, 40)),
+        ([(8, 80, 1), (4, 40, 1)], [8, 4], (8, 12), (40, 80)),  # its second node may lie on either
+        ([(8, 80, 1), (2, 24, 1)], [4], (0, 4), (80, 80)),
+        ([(4, 80, 1), (2, 40, 1)], [4, 4, 2], (0, 10), (80, 80)),  # no room for all: what takes the widest
+        ([(4, 80, 1)], [8], (0, 8), (None, None)),
+    ],
+)
+def test_the_smallest_gpu_that_one_may_get_and_the_largest_that_all_may_get(
+    kinds: list[tuple[int, float, int]], processes: list[int], slots: tuple[int, int], expected: tuple[int | None, ...]
+) -> None:
+    found = gpu_sizes(hf.Cluster(*(nodes(*kind) for kind in kinds)), hf.ResourcePool(processes), slots)
+    assert tuple(size and int(size) for size in found) == expected
 
 
 amounts = st.sampled_from(["10GiB", "20GiB", "30GiB", "45GiB", "55%", "90GiB"])

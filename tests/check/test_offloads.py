@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, Execute, register
-from hfdsl.check.offloads import fullest, offloads
+from hfdsl.check.offloads import Keeps, fullest, offloads
 from hfdsl.check.run import examine
 from hfdsl.check.subject import Subject
+from hfdsl.deploy.memory import GpuMemory
 
 CLUSTER = hf.Cluster(hf.Nodes(1, gpus=2, gpu_memory_gib=80, cpus=16))
 POOL = hf.ResourcePool([2], name="train")
@@ -42,13 +45,13 @@ class Role(hf.Worker):
 
 
 def program_of(calls: list[tuple[str, str]], colocate: bool = True, **options: Any) -> Subject:
-    """Calls of three roles on the same GPUs."""
+    """Calls of four roles on the same GPUs."""
 
-    def program(rows: Rows, a: Role, b: Role, c: Role) -> list[Rows]:
-        roles = {"a": a, "b": b, "c": c}
+    def program(rows: Rows, a: Role, b: Role, c: Role, d: Role) -> list[Rows]:
+        roles = {"a": a, "b": b, "c": c, "d": d}
         return [getattr(roles[role], method)(rows) for role, method in calls]
 
-    places = {n: hf.place(Role, pool=POOL, colocate=colocate, **options.get(n, {})) for n in "abc"}
+    places = {n: hf.place(Role, pool=POOL, colocate=colocate, **options.get(n, {})) for n in "abcd"}
     return examine(program, hf.Deployment(**places), {B: 8}, CLUSTER)
 
 
@@ -59,6 +62,12 @@ def fits(subject: Subject) -> bool:
 def moved(subject: Subject) -> set[tuple[str, str]]:
     """The roles and parts that lie on the host at some time."""
     return {(idle.role, idle.part) for idle in offloads(subject)}
+
+
+def idles(subject: Subject) -> set[tuple[str, str, int | None, int | None, bool]]:
+    """The same with the calls before and after, by their places in the step."""
+    places: dict[int | None, int] = {node.id: i for i, node in enumerate(subject.graph.calls)}
+    return {(i.role, i.part, places.get(i.after), places.get(i.before), i.around) for i in offloads(subject)}
 
 
 def kept(weights: int, optimizer: int) -> dict[str, Any]:
@@ -109,3 +118,110 @@ def test_what_is_too_much_is_told_with_the_call_in_which_it_is() -> None:
 
     [finding] = program.check(hf.Deployment(a=role), {B: 8}, CLUSTER).errors
     assert finding.message.startswith("while 'a.learn' runs, 'a' (50GiB weights + 40GiB optimizer) keeps 90 GiB")
+
+
+LEND: dict[str, Any] = {"offload": True}
+
+
+def weights(gib: int) -> dict[str, Any]:
+    return {"gpu_memory": {"weights": f"{gib}GiB"}}
+
+
+def test_a_role_that_is_to_move_does_so_between_its_uses_but_for_the_turns_of_a_loop() -> None:
+    calls = [("a", "look"), ("b", "look"), ("a", "look"), ("b", "look"), ("a", "learn"), ("b", "look")]
+    subject = program_of(calls, a=LEND)
+    assert idles(subject) == {
+        ("a", "weights", 2, 4, False),
+        ("a", "weights", 4, 0, True),
+        ("a", "optimizer", 4, 4, True),
+    }
+    assert offloads(replace(subject, offload=False)) == ()
+    assert idles(program_of([("a", "look")], c=LEND)) == {
+        ("c", "weights", None, None, True),
+        ("c", "optimizer", None, None, True),
+    }
+
+
+LEFT, RIGHT = POOL.split([1, 1])
+
+
+@pytest.mark.parametrize("pool", [RIGHT, hf.ResourcePool([2], name="other")])
+def test_a_role_does_not_move_for_calls_on_other_gpus(pool: hf.ResourcePool) -> None:
+    def program(rows: Rows, a: Role, b: Role) -> list[Rows]:
+        return [a.learn(rows), b.learn(rows)]
+
+    places = hf.Deployment(a=hf.place(Role, pool=LEFT, offload=True), b=hf.place(Role, pool=pool, offload=True))
+    assert offloads(examine(program, places, {B: 8})) == ()
+
+
+def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:
+    stay: dict[str, Any] = {**weights(50), "offload": False}
+    subject = program_of([("a", "look"), ("b", "look")], a=stay, b=stay)
+    assert not fits(subject)
+    assert moved(subject) == set()
+
+
+def test_of_calls_that_are_equally_full_the_first_is_told() -> None:
+    [(keeps, size)] = fullest(program_of([("a", "look"), ("a", "learn")], a={"gpu_memory": "90GiB"}))
+    assert (keeps.place, keeps.gib) == (0, Fraction(90))
+    assert size == 80
+    assert keeps.node is not None
+    assert fullest(program_of([("a", "look")])) == [], "nobody says what it keeps"
+
+
+def test_parts_of_a_gpu_are_compared_with_amounts_as_of_one_of_100_gib_where_its_size_is_unknown() -> None:
+    amounts = {text: GpuMemory.read(text, "") for text in ("50%", "10GiB")}
+    keeps = Keeps(POOL, (0, 2), amounts, None, -1)
+    assert keeps.of(None) == 60
+    assert keeps.of(Fraction(80)) == 50
+
+
+def test_parts_of_a_gpu_and_amounts_are_added_up() -> None:
+    amounts = {text: GpuMemory.read(text, "") for text in ("50%", "45GiB")}
+    keeps = Keeps(POOL, (0, 2), amounts, None, -1)
+    assert keeps.more_than(Fraction(80)), "40 and 45"
+    assert not keeps.more_than(Fraction(90)), "45 and 45"
+    assert not keeps.more_than(None)
+
+
+@pytest.mark.parametrize(("few", "parts"), [(2, {"optimizer"}), (1, {"weights", "optimizer"})])
+def test_few_moves_are_tried_without_each_and_first_without_those_in_a_loop(
+    few: int, parts: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two calls of 'a' both of its parts are idle, and either would do."""
+    monkeypatch.setattr("hfdsl.check.offloads.FEW", few)
+    subject = program_of([("a", "look"), ("b", "look"), ("a", "look")], a=kept(30, 30), b={**weights(30), **LEND})
+    assert {part for role, part in moved(subject) if role == "a"} == parts
+
+
+@pytest.mark.parametrize(
+    ("calls", "roles", "chosen"),
+    [
+        # Of 92 GiB the 30 of 'c' are enough at once; those of 'a' and of 'd' only together.
+        (
+            [("c", "look"), ("b", "look"), ("c", "learn")],
+            {"a": weights(6), "b": {**weights(50), **LEND}, "c": weights(30), "d": weights(6)},
+            "c",
+        ),
+        # 'a' is idle for longer than 'c', but in each turn of a loop.
+        (
+            [("a", "look"), ("c", "look"), ("b", "look"), ("c", "learn"), ("a", "look")],
+            {"a": weights(20), "b": {**weights(50), **LEND}, "c": weights(20)},
+            "c",
+        ),
+        # 'd' is idle always, 'c' while 'b' is called.
+        (
+            [("c", "look"), ("b", "look"), ("c", "learn")],
+            {"b": {**weights(50), **LEND}, "c": weights(20), "d": weights(20)},
+            "d",
+        ),
+        ([("b", "look")], {"a": weights(15), "b": weights(60), "c": weights(20)}, "c"),
+    ],
+    ids=["what is enough", "not in a loop", "the longest idleness", "the largest"],
+)
+def test_the_role_that_moves_where_several_could(
+    calls: list[tuple[str, str]], roles: dict[str, Any], chosen: str
+) -> None:
+    subject = program_of(calls, **roles)
+    assert fits(subject)
+    assert moved(subject) - {("b", "weights"), ("b", "optimizer")} == {(chosen, "weights")}

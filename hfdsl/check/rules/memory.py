@@ -27,12 +27,9 @@ def overfull(subject: Subject) -> Iterator[tuple[Keeps, Fraction | None]]:
 
 def memory_fits_gpus(subject: Subject) -> Iterator[Finding]:
     """What roles on the same GPU say they keep of its memory is no more than it has, where nodes differ at best."""
+    places = subject.deployment.placements if subject.deployment else {}
     for found, size in overfull(subject):
-        *others, last = [
-            Label(subject.deployment[name].span, f"keeps {amount}")
-            for name, amount in found.amounts.items()
-            if subject.deployment
-        ]
+        *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in found.amounts.items()]
         keep = "keep" if others else "keeps"
         listed = words([f"'{name}' ({amount})" for name, amount in found.amounts.items()], quote="")
         if found.more_than(None) or size is None or subject.cluster is None:

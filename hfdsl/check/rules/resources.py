@@ -17,6 +17,7 @@ from hfdsl.check.rules.classes import spelled
 from hfdsl.check.rules.memory import overfull
 from hfdsl.check.rules.tensor_groups import crossings
 from hfdsl.check.subject import Subject
+from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.packing import too_many
 from hfdsl.deploy.pools import ResourcePool
@@ -44,9 +45,7 @@ def _too_large(subject: Subject, code: str, room: Room, asked: Claims) -> Findin
     """The first pool that has no room beside those before it, alone where it does not even fit alone."""
     mine = [claim for claim in asked if claim.pool.use_gpu or room.resource == "CPU"]
     alone = next((claim for claim in mine if room.answer([claim]) is Answer.REFUTED), None)
-    last = alone or next(
-        (claim for i, claim in enumerate(mine, 1) if room.answer(mine[:i]) is Answer.REFUTED), mine[-1]
-    )
+    last = alone or next(claim for i, claim in enumerate(mine, 1) if room.answer(mine[:i]) is Answer.REFUTED)
     told = [alone] if alone else mine
     finding = Finding(
         code,
@@ -101,23 +100,25 @@ def _fixes(subject: Subject, room: Room, asked: Claims, culprit: Claim) -> Itera
     deployment, pool = subject.deployment, culprit.pool
     if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
         return  # a pool that is split or merged: its parts would have to be written anew
-    wide = max((kind.gpus for kind in room.cluster.kinds), default=0)
+    fits = partial(_fits, subject, deployment, room.cluster)
+    wide = max(kind.gpus for kind in room.cluster.kinds)
     if pool.use_gpu and 0 < wide < max(pool.processes):
         parts = [min(wide, size - start) for size in pool.processes for start in range(0, size, wide)]
         spread = _like(pool, parts)
         places = {role: replace(deployment[role], pool=spread) for role in culprit.roles}
-        if _fits(subject, places):
-            yield _offer(f"spread '{pool.name}' over nodes of {wide} GPUs: hf.ResourcePool({shape(parts)})", places)
+        if fits(places):
+            gpus = f"{wide} GPU{'s' if wide > 1 else ''}"
+            yield _offer(f"spread '{pool.name}' over nodes of {gpus}: hf.ResourcePool({shape(parts)})", places)
     for other in asked:
-        if other is not culprit and other.pool.use_gpu == pool.use_gpu:
+        if other.pool.use_gpu == pool.use_gpu:
             beside = _filling(deployment, culprit.roles, other.pool)
-            if beside and _fits(subject, beside):
+            if beside and fits(beside):
                 meshes = _meshes({role: place for role, place in beside.items() if place.mesh != deployment[role].mesh})
                 text = f"place {words(culprit.roles)} on pool '{other.pool.name}' beside {words(other.roles)}{meshes}"
                 yield _offer(text, beside)
     for processes in _shorter(pool.processes):
         smaller = _filling(deployment, culprit.roles, _like(pool, processes))
-        if smaller and _fits(subject, smaller):
+        if smaller and fits(smaller):
             yield _offer(f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}", smaller)
 
 
@@ -131,7 +132,7 @@ def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -
     for role in roles:
         mesh = deployment[role].mesh
         dp, rest = divmod(pool.world_size, mesh.pp * mesh.tp)
-        if rest or not dp:
+        if rest:
             return None
         placements[role] = replace(deployment[role], pool=pool, mesh=replace(mesh, dp=dp))
     return placements
@@ -148,21 +149,21 @@ def _like(pool: ResourcePool, processes: Sequence[int]) -> ResourcePool:
 
 def _shorter(processes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Fewer slots on a single node; of several nodes, the first ones."""
-    count = len(processes)
-    if count == 1:
-        yield from ((slots,) for slots in range(processes[0] - 1, 0, -1))
-    else:
-        shares = (count - 1, *(count * eighths // 8 for eighths in range(7, 0, -1)), 1)
-        yield from (processes[:nodes] for nodes in dict.fromkeys(shares) if nodes)
+    match processes:
+        case (slots,):
+            yield from ((fewer,) for fewer in range(slots - 1, 0, -1))
+        case _:
+            count = len(processes)
+            shares = (count - 1, *(count * eighths // 8 for eighths in (7, 6, 5, 4, 3, 2, 1)), 1)
+            yield from (processes[:nodes] for nodes in dict.fromkeys(shares) if nodes)
 
 
-def _fits(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:
+def _fits(subject: Subject, deployment: Deployment, cluster: Cluster, placements: Mapping[str, Placement[Any]]) -> bool:
     """Whether a deployment with other places certainly fits, and as far as is quickly told upsets nothing."""
-    if subject.deployment is None or subject.cluster is None:
-        return False
-    after = replace(subject, deployment=changed(subject.deployment, placements))
+    other = changed(deployment, placements)
+    after = replace(subject, deployment=other)
     return (
-        has_room(subject.cluster, changed(subject.deployment, placements))
+        has_room(cluster, other)
         and works(subject, placements)
         and len(list(overfull(after))) <= len(list(overfull(subject)))
         and len(list(crossings(after))) <= len(list(crossings(subject)))
