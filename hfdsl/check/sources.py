@@ -6,6 +6,7 @@ import ast
 import functools
 import linecache
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TypeAlias
 
 from hfdsl.graph.signatures import Signature
@@ -70,11 +71,10 @@ def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | 
     found = call_at(call)
     if found is None:
         return None
-    for keyword in found.keywords:
-        if keyword.arg == port:
-            return keyword.value
-    names = [p.name for p in signature.ports if not p.keyword_only] if signature else []
-    return found.args[names.index(port)] if port in names and names.index(port) < len(found.args) else None
+    named = {keyword.arg: keyword.value for keyword in found.keywords}
+    ports = [p.name for p in signature.ports if not p.keyword_only or p.name not in named] if signature else []
+    counted = takewhile(lambda argument: not isinstance(argument, ast.Starred), found.args)
+    return named.get(port) or dict(zip(ports, counted, strict=False)).get(port)
 
 
 def call_at(span: Span) -> ast.Call | None:
@@ -122,7 +122,10 @@ def return_span(function: Span) -> Span:
     """The only ``return`` of the ``def`` at ``function``; the ``def`` itself where there are several."""
     found = _places(function.file).functions.get(function.line)
     returned = [n.value for n in ast.walk(found) if isinstance(n, ast.Return) and n.value is not None] if found else []
-    return span_of(function.file, returned[0]) if len(returned) == 1 else function
+    match returned:
+        case [value]:
+            return span_of(function.file, value)
+    return function
 
 
 def port_span(signature: Signature, port: str) -> Span:

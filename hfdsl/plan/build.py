@@ -59,7 +59,7 @@ def compile_dataflow(
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
     steps = _balanced(steps, subject) if on.balance else steps
     steps = _stages(steps, subject, groups)
-    known = {node.id: provided(subject, node) for node in subject.graph.calls}
+    known = provided(subject)
     graph, inference, sizes = subject.graph, subject.inference, dict(subject.dims)
     moved, kept = offloads(subject), tuple(keeps for keeps, _ in fullest(subject))
     plan = Plan(

@@ -88,3 +88,58 @@ def test_what_a_constructor_does_not_take_is_counted_from_one() -> None:
     place = hf.place(wrong, 0.1, threading.Lock(), pool=hf.ResourcePool([1], use_gpu=False))
     [finding] = [found for found in looked.check(hf.Deployment(actor=place), {B: 4}) if found.code == "HF802"]
     assert finding.message == "role 'actor' is given argument 2, a lock, which cannot be sent to another process"
+
+
+class Both(Rows):
+    reward: hf.f32[B]
+
+
+class Near(hf.Batch):
+    reward: hf.f32[B]
+    rewards: hf.f32[B]
+
+
+class Scorer(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, rows: Rows) -> Scored: ...
+
+    @register(Dispatch.DP_PROTO)
+    def use(self, reward: hf.f32[B]) -> None: ...
+
+
+def test_of_names_that_are_near_the_nearest_is_meant() -> None:
+    @hf.dataflow
+    def program(near: Near, scorer: Scorer) -> None:
+        scorer.use(near.rewardss)  # type: ignore[attr-defined]  # the mistake
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.help) == ("HF201", ("did you mean 'rewards'?",))
+
+
+def test_what_gives_a_column_that_a_merge_lacks_is_named() -> None:
+    @hf.dataflow
+    def program(rows: Rows, scorer: Scorer) -> tuple[Scored, Both]:
+        whole = Both(x=rows.x, reward=scorer.score(rows).reward)  # gives the column too, but is put together
+        return scorer.score(whole), hf.merge(Both, rows)
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.notes) == ("HF204", ("'scorer.score' gives a Scored with that column",))
+
+
+def test_a_column_that_nothing_gives_may_be_misspelt() -> None:
+    @hf.dataflow
+    def program(near: Near) -> Both:
+        return hf.merge(Both, near)
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.notes) == ("HF204", ("there are: reward, rewards",))
+
+
+def test_a_port_called_keys_is_no_unpacked_record() -> None:
+    @hf.dataflow
+    def program(rows: Rows, scorer: Scorer) -> None:
+        named: Any = {"keys": rows}
+        scorer.score(**named)
+
+    [finding] = program.check().findings
+    assert (finding.code, finding.message) == ("HF202", "'scorer.score' has no port 'keys'")

@@ -9,6 +9,8 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.check.rules.padding import pad_rows_count_for_nothing
+from hfdsl.check.run import examine
 
 
 class B(hf.Dim): ...
@@ -108,6 +110,27 @@ def test_a_body_that_gives_nothing_counts_them_in_what_it_does() -> None:
     assert learning.check(deployment, dims={B: 5}).codes == ("HF317",)
     assert learning.check(deployment, dims={B: (6, 4)}).codes == ()
     assert "HF317" not in learning.check(deployment).codes
+
+
+def test_as_many_rows_are_padded_as_the_last_chunks_lack() -> None:
+    four = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([4], use_gpu=False)))
+    [finding] = learning.check(four, dims={B: 9}).findings
+    assert finding.message.startswith("'judge.learn' gets 3 pad rows beside its 9, and counts them in what it does")
+    assert finding.primary.text == "9 % 4 = 1"
+
+
+def test_where_no_repair_is_tried_sizes_are_a_note() -> None:
+    [finding] = pad_rows_count_for_nothing(examine(learning.body, deployment, {B: 5}))
+    assert (finding.help, finding.notes) == ((), ("with B set to 4 or 6 no row is padded",))
+
+
+def test_rows_that_hang_on_no_size_are_padded_without_advice() -> None:
+    @hf.dataflow
+    def program(rows: Rows, judge: Judge) -> None:
+        judge.learn(hf.take(rows, 3))
+
+    [finding] = program.check(deployment, dims={B: 4}).findings
+    assert (finding.code, finding.help, finding.notes) == ("HF317", (), ())
 
 
 def test_a_column_loses_its_pad_rows() -> None:

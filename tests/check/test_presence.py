@@ -271,6 +271,55 @@ def test_a_dataflow_does_not_branch_on_presence(test: str) -> None:
     assert finding.message.startswith(f"'{test}' asks whether 'rollout.values' is there")
 
 
+def test_what_is_asked_for_is_told_as_it_is_written() -> None:
+    def body(rollout: Rollout) -> Rollout:
+        lacks = hf.repeat(rollout, 2).values is None
+        return hf.repeat(rollout, 3) if lacks else rollout
+
+    [finding] = report(body).findings
+    assert "asks whether 'repeat.values' is there" in finding.message
+    assert finding.notes[0].startswith("hf.present(hf.repeat(rollout, 2).values) where it always is")
+
+
+COLUMN, MAYBE = f32[B, R], f32[B, R] | None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "give", "lacking"),
+    [
+        (COLUMN, lambda rollout: rollout.values, True),
+        (MAYBE, lambda rollout: rollout.values, False),
+        (hf.Obj[str, B], lambda rollout: rollout.name, True),
+        (COLUMN, lambda rollout: hf.present(rollout.values), False),
+        (Any, lambda rollout: rollout.values, False),
+        (tuple[COLUMN, Rollout], lambda rollout: (rollout.values, rollout), True),
+        (tuple[Rollout, COLUMN], lambda rollout: (rollout, rollout.values), True),
+        (tuple[MAYBE, Rollout], lambda rollout: (rollout.values, rollout), False),
+        (tuple[COLUMN, ...], lambda rollout: (hf.present(rollout.values), rollout.values), True),
+        (tuple[MAYBE, ...], lambda rollout: (rollout.values, rollout.values), False),
+        (list[COLUMN], lambda rollout: [hf.present(rollout.values), rollout.values], True),
+        (list[MAYBE], lambda rollout: [rollout.values], False),
+        (dict[str, COLUMN], lambda rollout: {"a": hf.present(rollout.values), "b": rollout.values}, True),
+        (dict[str, MAYBE], lambda rollout: {"b": rollout.values}, False),
+        (dict[str, list[COLUMN]], lambda rollout: {"b": [rollout.values]}, True),
+    ],
+)
+def test_what_is_returned_as_a_column_is_one(annotation: Any, give: Any, lacking: bool) -> None:
+    def body(rollout: Rollout) -> Any:
+        return give(rollout)
+
+    body.__annotations__["return"] = annotation
+    assert report(body).codes == (("HF231",) if lacking else ())
+
+
+def test_a_column_that_is_returned_is_judged_beside_other_mistakes() -> None:
+    def body(rollout: Rollout) -> f32[B, R]:
+        rollout.nothing_like_it  # type: ignore[attr-defined]  # noqa: B018  # a mistake on purpose
+        return rollout.values  # type: ignore[return-value]  # the same
+
+    assert report(body).codes == ("HF201", "HF231")
+
+
 def test_wrong_declarations() -> None:
     with pytest.raises(hf.DefinitionError, match="HF114: provides cannot read 'critic and'"):
         hf.provides("values", when="critic and")
@@ -297,6 +346,7 @@ def test_wrong_declarations() -> None:
         return always(narrow), fine(narrow), loose(rollout.values)
 
     messages = [finding.message for finding in report(flow).findings]
-    assert len(messages) == 2
-    assert "'Narrow' has no optional column 'ids'" in messages[0]
-    assert "its result f32[B, R] is no optional column" in messages[1]
+    assert [message.partition(";")[0] for message in messages] == [
+        "'always' is declared provides('ids', when='R > 4'), but 'Narrow' has no optional column 'ids'",
+        "'loose' is declared provides(when='R > 4'), but its result f32[B, R] is no optional column",
+    ]

@@ -85,6 +85,9 @@ CHANGES: list[tuple[Callable[[], object], str]] = [
     (lambda: Config(next(counter) / 2), "argument 'setting' is Config("),
     (lambda: Plain() if next(counter) % 2 else 3, "argument 'setting' is"),
     (lambda: "a" * (next(counter) % 2), "argument 'setting' is"),
+    (lambda: None if next(counter) % 2 else 3, "argument 'setting' is"),
+    (lambda: math.nan if next(counter) % 2 else 1.0, "argument 'setting' is"),
+    (lambda: {"rate": [2] if next(counter) % 2 else (2,)}, "argument 'setting' is"),
 ]
 
 
@@ -106,6 +109,10 @@ def shorter(rows: Any, role: Any, source: Any = iter([1, 2])) -> Any:  # noqa: B
     return rows
 
 
+def wrong_later(rows: Any, role: Any, source: Any = iter([False, True])) -> Any:  # noqa: B008  # the same
+    return (rows.first_mistake, rows.other_mistake) if next(source) else role.work(rows)
+
+
 def longer(rows: Any, role: Any, rounds: Any = itertools.count(1)) -> Any:  # noqa: B008  # the same
     for _ in range(next(rounds)):
         rows = role.rest(rows)
@@ -120,6 +127,8 @@ STRUCTURE = [
     (lambda rows, role: role.work(rows, rows if next(counter) % 2 else "x"), "a value of the graph"),
     (lambda rows, role: hf.take(rows, 1 + next(counter)), "'take' takes "),
     (lambda rows, role: (role.work(rows), role.rest(rows))[next(counter) % 2], "returns another value"),
+    (lambda rows, role: role.rest((role.work(rows), rows)[next(counter) % 2]), "'rows' is another value of the graph"),
+    (wrong_later, "the second time no column of that name (first_mistake)"),
     (used_up, "the second time the dataflow raised (StopIteration)"),
     (shorter, "'role.work' is called in one of two traces only"),
     (longer, "'role.rest' is called in one of two traces only"),

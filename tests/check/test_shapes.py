@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 
 import hfdsl as hf
-from hfdsl import Add, Dispatch, Mul, f32, register
+from hfdsl import Add, Dispatch, Div, Mul, f32, register
 from hfdsl.check.findings import Finding
 
 
@@ -30,6 +30,9 @@ class Shapes(hf.Batch):
     middle: f32[B, One, R]
     both: f32[B, Add[P, R]]
     twice: f32[B, Mul[R, Literal[2]]]
+    prompt: f32[B, P]
+    half: f32[B, Div[R, Literal[2]]]
+    number: hf.i64[B, R]
     name: hf.Obj[str, B]
 
 
@@ -39,6 +42,18 @@ class Role(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     def pair(self, x: f32[B, R], y: f32[B, R]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def prompt(self, x: f32[B, P]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def masked(self, mask: hf.bool_[B, R]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def indexed(self, index: hf.i64[B, R]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def product(self, x: f32[B, Mul[TypeVar("P"), TypeVar("Q")]]) -> None: ...  # type: ignore[misc]  # made in place
 
     @register(Dispatch.DP_PROTO)
     def last(self, x: f32[B, R, One]) -> None: ...
@@ -83,10 +98,34 @@ def test_none_is_wired_as_none() -> None:
         (lambda shapes, role: role.both(shapes.both, shapes.both), ("P+R is longer than R by P",)),
         (lambda shapes, role: role.less(shapes.flat, shapes.flat), ("R is shorter than P+R by P",)),
         (lambda shapes, role: role.both(shapes.flat, shapes.twice), ()),  # longer or shorter, as P and R are
+        (lambda shapes, role: role.flat(shapes.half), ("R//2 is shorter than R by R//2",)),
+        (lambda shapes, role: role.prompt(shapes.half), ()),  # as P and R are
     ],
 )
 def test_lengths_are_told_with_their_difference(body: Any, notes: tuple[str, ...]) -> None:
     assert found(body).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "advice"),
+    [
+        (lambda shapes, role: role.masked(shapes.flat), "HF220", None),  # truth values are no fractions
+        (lambda shapes, role: role.indexed(shapes.flat), "HF220", None),
+        (lambda shapes, role: role.masked(shapes.number), "HF221", "bool"),
+        (lambda shapes, role: role.flat(shapes.number), "HF220", "float32"),
+    ],
+)
+def test_a_conversion_is_advised_where_one_may_be_meant(body: Any, code: str, advice: str | None) -> None:
+    finding = found(body)
+    assert finding.code == code
+    told = f"convert it where it is made, .to(torch.{advice}), and declare it so there"
+    assert finding.notes == (() if advice is None else (told,))
+
+
+def test_a_type_variable_of_the_name_of_a_dim_is_told() -> None:
+    finding = found(lambda shapes, role: role.product(shapes.prompt))
+    assert finding.code == "HF213"
+    assert f"these are two dims named P, the TypeVar {__name__}.P and {__name__}.P" in finding.notes[0]
 
 
 def test_rows_that_lack_are_repeated_in_one_way() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hfdsl.check.findings import Finding, Label
@@ -159,11 +159,11 @@ def misuses(subject: Subject) -> Iterator[Finding]:
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
             "decide": DECIDE.get(misuse.name, DECIDE[""]),
-            "near": closest(misuse.name, misuse.candidates) if "{near}" in advice else "",
+            "near": closest(misuse.name, misuse.candidates),
             "makers": _column_makers(subject, misuse) if "{makers}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
-            "both": _both(misuse.candidates),
+            "both": _both(*misuse.candidates) if "{both}" in message else "",
         }
         finding = Finding(
             code.format(**fields),
@@ -189,10 +189,9 @@ def _offers(misuse: Misuse) -> Iterator[Offer]:
         yield from fixes.named(misuse) if misuse.kind in NAMES else fixes.reversed_sync(misuse.span)
 
 
-def _both(makers: Sequence[str]) -> str:
+def _both(one: str, other: str) -> str:
     """Two makers of one column, in words."""
-    once = list(dict.fromkeys(makers))
-    return f"two calls of {once[0]!r}" if len(once) == 1 else f"both {' and '.join(map(repr, once))}"
+    return f"two calls of {one!r}" if one == other else f"both {one!r} and {other!r}"
 
 
 def _column_makers(subject: Subject, misuse: Misuse) -> str:
@@ -216,6 +215,6 @@ def _misuse_related(subject: Subject, misuse: Misuse) -> Iterator[Label]:
         yield subject.produced(misuse.producer)
     if misuse.signature is not None:
         yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
-    if misuse.kind is MisuseKind.NO_METHOD and misuse.subject in {r.__name__ for r in subject.graph.roles.values()}:
+    if misuse.kind is MisuseKind.NO_METHOD:
         role = next(r for r in subject.graph.roles.values() if r.__name__ == misuse.subject)
         yield Label(definition_span(role), f"its registered methods: {', '.join(misuse.candidates) or 'none'}")

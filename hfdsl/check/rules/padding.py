@@ -8,8 +8,7 @@ from hfdsl.check.constraints import call_rows, chunks_of, refuted
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.offers import mended
 from hfdsl.check.repair.sizes import in_words, repairs, resized
-from hfdsl.check.subject import Subject
-from hfdsl.graph.program import RoleCall
+from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
@@ -21,13 +20,11 @@ BLIND = ("max", "min", "first")
 def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
     """Where rows are padded, a method gives rows, whose pad rows are cut off again, and nothing else."""
     for node in subject.graph.nodes:
-        chunks, rows = chunks_of(subject, node), call_rows(subject, node)
-        registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
-        if not isinstance(node.op, RoleCall) or registration is None or registration.pad is None:
+        signature, chunks, rows = signature_of(node), chunks_of(subject, node), call_rows(subject, node)
+        registration = signature.registration if signature else None
+        if not (signature and registration and registration.pad and chunks and rows):
             continue
-        if rows is None or chunks is None:
-            continue
-        number, counted = subject.known(rows).value, _counted(node.op.signature.returns)
+        number, counted = subject.known(rows).value, _counted(signature.returns)
         if number is None or number.denominator != 1 or not counted:
             continue
         share = chunks * registration.group
@@ -38,7 +35,7 @@ def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
                 "HF317",
                 f"'{node.label}' gets {added} pad row{'s' if added > 1 else ''} beside its {number}, and {counted}",
                 Label(node.span, f"{number} % {share} = {int(number) % share}"),
-                (Label(node.op.signature.span, f"registered with pad={registration.pad!r}"),),
+                (Label(signature.span, f"registered with pad={registration.pad!r}"),),
             )
             advice = f"with {in_words(subject, sizes)} no row is padded" if sizes else ""
             yield mended(subject, finding, resized(subject, sizes, "no row is padded then"), advice)

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 from hfdsl.check.constraints import known_names
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.requirements import config_fields, holds, names
+from hfdsl.check.requirements import holds, names
 from hfdsl.check.sources import return_span, source_text, tested_for_none
 from hfdsl.check.subject import Subject, dims_of, signature_of
 from hfdsl.errors import DefinitionError
@@ -49,7 +49,7 @@ def presence(subject: Subject, ref: Ref) -> Presence:
         return presence(subject, operand if isinstance(node.op, Pack) else Ref(operand.node, ref.column))
     if operand == Constant(None):
         return Presence(Answer.REFUTED, what, "put together without it", (Label(node.span, "without this column"),))
-    return Presence(Answer.PROVED, what)
+    return Presence(Answer.PROVED)
 
 
 def _provided(subject: Subject, node: Node, signature: Signature, column: str, what: str) -> Presence:
@@ -58,13 +58,12 @@ def _provided(subject: Subject, node: Node, signature: Signature, column: str, w
         return Presence(Answer.UNKNOWN)
     places = [Label(signature.span, f"declared {said}")]
     if said.when is None:
-        return Presence(Answer.PROVED, what, "always", tuple(places), declared=True)
+        return Presence(Answer.PROVED, places=tuple(places))
     try:
         answer, _ = holds(said.when, known_names(subject, node, signature))
     except DefinitionError:
         return Presence(Answer.UNKNOWN)  # told by the pass on what methods provide
-    placement = subject.placement(node)
-    fields = (config_fields(placement) or {}) if placement else {}
+    placement, fields = subject.placement(node), subject.config(node) or {}
     given = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)
     if placement is not None and given:
         places.append(Label(placement.span, f"placed with {given}"))
@@ -72,19 +71,23 @@ def _provided(subject: Subject, node: Node, signature: Signature, column: str, w
     return Presence(answer, what, because, tuple(places), declared=True)
 
 
-def provided(subject: Subject, node: Node) -> dict[str, bool]:
-    """Which optional columns of a call's result are there, and which are not, as far as that is known."""
-    signature = signature_of(node)
-    columns = optional_columns(signature.returns) if signature else ()
-    answers = {name: _provided(subject, node, signature, name, "").answer for name in columns if signature}
-    return {name: answer is Answer.PROVED for name, answer in answers.items() if answer is not Answer.UNKNOWN}
+def provided(subject: Subject) -> dict[int, dict[str, bool]]:
+    """Of each call, which optional columns of its result are there, and which are not, as far as that is known."""
+    found: dict[int, dict[str, bool]] = {}
+    for node in subject.graph.nodes:
+        signature = signature_of(node)
+        if signature is not None:
+            columns = optional_columns(signature.returns)
+            answers = {name: _provided(subject, node, signature, name, "").answer for name in columns}
+            found[node.id] = {n: there is Answer.PROVED for n, there in answers.items() if there is not Answer.UNKNOWN}
+    return found
 
 
 def certain_columns(subject: Subject) -> Iterator[Finding]:
     """What ``hf.present`` says to be there is not known to be absent."""
     for node in subject.graph.nodes:
-        ref = node.arguments[0][1] if isinstance(node.op, Present) else None
-        if not isinstance(ref, Ref):
+        ref = node.batch if isinstance(node.op, Present) else None
+        if ref is None:
             continue
         found = presence(subject, ref)
         if found.answer is Answer.REFUTED:
@@ -117,10 +120,10 @@ def absent(subject: Subject, m: Mismatch, wired: str, primary: Any) -> tuple[str
 
 def provisions_are_right(subject: Subject) -> Iterator[Finding]:
     """``hf.provides`` names optional columns of the result, and fields of the role's config."""
-    for node in subject.graph.calls:
+    for node in subject.graph.nodes:
         signature = signature_of(node)
-        for said in provisions_of(signature.body) if signature else ():
-            if signature is not None:
+        if signature is not None:
+            for said in provisions_of(signature.body):
                 yield from _wrong_columns(node, signature, said)
                 yield from _wrong_names(subject, node, signature, said)
 
@@ -133,13 +136,12 @@ def _wrong_columns(node: Node, signature: Signature, said: Provision) -> Iterato
         if name in optional or (name in fields and said.when is None):
             continue
         lack = f"'{kind}' has no optional column '{name}'" if name else f"its result {kind} is no optional column"
-        message = f"'{node.label}' is declared {said}, but {lack}; {closest(name, [n for n in optional if n])}"
+        message = f"'{node.label}' is declared {said}, but {lack}; {closest(name, optional)}"
         yield Finding("HF201", message, Label(signature.span))
 
 
 def _wrong_names(subject: Subject, node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
-    placement = subject.placement(node)
-    built = placement is None or config_fields(placement) is not None
+    placement, built = subject.placement(node), subject.config(node) is not None
     if said.when is None or not (built or set(names(said.when)) <= {dim.__name__ for dim in dims_of(signature)}):
         return
     try:
@@ -168,7 +170,7 @@ def tests_of_columns(subject: Subject) -> Iterator[Finding]:
 def returned_columns(subject: Subject) -> Iterator[Finding]:
     """What the dataflow is annotated to return as a column is a column."""
     graph = subject.graph
-    for spec in _may_lack(subject, graph.returns, graph.output) if not graph.misuses else ():
+    for spec in _may_lack(subject, graph.returns, graph.output):
         yield Finding(
             "HF231",
             f"'{graph.name}' is annotated to return a column and returns {spec}: it may be absent",
@@ -179,8 +181,12 @@ def returned_columns(subject: Subject) -> Iterator[Finding]:
 
 def _may_lack(subject: Subject, annotation: Any, output: Output) -> Iterator[ColumnSpec | ObjSpec]:
     origin, inner, value = get_origin(annotation), get_args(annotation), output.value
-    if origin is tuple and isinstance(value, tuple) and len(value) == len(inner):
-        for kind, part in zip(inner, value, strict=True):
+    if isinstance(value, (tuple, dict)):
+        parts = value if isinstance(value, tuple) else tuple(value.values())
+        kinds = [kind for kind in inner if kind is not ...]
+        if origin is not tuple or ... in inner:  # list[T], dict[K, T], tuple[T, ...]
+            kinds = kinds[-1:] * len(parts)
+        for kind, part in zip(kinds, parts, strict=False):  # another number of them is told as such
             yield from _may_lack(subject, kind, part)
     if isinstance(origin, type) and issubclass(origin, (Column, Obj)) and isinstance(value, Ref):
         spec = subject.inference.operand(value)

@@ -70,6 +70,8 @@ def _of_nodes(first: Node, second: Node) -> str | None:
     before, after = dict(first.arguments), dict(second.arguments)
     for name in before | after:
         was, now = before.get(name), after.get(name)
+        if isinstance(was, Ref) and isinstance(now, Ref) and was != now:
+            return f"argument '{name}' is another value of the graph the second time"
         if was is None or now is None or not _alike(was, now):
             return f"argument '{name}' is {_shown(was)} the first time, and {_shown(now)} the second"
     return None
@@ -92,7 +94,7 @@ def _shown(operand: Operand | None) -> str:
 def _alike(one: Operand, other: Operand) -> bool:
     if isinstance(one, Constant) and isinstance(other, Constant):
         return _equal(one.value, other.value)
-    return one == other if isinstance(one, Ref) else type(one) is type(other)
+    return one == other
 
 
 def _equal(one: Any, other: Any) -> bool:
