@@ -72,9 +72,9 @@ def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | 
     if found is None:
         return None
     named = {keyword.arg: keyword.value for keyword in found.keywords}
-    ports = [p.name for p in signature.ports if not p.keyword_only or p.name not in named] if signature else []
+    ports = [each.name for each in signature.ports] if signature else []
     counted = takewhile(lambda argument: not isinstance(argument, ast.Starred), found.args)
-    return named.get(port) or dict(zip(ports, counted, strict=False)).get(port)
+    return {**dict(zip(ports, counted, strict=False)), **named}.get(port)
 
 
 def call_at(span: Span) -> ast.Call | None:

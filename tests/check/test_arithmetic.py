@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 from math import lcm
 from typing import Any
@@ -49,39 +50,73 @@ linear = st.builds(
 FAR = 500  # beyond every limit that these demands can set, and a whole period of all of their divisors further
 
 
-def met(demands: list[Demand], n: int) -> bool:
-    return all(demand.met(B, n) for demand in demands)
+def meeting(demands: Iterable[Demand], numbers: range) -> list[int]:
+    """The numbers that meet all demands, in the arithmetic of whole numbers."""
+    left = list(numbers)
+    for demand in demands:
+        terms = dict(demand.size.terms)
+        factor, rest = terms[((B, 1),)], terms.get((), Fraction(0))
+        scale = lcm(factor.denominator, rest.denominator)
+        a, c, divisor = int(factor * scale), int(rest * scale), (demand.divisor or 0) * scale
+        left = [n for n in left if ((a * n + c) % divisor == 0 if divisor else a * n + c >= demand.strict)]
+    return left
 
 
 def period(demands: list[Demand]) -> int:
     return lcm(*(6 * (demand.divisor or 1) * demand.size.terms[0][1].denominator for demand in demands))
 
 
-@settings(max_examples=60)
+@settings(max_examples=150)
 @given(st.lists(linear, min_size=1, max_size=4, unique=True).filter(lambda ds: period(ds) < FAR - 200))
-def test_a_conflict_is_one_and_the_smallest(demands: list[Demand]) -> None:
-    found = list(conflict(B, demands))
-    solvable = any(met(demands, n) for n in range(1, 2 * FAR))
-    assert bool(found) is not solvable
-    if found:
-        assert not any(met(found, n) for n in range(1, 2 * FAR))
-        for left_out in found:
-            rest = [demand for demand in found if demand is not left_out]
-            assert any(met(rest, n) for n in range(1, 2 * FAR))
+def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: list[Demand]) -> None:
+    found = conflict(B, demands)
+    assert set(found) <= set(demands)
+    assert bool(found) is not bool(meeting(demands, range(1, 2 * FAR)))
+    assert not found or not meeting(found, range(1, 2 * FAR))
+    for left_out in found:
+        assert meeting([demand for demand in found if demand is not left_out], range(1, 2 * FAR)), found
 
 
 @given(st.lists(linear, max_size=3), st.integers(1, 200), st.integers(1, 5))
 def test_the_nearest_sizes_are_the_nearest(demands: list[Demand], now: int, step: int) -> None:
     found = Search(B, now, demands, lambda n: n % step == 0).nearest()
-    below = next((n for n in range(now - 1, 0, -1) if met(demands, n) and n % step == 0), None)
-    above = next((n for n in range(now + 1, now + FAR) if met(demands, n) and n % step == 0), None)
-    assert found == tuple(n for n in (below, above) if n is not None)
+    below = [n for n in meeting(demands, range(1, now)) if n % step == 0]
+    above = [n for n in meeting(demands, range(now + 1, now + FAR)) if n % step == 0]
+    assert found == (*below[-1:], *above[:1])
+
+
+b = size(B)
+
+
+def test_two_remainders_leave_one() -> None:
+    assert Choice(residue=1, step=3).under(B, Demand(b - constant(1), 6)) == Choice(residue=1, step=6)
+    assert Choice(residue=3, step=6).under(B, Demand(b, 9)) == Choice(residue=9, step=18)
+    assert Choice(residue=2, step=4).under(B, Demand(b, 6)) == Choice(residue=6, step=12)
+    assert Choice(residue=1, step=2).under(B, Demand(b, 5)) == Choice(residue=5, step=10)
+
+
+def test_of_remainders_that_exclude_each_other_none_is_left() -> None:
+    odd, fours, few = Demand(b + constant(1), 2), Demand(b, 4), Demand(constant(9) - b)
+    assert conflict(B, [few, fours, odd]) == (fours, odd)
+    half = Demand(b * constant(2) + constant(1), 2)
+    assert conflict(B, [few, half]) == (half,)
+    assert Search(B, 5, [half], lambda n: True).nearest() == ()
+
+
+def test_a_demand_above_zero_is_not_met_at_zero() -> None:
+    square = b * b - constant(15)
+    for number, met in {3: [False, False], 4: [True, True], 5: [True, True]}.items():
+        assert [Demand(square, strict=strict).met(B, number) for strict in (False, True)] == met
+    assert [Demand(square - constant(1), strict=strict).met(B, 4) for strict in (False, True)] == [True, False]
 
 
 def test_what_is_not_linear_is_looked_for_size_by_size() -> None:
-    square = Demand(size(B) * size(B) - constant(1), 24)
-    assert Search(B, 9, [square], lambda n: True).nearest() == (7, 11)
-    assert conflict(B, [Demand(size(B) * size(B) + constant(1), 4)]) == ()  # none is, and it is not shown
+    assert Search(B, 9, [Demand(b * b - constant(1), 24)], lambda n: True).nearest() == (7, 11)
+    assert Search(B, 7, [Demand(b * b + b, 10)], lambda n: True).nearest() == (5, 9)
+    assert Search(B, 270, [Demand(b * b, 10_000)], lambda n: True).nearest() == (200, 300)
+    assert conflict(B, [Demand(b * b + constant(1), 4)]) == ()  # none is, and it is not shown
+    three, most = Demand(b, 3), Demand(constant(2) - b)
+    assert conflict(B, [Demand(b * b, 4), three, most]) == (three, most)
 
 
 def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:

@@ -89,6 +89,7 @@ def test_all_that_is_demanded_of_the_rows_is_met_by_what_is_offered() -> None:
     finding = found(cut_first, 30)
     assert finding.message.startswith("'minibatch 1/2' needs 2 mini-batches, but only a run tells")
     assert finding.help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
+    assert finding.fixes == (), "what is then computed is for its author to decide"
     assert [label.text for label in finding.related] == [
         "keeps some of B rows",
         "for an even split over the 4 chunks of DP_PROTO on Mesh(pp=1 dp=4 tp=1): 8 must divide kept1",

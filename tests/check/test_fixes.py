@@ -218,6 +218,77 @@ def test_a_repeat_is_spelt_as_the_module_spells_it(start: str, name: str, load: 
     assert f"{name}(..., 2)" in finding.help[0]
 
 
+@pytest.mark.parametrize(
+    ("start", "helps"),
+    [
+        (
+            "import hfdsl as hf\n",
+            [
+                ("repeat what is wired to 'rollout': hf.repeat(..., 2)",),
+                ("take 8 rows", "hf.fill(..., 9), which starts over from the first row"),
+                ("let a fixed number of rows go on: hf.fill(..., 8)",),
+            ],
+        ),
+        ("try:\n    import hfdsl as hf\nfinally:\n    pass\n", [(), ("take 8 rows",), ()]),
+    ],
+)
+def test_a_function_is_written_where_the_module_imports_it_at_its_top(start: str, helps: object, load: Any) -> None:
+    text = HEAD.replace("import hfdsl as hf\n", start) + (
+        "class Sure(hf.Batch):\n    keep: hf.bool_[B]\n\n\n"
+        "@hf.dataflow\ndef program(prompts: Prompts, sure: Sure, actor: Actor):\n"
+        "    scores = actor.score(actor.generate(hf.repeat(prompts, 2)).probs)\n"
+        "    actor.update(actor.generate(prompts), scores.reward)\n"
+        "    first = actor.generate(hf.take(prompts, 9))\n"
+        "    kept = hf.filter(prompts, sure.keep)\n"
+        "    return first, [actor.generate(part) for part in hf.minibatches(kept, 2)]\n"
+    )
+    module = load(text)
+    report = module.program.check(dims={module.B: 8})
+    assert report.codes == ("HF212", "HF321", "HF321")
+    assert [finding.help for finding in report] == helps
+
+
+def test_a_number_of_rows_that_comes_from_elsewhere_is_not_edited(load: Any) -> None:
+    text = HEAD + (
+        "NUMBER = 9\n\n\n@hf.dataflow\ndef program(prompts: Prompts):\n"
+        "    return hf.take(prompts, NUMBER), hf.take(prompts, rows=9)\n"
+    )
+    module = load(text)
+    one, other = module.program.check(dims={module.B: 8})
+    assert one.help == ("hf.fill(..., 9), which starts over from the first row",)
+    assert (other.help, other.notes) == ((), ("take at most 8, or hf.fill(x, 9) which starts over from the first",))
+
+
+SYNCED = """
+
+class Trainer(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL, hf.Execute.RANK_ZERO)
+    @hf.exports("policy")
+    def weights(self) -> dict[str, list[float]]: ...
+
+
+class Engine(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.loads("policy")
+    def load(self, weights: dict[str, list[float]]) -> None: ...
+
+
+@hf.dataflow
+def program(trainer: Trainer, one: Engine, two: Engine):
+    hf.sync({roles})
+"""
+
+
+@pytest.mark.parametrize(
+    ("roles", "titles"),
+    [("one, trainer", ["write hf.sync(trainer, one)"]), ("one, two, trainer", []), ("*(one, trainer)", [])],
+)
+def test_a_sync_of_two_roles_is_turned_round(roles: str, titles: list[str], load: Any) -> None:
+    report = load(HEAD + SYNCED.format(roles=roles)).program.check()
+    assert set(report.codes) == {"HF707"}
+    assert [fix.title for finding in report for fix in finding.fixes] == titles
+
+
 PLACED = """@hf.dataflow
 def program(prompts: Prompts, actor: Actor):
     return actor.generate(prompts)
@@ -312,11 +383,11 @@ def test_a_dataflow_within_a_function_keeps_what_it_closes_over(load: Any) -> No
 
 def test_a_dataflow_without_a_file_has_no_fixes() -> None:
     names: dict[str, Any] = {}
-    text = HEAD + "@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n    return actor.generat(prompts)\n"
+    text = HEAD + "@hf.dataflow\ndef program(prompts: Prompts, actor: Actor):\n"
+    text += "    return actor.generat(prompts), hf.take(prompts, 9)\n"
     linecache.checkcache()
     exec(compile(text, "<nowhere>", "exec"), names)  # noqa: S102  # as in a shell
-    report = names["program"].check()
-    assert report.codes == ("HF202",)
-    assert report.findings[0].fixes == ()
-    assert report.findings[0].help == ()
+    report = names["program"].check(dims={names["B"]: 8})
+    assert report.codes == ("HF202", "HF321")
+    assert [(finding.fixes, finding.help) for finding in report] == [((), ())] * 2
     assert report.findings[0].notes == ("did you mean 'generate'?",)

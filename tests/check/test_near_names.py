@@ -71,6 +71,7 @@ def test_one_of_several_places_is_not_guessed() -> None:
 
     def told(**places: Placement[Any]) -> tuple[str, ...]:
         [finding] = [found for found in looked.check(hf.Deployment(**places), {B: 4}) if found.code == "HF507"]
+        assert finding.fixes == (), "what ** unpacks has no names that could be edited"
         return (*finding.help, *finding.notes)
 
     add = "add actor=hf.place(Plain, ..., pool=...)"
@@ -78,6 +79,17 @@ def test_one_of_several_places_is_not_guessed() -> None:
     assert told(one=place, other=place) == (add,)
     assert told(one=place) == ("rename 'one' to 'actor'",)
     assert told(one=place, actr=place) == ("rename 'actr' to 'actor'",)
+
+
+@hf.dataflow
+def looked_twice(rows: Rows, actor: Plain, other: Plain) -> Rows:
+    return other.look(actor.look(rows))
+
+
+def test_the_other_roles_keep_their_names() -> None:
+    place = hf.place(Plain, pool=hf.ResourcePool([1], use_gpu=False))
+    [finding] = looked_twice.check(hf.Deployment(other=place, actr=place), {B: 4}).findings
+    assert (finding.code, finding.help) == ("HF507", ("rename 'actr' to 'actor'",))
 
 
 def test_what_a_constructor_does_not_take_is_counted_from_one() -> None:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Two sizes at once, and what no size satisfies: against brute force over a box of sizes."""
+"""Two sizes at once: against brute force over a box of sizes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Dispatch, Mul, register
 from hfdsl.check.findings import Report
-from hfdsl.check.repair.search import Demand, PairSearch, conflict
+from hfdsl.check.repair.search import Demand, PairSearch
 from hfdsl.check.run import check
-from hfdsl.types.dims import Dim, Size, atom_size, constant
+from hfdsl.types.dims import atom_size, constant
 
 
 class B(hf.Dim): ...
@@ -101,82 +101,71 @@ def test_a_pair_mends_what_either_size_breaks() -> None:
     assert [finding.help for finding in report] == [(f"{words}: every split and requirement then works out",)] * 2
 
 
-numbers = st.integers(-12, 12)
-linear = st.builds(lambda a, c: atom_size(B) * constant(a) + constant(c), st.integers(1, 4), numbers)
-divides = st.builds(Demand, linear, st.sampled_from((1, 2, 3, 4, 5, 6, 8, 12)))
-bounds = st.builds(
-    lambda sign, edge, strict: Demand(atom_size(B) * constant(sign) - constant(sign * edge), None, strict),
-    st.sampled_from((1, -1)),
-    st.integers(0, 60),
-    st.booleans(),
-)
-BOX = range(1, 121 + 60)  # 120 is a multiple of all divisors, and no bound is above 60: beyond it all repeats
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(divides, divides, bounds), min_size=1, max_size=6))
-def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: list[Demand]) -> None:
-    def sizes(kept: tuple[Demand, ...]) -> bool:
-        return any(all(met(demand, b) for demand in kept) for b in BOX)
-
-    found = conflict(B, demands)
-    assert bool(found) is not sizes(tuple(demands))
-    assert not found or not sizes(found)
-    for i in range(len(found)):
-        assert sizes(found[:i] + found[i + 1 :]), found
-
-
-def met(demand: Demand, b: int) -> bool:
-    """Plain arithmetic, without the checker's own."""
-    terms = dict(demand.size.terms)
-    value = terms.get((), Fraction(0)) + sum(factor * b for atoms, factor in terms.items() if atoms)
-    if demand.divisor is not None:
-        return value % demand.divisor == 0
-    return value > 0 or (value == 0 and not demand.strict)
-
-
-@settings(max_examples=100)
-@given(
-    st.integers(1, 20),
-    st.integers(1, 20),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.integers(1, 9)), max_size=3),
-)
-def test_the_search_for_two_sizes_finds_the_nearest(b: int, n: int, found: list[tuple[int, int, int, int]]) -> None:
-    one, other = atom_size(B), atom_size(N)
-
-    def size(x: int, y: int, xy: int) -> Size:
-        return one * constant(x) + other * constant(y) + one * other * constant(xy)
-
-    demands = [Demand(size(x, y, xy), divisor) for x, y, xy, divisor in found if x or y or xy]
-    dims: tuple[type[Dim], type[Dim]] = (B, N)
-    search = PairSearch(dims, (b, n), demands, lambda *_: True)
-    near = [
-        (search.change(x, y), x, y)
-        for x, y in product(range(1, 60), repeat=2)
-        if x != b and y != n and all((p * x + q * y + r * x * y) % d == 0 for p, q, r, d in found)
-    ]
-    pair = search.nearest()
-    assert pair is not None
-    assert search.change(*pair) == min(near)[0]
-
-
+ONE, OTHER = atom_size(B), atom_size(N)
+SIZES = st.integers(1, 20)
+FACTORS = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)).filter(any)
 small = st.integers(1, 6)
 
 
-@settings(max_examples=60)
-@given(small, small, small, small, small)
-@example(b=4, n=1, x=1, y=3, xy=4)
-def test_pairs_are_tried_by_how_much_they_change(b: int, n: int, x: int, y: int, xy: int) -> None:
-    one, other, tried = atom_size(B), atom_size(N), list[tuple[int, int]]()
-    demands = [Demand(one * one, x), Demand(other * other, y), Demand(one * other, xy)]
-    search = PairSearch((B, N), (b, n), demands, lambda *pair: bool(tried.append(pair)))  # type: ignore[func-returns-value]
+def joint(factors: tuple[int, int, int], divisor: int) -> Demand:
+    x, y, xy = map(constant, factors)
+    return Demand(ONE * x + OTHER * y + ONE * OTHER * xy, divisor)
+
+
+def tried(b: int, n: int, demands: list[Demand]) -> list[tuple[int, int]]:
+    """The pairs that a search tries where none works."""
+    found: list[tuple[int, int]] = []
+    search = PairSearch((B, N), (b, n), demands, lambda *pair: bool(found.append(pair)))  # type: ignore[func-returns-value]
     assert search.nearest() is None
-    assert all(p * p % x == q * q % y == p * q % xy == 0 and p != b and q != n for p, q in tried)
-    changes = [search.change(*pair) for pair in tried]
+    return found
+
+
+@settings(max_examples=100)
+@given(SIZES, SIZES, st.lists(st.tuples(FACTORS, st.integers(1, 9)), max_size=3))
+def test_the_search_for_two_sizes_finds_the_nearest(
+    b: int, n: int, found: list[tuple[tuple[int, int, int], int]]
+) -> None:
+    first, *_ = tried(b, n, [joint(*each) for each in found])
+    box = [(p, q) for p, q in product(range(1, 60), repeat=2) if p != b and q != n]
+    near = (
+        abs(p - b) * n + abs(q - n) * b
+        for p, q in box
+        if all((x * p + y * q + xy * p * q) % d == 0 for (x, y, xy), d in found)
+    )
+    assert abs(first[0] - b) * n + abs(first[1] - n) * b == min(near)
+
+
+@settings(max_examples=60)
+@given(small, small, small, small, FACTORS, small)
+@example(b=4, n=1, x=1, y=3, factors=(0, 0, 1), divisor=4)
+@example(b=1, n=1, x=6, y=6, factors=(0, 0, 1), divisor=1)
+def test_pairs_are_tried_by_how_much_they_change(
+    b: int, n: int, x: int, y: int, factors: tuple[int, int, int], divisor: int
+) -> None:
+    def works(p: int, q: int) -> bool:
+        one, other, both = factors
+        together = (one * p + other * q + both * p * q) % divisor
+        return p * p % x == q * q % y == together == 0 and p != b and q != n
+
+    def change(p: int, q: int) -> int:
+        return abs(p - b) * n + abs(q - n) * b
+
+    found = tried(b, n, [Demand(ONE * ONE, x), Demand(OTHER * OTHER, y), joint(factors, divisor)])
+    assert all(works(*pair) for pair in found)
+    changes = [change(*pair) for pair in found]
     assert changes == sorted(changes)
-    box = product(range(1, b + 60), range(1, n + 60))
-    met = (p for p in box if p[0] ** 2 % x == p[1] ** 2 % y == p[0] * p[1] % xy == 0 and p[0] != b and p[1] != n)
-    assert changes[0] == min(search.change(*pair) for pair in met)
+    assert changes[0] == min(change(*pair) for pair in product(range(1, b + 31), range(1, n + 31)) if works(*pair))
+
+
+def test_of_what_meets_linear_demands_the_nearest_of_the_second_size_are_tried() -> None:
+    found = tried(4, 10, [Demand(ONE, 2)])
+    assert {q for _, q in found} == {8, 9, 11, 12}
+    assert sorted({p for p, _ in found})[:6] == [2, 6, 8, 10, 12, 14]
+
+
+def test_a_pair_that_does_not_work_is_passed_over() -> None:
+    assert PairSearch((B, N), (4, 10), [], lambda p, q: p > 4 and q > 10).nearest() == (5, 11)
+    assert PairSearch((B, N), (4, 10), [], lambda p, q: p == 2).nearest() == (2, 9)
 
 
 case = Case(micro=3, most=20, part=1, widest=12, ranks=8)

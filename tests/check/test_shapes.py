@@ -10,6 +10,7 @@ import pytest
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, Mul, f32, register
 from hfdsl.check.findings import Finding
+from hfdsl.check.sources import source_text
 
 
 class B(hf.Dim): ...
@@ -165,3 +166,25 @@ def test_a_sum_of_rows_is_repeated_by_nothing() -> None:
 
     [finding] = hf.dataflow(program).check(dims={B: 4}).errors
     assert (finding.code, finding.help) == ("HF212", ())
+
+
+class Flat(hf.Batch):
+    x: f32[B, R]
+
+
+def given(**columns: Any) -> dict[str, Any]:
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (lambda shapes, role: role.pair(shapes.flat, shapes.last), "shapes.last"),
+        (lambda shapes, role: role.pair(*(shapes.last, shapes.flat)), "*(shapes.last, shapes.flat)"),
+        (lambda s, role: role.pair(*(s.flat, s.last), *()), "role.pair(*(s.flat, s.last), *())"),
+        (lambda s, role: role.pair(**given(x=s.flat, y=s.last)), "role.pair(**given(x=s.flat, y=s.last))"),
+        (lambda s, role: role.flat(Flat(**given(x=s.last)).x), "Flat(**given(x=s.last))"),
+    ],
+)
+def test_what_is_unpacked_is_pointed_at_as_far_as_it_can_be_told(body: Any, text: str) -> None:
+    assert source_text(found(body).primary.span) == text

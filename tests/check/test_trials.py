@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
 import hfdsl as hf
 from hfdsl.check.findings import Edit, Report
 from hfdsl.check.repair import trials
-from hfdsl.check.repair.trials import rewritten
+from hfdsl.check.repair.trials import Trials, rewritten
+from hfdsl.check.run import examine
 from hfdsl.graph.spans import Span
 
 MISSPELT = trials.MOST + 4
@@ -35,15 +38,19 @@ def program(prompts: Prompts):
 """
 
 
-def checked(tmp_path: Path) -> Report:
-    file = tmp_path / "misspelt.py"
-    file.write_text(HEAD + "    look(prompts.lenght)\n" * MISSPELT)
-    spec = importlib.util.spec_from_file_location("misspelt", file)
+def loaded(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: Report = module.program.check()
+    return module
+
+
+def checked(tmp_path: Path) -> Report:
+    file = tmp_path / "misspelt.py"
+    file.write_text(HEAD + "    look(prompts.lenght)\n" * MISSPELT)
+    found: Report = loaded(file).program.check()
     return found
 
 
@@ -73,6 +80,19 @@ def test_a_command_that_makes_them_tries_all(tmp_path: Path) -> None:
 def test_in_a_program_that_is_too_large_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "WORK", MISSPELT)  # less than its mistakes and nodes
     assert not any(finding.fixes for finding in checked(tmp_path))
+
+
+@pytest.mark.parametrize(("work", "most"), [(5, 0), (6, 1), (12, 2)])
+def test_each_trial_goes_through_all_nodes_and_mistakes(work: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.dataflow
+    def program(rows: Rows, actor: Actor) -> None:
+        for _ in range(2):
+            actor.look(rows.x)  # type: ignore[arg-type]  # the mistake
+
+    subject = examine(program.body, None, {})
+    assert (len(subject.graph.nodes), len(subject.inference.mismatches)) == (3, 2)
+    monkeypatch.setattr(trials, "WORK", work)
+    assert Trials(subject, lambda _: ()).most == most
 
 
 # -- a function with another text
@@ -112,6 +132,29 @@ def test_what_another_file_or_other_lines_would_say_is_not_tried(edit: Edit) -> 
     assert rewritten(number, [edit]) is None
 
 
+def test_what_is_compiled_anew_is_read_as_its_module_is(tmp_path: Path) -> None:
+    file = tmp_path / "annotated.py"
+    file.write_text("def inner():\n    def one(x: int): ...\n    return one.__annotations__, 1\n")
+    two = rewritten(loaded(file).inner, [Edit(Span(str(file), 3, 32, 3, 33), "2")])
+    assert two is not None
+    assert two() == ({"x": int}, 2), "that module does not put annotations off, though this one does"
+
+
+def test_what_is_no_plain_function_or_cannot_be_told_apart_is_not_tried() -> None:
+    @functools.wraps(number)
+    def wrapper() -> int:
+        return 1
+
+    class Counter:
+        def number(self) -> int:
+            return 1
+
+    pair = [lambda: 1, lambda: 2]
+    for body in (None, functools.partial(number), wrapper, Counter().number, *pair):
+        line = body.__code__.co_firstlineno if isinstance(body, FunctionType) else PLACE.line
+        assert rewritten(body, [Edit(Span(__file__, line, 0, line, 0), "")]) is None
+
+
 class B(hf.Dim): ...
 
 
@@ -136,3 +179,29 @@ def test_of_two_misspelt_names_none_is_replaced_alone() -> None:
     placed = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([1], use_gpu=False)))
     [finding] = looking.check(placed, {B: 4}).findings
     assert (finding.code, finding.fixes) == ("HF323", ())
+
+
+class Reader(hf.Worker):
+    def __init__(self, micro: int, macro: int, longest: int, longer: int) -> None: ...
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.requires("micro == 2 or lonest % 4 == 0")
+    def look(self, rows: Rows) -> Rows: ...
+
+
+class Other(hf.Worker):
+    @hf.register(hf.Dispatch.DP_PROTO)
+    def skim(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def reading(rows: Rows, reader: Reader, other: Other) -> Rows:
+    return other.skim(reader.look(rows))
+
+
+def test_the_nearest_name_that_holds_replaces_one_that_is_unknown() -> None:
+    pool = hf.ResourcePool([1], use_gpu=False)
+    placed = hf.Deployment(reader=hf.place(Reader, 1, 2, 4, 8, pool=pool), other=hf.place(Other, pool=pool))
+    [finding] = reading.check(placed, {B: 4}).findings
+    assert finding.code == "HF323"
+    assert [fix.title for fix in finding.fixes] == ["replace 'lonest' by 'longest'"]

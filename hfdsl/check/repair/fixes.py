@@ -17,7 +17,7 @@ from hfdsl.check.repair.trials import written
 from hfdsl.check.requirements import Known, holds, names
 from hfdsl.check.sources import argument_span, call_at, span_of
 from hfdsl.check.subject import Subject, signature_of
-from hfdsl.deploy.deployment import Placement
+from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Misuse, MisuseKind, Node, Ref
@@ -42,8 +42,6 @@ def repeated(subject: Subject, mismatch: Mismatch, port: str, times: int) -> Ite
     """The rows of ``port`` repeated: of a column, those of its record too."""
     node = subject.graph.nodes[mismatch.node]
     argument = argument_span(node.span, signature_of(node), port)
-    if argument == node.span:
-        return
     operand = dict(node.arguments)[port]
     column = operand.column if isinstance(operand, Ref) else None
     for place in (argument, *([] if column is None else [_before(argument, f".{column}")])):
@@ -124,21 +122,21 @@ def filled(deployment: dict[str, Placement], role: str) -> Iterator[Offer]:  # t
         yield Offer((Option(f"split the pool: pool.split([{ranks}, {slots - ranks}])", partial(moved, other)),))
 
 
-def role_renamed(subject: Subject, old: str, new: str) -> Iterator[Offer]:
+def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Offer]:
     """A role of the deployment under the name that the dataflow has for it."""
-    deployment = subject.deployment
-    if deployment is not None:
-        edit = edits.rename(deployment.span, old, new)
-        fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
-        places = {new if name == old else name: place for name, place in deployment.placements.items()}
-        other = placed(deployment, places)
-        yield Offer((Option(f"rename '{old}' to '{new}'", lambda program: replace(program, deployment=other), fix),))
+    edit = edits.rename(deployment.span, old, new)
+    fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
+    places = {new if name == old else name: place for name, place in deployment.placements.items()}
+    other = placed(deployment, places)
+    yield Offer((Option(f"rename '{old}' to '{new}'", lambda program: replace(program, deployment=other), fix),))
 
 
 def required(signature: Signature, text: str, known: Sequence[Known]) -> Iterator[Fix]:
     """A requirement with the name that its author meant: at every call it then holds."""
     for old in names(text):
-        for new in get_close_matches(old, [*known[0].sizes, *known[0].fields]) if _unknown(old, known[0]) else ():
+        if not all(_unknown(old, one) for one in known):
+            continue
+        for new in get_close_matches(old, [*known[0].sizes, *known[0].fields]):
             meant = re.sub(rf"\b{old}\b", new, text)
             edit = edits.requirement(signature.span, text, old, new)
             if edit is not None and all(_proved(meant, one) for one in known):

@@ -9,11 +9,12 @@ from heapq import heappop, heappush, merge
 from itertools import count, islice
 from math import ceil, floor, gcd, lcm
 
-from hfdsl.types.dims import Dim, Size, constant
+from hfdsl.types.dims import Dim, Size, constant, evaluate
 
-SEARCH = 4096  # how many sizes are looked at on both sides, where a demand is not linear
+SEARCH = 4096  # how many sizes are looked at on both sides
 TRIALS = 64  # how many of those that meet all demands are tried against all other rules
 NEAR = 64  # of two dims: how many sizes of one are looked at on both sides
+BESIDE = 2  # and how many of the other for each, where its demands are linear, so that the nearest meet them
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,10 @@ class Demand:
 
     def met(self, dim: type[Dim], number: int) -> bool:
         """Whether it holds with this number for the one dim that the size has left."""
-        return self.holds(self.size.substitute({dim: constant(number)}).value)
+        return self.holds(evaluate(self.size, {dim: number}))
 
-    def holds(self, value: Fraction | None) -> bool:
-        """Whether it holds where the size has this value; None is one that is not known."""
-        if value is None:
-            return False
+    def holds(self, value: Fraction) -> bool:
+        """Whether it holds where the size has this value."""
         if self.divisor is not None:
             return (value / self.divisor).denominator == 1
         return value > 0 or (value == 0 and not self.strict)
@@ -79,7 +78,7 @@ class Choice:
         a, c, modulus = int(factor * scale), int(rest * scale), demand.divisor * scale
         common = gcd(a, modulus)
         if c % common:
-            return replace(self, least=1, most=0)
+            return EMPTY
         period = modulus // common
         return self._congruent(-c // common * pow(a // common, -1, period), period)
 
@@ -94,10 +93,13 @@ class Choice:
         """By the Chinese remainder theorem."""
         common = gcd(self.step, period)
         if (residue - self.residue) % common:
-            return replace(self, least=1, most=0)
+            return EMPTY
         turns = (residue - self.residue) // common * pow(self.step // common, -1, period // common)
         step = lcm(self.step, period)
-        return replace(self, residue=(self.residue + self.step * (turns % (period // common))) % step, step=step)
+        return replace(self, residue=(self.residue + self.step * turns) % step, step=step)
+
+
+EMPTY = Choice(most=0)
 
 
 def _linear(dim: type[Dim], size: Size) -> tuple[Fraction, Fraction] | None:
@@ -120,8 +122,7 @@ class Search:
     def nearest(self) -> tuple[int, ...]:
         """The nearest size below and the nearest above that work, as far as there are any."""
         choice, others = _narrowed(self.dim, self.demands)
-        length = SEARCH if others else TRIALS
-        sides = choice.downward(self.now - 1, length), choice.upward(self.now + 1, length)
+        sides = choice.downward(self.now - 1, SEARCH), choice.upward(self.now + 1, SEARCH)
         found = (self._first(side, others) for side in sides)
         return tuple(size for size in found if size is not None)
 
@@ -173,7 +174,7 @@ class PairSearch:
             left, more = _narrowed(last, fixed, seconds)
             rest = others + more
             if all(demand.met(first, one) for demand in beside):
-                for other in _around(left, self.now[1], NEAR if rest else 2):
+                for other in _around(left, self.now[1], NEAR if rest else BESIDE):
                     if all(demand.met(last, other) for demand in rest):
                         yield one, other
 
@@ -208,7 +209,7 @@ def conflict(dim: type[Dim], demands: Sequence[Demand]) -> tuple[Demand, ...]:
     >>> [(str(demand.size), demand.divisor) for demand in found]
     [('B', 16), ('-B+8', None)]
     """
-    kept = [demand for demand in demands if Choice().under(dim, demand) is not None]
+    kept = list(demands)
     if not _narrowed(dim, kept)[0].empty:
         return ()
     for demand in reversed(kept):

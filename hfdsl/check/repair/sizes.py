@@ -54,7 +54,7 @@ def repairs(
 
 def given(subject: Subject, atoms: Iterable[object]) -> list[type[Dim]]:
     """The dims among these that have a size."""
-    return [atom for atom in atoms if isinstance(atom, type) and issubclass(atom, Dim) and atom in subject.dims]
+    return [atom for atom in atoms if isinstance(atom, type) and atom in subject.dims]
 
 
 def resized(subject: Subject, sizes: Sizes, works: str = WORKS) -> Iterator[Offer]:
@@ -96,13 +96,11 @@ def _together(subject: Subject, atoms: Iterable[object]) -> list[tuple[type[Dim]
     """The pairs of dims with a size each that a demand on one of these dims brings together."""
     mine = given(subject, atoms)
     sets = [mine, *dict.fromkeys(rule.demand.size.atoms for rule in arithmetic(subject))]
-    pairs = [
-        pair
-        for together in sets
-        for pair in combinations(given(subject, together), 2)
-        if not set(pair).isdisjoint(mine) and subject.several.keys().isdisjoint(pair)
-    ]
-    return list({frozenset(pair): pair for pair in reversed(pairs)}.values())[::-1]
+    found: dict[frozenset[type[Dim]], tuple[type[Dim], type[Dim]]] = {}
+    for pair in chain.from_iterable(combinations(given(subject, together), 2) for together in sets):
+        if not set(pair).isdisjoint(mine) and subject.several.keys().isdisjoint(pair):
+            found.setdefault(frozenset(pair), pair)
+    return list(found.values())
 
 
 def _option(subject: Subject, sizes: Mapping[type[Dim], int], words: str) -> Option:

@@ -18,7 +18,6 @@ from hfdsl.check.findings import Edit, Finding, Fix
 from hfdsl.check.repair.edits import apply
 from hfdsl.check.repair.offers import Option
 from hfdsl.check.subject import Subject
-from hfdsl.errors import HfError
 from hfdsl.graph.infer import infer
 from hfdsl.graph.trace import trace
 
@@ -95,12 +94,11 @@ class Trials:
 def written(edits: Sequence[Edit], subject: Subject) -> Subject | None:
     """The program with edits in the dataflow's own text: it is compiled anew, and traced."""
     body = rewritten(subject.body, edits)
-    try:
-        with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace
-            graph = trace(body) if body is not None else None
-    except HfError:
+    if body is None:
         return None
-    return None if graph is None else replace(subject, graph=graph, inference=infer(graph), body=body)
+    with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace
+        graph = trace(body)
+    return replace(subject, graph=graph, inference=infer(graph), body=body)
 
 
 def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> FunctionType | None:
@@ -122,7 +120,8 @@ def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> Functio
     found = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == known]
     if len(found) != 1:
         return None
-    new = FunctionType(found[0], body.__globals__, old.co_name, body.__defaults__, body.__closure__)
+    [code] = found
+    new = FunctionType(code, body.__globals__, old.co_name, body.__defaults__, body.__closure__)
     new.__kwdefaults__ = body.__kwdefaults__
     functools.update_wrapper(new, body)
     del new.__wrapped__  # type: ignore[attr-defined]  # it stands for itself

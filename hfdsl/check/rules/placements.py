@@ -11,6 +11,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.offers import Offer, mended
 from hfdsl.check.requirements import parameters
 from hfdsl.check.subject import Subject
+from hfdsl.deploy.deployment import Deployment
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
@@ -41,7 +42,7 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
             advice = (
                 f"rename '{near[0]}' to '{name}'" if near else f"add {name}=hf.place({role.__name__}, ..., pool=...)"
             )
-            yield mended(subject, finding, _renamed(subject, near, name), advice)
+            yield mended(subject, finding, _renamed(subject.deployment, near, name), advice)
         elif not issubclass(placements[name].role, role):
             yield Finding(
                 "HF515",
@@ -96,11 +97,11 @@ def _filled(subject: Subject, role: str) -> Iterator[Offer]:
     yield from filled(dict(subject.deployment.placements), role) if subject.deployment else ()
 
 
-def _renamed(subject: Subject, old: list[str], new: str) -> Iterator[Offer]:
+def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Offer]:
     from hfdsl.check.repair.fixes import role_renamed  # as above
 
     for name in old:
-        yield from role_renamed(subject, name, new)
+        yield from role_renamed(deployment, name, new)
 
 
 def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:
