@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 from functools import lru_cache
 
 from hfdsl.check.findings import Finding, Label, Report
@@ -50,14 +51,13 @@ def _place(label: Label, primary: bool) -> list[str]:
     text = linecache.getline(span.file, span.line).rstrip("\n")
     if not text.strip():
         return [f"{head}  {label.text}".rstrip()]
-    start = span.column if span.end_column else len(text) - len(text.lstrip())
-    stop = span.end_column if span.end_line == span.line and span.end_column else len(text)
-    # Columns of the parser count bytes; the caret must count characters.
-    raw = text.encode()
-    start, stop = len(raw[:start].decode(errors="ignore")), len(raw[:stop].decode(errors="ignore"))
-    mark = ("^" if primary else "-") * max(1, stop - start)
-    margin = " " * 5
-    return [head, f"{span.line:>5} | {text}", f"{margin} | {' ' * start}{mark} {label.text}".rstrip()]
+    raw = text.encode()  # columns of the parser count bytes; the mark must count characters
+    first = span.column if span.end_column else len(raw) - len(raw.lstrip())
+    last = span.end_column if span.end_line == span.line else len(raw)
+    before, marked = (part.decode(errors="ignore") for part in (raw[:first], raw[first:last]))
+    mark = ("^" if primary else "-") * max(1, len(marked))
+    margin, blank = " " * 5, re.sub(r"[^\t]", " ", before)  # a tab is as wide in both lines
+    return [head, f"{span.line:>5} | {text}", f"{margin} | {blank}{mark} {label.text}".rstrip()]
 
 
 def _short(file: str) -> str:

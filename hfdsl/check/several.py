@@ -33,8 +33,9 @@ def _one(subject: Subject, told: Told) -> Finding:
             where.append(f"{dim} = {' or '.join(map(str, showing))} of {', '.join(map(str, sizes))}")
     note = (f"for {' and '.join(where)}",) if where else ()
     lines = dict.fromkeys(line for _, each in told for line in each.help)
-    fixes = tuple(line for line in lines if all(line in each.help for _, each in told) or _of_one_size(subject, line))
-    return replace(finding, notes=(*note, *finding.notes), help=fixes)
+    mending = tuple(line for line in lines if all(line in each.help for _, each in told) or _of_one_size(subject, line))
+    fixes = tuple(fix for fix in finding.fixes if all(fix in each.fixes for _, each in told))
+    return replace(finding, notes=(*note, *finding.notes), help=mending, fixes=fixes)
 
 
 def _of_one_size(subject: Subject, line: str) -> bool:

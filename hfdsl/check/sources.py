@@ -72,9 +72,9 @@ def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | 
     if found is None:
         return None
     named = {keyword.arg: keyword.value for keyword in found.keywords}
-    ports = [each.name for each in signature.ports] if signature else []
+    ports = [p.name for p in signature.ports if not p.keyword_only or p.name not in named] if signature else []
     counted = takewhile(lambda argument: not isinstance(argument, ast.Starred), found.args)
-    return {**dict(zip(ports, counted, strict=False)), **named}.get(port)
+    return named.get(port) or dict(zip(ports, counted, strict=False)).get(port)
 
 
 def call_at(span: Span) -> ast.Call | None:
@@ -85,7 +85,7 @@ def call_at(span: Span) -> ast.Call | None:
 def source_text(span: Span) -> str | None:
     """What is written at a span of one line."""
     line = linecache.getline(span.file, span.line).encode() if span.line == span.end_line else b""
-    return line[span.column : span.end_column].decode() or None
+    return line[span.column : span.end_column].decode(errors="replace") or None  # the file may be another by now
 
 
 def tested_for_none(span: Span) -> str | None:

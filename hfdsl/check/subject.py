@@ -133,16 +133,16 @@ def row_dims(kind: PortType) -> tuple[Any, ...]:
 @lru_cache(maxsize=1024)
 def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
     """The dims that a signature names, in its ports and its result."""
-    found: dict[type[Dim], None] = {}
-    for kind in (*(port.type for port in signature.ports), signature.returns):
-        found |= {atom: None for size in sizes_of(kind) for atom in size.atoms if isinstance(atom, type)}
-    return tuple(found)
+    return _dims_in([*(port.type for port in signature.ports), signature.returns])
 
 
 def input_dims(subject: Subject) -> tuple[type[Dim], ...]:
     """The dims of the records that the caller gives, or that the dataflow puts together."""
-    records = [node.op.record for node in subject.graph.nodes if isinstance(node.op, (Input, Pack))]
-    sizes = (size for record in records for size in sizes_of(RecordType(record)))
+    return _dims_in(RecordType(node.op.record) for node in subject.graph.nodes if isinstance(node.op, (Input, Pack)))
+
+
+def _dims_in(kinds: Iterable[PortType]) -> tuple[type[Dim], ...]:
+    sizes = (size for kind in kinds for size in sizes_of(kind))
     return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if isinstance(atom, type)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from hfdsl.check import render as module
 from hfdsl.check.capacity import shape
-from hfdsl.check.findings import CheckError, Finding, Label, Report, order
+from hfdsl.check.findings import CheckError, Edit, Finding, Fix, Label, Report, order
 from hfdsl.check.render import render
 from hfdsl.graph.spans import NOWHERE, Span
 
@@ -65,6 +66,66 @@ def test_a_mark_stands_under_what_is_meant(source: str) -> None:
     assert mark == "      |         ^^^^^^^^^^^ here"
 
 
+def shown(file: Path, text: str, span: tuple[int, ...], label: str = "") -> list[str]:
+    """What is shown of a place in a file of this text, without the head, and of the same place as another one."""
+    file.write_text(text, encoding="utf-8")
+    place = Label(Span(str(file), *span), label)
+    message, *lines, _, _ = render(Report("step", (Finding(ERROR, "message", place, (place,)),))).splitlines()
+    assert message == "error[HF310]: message"
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "line", "mark"),
+    [
+        ("x = f(y)", (1, 6, 1, 7), "x = f(y)", "      ^"),
+        ("x = f(y)", (1, 0, 1, 1), "x = f(y)", "^"),
+        ("x = f(y)", (1, 4, 1, 8), "x = f(y)", "    ^^^^"),
+        ("é = f(ö,\n  ü)", (1, 5, 2, 5), "é = f(ö,", "    ^^^^"),  # to the end of its first line
+        ("\n  def fü():", (2,), "  def fü():", "  ^^^^^^^^^"),  # a line is known, and no columns
+        ("\tx = f(\ty)", (1, 5, 1, 10), "\tx = f(\ty)", "\t    ^^^^^"),
+        ("é = f(", (1, 9, 1, 12), "é = f(", "      ^"),  # the file was longer
+    ],
+)
+def test_a_mark_is_as_long_as_what_is_meant(
+    text: str, span: tuple[int, ...], line: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    column = (*span, 0)[1] + 1
+    assert shown(tmp_path / "a.py", text, span, "here") == [
+        f"  --> a.py:{span[0]}:{column}",
+        f"    {span[0]} | {line}",
+        f"      | {mark} here",
+        f"  ::: a.py:{span[0]}:{column}",
+        f"    {span[0]} | {line}",
+        f"      | {mark.replace('^', '-')} here",
+    ]
+
+
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(tmp_path / "a.py", "x\n", (9, 4, 9, 5), "here") == ["  --> a.py:9:5  here", "  ::: a.py:9:5  here"]
+    assert shown(tmp_path / "b.py", "x\n \n", (2, 0, 2, 1)) == ["  --> b.py:2:1", "  ::: b.py:2:1"]
+
+
+def test_a_file_is_named_from_the_current_folder_where_it_lies_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+    file = tmp_path / "one" / "a.py"
+    for folder, name in ((".", "one/a.py"), ("one", "a.py"), ("other", str(file))):
+        monkeypatch.chdir(tmp_path / folder)
+        assert shown(file, "x\n", (1, 0, 1, 1))[0] == f"  --> {name}:1:1"
+
+
+def test_what_mends_comes_last() -> None:
+    told = Finding(ERROR, "message", Label(NOWHERE), notes=("one", "two"), help=("three", "four"))
+    assert render(Report("step", (told,))).rpartition("\n\n")[0].splitlines() == [
+        "error[HF310]: message", "  = note: one", "  = note: two", "  = help: three", "  = help: four",
+    ]  # fmt: skip
+
+
 def test_what_has_no_place_is_a_note_where_there_is_something_to_say() -> None:
     def lines(*labels: Label) -> list[str]:
         told = Finding(ERROR, "message", labels[0], labels[1:])
@@ -99,6 +160,35 @@ def test_pools_of_many_nodes_are_written_short() -> None:
     assert shape([4] * 9) == "[4] * 9"
     assert shape(range(1, 9)) == "[1, 2, 3, 4, 5, 6, 7, 8]"
     assert shape(range(1, 10)) == "[1, 2, 3, 4, ... 9 nodes]"
+
+
+def test_a_report_is_true_where_no_error_is_in_it_and_gives_its_findings() -> None:
+    error, warning = finding(ERROR), finding(WARNING)
+    assert Report("step", (warning,))
+    assert not Report("step", (warning, error))
+    assert list(Report("step", (warning, error))) == [warning, error]
+
+
+def test_a_machine_is_told_every_place() -> None:
+    edit = Edit(Span("a.py", 1, 2, 3, 4), "new")
+    told = Finding(
+        WARNING, "message", Label(Span("b.py", 5, 6, 7, 8), "here"), (Label(NOWHERE, "there"),), ("a note",), ("help",),
+        (Fix("replace", (edit,)),),
+    )  # fmt: skip
+    first, second = Report("step", (told, finding(ERROR))).json().splitlines()
+    assert json.loads(second)["code"] == ERROR
+    nowhere = {"file": "<unknown>", "line": 0, "column": 0, "endLine": 0, "endColumn": 0}
+    assert json.loads(first) == {
+        "version": 1, "code": WARNING, "severity": "warning", "message": "message",
+        "primary": {"file": "b.py", "line": 5, "column": 6, "endLine": 7, "endColumn": 8, "label": "here"},
+        "related": [{**nowhere, "label": "there"}], "notes": ["a note"], "help": ["help"],
+        "fixes": [
+            {
+                "title": "replace",
+                "edits": [{"file": "a.py", "line": 1, "column": 2, "endLine": 3, "endColumn": 4, "text": "new"}],
+            }
+        ],
+    }  # fmt: skip
 
 
 def test_findings_of_a_code_can_be_left_out() -> None:

@@ -69,6 +69,28 @@ def test_every_size_that_does_not_work_has_its_repair() -> None:
     assert [line.partition(":")[0] for line in finding.help] == ["set B = 100 to 96 or 112", "set B = 20 to 16 or 32"]
 
 
+class Exact(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, rows: Rows) -> Rows: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.requires("B == 512")
+    def read(self, rows: Rows) -> None: ...
+
+
+@hf.dataflow
+def two(rows: Rows, exact: Exact) -> Rows:
+    exact.read(rows)
+    return exact.score(rows)
+
+
+def test_one_size_is_mended_beside_what_else_is_wrong_with_it() -> None:
+    place = hf.Deployment(exact=hf.place(Exact, pool=hf.ResourcePool([16], use_gpu=False)))
+    rows, limit = sorted(two.check(place, dims={B: (512, 100)}), key=lambda finding: finding.code)
+    assert (rows.code, limit.code) == ("HF310", "HF322")
+    assert rows.help == ("set B = 100 to 96 or 112: this then works out",)
+
+
 def test_combinations_are_told_by_the_dims_that_matter() -> None:
     limit, rows = program.check(deployment, dims={B: (512, 100), R: [8, 9]}).findings
     assert (rows.code, rows.notes[0]) == ("HF310", "for B = 100 of 512, 100")

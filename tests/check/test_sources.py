@@ -34,6 +34,12 @@ def test_what_a_call_or_dict_unpacks(tmp_path: Path, text: str, unpacked: str | 
     assert sources.unpacks(Span(str(file), 1, 4, 1, 4 + len(text))) == unpacked
 
 
+def test_a_place_in_what_another_file_has_become_is_read_without_harm(tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    file.write_text("é\n", encoding="utf-8")
+    assert sources.source_text(Span(str(file), 1, 1, 1, 2)) == "\ufffd"
+
+
 @pytest.mark.parametrize(
     ("text", "operator"),
     [
@@ -123,6 +129,7 @@ def test_what_is_written_over_several_lines(tmp_path: Path) -> None:
     assert sources.keyword_span(call, "key") == Span(str(file), 3, 3, 5, 1)
     assert sources.keyword_span(call, "last") == Span(str(file), 5, 3, 5, 9)
     assert sources.keyword_span(call, "none") == call
+    assert sources.argument_span(call, None, "a") == call, "what is called is not known"
     assert sources.source_text(call) is None, "what is shown is one line"
 
 
@@ -165,8 +172,8 @@ def program(role: Role) -> str:
 
 def test_what_stands_on_one_line_changes_places(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
-    file.write_text("f(one, two,\n  three)\n", encoding="utf-8")
-    one, two, rest = (Span(str(file), 1, *place) for place in ((2, 1, 5), (7, 1, 10), (7, 2, 7)))
+    file.write_text("f(one, two, g(\n                 3))\n", encoding="utf-8")
+    one, two, rest = (Span(str(file), 1, *place) for place in ((2, 1, 5), (7, 1, 10), (12, 2, 19)))
     assert swap(one, two) == (Edit(one, "two"), Edit(two, "one"))
     assert swap(one, rest) is None
     assert swap(rest, one) is None

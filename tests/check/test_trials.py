@@ -7,6 +7,7 @@ import functools
 import importlib.util
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -173,6 +174,26 @@ class Actor(hf.Worker):
 @hf.dataflow
 def looking(rows: Rows, actor: Actor) -> Rows:
     return actor.look(rows)
+
+
+class Heads(hf.Worker):
+    def __init__(self, heads: int = 4) -> None: ...
+
+    @hf.register(hf.Dispatch.DP_PROTO)
+    @hf.requires("B % hedas == 0")
+    def look(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def heads(rows: Rows, actor: Heads) -> Rows:
+    return actor.look(rows)
+
+
+@pytest.mark.parametrize(("sizes", "fixes"), [(8, 1), ((8, 12), 1), ((8, 6), 0), ((6, 8), 0)])
+def test_a_name_is_replaced_where_all_sizes_then_meet_the_requirement(sizes: Any, fixes: int) -> None:
+    placed = hf.Deployment(actor=hf.place(Heads, pool=hf.ResourcePool([1], use_gpu=False)))
+    [finding] = heads.check(placed, {B: sizes}).findings
+    assert (finding.code, len(finding.fixes)) == ("HF323", fixes)
 
 
 def test_of_two_misspelt_names_none_is_replaced_alone() -> None:

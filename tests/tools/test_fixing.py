@@ -13,9 +13,6 @@ from typing import Any
 
 import pytest
 
-from hfdsl.check.findings import Edit
-from hfdsl.check.repair.edits import overlap
-from hfdsl.graph.spans import Span
 from hfdsl.tools import fixing, output
 from hfdsl.tools.cli import main
 from tests.tools.conftest import PROGRAM
@@ -186,16 +183,6 @@ def test_a_module_that_exits_is_told(write: Write, capsys: Capture) -> None:
 def test_a_program_may_print(write: Write, capsys: Capture) -> None:
     file = write("program.py", wrong(METHOD) + "print('[]')\n")
     assert said(capsys, f"{file}:experiment")[0] == output.OK
-
-
-def test_fixes_that_touch_are_not_joined() -> None:
-    def edits(*places: tuple[int, int]) -> tuple[Edit, ...]:
-        return tuple(Edit(Span("f", 1, start, 1, end), "") for start, end in places)
-
-    assert not overlap(edits((0, 2)), edits((3, 4)))
-    assert overlap(edits((0, 2)), edits((2, 2)))
-    assert overlap(edits((8, 9), (0, 5)), edits((3, 4)))
-    assert not overlap(edits((0, 2)), (Edit(Span("g", 1, 0, 1, 2), ""),))
 
 
 def test_a_diff_says_where_a_last_line_has_no_end(write: Write) -> None:

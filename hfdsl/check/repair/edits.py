@@ -11,9 +11,10 @@ import io
 import linecache
 import re
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 
 from hfdsl.check.findings import Edit
-from hfdsl.check.sources import call_at, keyword_span, span_of
+from hfdsl.check.sources import call_at, keyword_span, source_text, span_of
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Dim
@@ -60,33 +61,33 @@ def rename(place: Span, old: str, new: str) -> Edit | None:
     keyword = keyword_span(place, old)
     if keyword != place:
         found = Span(place.file, keyword.line, keyword.column, keyword.line, keyword.column + size)
-        return Edit(found, new) if _text(found) == old else None
-    found = Span(place.file, place.end_line, place.end_column - size, place.end_line, place.end_column)
-    before = Span(place.file, place.end_line, found.column - 1, place.end_line, found.column)
-    attribute = found.column > 0 and _text(found) == old and _text(before) == "."
-    return Edit(found, new) if attribute else None
+        return Edit(found, new) if source_text(found) == old else None
+    first, last = place.end_column - size, place.end_column
+    written = source_text(Span(place.file, place.end_line, first - 1, place.end_line, last))
+    return Edit(Span(place.file, place.end_line, first, place.end_line, last), new) if written == f".{old}" else None
 
 
 def spelt(call: Span, old: str, new: str) -> Edit | None:
     """A name that is given to a call as text."""
     found = call_at(call)
-    nodes = [node for node in ast.walk(found) if isinstance(node, ast.Constant) and node.value == old] if found else []
-    written = _text(span_of(call.file, nodes[0])) if len(nodes) == 1 else None
-    if written is None or written[1:-1] != old:
-        return None  # in three quotes, with a prefix or an escape
-    return Edit(span_of(call.file, nodes[0]), f"{written[0]}{new}{written[-1]}")
+    match [n for n in ast.walk(found) if isinstance(n, ast.Constant) and n.value == old] if found else []:
+        case [node]:
+            place = span_of(call.file, node)
+            for quote in ("'", '"'):  # three of them, a prefix or an escape are left alone
+                if source_text(place) == f"{quote}{old}{quote}":
+                    return Edit(place, f"{quote}{new}{quote}")
+    return None
 
 
-def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
+def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...] | None:
     """The keyword-only port ``name``, and all that are given by position after it, are given by name instead."""
     found = call_at(call)
-    if found is None or any(isinstance(argument, ast.Starred) for argument in found.args):
-        return ()
-    given = {keyword.arg for keyword in found.keywords}
+    given = {keyword.arg for keyword in found.keywords} if found else set()
+    if found is None or None in given or any(isinstance(argument, ast.Starred) for argument in found.args):
+        return None  # with * or ** nothing tells what goes where
     first = sum(not port.keyword_only for port in signature.ports)
     spare = [port.name for port in signature.ports if port.keyword_only and port.name not in given]
-    pairs = list(zip(spare, found.args[first:], strict=False))
-    later = pairs[spare.index(name) :] if name in spare else []
+    later = dropwhile(lambda pair: pair[0] != name, zip(spare, found.args[first:], strict=False))
     places = [(port, span_of(call.file, argument)) for port, argument in later]
     return tuple(Edit(Span(p.file, p.line, p.column, p.line, p.column), f"{port}=") for port, p in places)
 
@@ -94,7 +95,7 @@ def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...]:
 def wrap(argument: Span, function: str, number: int) -> tuple[Edit, Edit] | None:
     """``x`` becomes ``hf.repeat(x, number)`` or another such call, in the words of the user's imports."""
     name = spelling(argument.file, function)
-    if name is None or not argument.end_column or _stands(argument, r"\*"):
+    if name is None or not argument.end_column:
         return None
     start = Span(argument.file, argument.line, argument.column, argument.line, argument.column)
     end = Span(argument.file, argument.end_line, argument.end_column, argument.end_line, argument.end_column)
@@ -103,8 +104,8 @@ def wrap(argument: Span, function: str, number: int) -> tuple[Edit, Edit] | None
 
 def swap(one: Span, other: Span) -> tuple[Edit, Edit] | None:
     """Two expressions of one line each, each in the place of the other."""
-    texts = _text(one), _text(other)
-    return (Edit(one, texts[1]), Edit(other, texts[0])) if texts[0] and texts[1] else None
+    first, second = source_text(one), source_text(other)
+    return (Edit(one, second), Edit(other, first)) if first and second else None
 
 
 def spelling(file: str, name: str) -> str | None:
@@ -133,7 +134,10 @@ def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
         if (isinstance(key, ast.Name) and key.id == dim.__name__)
         or (isinstance(key, ast.Attribute) and key.attr == dim.__name__)
     ]
-    return number(call.file, numbers[0], old, new) if len(numbers) == 1 else None
+    match numbers:
+        case [node]:
+            return number(call.file, node, old, new)
+    return None
 
 
 def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
@@ -147,7 +151,7 @@ def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
         return number(call.file, sizes[name], old, new)
     if None in sizes:  # Mesh(**sizes)
         return None
-    first = mesh.keywords[0]
+    first, *_ = mesh.keywords
     return Edit(Span(call.file, first.lineno, first.col_offset, first.lineno, first.col_offset), f"{name}={new}, ")
 
 
@@ -161,25 +165,30 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
         for node in ast.walk(decorator)
         if isinstance(node, ast.Constant) and node.value == text
     ]
-    written = _text(span_of(function.file, found[0])) if len(found) == 1 else None
-    if written is None or len(re.findall(rf"\b{old}\b", written)) != len(re.findall(rf"\b{old}\b", text)):
-        return None  # joined of several strings, or a name inside of an escape
-    return Edit(span_of(function.file, found[0]), re.sub(rf"\b{old}\b", new, written))
+    match found:
+        case [node]:
+            place = span_of(function.file, node)
+            written = source_text(place) or ""  # the name is not in it where it is written with an escape
+            count = len(re.findall(rf"\b{old}\b", text))
+            mended, replaced = re.subn(rf"\b{old}\b", new, written)
+            return Edit(place, mended) if replaced == count else None
+    return None
 
 
 def _variable(file: str, name: str) -> ast.expr | None:
-    """What a module gives to a name, where it does so once."""
+    """What a module gives to a name, where nothing else in its file has or gets that name."""
     tree = _tree(file)
-    given: list[ast.expr | None] = []
-    for node in ast.walk(tree):
-        stored = isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load)
-        if stored or (isinstance(node, ast.arg) and node.arg == name):
-            given.append(None)
+    named = [
+        node
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load))
+        or (isinstance(node, ast.arg) and node.arg == name)
+    ]
     for statement in tree.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            given[:1] = [getattr(statement, "value", None)]
-    return given[0] if len(given) == 1 else None
+        match statement:
+            case ast.Assign([target], value) | ast.AnnAssign(target, value=value) if [target] == named:
+                return value
+    return None
 
 
 def number(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
@@ -193,15 +202,3 @@ def _tree(file: str) -> ast.Module:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return ast.Module([], [])
-
-
-def _text(span: Span) -> str | None:
-    """What stands at a span of one line."""
-    line = linecache.getline(span.file, span.line).encode()
-    return line[span.column : span.end_column].decode(errors="replace") if span.line == span.end_line else None
-
-
-def _stands(span: Span, pattern: str) -> bool:
-    """Whether what begins at a span is of this form."""
-    rest = linecache.getline(span.file, span.line).encode()[span.column :].decode(errors="replace")
-    return re.match(pattern, rest) is not None
