@@ -54,7 +54,7 @@ CODES: dict[str, Code] = {
     # HF3xx sizes
     "HF301": Code("a number of rows that nothing tells"),
     "HF302": Code("a size that is no whole number of at least 1, or not the one that was planned for"),
-    "HF303": Code("a number of rows that is not whole"),
+    "HF303": Code("a size that is not whole or below 1"),
     "HF304": Code("a count below 1"),
     "HF305": Code("a size of a dim that the program does not have", "warning"),
     "HF310": Code("rows that do not split evenly"),

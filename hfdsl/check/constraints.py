@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import lcm
 from typing import Any, TypeAlias
 
@@ -28,7 +27,7 @@ from hfdsl.types.rows import Grouped
 
 @dataclass(frozen=True, slots=True)
 class Divides:
-    """``divisor`` must divide ``size`` (1: it must be whole), because of what stands at ``node``.
+    """``divisor`` must divide ``size``, because of what stands at ``node``; HF303: it must be whole, and at least 1.
 
     ``why`` says it in a label, ``complaint`` in a message, with ``{rows}`` for the size; ``others`` are the places that
     impose it.
@@ -51,6 +50,8 @@ class Divides:
     def need(self) -> str:
         """The constraint in words."""
         parts = lcm(*(factor.denominator for _, factor in self.size.terms))  # B/3 is whole where 3 divides B
+        if self.divisor * parts == 1:
+            return f"{self.size} must be whole and at least 1"
         return f"{self.divisor * parts} must divide {self.size * constant(parts)}"
 
 
@@ -79,17 +80,16 @@ def call_rows(subject: Subject, node: Node) -> Size | None:
     return next(iter(argument_rows(subject, node).values()), None)
 
 
-def row_ratio(rows: Size, first: Size) -> Fraction | None:
-    """How many rows there are for each row of ``first``; None where that is not the same number for all sizes.
+def proportional(one: Size, other: Size) -> bool:
+    """Whether there is the same number of the one rows for each of the other, whatever the sizes are.
 
     >>> from hfdsl.types.dims import Dim
     >>> class B(Dim): ...
-    >>> row_ratio(atom_size(B) * constant(2), atom_size(B))
-    Fraction(2, 1)
+    >>> proportional(atom_size(B) * constant(2), atom_size(B)), proportional(constant(2), atom_size(B))
+    (True, False)
     """
-    if rows == first:
-        return Fraction(1)
-    return (rows / first).value if len(first.terms) == 1 else None
+    ratio = one.terms[0][1] / other.terms[0][1] if one.terms and other.terms else 0
+    return one == other * constant(ratio)
 
 
 def filtered(size: Size) -> bool:
@@ -182,10 +182,10 @@ def _demanded(subject: Subject, node: Node) -> Iterator[Divides]:
     made = None if isinstance(node.op, MiniBatch) else subject.inference.rows(node.id)
     for dim, bound in subject.inference.bindings[node.id].items() if given else ():
         if bound not in given and bound != made and subject.known(bound).value is not None:
-            told = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number"
+            told = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number of at least 1"
             yield Divides(bound, 1, node, "HF303", f"a whole number for {dim.__name__}", told)
     if made is not None and LOST not in made.atoms:
-        told = f"'{node.label}' would have {{rows}} rows, which is no whole number"
+        told = f"'{node.label}' would have {{rows}} rows, which is no whole number of at least 1"
         yield Divides(made, 1, node, "HF303", "a whole number of rows", told)
 
 
@@ -333,9 +333,11 @@ Key: TypeAlias = tuple[int, str]
 
 def divided(subject: Subject, one: Divides) -> Answer:
     """Whether a constraint holds with the given sizes."""
-    key = divided, one.size, one.divisor
+    key = divided, one.size, one.divisor, one.code == "HF303"
     if key not in subject.memo:
-        subject.memo[key] = subject.known(one.size).divisible_by(one.divisor)
+        size = subject.known(one.size)
+        none = one.code == "HF303" and size.value is not None and size.value < 1
+        subject.memo[key] = Answer.REFUTED if none else size.divisible_by(one.divisor)
     answer: Answer = subject.memo[key]
     return answer
 
@@ -345,7 +347,7 @@ def refuted(subject: Subject, nodes: Sequence[Node] | None = None) -> set[Key]:
     keys: set[Key] = {(d.node.id, d.why) for d in constraints(subject, nodes) if divided(subject, d) is Answer.REFUTED}
     keys |= {(node.id, text) for node, _, text, answer, _ in undivided(subject, nodes) if answer is Answer.REFUTED}
     for m in subject.inference.mismatches:
-        if m.expected and m.found and rows_are_alike(subject, m.expected, m.found) is Answer.REFUTED:
+        if m.sizes and rows_are_alike(subject, *m.sizes) is Answer.REFUTED:
             keys.add((m.node, m.port))
     return keys
 

@@ -94,8 +94,7 @@ class Mismatch:
     actual: Value | Constant
     source: Ref | None
     detail: tuple[tuple[str, str], ...] = ()  # named facts for the message, in order
-    expected: Size | None = None  # of rows: what the port needs and what it gets
-    found: Size | None = None
+    sizes: tuple[Size, ...] = ()  # of two dims or numbers of rows: what the port needs and what it gets
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +164,8 @@ class _Call:
     ) -> None:
         self.broken = True
         facts = tuple((name, str(value)) for name, value in detail.items())
-        want, have = detail.get("want"), detail.get("have")
-        sizes = (want, have) if isinstance(want, Size) and isinstance(have, Size) else (None, None)
-        self.mismatches.append(Mismatch(kind, self.node.id, port, formal, actual, source, facts, *sizes))
+        sizes = tuple(value for value in detail.values() if isinstance(value, Size))
+        self.mismatches.append(Mismatch(kind, self.node.id, port, formal, actual, source, facts, sizes))
 
     def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
         """One port against the value that is wired to it; whether that is there is asked of what fits otherwise."""

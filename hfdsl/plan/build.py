@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from hfdsl.check.alike import argument_rows
-from hfdsl.check.constraints import row_ratio
+from hfdsl.check.constraints import proportional
 from hfdsl.check.findings import CheckError, Report
 from hfdsl.check.offloads import fullest, offloads
 from hfdsl.check.rules.presence import provided
@@ -145,7 +145,7 @@ def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout)
     rows, *others = argument_rows(subject, node).values() or [None]
     if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
         return False
-    if any(row_ratio(size, rows) is None for size in others if size is not None):
+    if any(not proportional(size, rows) for size in others if size is not None):
         return False  # nobody knows which of their rows belong together
     if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
         return False

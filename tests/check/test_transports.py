@@ -89,3 +89,19 @@ def test_of_several_readers_the_first_that_is_out_of_reach_is_told() -> None:
     places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), one=reader, other=reader)
     [finding] = [found for found in twice.check(places, dims={B: 24}) if found.code == "HF524"]
     assert "does not reach 'one'" in finding.message
+
+
+def test_a_maker_without_gpus_is_told_alone() -> None:
+    places = hf.Deployment(maker=hf.place(Maker, pool=CPUS, transport="cuda ipc"), reader=hf.place(Reader, pool=CPUS))
+    [finding] = [found for found in program.check(places, dims={B: 24}) if found.code == "HF524"]
+    assert finding.message.endswith("and pool 'cpus' has none")
+
+
+def test_who_reads_something_else_need_not_be_reached() -> None:
+    @hf.dataflow
+    def beside(rows: Rows, maker: Maker, reader: Reader) -> tuple[Rows, Rows]:
+        return maker.make(rows), reader.read(rows)
+
+    places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), reader=hf.place(Reader, pool=CPUS))
+    assert "HF524" in program.check(places, dims={B: 24}).codes
+    assert "HF524" not in beside.check(places, dims={B: 24}).codes

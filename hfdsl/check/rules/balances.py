@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.subject import Subject
-from hfdsl.graph.program import RoleCall
+from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.graph.weights import balancing, weighs
 from hfdsl.types.batches import closest, schema
@@ -19,13 +19,13 @@ WEIGHTS = (
 
 def rows_have_weights(subject: Subject) -> Iterator[Finding]:
     """``balance=`` names one column of one argument, and that column has a weight for each row."""
-    first = {
-        id(node.op.signature): (node, node.op.signature)
-        for node in reversed(subject.graph.nodes)
-        if isinstance(node.op, RoleCall) and node.op.signature.registration and node.op.signature.registration.balance
-    }
-    for node, signature in reversed(first.values()):
-        if (wrong := _wrong(signature)) is not None:
+    first: dict[int, tuple[Node, Signature, str]] = {}
+    for node in subject.graph.nodes:
+        registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
+        if isinstance(node.op, RoleCall) and registration is not None and registration.balance is not None:
+            first.setdefault(id(node.op.signature), (node, node.op.signature, registration.balance))
+    for node, signature, name in first.values():
+        if (wrong := _wrong(signature, name)) is not None:
             message, notes = wrong
             called = Label(node.span, "called here")
             yield Finding(
@@ -33,13 +33,12 @@ def rows_have_weights(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def _wrong(signature: Signature) -> tuple[str, tuple[str, ...]] | None:
+def _wrong(signature: Signature, name: str) -> tuple[str, tuple[str, ...]] | None:
     """What is wrong with what rows are balanced by, and what is to be said of it."""
-    name = signature.registration.balance if signature.registration else None
     found = list(balancing(signature))
     if not found:
         there = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
-        return f"'{name}', and has no such column in its arguments ({there}); {_near(signature, name or '')}", ()
+        return f"'{name}', and has no such column in its arguments ({there}); {_near(signature, name)}", ()
     if len(found) > 1:
         both = " or ".join(f'"{port.name}.{name}"' for port, _, _ in found)
         owners = ", ".join(f"'{port.name}'" for port, _, _ in found)

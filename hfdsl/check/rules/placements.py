@@ -11,7 +11,7 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.offers import Offer, mended
 from hfdsl.check.requirements import parameters
 from hfdsl.check.subject import Subject
-from hfdsl.deploy.deployment import Deployment
+from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
@@ -39,9 +39,8 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
                 Label(subject.deployment.span, f"places {', '.join(placements) or 'nothing'}"),
                 (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
             )
-            advice = (
-                f"rename '{near[0]}' to '{name}'" if near else f"add {name}=hf.place({role.__name__}, ..., pool=...)"
-            )
+            rename = "".join(f"rename '{old}' to '{name}'" for old in near)
+            advice = rename or f"add {name}=hf.place({role.__name__}, ..., pool=...)"
             yield mended(subject, finding, _renamed(subject.deployment, near, name), advice)
         elif not issubclass(placements[name].role, role):
             yield Finding(
@@ -75,7 +74,8 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
 
 def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
     """A mesh has as many ranks as its pool has slots."""
-    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+    places = dict(subject.deployment.placements) if subject.deployment else {}
+    for name, placement in places.items():
         ranks, slots = placement.mesh.world_size, placement.pool.world_size
         if ranks != slots:
             finding = Finding(
@@ -84,17 +84,17 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
                 f"'{placement.pool.name}' {list(placement.pool.processes)} has {_counted(slots, 'slot')}",
                 Label(placement.span),
             )
-            yield mended(subject, finding, _filled(subject, name))
+            yield mended(subject, finding, _filled(places, name))
 
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _filled(subject: Subject, role: str) -> Iterator[Offer]:
+def _filled(places: dict[str, Placement[Any]], role: str) -> Iterator[Offer]:
     from hfdsl.check.repair.fixes import filled  # late: most programs need none
 
-    yield from filled(dict(subject.deployment.placements), role) if subject.deployment else ()
+    yield from filled(places, role)
 
 
 def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Offer]:
@@ -132,12 +132,12 @@ def _constructor(role: Any) -> Label:
     return Label(definition_span(role.__init__), "its constructor")
 
 
-def _unknown(taken: inspect.Signature, given: Iterable[str]) -> str:
+def _unknown(taken: inspect.Signature, given: Iterable[str]) -> str | None:
     """An argument that a constructor does not have: told before the one that is missing instead."""
     kinds = {parameter.kind for parameter in taken.parameters.values()}
     stray = [name for name in given if name not in taken.parameters]
     if not stray or not taken.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
-        return ""
+        return None
     return f"it takes no '{stray[0]}'; {closest(stray[0], list(taken.parameters))}"
 
 

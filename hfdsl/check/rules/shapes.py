@@ -43,16 +43,16 @@ def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
 
 def notes(m: Mismatch) -> tuple[str, ...]:
     """By how much two lengths differ, and which dims only look alike."""
-    if m.expected is None or m.found is None:
+    if not m.sizes:
         return ()
-    gap = m.found - m.expected
-    twins = _twins(m.expected, m.found)
-    if m.kind is not MismatchKind.DIM or twins or not m.expected.atoms or not m.found.atoms:
+    want, have = m.sizes
+    gap, twins = have - want, _twins(want, have)
+    if m.kind is not MismatchKind.DIM or twins or not want.atoms or not have.atoms:
         return twins
     if all(coefficient > 0 for _, coefficient in gap.terms):
-        return (f"{m.found} is longer than {m.expected} by {gap}",)
+        return (f"{have} is longer than {want} by {gap}",)
     if all(coefficient < 0 for _, coefficient in gap.terms):
-        return (f"{m.found} is shorter than {m.expected} by {m.expected - m.found}",)
+        return (f"{have} is shorter than {want} by {want - have}",)
     return ()
 
 

@@ -16,7 +16,7 @@ from hfdsl.check.constraints import (
     imposed,
     known_names,
     pads,
-    row_ratio,
+    proportional,
     rows_are_alike,
     undivided,
     unproved,
@@ -31,7 +31,7 @@ from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import FunctionCall
 from hfdsl.graph.signatures import Signature
-from hfdsl.types.dims import Answer, Dim, constant
+from hfdsl.types.dims import Answer, Atom
 
 
 def row_arithmetic(subject: Subject) -> Iterator[Finding]:
@@ -42,22 +42,22 @@ def row_arithmetic(subject: Subject) -> Iterator[Finding]:
     for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
         yield _uneven(subject, broken)
     for atoms, open_ in _by_dims([d for d, answer in answers if answer is Answer.UNKNOWN and not filtered(d.size)]):
-        if _misgiven(subject, atoms) or not open_row_dims.isdisjoint(open_[0].size.atoms):
+        if _misgiven(subject, [atom.__name__ for atom in atoms]) or not open_row_dims.isdisjoint(atoms):
             continue
         needs = ", ".join(dict.fromkeys(d.need for d in open_))
-        yield _impossible(subject, open_[0].size.atoms) or Finding(
+        yield _impossible(subject, atoms) or Finding(
             "HF319",
             f"cannot decide before launch whether the rows work out: {needs}",
             Label(open_[0].node.span, f"for {open_[0].why}"),
             tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
-            notes=(f"give the size: dims={{{', '.join(f'{a}: ...' for a in atoms)}}}",),
+            notes=(f"give the size: dims={{{', '.join(f'{atom.__name__}: ...' for atom in atoms)}}}",),
         )
 
 
-def _by_dims(demands: list[Divides]) -> Iterator[tuple[tuple[str, ...], list[Divides]]]:
-    groups: dict[tuple[str, ...], list[Divides]] = {}
+def _by_dims(demands: list[Divides]) -> Iterator[tuple[tuple[Atom, ...], list[Divides]]]:
+    groups: dict[tuple[Atom, ...], list[Divides]] = {}
     for demand in demands:
-        groups.setdefault(tuple(atom.__name__ for atom in demand.size.atoms), []).append(demand)
+        groups.setdefault(demand.size.atoms, []).append(demand)
     yield from groups.items()
 
 
@@ -92,7 +92,7 @@ def requirements(subject: Subject) -> Iterator[Finding]:
         if isinstance(answer, DefinitionError):
             placed = (Label(placement.span, "placed here"),) if placement and answer.code == "HF323" else ()
             finding = Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
-            yield _renamed(subject, finding, signature, text) if answer.code == "HF323" else finding
+            yield _renamed(subject, finding, signature, text)
         elif answer is Answer.REFUTED:
             sizes = dims_of_call(subject, node, signature)
             atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
@@ -106,7 +106,7 @@ def requirements(subject: Subject) -> Iterator[Finding]:
             yield Finding("HF319", message, Label(node.span, "calls it"), (Label(signature.span, f"requires {text}"),))
 
 
-def _resized(subject: Subject, finding: Finding, atoms: Sequence[object], mine: set[Key]) -> Finding:
+def _resized(subject: Subject, finding: Finding, atoms: Sequence[Atom], mine: set[Key]) -> Finding:
     """The finding with sizes that mend it; where no size of one dim does, with what they clash on, and two at once."""
     sizes = repairs(subject, atoms, mine)
     told = finding if sizes else _impossible(subject, atoms, least=2) or finding
@@ -124,17 +124,17 @@ def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str
     return replace(finding, fixes=tuple(required(signature, text, known)))
 
 
-def _impossible(subject: Subject, atoms: Iterable[object], least: int = 1) -> Finding | None:
+def _impossible(subject: Subject, atoms: Iterable[Atom], least: int = 1) -> Finding | None:
     """The finding that no size of one of these dims meets all that is demanded of it, where that is certain.
 
     ``least``: a smaller set of demands is told as what it is, such as a requirement that fails with the sizes given.
     """
     for dim in atoms:
-        if not isinstance(dim, type) or not issubclass(dim, Dim):
+        if not isinstance(dim, type):
             continue
         rules = demands_on(subject, dim)
         clash = [rules[demand] for demand in conflict(dim, list(rules))]
-        if len(clash) >= max(1, least):
+        if len(clash) >= least:
             others = dict.fromkeys(atom for rule in clash for atom in rule.demand.size.atoms if atom is not dim)
             given = ", ".join(f"{other} = {size}" for other, size in subject.dims.items() if other in others)
             return Finding(
@@ -153,13 +153,14 @@ def rows_split_alike(subject: Subject) -> Iterator[Finding]:
         chunks = chunks_of(subject, node)
         if chunks is None:
             continue
-        (first, rows), *others = argument_rows(subject, node).items() or [("", constant(1))]
-        for port, size in others:
-            ratio = row_ratio(size, rows)
+        given = argument_rows(subject, node)
+        for port, size in given.items():
+            first, rows = next(iter(given.items()))
+            paired = proportional(size, rows)
             alike = rows_are_alike(subject, size, rows)
-            if alike is Answer.PROVED or (ratio is not None and not pads(node)):
+            if alike is Answer.PROVED or (paired and not pads(node)):
                 continue
-            if ratio is None and alike is Answer.UNKNOWN:
+            if not paired and alike is Answer.UNKNOWN:
                 open_ = dict.fromkeys((*subject.known(size).atoms, *subject.known(rows).atoms))
                 yield Finding(
                     "HF319",
@@ -169,7 +170,7 @@ def rows_split_alike(subject: Subject) -> Iterator[Finding]:
                     notes=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in open_)}}}",),
                 )
             else:
-                why = "padding keeps no such pairs" if ratio is not None else "which rows belong together is unknown"
+                why = "padding keeps no such pairs" if paired else "which rows belong together is unknown"
                 own, whole = subject.known(size).value, subject.known(rows).value
                 numbers = "" if own is None or whole is None else f" ({own} and {whole} with the sizes given)"
                 yield Finding(

@@ -64,8 +64,6 @@ def _by_functions(op: RoleCall) -> bool:
 
 def _unreachable(maker: ProcessGroup, reader: ProcessGroup) -> str | None:
     """Why what leaves the maker's processes cannot come to the reader's; None where it may."""
-    if reader == maker:
-        return None
     if not reader.pool.use_gpu:
         return f"its pool '{reader.pool.name}' has no GPUs"
     ours, theirs = (

@@ -145,9 +145,7 @@ def _to_list(m: Mismatch) -> tuple[str, ...]:
 
 
 def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> Told | None:
-    if m.expected is None or m.found is None:
-        return None
-    want, have = subject.known(m.expected), subject.known(m.found)
+    want, have = map(subject.known, m.sizes)
     if want == have:
         return None  # the sizes that were given make them equal
     if want.equals(have) is Answer.UNKNOWN and not (filtered(want) or filtered(have)):
@@ -164,11 +162,9 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
 
 def _repeats(subject: Subject, m: Mismatch) -> Iterator[Offer]:
     """Where one side has a whole number of times the rows of the other, the other can be repeated."""
-    if m.expected is None or m.found is None:
-        return
     from hfdsl.check.repair.fixes import repeated  # late: most programs need none
 
-    want, have = subject.known(m.expected), subject.known(m.found)
+    want, have = map(subject.known, m.sizes)
     factor = (have / want).value if len(want.terms) == 1 else None
     if factor is not None and factor.denominator == 1:
         yield from repeated(subject, m, dict(m.detail)["origin"], factor.numerator)
