@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
@@ -66,3 +68,41 @@ def test_a_call_binds_the_rows_of_a_record_and_nothing_binds_those_of_an_input()
         ("column 'z' of 'Open'", note),
         lengths[1],
     ]
+
+
+def test_of_a_record_that_is_made_the_call_binds_the_rows_alone() -> None:
+    class Maker(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        def make(self, given: Given) -> Open: ...
+
+        @register(Dispatch.ONE_TO_ALL)
+        def lists(self, given: Given) -> Open: ...
+
+    def found(body: Callable[[Given, Any], Any]) -> set[str]:
+        def program(given: Given, maker: Any) -> object:
+            return body(given, maker)
+
+        program.__annotations__ |= {"given": Given, "maker": Maker}
+        findings = hf.dataflow(program).check().findings
+        assert {finding.code for finding in findings} == {"HF108"}
+        return {re.sub(r" of | is .*| in the .*", " ", finding.message) for finding in findings}
+
+    mistakes = {"'rows' ", "column 'y' 'Open' ", "column 'z' 'Open' "}
+    assert found(lambda given, maker: maker.make(given)) == mistakes
+    assert found(lambda given, maker: maker.lists(given)) == mistakes
+    assert found(lambda given, maker: listed(given)) == mistakes
+
+
+@hf.function
+def listed(given: Given) -> hf.PerRank[Open]: ...
+
+
+def test_a_signature_is_told_at_its_first_call() -> None:
+    @hf.dataflow
+    def program(given: Given, role: Role) -> None:
+        role.take(role.make(given))
+        role.take(role.make(given))
+
+    [finding] = [finding for finding in program.check() if finding.message.startswith("'rows'")]
+    [called] = finding.related
+    assert (called.text, called.span.line) == ("called here", program.body.__code__.co_firstlineno + 2)

@@ -270,18 +270,6 @@ def test_groups_that_may_cross_nodes() -> None:
     assert codes(hf.ResourcePool([8, 8]), hf.Mesh(dp=2, tp=8)) == ()
 
 
-def test_narrower_groups_are_groups() -> None:
-    def helped(nodes: list[int], mesh: hf.Mesh) -> tuple[str, ...]:
-        place = hf.place(Role, pool=hf.ResourcePool(nodes), mesh=mesh)
-        [found] = one.check(hf.Deployment(a=place), ROWS).findings
-        return found.help
-
-    assert helped([2, 2, 2], hf.Mesh(dp=2, tp=3)) == (), "a model that is not cut is not what was asked for"
-    assert helped([4, 4], hf.Mesh(tp=8)) == (
-        "where a GPU holds 1/4 of a layer, use hf.Mesh(dp=2, tp=4): its groups stay on a node",
-    )
-
-
 # -- classes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Literal, Protocol, TypeVar
 
 import pytest
@@ -49,14 +49,18 @@ class Actor(hf.Worker):
     def count(self) -> int:
         raise NotImplementedError
 
+    @register(Dispatch.THREE_D_PP_ONLY)
+    def layers(self) -> int:
+        raise NotImplementedError
+
 
 @hf.function
 def same(x: f32[B, t]) -> f32[B, t]:
     return x
 
 
-class Sized(Protocol):
-    def __len__(self) -> int: ...
+class Summed(Protocol):
+    def total(self) -> float: ...
 
 
 Body = Callable[[Prompts, Actor], Any]
@@ -79,19 +83,21 @@ BODIES: dict[str, Body] = {
     "objects": lambda prompts, actor: prompts.answer,
     "metric": lambda prompts, actor: actor.update(prompts).loss,
     "list": lambda prompts, actor: actor.count(),
+    "stages": lambda prompts, actor: actor.layers(),
     "number": lambda prompts, actor: 1,
     "nothing": lambda prompts, actor: None,
 }
 
 FITS: dict[str, tuple[Any, ...]] = {
-    "record": (More, Prompts, hf.Batch, More | None, Metrics | Prompts, object, Any, Sized),
+    "record": (More, Prompts, hf.Batch, More | None, Metrics | Prompts, object, Any, Summed, Sized),
     "records": (list[More], list[Prompts], Sequence[Prompts], list[Any], list, Sequence[Metrics | More]),
     "pair": (tuple[More, int], tuple[Prompts, float], tuple[Any, ...], tuple[Prompts | int, ...], tuple),
     "named": (dict[str, More], Mapping[str, Prompts], dict, object),
-    "column": (f32[B, Add[P, R]], f32[B, Add[R, P]], f32[B, t], object),  # type: ignore[valid-type]
-    "objects": (hf.Obj[str, B], hf.Obj[object, B]),
-    "metric": (hf.Metric[float, Literal["mean"]],),
-    "list": (hf.PerRank[int], hf.PerRank[float], hf.PerRank[Any], Sequence, Sequence[int], object),
+    "column": (f32[B, Add[P, R]], f32[B, Add[R, P]], f32[B, t], f32, object),  # type: ignore[valid-type]
+    "objects": (hf.Obj[str, B], hf.Obj[object, B], hf.Obj),
+    "metric": (hf.Metric[float, Literal["mean"]], hf.Metric),
+    "list": (hf.PerRank[int], hf.PerRank[float], hf.PerRank[Any], hf.PerRank, Sequence, Sequence[int], object),
+    "stages": (hf.PerStage[int], hf.PerStage, Sequence),
     "number": (int, float, int | str, Literal[1, 2], object),
     "nothing": (None, More | None, object),
 }
@@ -101,10 +107,11 @@ DIFFERS: dict[str, tuple[Any, ...]] = {
     "records": (list[Metrics], tuple[More, More, More], More, dict[str, More], f32[B], Sequence[Metrics]),
     "pair": (tuple[More, str], tuple[More, int, int], tuple[More, ...], list[More], More),
     "named": (dict[str, Metrics], list[More], More),
-    "column": (f32[B, R], f32[B], bf16[B, Add[P, R]], hf.Obj[str, B], Prompts, float, f32[B, Add[P, P]]),
+    "column": (f32[B, R], f32[B], bf16[B, Add[P, R]], bf16, hf.Obj[str, B], Prompts, float, f32[B, Add[P, P]]),
     "objects": (hf.Obj[int, B], f32[B], str),
-    "metric": (hf.Metric[float, Literal["sum"]], hf.Metric[str, Literal["mean"]], float),
-    "list": (hf.PerStage[int], hf.PerRank[str], hf.PerRank[More], int),
+    "metric": (hf.Metric[float, Literal["sum"]], hf.Metric[int, Literal["mean"]], float),
+    "list": (hf.PerStage[int], hf.PerStage, hf.PerRank[str], hf.PerRank[More], int),
+    "stages": (hf.PerRank[int], hf.PerRank, list[int]),
     "number": (str, More, Literal[2], list[int]),
     "nothing": (More, int, f32[B]),
 }
@@ -130,8 +137,26 @@ def test_a_result_without_annotation_is_not_judged() -> None:
     assert program.check().ok
 
 
-def test_what_is_annotated_and_what_is_returned_stand_in_the_message() -> None:
-    [told] = report(f32[B, R], BODIES["column"]).findings
-    assert told.message == "'program' is annotated to return f32[B, R] and returns f32[B*8, P+R]"
-    [told] = report(Metrics | None, BODIES["list"]).findings
-    assert told.message == "'program' is annotated to return Metrics or None and returns PerRank[int]"
+@pytest.mark.parametrize(
+    ("annotation", "body", "told"),
+    [
+        (f32[B, R], "column", "f32[B, R] and returns f32[B*8, P+R]"),
+        (Metrics | None, "list", "Metrics or None and returns PerRank[int]"),
+        (More, "number", "More and returns 1"),
+        (More, "records", "More and returns a list of 2"),
+        (list[Metrics], "records", "Metrics and returns More of B rows"),
+        (tuple[More, More, More], "pair", "a tuple of 3 and returns a tuple of 2"),
+        (More, "named", "More and returns a dict"),
+        (dict[str, Metrics], "named", "Metrics and returns More of B rows at key 'more'"),
+    ],
+)
+def test_what_is_annotated_and_what_is_returned_stand_in_the_message(annotation: Any, body: str, told: str) -> None:
+    [finding] = report(annotation, BODIES[body]).findings
+    assert finding.message == f"'program' is annotated to return {told}"
+
+
+def test_what_a_program_returns_that_stops_is_not_judged() -> None:
+    def stops(prompts: Prompts, actor: Actor) -> Any:
+        raise ValueError("no more")
+
+    assert "HF603" not in report(More, stops).codes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,11 +12,10 @@ from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.sources import argument_span
-from hfdsl.check.subject import Subject
+from hfdsl.check.subject import Subject, signature_of
 from hfdsl.errors import ProtocolError
-from hfdsl.graph.infer import RecordValue
-from hfdsl.graph.program import Constant, Node, Operand, Ref, RoleCall
-from hfdsl.protocols.kinds import PerRank
+from hfdsl.graph.infer import ListValue, RecordValue
+from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
 from hfdsl.protocols.mesh import AXES, axis_size
 from hfdsl.protocols.placement import PIPELINE, At, Partial, Placement, Replicated, Sharded, default_leaves, faults
 from hfdsl.protocols.predefined import PREDEFINED
@@ -57,22 +57,26 @@ def _in_the_body(axis: str, left: Placement) -> str:
 
 
 def _others(
-    body: Callable[..., Any], registration: Registration, protocol: Protocol, axis: str, left: Placement
+    body: Callable[..., Any], registration: Registration, protocol: Protocol, axis: str, size: int, left: Placement
 ) -> Iterator[Offer]:
-    """The collect that keeps a value that lies so."""
+    """The collect that keeps a value that lies so along an axis of this size."""
     picks: dict[str, Any] = dict(protocol.picks)
     match left:
         case Sharded(0):
             picks[axis] = "join"
-        case At(index):
-            picks[axis] = "last" if index == -1 else index
+        case At(-1):
+            picks[axis] = "last"
+        case At(index) if -size <= index < size:
+            picks[axis] = index % size
         case Replicated():
             picks[axis] = "first"
     other = replace(protocol, collect=picks)
     if other == protocol:
         return
-    same = [name for name, known in PREDEFINED.items() if replace(known, name=protocol.name) == other]
-    words = f"collect {axis}={picks[axis]!r}" + (f", as Dispatch.{same[0]} does" if same else "")
+    same = (
+        f", as Dispatch.{name} does" for name, one in PREDEFINED.items() if replace(one, name=protocol.name) == other
+    )
+    words = f"collect {axis}={picks[axis]!r}{next(same, '')}"
     change = partial(registered, body, replace(registration, dispatch_mode=other))
     yield Offer((Option(words, change),))
 
@@ -80,33 +84,31 @@ def _others(
 def values_are_kept(subject: Subject) -> Iterator[Finding]:
     """A collect takes all of what the bodies of the ranks left of a value, once, and in order."""
     for node in subject.graph.nodes:
-        placement = subject.placement(node)
-        if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
+        value, placement, signature = subject.inference.values[node.id], subject.placement(node), signature_of(node)
+        if placement is None or signature is None or signature.protocol is None or signature.registration is None:
             continue
-        value, registration = subject.inference.values[node.id], node.op.signature.registration
+        value = value.inner if isinstance(value, ListValue) else value
         if not (
             isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None)
         ):
             continue
+        protocol, registration = signature.protocol, signature.registration
         try:
             protocol.collected(placement.mesh)
         except ProtocolError:
             continue  # told by the pass on placements
-        told = dict(registration.leaves) if registration is not None else {}
+        told = dict(registration.leaves)
         left = {**default_leaves(protocol), **told}
         for axis, code in faults(protocol, placement.mesh, told).items():
-            pick = dict(protocol.picks)[axis]
+            pick, size = dict(protocol.picks)[axis], axis_size(placement.mesh, axis)
             declared = f"registered with {protocol.name}" + (f", leaves {axis} as {left[axis]}" if axis in told else "")
             finding = Finding(
                 code,
                 f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {_fault(code, axis, left[axis])}",
-                Label(node.span, f"{axis_size(placement.mesh, axis)} coordinates along {axis}"),
-                (
-                    Label(placement.span, f"placed on {placement.mesh}"),
-                    Label(node.op.signature.span, declared),
-                ),
+                Label(node.span, f"{size} coordinates along {axis}"),
+                (Label(placement.span, f"placed on {placement.mesh}"), Label(signature.span, declared)),
             )
-            offers = _others(node.op.signature.body, registration, protocol, axis, left[axis]) if registration else ()
+            offers = _others(signature.body, registration, protocol, axis, size, left[axis])
             yield mended(subject, finding, offers, _in_the_body(axis, left[axis]))
 
 
@@ -117,33 +119,31 @@ def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:
         if not isinstance(node.op, RoleCall) or placement is None or not node.op.signature.per_rank:
             continue
         for port, operand in node.arguments:
-            length, maker = _length(subject, operand)
+            if (node.id, port) in subject.inference.misfits:
+                continue  # another value is meant
+            length, made = _length(subject, operand)
             if length in (None, placement.mesh.world_size):
                 continue
             yield Finding(
-                "HF402" if maker else "HF411",
+                "HF402" if made else "HF411",
                 f"port '{port}' of '{node.label}' gets a list of {length}, one value for each of "
                 f"{placement.mesh.world_size} ranks is needed",
                 Label(argument_span(node.span, node.op.signature, port), f"a list of {length}"),
-                (Label(placement.span, f"placed on {placement.mesh}"), *_made_by(subject, maker)),
+                (Label(placement.span, f"placed on {placement.mesh}"), *made),
             )
 
 
-def _made_by(subject: Subject, maker: Node | None) -> Iterator[Label]:
-    placement = subject.placement(maker) if maker else None
-    if maker is not None and placement is not None:
-        yield Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")
-
-
-def _length(subject: Subject, operand: Operand) -> tuple[int | None, Node | None]:
-    """How many values a list has, as far as it is known, and the call that makes it."""
+def _length(subject: Subject, operand: Operand) -> tuple[int | None, tuple[Label, ...]]:
+    """How many values a list has, as far as it is known, and where a call makes them."""
     if isinstance(operand, Constant):
-        return (len(operand.value) if isinstance(operand.value, (list, tuple, PerRank)) else None), None
-    maker = subject.graph.nodes[operand.node] if isinstance(operand, Ref) else None
-    placement = subject.placement(maker) if maker else None
-    if maker is None or placement is None or not isinstance(maker.op, RoleCall):
-        return None, None
-    protocol = maker.op.signature.protocol
-    if protocol is None or protocol.joins:
-        return None, None
-    return len(protocol.collected(placement.mesh)), maker
+        return len(operand.value), ()
+    if not isinstance(operand, Ref):
+        return None, ()
+    maker = subject.graph.nodes[operand.node]
+    placement, signature = subject.placement(maker), signature_of(maker)
+    if placement is None or signature is None or signature.protocol is None or signature.protocol.joins:
+        return None, ()
+    made = Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")
+    with suppress(ProtocolError):  # told by the pass on placements
+        return len(signature.protocol.collected(placement.mesh)), (made,)
+    return None, ()

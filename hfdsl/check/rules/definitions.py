@@ -14,14 +14,14 @@ from hfdsl.types.batches import schema
 from hfdsl.types.dims import Size
 
 
-def _called(subject: Subject) -> Iterator[tuple[Node, Signature]]:
+def _called(subject: Subject) -> dict[Signature, Node]:
     """Every signature that the program calls, with its first call."""
-    seen: set[int] = set()
-    for node in subject.graph.calls:
+    found: dict[Signature, Node] = {}
+    for node in subject.graph.nodes:
         signature = signature_of(node)
-        if signature is not None and id(signature.body) not in seen:
-            seen.add(id(signature.body))
-            yield node, signature
+        if signature is not None:
+            found.setdefault(signature, node)
+    return found
 
 
 def _variables(sizes: Iterable[Size]) -> list[TypeVar]:
@@ -31,16 +31,21 @@ def _variables(sizes: Iterable[Size]) -> list[TypeVar]:
 
 def _left_open(kind: PortType) -> Iterable[Size]:
     """The dims of a result that its call has to bind; of a record that is the row dim alone."""
-    inner = kind.inner if isinstance(kind, ListType) else kind
+    inner = _entry(kind)
     if isinstance(inner, RecordType):
         row = schema(inner.record).row
         return () if row is None else (row,)
     return sizes_of(inner)
 
 
+def _entry(kind: PortType) -> PortType:
+    """What a list is of, and any other type itself."""
+    return _entry(kind.inner) if isinstance(kind, ListType) else kind
+
+
 def results_are_bound(subject: Subject) -> Iterator[Finding]:
     """A type variable in a result is one that an input binds: nothing else says how long it is."""
-    for node, signature in _called(subject):
+    for signature, node in _called(subject).items():
         bound = {variable for port in signature.ports for variable in _variables(sizes_of(port.type))}
         for variable in (v for v in _variables(_left_open(signature.returns)) if v not in bound):
             ports = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
@@ -55,8 +60,8 @@ def results_are_bound(subject: Subject) -> Iterator[Finding]:
 
 def records_name_dims(subject: Subject) -> Iterator[Finding]:
     """The dims of a record are dims of the program: no call binds a type variable in one."""
-    kinds = [port.type for _, signature in _called(subject) for port in signature.ports]
-    kinds += [node.result for node in subject.graph.nodes]
+    kinds = [_entry(port.type) for signature in _called(subject) for port in signature.ports]
+    kinds += [_entry(node.result) for node in subject.graph.nodes]
     given = {node.op.record for node in subject.graph.nodes if isinstance(node.op, Input)}
     for record in dict.fromkeys(kind.record for kind in kinds if isinstance(kind, RecordType)):
         for column, spec in schema(record).fields.items():

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from hfdsl.check.alike import argument_rows
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.requirements import names
-from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures
+from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, sizes_of
 from hfdsl.graph.infer import LOST, RecordValue
-from hfdsl.graph.program import Input, Node, RoleCall
+from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.conditions import requirements_of
-from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
-from hfdsl.types.dims import Dim, Kept, Size, atom_size, solve
+from hfdsl.types.dims import Dim, Size, atom_size, solve
 
 
 def told(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
@@ -34,9 +33,11 @@ def told(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
 
 
 def untold(subject: Subject) -> dict[Any, int]:
-    """The row dims that no input has and that have no size, each with the node that first makes such rows."""
-    records = [node.op.record for node in subject.graph.inputs if isinstance(node.op, Input)]
-    known = told(subject.dims, (dim for r in records for spec in schema(r).fields.values() for dim in spec.dims))
+    """The row dims that no input has and that have no size, each with the node that first makes such rows.
+
+    Among them are the type variables that nothing binds (HF108).
+    """
+    known = told(subject.dims, (size for node in subject.graph.inputs for size in sizes_of(node.result)))
     found: dict[Any, int] = {}
     for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
         rows = value.rows if isinstance(value, RecordValue) else None
@@ -44,7 +45,7 @@ def untold(subject: Subject) -> dict[Any, int]:
             rows = value.dims[0]
         lost = rows is None or LOST in rows.atoms or _splits_nothing(subject, node)
         for atom in rows.atoms if rows is not None and not lost else ():
-            if atom not in known and not isinstance(atom, Kept):
+            if isinstance(atom, TypeVar) or (isinstance(atom, type) and atom not in known):
                 found.setdefault(atom, node.id)
     return found
 
@@ -52,21 +53,26 @@ def untold(subject: Subject) -> dict[Any, int]:
 def _splits_nothing(subject: Subject, node: Node) -> bool:
     """Whether a call splits its rows and is given none (HF413)."""
     placement, protocol = subject.placement(node), node.op.signature.protocol if isinstance(node.op, RoleCall) else None
-    if placement is None or protocol is None or not protocol.splits or argument_rows(subject, node):
-        return False
-    return protocol.chunk_count(placement.mesh) > 1
+    return (
+        placement is not None
+        and protocol is not None
+        and protocol.splits
+        and protocol.chunk_count(placement.mesh) > 1
+        and not argument_rows(subject, node)
+    )
 
 
 def row_dims_are_told(subject: Subject) -> Iterator[Finding]:
     """To cut and join rows a run must know how many there are."""
     for dim, node in untold(subject).items() if subject.deployment else ():
-        yield Finding(
-            "HF301",
-            f"'{subject.graph.nodes[node].label}' makes {subject.inference.values[node]}, and nothing tells how large "
-            f"{dim.__name__} is: no input tells it and no size is given",
-            Label(subject.graph.nodes[node].span),
-            notes=(f"give the size: dims={{{dim.__name__}: ...}}",) if isinstance(dim, type) else (),
-        )
+        if isinstance(dim, type):
+            yield Finding(
+                "HF301",
+                f"'{subject.graph.nodes[node].label}' makes {subject.inference.values[node]}, and nothing tells how "
+                f"large {dim.__name__} is: no input tells it and no size is given",
+                Label(subject.graph.nodes[node].span),
+                notes=(f"give the size: dims={{{dim.__name__}: ...}}",),
+            )
 
 
 def whole_sizes(subject: Subject) -> Iterator[Finding]:
@@ -83,7 +89,7 @@ def whole_sizes(subject: Subject) -> Iterator[Finding]:
 
 def dims_are_known(subject: Subject) -> Iterator[Finding]:
     """A size is given for a dim that the program names: in a record, or in a signature or requirement of its roles."""
-    if not subject.dims or subject.graph.misuses:
+    if subject.graph.misuses:
         return
     signatures = list(program_signatures(subject))
     there = dict.fromkeys(chain(input_dims(subject), *map(dims_of, signatures)))

@@ -12,14 +12,14 @@ from hfdsl.check.subject import Subject
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import fits_metric, fits_static, is_subclass
 from hfdsl.graph.infer import ListValue, RecordValue, Value
-from hfdsl.graph.program import Broken, Constant, Output, Ref
+from hfdsl.graph.program import Constant, Output, Ref
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, StaticType, port_type
 from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.dims import Answer
 
 
 def results(subject: Subject) -> Iterator[Finding]:
-    """What the dataflow returns is what it is annotated to return."""
+    """What the dataflow returns is what it is annotated to return; where it is misused, another value is meant."""
     differs = None if subject.graph.misuses else _differs(subject, subject.graph.returns, subject.graph.output)
     if differs is not None:
         yield Finding(
@@ -34,8 +34,6 @@ def _differs(subject: Subject, annotation: Any, output: Output) -> str | None:
     """How a result differs from its annotation; None where it does not, and where that cannot be said."""
     value, origin, inner = output.value, get_origin(annotation), get_args(annotation)
     container = dict if isinstance(value, dict) else output.container
-    if isinstance(value, Broken):
-        return None
     if origin in (Union, UnionType):
         fits = any(_differs(subject, one, output) is None for one in inner)
         either = " or ".join(str(StaticType(one)) for one in inner)
@@ -86,10 +84,8 @@ def _fits(wanted: PortType, found: Value | Constant) -> bool:
             return fits_metric(found, wanted)
         case StaticType(annotation), StaticType() | Constant():
             return fits_static(found, annotation)
-        case StaticType(annotation), _:
-            return _is_class_of(_class(found), annotation)
         case _:
-            return False
+            return isinstance(wanted, StaticType) and _is_class_of(_class(found), wanted.annotation)
 
 
 def _class(found: Value | Constant) -> type:
@@ -102,9 +98,8 @@ def _class(found: Value | Constant) -> type:
             return COLUMNS[dtype]
         case ObjSpec():
             return Obj
-        case MetricSpec():
+        case _:
             return Metric
-    return object
 
 
 def _is_class_of(given: type, annotation: Any) -> bool:

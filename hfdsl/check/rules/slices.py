@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -73,7 +74,6 @@ def _narrower(subject: Subject, places: Mapping[str, Placement[Any]], nearest: S
 
 def _with(placement: Placement[Any], tp: int) -> Placement[Any] | None:
     dp, rest = divmod(placement.pool.world_size, placement.mesh.pp * tp)
-    try:
-        return None if rest or not dp else replace(placement, mesh=replace(placement.mesh, tp=tp, dp=dp))
-    except HfError:
-        return None  # a size of generation that does not divide this one
+    with suppress(HfError):  # a size of generation that does not divide this one
+        return None if rest else replace(placement, mesh=replace(placement.mesh, tp=tp, dp=dp))
+    return None

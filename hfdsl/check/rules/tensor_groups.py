@@ -10,13 +10,13 @@ from typing import Any
 
 from hfdsl.check.capacity import shape
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import moved, works
+from hfdsl.check.repair.alternatives import moved
 from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement
-from hfdsl.deploy.pools import node_runs, stretches
+from hfdsl.deploy.pools import node_runs
 from hfdsl.protocols.mesh import Mesh
 
 
@@ -33,7 +33,7 @@ def tensor_groups_stay(subject: Subject) -> Iterator[Finding]:
                 "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
             ),
         )
-        yield mended(subject, finding, _narrower(subject, name, placement), most=1)
+        yield mended(subject, finding, _narrower(name, placement), most=1)
 
 
 def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]]:
@@ -44,14 +44,14 @@ def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]
             yield name, placement, *found
 
 
-def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterator[Offer]:
-    """The widest groups that stay on a node, with dp to fill the pool."""
+def _narrower(name: str, placement: Placement[Any]) -> Iterator[Offer]:
+    """The widest groups that stay on a node, with dp to fill the pool: the first that works is told."""
     mesh = placement.mesh
-    for size in range(mesh.tp - 1, 1, -1):
+    for size in reversed(range(2, mesh.tp)):
         if mesh.tp % size == 0 and size % (mesh.gen_tp or 1) == 0:
             other = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
             narrow = replace(placement, mesh=other)
-            if _runs(other) and _crossing(subject, narrow) is None and works(subject, {name: narrow}):
+            if _runs(other):
                 text = f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
                 yield Offer((Option(text, partial(moved, {name: narrow})),))
 
@@ -63,12 +63,8 @@ def _crossing(subject: Subject, placement: Placement[Any]) -> tuple[int, int] | 
     one pool are different nodes; nodes of pools that were merged may be the same.
     """
     mesh, pool, tp = placement.mesh, placement.pool, placement.mesh.tp
-    if tp == 1 or not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(subject.cluster):
+    if not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(subject.cluster):
         return None
-    if all(
-        first % tp == end % tp == 0 and not any(n % tp for n in set(r.processes)) for r, first, end in stretches(pool)
-    ):
-        return None  # every node ends with a group: no need to look at each of them
     runs = [(root.name, node, slots) for root, node, slots in node_runs(pool)]
     rank = 0
     for here, after in pairwise(runs):
