@@ -45,9 +45,9 @@ def requires(*constraints: str) -> Callable[[F], F]:
 
 
 def requirements_of(fn: Callable[..., Any]) -> tuple[str, ...]:
-    """The constraints that ``requires`` left on a function."""
-    found: tuple[str, ...] = getattr(fn, REQUIREMENTS, ())
-    return found
+    """The constraints that ``requires`` left on a function, or on a class and all its bases."""
+    owners = fn.__mro__ if isinstance(fn, type) else (fn,)
+    return tuple(dict.fromkeys(text for owner in owners for text in getattr(owner, REQUIREMENTS, ())))
 
 
 def _expression(decorator: str, text: object) -> None:

@@ -35,6 +35,12 @@ class Trainer(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def weigh(self, new: f32[B, R], weight: f32[B]) -> None: ...
 
+    @register(Dispatch.DP_PROTO)
+    def mix(self, first: f32[B, R], old: f32[B, R], new: f32[B, R], last: f32[B, R]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def clip(self, both: Both, low: float, high: float, *, steps: int = 1) -> Both: ...
+
 
 def codes(body: Callable[[Any, Any], object]) -> tuple[str, ...]:
     @hf.dataflow
@@ -57,18 +63,59 @@ def swapped_attributes(both: Any, trainer: Any) -> object:
     return trainer.prefer(rejected=Pair.chosen, chosen=Pair.rejected)
 
 
+def swapped_constants(both: Any, trainer: Any) -> object:
+    class Config:
+        low, high = 0.1, 0.3
+
+    low, high = Config.low, Config.high
+    return trainer.clip(both, high, low), trainer.clip(both, low=Config.high, high=Config.low)
+
+
+def columns_in_other_variables(both: Any, trainer: Any) -> object:
+    return [trainer.ratio(one, other) for one, other in 2 * [(both.old, both.new)]]
+
+
+def swapped_with_a_mistake(both: Any, trainer: Any) -> object:
+    chosen, rejected = trainer.raito(both.new, both.old), both  # told by itself
+    return trainer.prefer(rejected, chosen)
+
+
 CROSSED = [
     (lambda both, trainer: trainer.ratio(both.old, both.new), 1),
     (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
     (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
     (swapped_variables, 2),
     (swapped_attributes, 1),
+    (swapped_constants, 2),
+    (columns_in_other_variables, 1),
 ]
 
 
 @pytest.mark.parametrize(("body", "count"), CROSSED)
 def test_crossed_names_are_told(body: Callable[[Any, Any], object], count: int) -> None:
     assert codes(body) == ("HF230",) * count
+
+
+def both_orders(both: Any, trainer: Any) -> object:
+    pairs = [(both.old, both.new), (both.new, both.old)]
+    again = [trainer.ratio(one, other) for one, other in reversed(pairs)]
+    return again, [trainer.ratio(one, other) for one, other in pairs]
+
+
+def both_orders_of_others(both: Any, trainer: Any) -> object:
+    pairs = [(both.old, both.new), (both.old, both.other)]
+    return [trainer.ratio(one, other) for one, other in pairs]
+
+
+def other_numbers(both: Any, trainer: Any) -> object:
+    low, high, steps = 1, 2, 3
+    steps_too = trainer.clip(both, low, steps, steps=high)  # which are of another type
+    return steps_too, trainer.clip(both, 0.3, low), trainer.clip(both, high, 0.1)
+
+
+def unpacked(both: Any, trainer: Any) -> object:
+    new, old = both.new, both.other
+    return trainer.mix(*(both.other, both.old), new, old)  # they go to 'new' and 'last'
 
 
 def renamed(both: Any, trainer: Any) -> object:
@@ -82,8 +129,16 @@ STRAIGHT: list[Callable[[Any, Any], object]] = [
     lambda both, trainer: trainer.ratio(both.old, both.other),
     lambda both, trainer: trainer.ratio(both.other, both.new),
     lambda both, trainer: trainer.ratio(*(both.new, both.old)),
+    both_orders,
+    both_orders_of_others,
+    other_numbers,
+    unpacked,
     renamed,
 ]
+
+
+def test_names_are_crossed_whatever_else_is_wrong() -> None:
+    assert codes(swapped_with_a_mistake) == ("HF202", "HF230")
 
 
 def test_what_may_be_meant_is_no_fix_for_a_machine() -> None:

@@ -51,11 +51,33 @@ class Careful(Holder):
         return Careful, ()
 
 
+class Forgetful(Holder):
+    def __getstate__(self) -> dict[str, object]:
+        return {}
+
+
+@dataclass
+class Settings:
+    rate: float
+    log: object
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"rate": self.rate}
+
+
+class Guarded:
+    lock = LOCK
+
+
 class Registered(Holder):
     """A class for whose instances a function is registered."""
 
 
 copyreg.pickle(Registered, lambda _: (Registered, ()))
+
+
+class Worker(threading.Thread):
+    """A thread of its own kind."""
 
 
 class Locker(threading.Thread):
@@ -97,6 +119,9 @@ SENDABLE: list[Callable[[], object]] = [
     lambda: Config(0.1, logging.getLogger("hfdsl")),
     knot,
     Careful,
+    Forgetful,
+    Guarded,  # its class is imported where it arrives
+    lambda: Settings(0.1, LOCK),
     Registered,
     Locker,
     lambda: len,
@@ -109,6 +134,7 @@ SENDABLE: list[Callable[[], object]] = [
     lambda: re.compile("a"),
     lambda: os,
     lambda: Holder,
+    lambda: Guarded,
     lambda: hf.ResourcePool([1]),
     lambda: range(3),
     lambda: types.MappingProxyType({1: 2}),
@@ -134,6 +160,7 @@ UNSENDABLE: list[tuple[Callable[[], object], str, str]] = [
     (lambda: {"a": [threading.Event()]}, "x['a'][0]._cond._lock", "a lock"),
     (queue.Queue, "x.mutex", "a lock"),
     (threading.Thread, "x", "a thread"),
+    (Worker, "x", "a thread"),
     (threading.local, "x", "thread-local data"),
     (lambda: contextvars.ContextVar("y"), "x", "a context variable"),
     (lambda: (i for i in range(3)), "x", "a generator"),
@@ -209,6 +236,39 @@ def made_here() -> tuple[type, Callable[[], object], Callable[[Any], object]]:
         return config.LOCK
 
     return Role, body, other
+
+
+def nested(times: int) -> object:
+    found: object = threading.Lock()
+    for _ in range(times):
+        found = [found]
+    return found
+
+
+def test_so_many_objects_are_looked_at() -> None:
+    assert unsendable(nested(BOUND - 1), "x") == (f"x{'[0]' * (BOUND - 1)}", "a lock")
+    assert unsendable(nested(BOUND), "x") is None
+
+
+def test_code_of_the_program_that_runs_is_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = types.FunctionType(names_the_lock.__code__, globals(), "body")
+    body.__module__, body.__qualname__ = "__main__", "body"
+    monkeypatch.setattr(sys.modules["__main__"], "body", body, raising=False)
+    assert by_value(body)
+    body.__module__ = "a_module_that_is_not_here"
+    assert by_value(body)
+
+
+def test_classes_take_along_what_their_bases_have() -> None:
+    class Base:
+        lock = threading.Lock()
+
+    class Role(Base): ...
+
+    class Named(Guarded): ...
+
+    assert unsendable(Role, "Role") == ("Base.lock", "a lock")
+    assert unsendable(Named, "Named") is None
 
 
 def test_code_that_is_sent_by_name_takes_nothing_along() -> None:

@@ -167,6 +167,69 @@ def test_roles_that_nobody_trains_or_that_load_nothing_are_silent() -> None:
     assert evaluation.check().findings == hf.dataflow(train).check().findings == ()
 
 
+def test_weights_of_another_state_or_of_a_source_that_nobody_trains_are_silent() -> None:
+    class Critic(Trainer):
+        @register(Dispatch.THREE_D_PROTO)
+        @hf.writes("value")
+        def update(self, rows: Rows) -> None: ...
+
+    def program(rows: Rows, critic: Any, engine: Engine, other: Engine) -> Rows:
+        critic.update(rows)
+        hf.sync(critic, engine)  # of a policy that it never updates
+        made = engine.generate(rows)
+        other.generate(made)
+        return made
+
+    program.__annotations__ |= {"critic": Critic}
+    assert hf.dataflow(program).check().codes == ("HF602",)
+
+
+def test_where_a_call_is_not_understood_no_copy_is_said_to_be_old() -> None:
+    @hf.dataflow
+    def program(rows: Rows, trainer: Trainer, engine: Engine) -> Rows:
+        trainer.update(rows)
+        engine.laod(trainer.weights())  # type: ignore[attr-defined]  # the mistake
+        return engine.generate(rows)
+
+    assert program.check().codes == ("HF202",)
+
+
+def test_a_copy_that_is_never_loaded_is_told_with_what_is_needed() -> None:
+    class Closed(hf.Worker):
+        @register(Dispatch.THREE_D_PROTO)
+        @hf.writes("policy")
+        def update(self, rows: Rows) -> None: ...
+
+    def program(rows: Rows, trainer: Any, engine: Engine) -> Rows:
+        trainer.update(rows)
+        return engine.generate(rows)
+
+    def advice(role: type) -> tuple[str, ...]:
+        program.__annotations__ |= {"trainer": role}
+        [finding] = hf.dataflow(program).check().findings
+        assert finding.code == "HF510"
+        return finding.notes
+
+    sync = "hf.sync(trainer, engine) after 'trainer.update'"
+    assert advice(Trainer) == (sync,)
+    assert advice(Closed) == (f"give Closed a method with @hf.exports, then {sync}",)
+
+
+@hf.function
+@hf.reads("policy")
+def looked_at(rows: Rows) -> Rows:
+    return rows
+
+
+def test_a_function_holds_no_weights() -> None:
+    @hf.dataflow
+    def program(rows: Rows, trainer: Trainer) -> Rows:
+        trainer.update(rows)
+        return looked_at(rows)
+
+    assert program.check().findings == ()
+
+
 @hf.function
 def mixed(one: list[int], other: list[int]) -> list[int]:
     return one if len(one) < len(other) else other

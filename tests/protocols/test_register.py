@@ -293,6 +293,20 @@ def test_requires() -> None:
     def update(self: object) -> None: ...
 
     assert requirements_of(update) == ("B % mini == 0", " P <= 4", "B >= 2")
+
+
+def test_a_class_requires_what_all_its_bases_do() -> None:
+    @requires("tp == 1")
+    class Trained: ...
+
+    @requires("pp == 1", "heads > 1")
+    class Sampled: ...
+
+    @requires("dp > 1", "tp == 1")
+    class Both(Trained, Sampled): ...
+
+    assert requirements_of(Both) == ("dp > 1", "tp == 1", "pp == 1", "heads > 1")
+    assert requirements_of(Sampled) == ("pp == 1", "heads > 1")
     refused: tuple[tuple[Any, ...], ...] = (("B %",), (), (3,), ("B = 2",))
     for bad in refused:
         with pytest.raises(DefinitionError, match=r"HF114"):

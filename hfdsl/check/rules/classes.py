@@ -11,7 +11,7 @@ from typing import Any
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import known_of, moved, unmet, works
 from hfdsl.check.repair.offers import Offer, Option, mended
-from hfdsl.check.requirements import MESH_SIZES, config_fields, holds, names, remainder
+from hfdsl.check.requirements import MESH_SIZES, Known, config_fields, holds, names, remainder
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, HfError
@@ -24,23 +24,24 @@ from hfdsl.types.batches import closest
 def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
     """``hf.requires`` of role classes, with the numbers of the config and the sizes of the mesh."""
     for name, placement in subject.deployment.placements.items() if subject.deployment else ():
-        texts = requirements_of(placement.role)
-        config = config_fields(placement) if texts else None
-        for text in texts:
-            if config is None and not set(names(text)) <= set(MESH_SIZES):
-                continue  # the role cannot be built, which is told (HF516)
-            declared = _declared(placement.role, text)
+        known, buildable = known_of(placement), config_fields(placement) is not None
+        for text in requirements_of(placement.role):
             try:
-                holds(text, known_of(placement))
+                holds(text, known)
             except DefinitionError as error:
-                message = _unknown(text, placement) if error.code == "HF323" else error.message
+                unknown = error.code == "HF323"
+                if unknown and not buildable:
+                    continue  # that is told (HF516)
                 where = f"'{placement.role.__name__}' requires {text}"  # however often it is placed
-                yield Finding(error.code, f"{where}: {message}", declared, (Label(placement.span, "placed here"),))
+                message = f"{where}: {_unknown(text, known) if unknown else error.message}"
+                yield Finding(
+                    error.code, message, _declared(placement.role, text), (Label(placement.span, "placed here"),)
+                )
         filled = placement.mesh.world_size == placement.pool.world_size  # else what mends HF501 gives another mesh
         for text, shown in unmet(placement).items():
             if not filled and not {"dp", "world_size"}.isdisjoint(names(text)):
                 continue
-            rest = remainder(text, known_of(placement))
+            rest = remainder(text, known)
             finding = Finding(
                 "HF512",
                 f"role '{name}' requires {text}, but {shown}{f': {rest}' if rest else ''}",
@@ -53,16 +54,14 @@ def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
 def _declared(role: type, text: str) -> Label:
     """The class, of a role and its bases, that brings a requirement in."""
     bringing = [cls for cls in role.__mro__ if text in vars(cls).get(REQUIREMENTS, ())]
-    return Label(definition_span(bringing[-1] if bringing else role), f"declared with requires({text!r})")
+    return Label(definition_span(bringing[-1]), f"declared with requires({text!r})")
 
 
-def _unknown(text: str, placement: Placement[Any]) -> str:
-    fields = config_fields(placement) or {}
-    numbers = [field for field, value in fields.items() if isinstance(value, (int, float)) and isfinite(value)]
-    [name, *_] = [name for name in names(text) if name not in numbers and name not in MESH_SIZES]
-    return f"'{name}' is neither a number of the role's config nor a size of its mesh; " + closest(
-        name, [*numbers, *MESH_SIZES]
-    )
+def _unknown(text: str, known: Known) -> str:
+    numbers = [name for name, value in known.fields.items() if isinstance(value, (int, float)) and isfinite(value)]
+    there = [*numbers, *MESH_SIZES]
+    name = next(name for name in names(text) if name not in there)
+    return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, there)}"
 
 
 def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -> Iterator[Offer]:
@@ -72,8 +71,8 @@ def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -
             found = [
                 mesh for mesh in _variants(placement, axis) if _mends(subject, role, replace(placement, mesh=mesh))
             ]
-            now = getattr(placement.mesh, axis) or 1
-            nearest = sorted(found, key=lambda mesh: abs((getattr(mesh, axis) or 1) - now))[:3]
+            size = MESH_SIZES[axis]
+            nearest = sorted(found, key=lambda mesh: abs(size(mesh) - size(placement.mesh)))[:3]
             places = [{role: replace(placement, mesh=mesh)} for mesh in nearest]
             options = (Option(spelled(place[role].mesh), partial(moved, place)) for place in places)
             yield Offer(tuple(options), "use ", f": {text} then holds and the pool is filled")
@@ -81,7 +80,7 @@ def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -
 
 def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
     mesh, slots = placement.mesh, placement.pool.world_size
-    for size in (n for n in range(1, slots + 1) if slots % n == 0):
+    for size in range(1, slots + 1):
         sizes: dict[str, Any] = {axis: size}
         try:
             other = replace(mesh, **sizes)

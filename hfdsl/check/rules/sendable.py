@@ -62,7 +62,7 @@ def unsendable(value: Any, path: str) -> tuple[str, str] | None:
 
 def _kind(value: Any) -> str | None:
     cls = type(value)
-    for base in cls.__mro__[:-1]:
+    for base in cls.__mro__:
         kind = UNSENDABLE.get(base.__qualname__ if base.__module__ == "builtins" else _path(base))
         if kind is not None:
             own = base.__reduce_ex__ is cls.__reduce_ex__ and base.__reduce__ is cls.__reduce__
@@ -103,8 +103,7 @@ def _attributes(value: Any, where: str) -> Iterator[tuple[Any, str]]:
     """The attributes of an object that is pickled as any other."""
     cls: Any = type(value)
     plain = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
-    state = getattr(cls, "__getstate__", None)
-    usual = state is None or state is getattr(object, "__getstate__", None) or is_dataclass(value)
+    usual = cls.__getstate__ is object.__getstate__ or getattr(cls.__getstate__, "__module__", "") == "dataclasses"
     if not plain or not usual or _has_reducer(cls):
         return
     names = [field.name for field in fields(value)] if is_dataclass(value) else []
@@ -140,16 +139,15 @@ def _members(cls: type) -> Iterator[tuple[Any, str]]:
     yield from ((base, base.__name__) for base in cls.__bases__)
     for name, member in vars(cls).items():
         inner = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
-        if not name.startswith("__") or isinstance(inner, types.FunctionType):
-            yield inner, f"{cls.__name__}.{name}"
+        yield inner, f"{cls.__name__}.{name}"
 
 
 def by_value(subject: Any) -> bool:
     """Whether a class or function is sent as it is, because no import of its module would give it."""
-    module = sys.modules.get(getattr(subject, "__module__", None) or "")
-    if module is None or module.__name__ == "__main__":
+    module = getattr(subject, "__module__", None) or ""
+    if module == "__main__":
         return True
-    found: Any = module
+    found: Any = sys.modules.get(module)
     for part in subject.__qualname__.split("."):
         found = getattr(found, part, None)
     return found is not subject

@@ -49,7 +49,7 @@ def weights_are_fresh(subject: Subject) -> Iterator[Finding]:
     calls = [(node, effect) for node in subject.graph.calls for effect in _effects(node)]
     trained = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "writes"}
     loaded = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "loads"}
-    late = _staleness(subject, calls, trained)
+    late = _staleness(subject, calls, trained, len(loaded) + 1)  # a step hands weights on by one copy at least
     told: set[Holder] = set()
     for node, effect in calls:
         holder = (_role(node), effect.state)
@@ -66,15 +66,14 @@ def weights_are_fresh(subject: Subject) -> Iterator[Finding]:
 
 
 def _staleness(
-    subject: Subject, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node]
+    subject: Subject, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node], steps: int
 ) -> dict[tuple[int, str], Late]:
-    """How old every state is where it is read, in a step from which on every further one is like it."""
+    """How old every state is where it is read, in the last of so many steps: any further one is like it."""
     behind = _exports_behind(subject, {node.id for node, effect in calls if effect.kind == "exports"})
     loop = _Loop({holder: [] for holder in trained})
     late: dict[tuple[int, str], Late] = {}
     order = ("reads", "exports", "loads", "writes")  # of one call: it reads before it writes
-    copies = {_role(node) for node, effect in calls if effect.kind == "loads"}
-    for step in range(len(copies) + 2):  # a step hands weights on by one copy at least
+    for step in range(steps):
         for node, effect in sorted(calls, key=lambda call: (call[0].id, order.index(call[1].kind))):
             holder = (_role(node), effect.state)
             match effect.kind:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from hfdsl.check.findings import Finding, Label
@@ -15,10 +15,16 @@ from hfdsl.graph.signatures import RecordType
 from hfdsl.types.columns import ColumnSpec
 
 
-def partner(mismatch: Mismatch, others: Iterable[Mismatch]) -> Mismatch | None:
-    """The one of the ``others`` of its call that is mended too when both values change places."""
-    found = [m for m in others if _fits(mismatch, m) and _fits(m, mismatch)]
-    return found[0] if len(found) == 1 else None
+def partner(mismatch: Mismatch, wrong: Sequence[Mismatch]) -> Mismatch | None:
+    """The one of a call's wrong values that is mended too when both change places; None where another would do."""
+
+    def fitting(one: Mismatch) -> list[Mismatch]:
+        return [other for other in wrong if _fits(one, other) and _fits(other, one)]
+
+    match fitting(mismatch):
+        case [other] if fitting(other) == [mismatch]:
+            return other
+    return None
 
 
 def _fits(value: Mismatch, port: Mismatch) -> bool:
