@@ -104,7 +104,8 @@ def _rule(subject: Subject, rule: Divides | Limit) -> Rule:
 def _holds(subject: Subject, demand: Demand) -> bool | None:
     """Whether a demand holds with all sizes that are given."""
     values = [each.known(demand.size).value for each in subject.bindings()]
-    return None if None in values else all(map(demand.holds, values))
+    known = [value for value in values if value is not None]
+    return all(map(demand.holds, known)) if known == values else None
 
 
 def _evaluated(subject: Subject) -> Iterator[Rule]:

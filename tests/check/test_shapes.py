@@ -180,7 +180,7 @@ def given(**columns: Any) -> dict[str, Any]:
     ("body", "text"),
     [
         (lambda shapes, role: role.pair(shapes.flat, shapes.last), "shapes.last"),
-        (lambda shapes, role: role.pair(*(shapes.last, shapes.flat)), "*(shapes.last, shapes.flat)"),
+        (lambda s, role: role.pair(*(s.last, s.flat)), "role.pair(*(s.last, s.flat))"),
         (lambda s, role: role.pair(*(s.flat, s.last), *()), "role.pair(*(s.flat, s.last), *())"),
         (lambda s, role: role.pair(**given(x=s.flat, y=s.last)), "role.pair(**given(x=s.flat, y=s.last))"),
         (lambda s, role: role.flat(Flat(**given(x=s.last)).x), "Flat(**given(x=s.last))"),
