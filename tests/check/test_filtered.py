@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hfdsl as hf
-from hfdsl import Dispatch, register
+from hfdsl import Add, Dispatch, register
 from hfdsl.check.findings import Finding
 
 
@@ -24,9 +24,24 @@ class Rows(hf.Batch):
 def centred(rows: Rows) -> Rows: ...
 
 
+class N(hf.Dim): ...
+
+
+class Others(hf.Batch):
+    x: hf.f32[N]
+    keep: hf.bool_[N]
+
+
+@hf.function
+def joined(one: hf.f32[B], other: hf.f32[N]) -> hf.f32[Add[B, N]]: ...
+
+
 class Role(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def learn(self, rows: Rows) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def rate(self, x: hf.f32[B]) -> None: ...
 
     @register(Dispatch.DP_PROTO, rows=hf.Grouped(2))
     def compare(self, rows: Rows) -> None: ...
@@ -120,3 +135,99 @@ def test_how_many_rows_to_take_is_left_to_the_author() -> None:
     [finding] = program.check(dims={B: 8}).findings
     assert finding.help == ("take 8 rows", "hf.fill(..., 9), which starts over from the first row")
     assert finding.fixes == ()
+
+
+def joint(body: Any, sizes: dict[type[hf.Dim], int]) -> Finding:
+    def program(rows: Rows, others: Others, role: Role) -> None:
+        body(hf.filter(rows, rows.keep), others, role)
+
+    placed = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([4], use_gpu=False)))
+    [finding] = [found for found in hf.dataflow(program).check(placed, sizes) if found.code == "HF321"]
+    return finding
+
+
+def fixed(finding: Finding) -> tuple[str, ...]:
+    return tuple(line for line in finding.help if not line.startswith("register"))
+
+
+def test_as_many_groups_go_on_as_meet_all_demands() -> None:
+    def program(rows: Rows, role: Role) -> None:
+        role.learn(hf.filter(rows, rows.keep, group=3))
+
+    placed = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([4], use_gpu=False)))
+    [finding] = hf.dataflow(program).check(placed, {B: 30}).findings
+    assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 24)",)
+
+
+def test_what_is_joined_with_kept_rows_decides_how_many_go_on() -> None:
+    def three_more(kept: Rows, others: Others, role: Any) -> None:
+        role.rate(joined(kept.x, hf.take(others, 3).x))
+
+    assert fixed(joint(three_more, {B: 7, N: 3})) == ("let a fixed number of rows go on: hf.fill(..., 5)",)
+    assert fixed(joint(three_more, {B: 4, N: 3})) == ("let a fixed number of rows go on: hf.fill(..., 1)",)
+    assert fixed(joint(three_more, {N: 3})) == (), "of how many rows is not known"
+
+
+def test_rows_of_an_unknown_number_are_joined_in_whole_chunks() -> None:
+    def fours(kept: Rows, others: Others, role: Any) -> None:
+        role.learn(kept)
+        role.rate(joined(kept.x, hf.repeat(others, 4).x))
+
+    finding = joint(fours, {B: 10})
+    assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 8)",)
+    assert [label.text.partition(":")[2] for label in finding.related if label.text.startswith("for ")] == [
+        " 4 must divide N*4+kept1"
+    ], "told with what is demanded first"
+    assert [label.text for label in finding.related if label.text.startswith("keeps")] == ["keeps some of B rows"]
+
+
+def test_of_two_filters_the_one_that_is_in_the_way_is_cut() -> None:
+    def both(kept: Rows, others: Others, role: Any) -> None:
+        hf.filter(others, others.keep)  # goes nowhere
+        again = hf.filter(others, others.keep, group=4)
+        role.rate(joined(kept.x, again.x))
+
+    finding = joint(both, {B: 10, N: 12})
+    assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 8)",)
+    assert [label.text for label in finding.related if label.text.startswith("keeps")] == [
+        "keeps some of B rows", "keeps some of N rows",
+    ]  # fmt: skip  # a line
+
+
+def test_what_is_filtered_twice_by_one_column_is_told_at_the_first_filter() -> None:
+    def twice(kept: Rows, others: Others, role: Any) -> None:
+        first, again = hf.filter(others, others.keep), hf.filter(others, others.keep)
+        role.rate(joined(kept.x, first.x))
+        role.rate(joined(kept.x, again.x))
+
+    finding = joint(twice, {B: 10, N: 12})
+    assert [label.text for label in finding.related if label.text.startswith("keeps")] == [
+        "keeps some of B rows", "keeps some of N rows",
+    ]  # fmt: skip  # a line
+
+
+def taking(body: Any, sizes: dict[type[hf.Dim], int] | None = None) -> hf.Report:
+    def program(rows: Rows, others: Others) -> Rows:
+        return body(rows, others)  # type: ignore[no-any-return]  # any body
+
+    found: hf.Report = hf.dataflow(program).check(dims=sizes)
+    return found
+
+
+def test_whether_there_are_rows_to_take_is_known_with_their_number() -> None:
+    [finding] = taking(lambda rows, others: hf.take(rows, 9)).findings
+    assert (finding.code, finding.related) == ("HF319", ())
+    assert finding.message == "cannot decide before launch whether there are 9 rows to take of B"
+    assert taking(lambda rows, others: hf.take(rows, 9), {B: 9}).findings == ()
+    assert taking(lambda rows, others: hf.take(hf.filter(rows, rows.keep), 9)).findings == (), "a run tells"
+
+
+def test_more_rows_than_a_filter_may_keep_are_not_taken() -> None:
+    [finding] = taking(lambda rows, others: hf.take(hf.filter(rows, rows.keep), 9), {B: 8}).findings
+    assert finding.message == "take of 9 rows, but at most 8 are kept (kept1)"
+    [finding] = taking(lambda rows, others: hf.take(rows, 9), {B: 8}).findings
+    assert finding.message == "take of 9 rows, but there are 8 (B)"
+
+
+def test_of_rows_that_a_mistake_hides_none_are_missed() -> None:
+    assert taking(lambda rows, others: hf.take(hf.filter(rows, rows.x), 9), {B: 8}).codes == ("HF220",)

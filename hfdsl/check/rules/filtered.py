@@ -14,7 +14,7 @@ from hfdsl.check.repair.search import SEARCH
 from hfdsl.check.subject import Subject
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, Node, RoleCall, Take
-from hfdsl.types.dims import Answer, Kept, Size, constant
+from hfdsl.types.dims import Answer, Atom, Kept, Size, atom_size, constant
 
 
 def filtered_rows(subject: Subject) -> Iterator[Finding]:
@@ -37,7 +37,7 @@ def _unknown_rows(subject: Subject, demands: Iterable[Divides]) -> Iterator[Find
             "HF321",
             f"'{node.label}' needs {first.why}, but only a run tells how many rows there are ({size})",
             Label(node.span, first.need),
-            (*(_made(subject, maker) for maker in _makers(subject, size)), *first.others, *more.values()),
+            (*(_made(subject, maker) for maker, _ in _makers(subject, size).values()), *first.others, *more.values()),
         )
         yield mended(subject, finding, _policies(subject, [first, *others]), _policy(node, first.code))
 
@@ -46,21 +46,27 @@ def _policies(subject: Subject, demands: list[Divides]) -> Iterator[Offer]:
     """As many rows as meet all demands, of those that a filter may keep; or pad rows for a method that splits them."""
     from hfdsl.check.repair.fixes import cut  # late: most programs need none
 
-    first, makers = demands[0], list(_makers(subject, demands[0].size))
-    sizes = [subject.known(demand.size) for demand in demands]
-    kept = {atom for size in sizes for atom in size.atoms if isinstance(atom, Kept)}
-    most = subject.known(at_most(next(iter(kept)).most)).value if len(kept) == len(makers) == 1 else None
-    for number in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
-        rows = [size.substitute(dict.fromkeys(kept, constant(number))) for size in sizes]
-        pairs = zip(rows, demands, strict=True)
-        if all(size.divisible_by(demand.divisor) is Answer.PROVED for size, demand in pairs):
-            yield from cut(makers[0].span, number)
-            break
+    first = demands[0]
+    for kept, (maker, group) in _makers(subject, first.size).items():
+        number = _enough(subject, demands, kept)
+        if number is not None:
+            yield from cut(maker.span, number * group)
     op = first.node.op
     if isinstance(op, RoleCall) and op.signature.registration is not None and first.code == "HF310":
         padded = replace(op.signature.registration, pad="repeat_last")
         words = f"register '{first.node.label}' with pad=\"repeat_last\""
         yield Offer((Option(words, partial(registered, op.signature.body, padded)),))
+
+
+def _enough(subject: Subject, demands: list[Divides], kept: Atom) -> int | None:
+    """The greatest number in the place of ``kept`` that meets all demands, of those that a filter may keep."""
+    most = subject.known(at_most(atom_size(kept))).value
+    sizes = [subject.known(demand.size) for demand in demands]
+    for number in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
+        pairs = ((size.substitute({kept: constant(number)}), d.divisor) for size, d in zip(sizes, demands, strict=True))
+        if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in pairs):
+            return number
+    return None
 
 
 def _policy(node: Node, code: str) -> str:
@@ -71,14 +77,15 @@ def _policy(node: Node, code: str) -> str:
     return f'{known}, or register the method with pad="repeat_last"' if padded else known
 
 
-def _makers(subject: Subject, size: Size) -> Iterator[Node]:
-    """The first filter that each of the unknown numbers comes from."""
-    left = {atom for atom in size.atoms if isinstance(atom, Kept)}
+def _makers(subject: Subject, size: Size) -> dict[Atom, tuple[Node, int]]:
+    """The first filter that each of the unknown numbers comes from, and how many rows it keeps together."""
+    found: dict[Atom, tuple[Node, int]] = {}
     for node in subject.graph.nodes:
-        rows = subject.inference.rows(node.id) if isinstance(node.op, Filter) else None
-        if rows is not None and left & set(rows.atoms):
-            left -= set(rows.atoms)
-            yield node
+        rows = subject.inference.rows(node.id)
+        for kept in rows.atoms if rows is not None and isinstance(node.op, Filter) else ():
+            if kept in size.atoms:
+                found.setdefault(kept, (node, node.op.group))
+    return found
 
 
 def _made(subject: Subject, node: Node) -> Label:
