@@ -178,3 +178,23 @@ def test_values_of_which_one_alone_would_fit_are_not_swapped() -> None:
     program.__annotations__ |= {"steps": Steps, "judge": Judge}
     found = hf.dataflow(program).check().errors
     assert [finding.code for finding in found] == ["HF220", "HF221", "HF221", "HF220"]
+
+
+def test_what_is_unpacked_is_not_swapped_as_if_it_were_one_value() -> None:
+    class Steps(hf.Batch):
+        score: f32[B]
+        a: hf.i64[B]
+        b: hf.i64[B]
+
+    class Judge(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        def judge(self, score: f32[B], first: hf.i64[B], last: hf.i64[B]) -> None: ...
+
+    def program(steps: Steps, judge: Judge) -> None:
+        rest = (steps.score, steps.b)
+        judge.judge(steps.a, *rest)  # type: ignore[arg-type]  # and judge(*rest, steps.a) has the last two wrong
+
+    program.__annotations__ |= {"steps": Steps, "judge": Judge}
+    [finding] = hf.dataflow(program).check().findings
+    assert "the other way round" in finding.message
+    assert (finding.help, finding.fixes, finding.notes) == ((), (), ("swap the two",))
