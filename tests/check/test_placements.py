@@ -119,6 +119,23 @@ def test_what_one_rank_does_two_cannot(body: Any, code: str) -> None:
     assert (codes(1), codes(2)) == ((), (code,))
 
 
+class Lister(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def numbers(self, rows: Rows) -> hf.PerRank[int]: ...
+
+
+def test_a_list_from_every_chunk_is_joined_on_no_mesh() -> None:
+    @hf.dataflow
+    def program(rows: Rows, lister: Lister) -> hf.PerRank[int]:
+        return lister.numbers(rows)
+
+    for ranks in (1, 2):
+        place = hf.place(Lister, pool=hf.ResourcePool([ranks], use_gpu=False))
+        [finding] = program.check(hf.Deployment(lister=place), {B: 8}).findings
+        assert finding.code == "HF413"
+        assert finding.message == "'lister.numbers' gives a PerRank[int] from every chunk, which DP_PROTO cannot join"
+
+
 def test_a_list_of_numbers_needs_no_reduction() -> None:
     class Counter(hf.Worker):
         @register(hf.Protocol("SCATTER", split=("rank",), gives="per_rank"))

@@ -15,7 +15,7 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
 from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
-from hfdsl.graph.signatures import PortType, RecordType, StaticType
+from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
 from hfdsl.graph.spans import definition_span
 from hfdsl.types.batches import closest, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
@@ -193,11 +193,11 @@ def results_can_be_joined(subject: Subject) -> Iterator[Finding]:
         placement = subject.placement(node)
         if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
             continue
-        if not (protocol.splits and protocol.joins) or (chunks := protocol.chunk_count(placement.mesh)) == 1:
+        made, chunks = node.op.signature.returns, protocol.chunk_count(placement.mesh)
+        if not (protocol.splits and protocol.joins) or (chunks == 1 and not isinstance(made, ListType)):
             continue
         where = Label(node.span), (Label(placement.span, f"placed on {placement.mesh}"),)
-        made = node.op.signature.returns
-        if isinstance(made, StaticType) and made.annotation not in (None, type(None)):
+        if isinstance(made, ListType) or (isinstance(made, StaticType) and made.annotation not in (None, type(None))):
             yield _unjoinable(node, made, chunks, protocol.name, where)
         given = dict(node.arguments)
         whole = node.id not in told and all(p.name in given for p in node.op.signature.ports if p.required)
@@ -211,10 +211,10 @@ def results_can_be_joined(subject: Subject) -> Iterator[Finding]:
 
 
 def _unjoinable(
-    node: Node, made: StaticType, chunks: int, protocol: str, where: tuple[Label, tuple[Label, ...]]
+    node: Node, made: StaticType | ListType, chunks: int, protocol: str, where: tuple[Label, tuple[Label, ...]]
 ) -> Finding:
     """A value without rows from every chunk: numbers can be reduced, of anything else there is only a list."""
-    if made.annotation in (bool, int, float):
+    if isinstance(made, StaticType) and made.annotation in (bool, int, float):
         return Finding(
             "HF417",
             f"'{node.label}' gives a {made} from each of {chunks} chunks, and no reduction says which number is the "
@@ -227,7 +227,7 @@ def _unjoinable(
         )
     return Finding(
         "HF413",
-        f"'{node.label}' gives a {made} from each of {chunks} chunks, which {protocol} cannot join",
+        f"'{node.label}' gives a {made} from every chunk, which {protocol} cannot join",
         *where,
         notes=(
             "return a record of rows and metrics",
