@@ -129,11 +129,11 @@ def test_a_list_from_every_chunk_is_joined_on_no_mesh() -> None:
     def program(rows: Rows, lister: Lister) -> hf.PerRank[int]:
         return lister.numbers(rows)
 
-    for ranks in (1, 2):
+    for ranks, chunks in ((1, "1 chunk"), (2, "each of 2 chunks")):
         place = hf.place(Lister, pool=hf.ResourcePool([ranks], use_gpu=False))
         [finding] = program.check(hf.Deployment(lister=place), {B: 8}).findings
         assert finding.code == "HF413"
-        assert finding.message == "'lister.numbers' gives a PerRank[int] from every chunk, which DP_PROTO cannot join"
+        assert finding.message == f"'lister.numbers' gives a PerRank[int] from {chunks}, which DP_PROTO cannot join"
 
 
 def test_a_list_of_numbers_needs_no_reduction() -> None:

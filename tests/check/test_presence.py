@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -281,27 +281,28 @@ def test_what_is_asked_for_is_told_as_it_is_written() -> None:
     assert finding.notes[0].startswith("hf.present(hf.repeat(rollout, 2).values) where it always is")
 
 
-COLUMN, MAYBE = f32[B, R], f32[B, R] | None
+Sole: TypeAlias = f32[B, R]
+Maybe: TypeAlias = f32[B, R] | None
 
 
 @pytest.mark.parametrize(
     ("annotation", "give", "lacking"),
     [
-        (COLUMN, lambda rollout: rollout.values, True),
-        (MAYBE, lambda rollout: rollout.values, False),
+        (Sole, lambda rollout: rollout.values, True),
+        (Maybe, lambda rollout: rollout.values, False),
         (hf.Obj[str, B], lambda rollout: rollout.name, True),
-        (COLUMN, lambda rollout: hf.present(rollout.values), False),
+        (Sole, lambda rollout: hf.present(rollout.values), False),
         (Any, lambda rollout: rollout.values, False),
-        (tuple[COLUMN, Rollout], lambda rollout: (rollout.values, rollout), True),
-        (tuple[Rollout, COLUMN], lambda rollout: (rollout, rollout.values), True),
-        (tuple[MAYBE, Rollout], lambda rollout: (rollout.values, rollout), False),
-        (tuple[COLUMN, ...], lambda rollout: (hf.present(rollout.values), rollout.values), True),
-        (tuple[MAYBE, ...], lambda rollout: (rollout.values, rollout.values), False),
-        (list[COLUMN], lambda rollout: [hf.present(rollout.values), rollout.values], True),
-        (list[MAYBE], lambda rollout: [rollout.values], False),
-        (dict[str, COLUMN], lambda rollout: {"a": hf.present(rollout.values), "b": rollout.values}, True),
-        (dict[str, MAYBE], lambda rollout: {"b": rollout.values}, False),
-        (dict[str, list[COLUMN]], lambda rollout: {"b": [rollout.values]}, True),
+        (tuple[Sole, Rollout], lambda rollout: (rollout.values, rollout), True),
+        (tuple[Rollout, Sole], lambda rollout: (rollout, rollout.values), True),
+        (tuple[Maybe, Rollout], lambda rollout: (rollout.values, rollout), False),
+        (tuple[Sole, ...], lambda rollout: (hf.present(rollout.values), rollout.values), True),
+        (tuple[Maybe, ...], lambda rollout: (rollout.values, rollout.values), False),
+        (list[Sole], lambda rollout: [hf.present(rollout.values), rollout.values], True),
+        (list[Maybe], lambda rollout: [rollout.values], False),
+        (dict[str, Sole], lambda rollout: {"a": hf.present(rollout.values), "b": rollout.values}, True),
+        (dict[str, Maybe], lambda rollout: {"b": rollout.values}, False),
+        (dict[str, list[Sole]], lambda rollout: {"b": [rollout.values]}, True),
     ],
 )
 def test_what_is_returned_as_a_column_is_one(annotation: Any, give: Any, lacking: bool) -> None:

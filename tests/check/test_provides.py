@@ -54,7 +54,7 @@ class Actor(hf.Worker):
     @register(Dispatch.DP_PROTO)
     @hf.provides("values", when="critic")
     def always(self, rollout: Narrow) -> Full:
-        return Full(ids=rollout.ids)
+        return Full(ids=rollout.ids, values=f32(rollout.ids.tensor))
 
     @register(Dispatch.DP_PROTO)
     @hf.provides("values", when="R > 4")

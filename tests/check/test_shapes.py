@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import pytest
 
@@ -11,6 +11,8 @@ import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, Mul, f32, register
 from hfdsl.check.findings import Finding
 from hfdsl.check.sources import source_text
+from hfdsl.types.dims import X as Named
+from hfdsl.types.dims import Y as Other
 
 
 class B(hf.Dim): ...
@@ -20,6 +22,10 @@ class P(hf.Dim): ...
 
 
 class R(hf.Dim): ...
+
+
+class X(hf.Dim):
+    """A dim with the name of a type variable."""
 
 
 One = Literal[1]
@@ -32,6 +38,7 @@ class Shapes(hf.Batch):
     both: f32[B, Add[P, R]]
     twice: f32[B, Mul[R, Literal[2]]]
     prompt: f32[B, P]
+    image: f32[B, X]
     half: f32[B, Div[R, Literal[2]]]
     number: hf.i64[B, R]
     name: hf.Obj[str, B]
@@ -54,7 +61,7 @@ class Role(hf.Worker):
     def indexed(self, index: hf.i64[B, R]) -> None: ...
 
     @register(Dispatch.DP_PROTO)
-    def product(self, x: f32[B, Mul[TypeVar("P"), TypeVar("Q")]]) -> None: ...  # type: ignore[misc]  # made in place
+    def product(self, x: f32[B, Mul[Named, Other]]) -> None: ...
 
     @register(Dispatch.DP_PROTO)
     def last(self, x: f32[B, R, One]) -> None: ...
@@ -124,9 +131,9 @@ def test_a_conversion_is_advised_where_one_may_be_meant(body: Any, code: str, ad
 
 
 def test_a_type_variable_of_the_name_of_a_dim_is_told() -> None:
-    finding = found(lambda shapes, role: role.product(shapes.prompt))
+    finding = found(lambda shapes, role: role.product(shapes.image))
     assert finding.code == "HF213"
-    assert f"these are two dims named P, the TypeVar {__name__}.P and {__name__}.P" in finding.notes[0]
+    assert f"these are two dims named X, the TypeVar hfdsl.types.dims.X and {__name__}.X" in finding.notes[0]
 
 
 def test_rows_that_lack_are_repeated_in_one_way() -> None:

@@ -82,9 +82,9 @@ def _makers(subject: Subject, size: Size) -> dict[Atom, tuple[Node, int]]:
     found: dict[Atom, tuple[Node, int]] = {}
     for node in subject.graph.nodes:
         rows = subject.inference.rows(node.id)
-        for kept in rows.atoms if rows is not None and isinstance(node.op, Filter) else ():
-            if kept in size.atoms:
-                found.setdefault(kept, (node, node.op.group))
+        if rows is not None and isinstance(node.op, Filter):
+            new = set(rows.atoms) & (set(size.atoms) - found.keys())
+            found |= dict.fromkeys(new, (node, node.op.group))
     return found
 
 

@@ -227,7 +227,7 @@ def _unjoinable(
         )
     return Finding(
         "HF413",
-        f"'{node.label}' gives a {made} from every chunk, which {protocol} cannot join",
+        f"'{node.label}' gives a {made} from {'each of ' * (chunks > 1)}{_counted(chunks, 'chunk')}, which {protocol} cannot join",
         *where,
         notes=(
             "return a record of rows and metrics",
