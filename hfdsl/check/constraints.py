@@ -333,7 +333,7 @@ Key: TypeAlias = tuple[int, str]
 
 def divided(subject: Subject, one: Divides) -> Answer:
     """Whether a constraint holds with the given sizes."""
-    key = divided, one.size, one.divisor, one.code == "HF303"
+    key = divided, one.size, one.divisor, one.code
     if key not in subject.memo:
         size = subject.known(one.size)
         none = one.code == "HF303" and size.value is not None and size.value < 1

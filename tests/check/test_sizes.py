@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 import hfdsl as hf
-from hfdsl import Add, Dispatch, register
+from hfdsl import Add, Dispatch, Div, register
 from hfdsl.check.constraints import proportional
 from hfdsl.check.repair import trials
 from hfdsl.types.dims import atom_size, constant
@@ -39,6 +39,10 @@ class Grid(hf.Batch):
 
 class Numbered(hf.Batch):
     x: hf.f32[M]
+
+
+class Best(hf.Batch):
+    x: hf.f32[Div[B, Literal[4]]]
 
 
 class Table(hf.Batch):
@@ -92,6 +96,9 @@ class Role(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def nothing(self) -> None: ...
 
+    @register(Dispatch.DP_PROTO)
+    def learn(self, best: Best) -> None: ...
+
     @register(Dispatch.ONE_TO_ALL)
     @hf.requires("B > N")
     def more(self, rows: Rows, table: Table) -> None: ...
@@ -99,6 +106,10 @@ class Role(hf.Worker):
     @register(Dispatch.ONE_TO_ALL)
     @hf.requires("Bs > 2")
     def misnamed(self, rows: Rows) -> None: ...
+
+
+@hf.function
+def best_of(rows: Rows) -> Best: ...
 
 
 @hf.function
@@ -306,3 +317,20 @@ def test_sizes_below_1_are_told_where_they_are_made() -> None:
     [finding] = check(program, {B: 8}).findings
     assert (finding.code, finding.primary.text) == ("HF303", "-1 must be whole and at least 1")
     assert finding.message == "'rest' would have M = -1, which is no whole number of at least 1"
+
+
+def test_parts_of_parts_are_told_of_the_whole() -> None:
+    def program(rows: Rows, role: Role) -> None:
+        role.learn(best_of(rows))
+
+    [finding] = check(program, {B: 8}).findings
+    assert finding.primary.text == "16 must divide B"
+    assert finding.help == ("set B to 16: every split and requirement then works out",)
+
+
+def test_a_size_of_0_is_told_alone() -> None:
+    def program(rows: Rows, role: Role) -> None:
+        role.columns(rows.x, rest(hf.take(rows, 4).x))  # type: ignore[arg-type]  # solved for M
+
+    [finding] = check(program, {B: 8}).findings
+    assert finding.message == "'rest' would have M = 0, which is no whole number of at least 1"
