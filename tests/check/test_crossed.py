@@ -36,9 +36,6 @@ class Trainer(hf.Worker):
     def weigh(self, new: f32[B, R], weight: f32[B]) -> None: ...
 
     @register(Dispatch.DP_PROTO)
-    def mix(self, first: f32[B, R], old: f32[B, R], new: f32[B, R], last: f32[B, R]) -> None: ...
-
-    @register(Dispatch.DP_PROTO)
     def clip(self, both: Both, low: float, high: float, *, steps: int = 1) -> Both: ...
 
 
@@ -113,11 +110,6 @@ def other_numbers(both: Any, trainer: Any) -> object:
     return steps_too, trainer.clip(both, 0.3, low), trainer.clip(both, high, 0.1)
 
 
-def unpacked(both: Any, trainer: Any) -> object:
-    new, old = both.new, both.other
-    return trainer.mix(*(both.other, both.old), new, old)  # they go to 'new' and 'last'
-
-
 def renamed(both: Any, trainer: Any) -> object:
     rejected = trainer.ratio(both.new, both.old)
     return trainer.prefer(rejected, both)  # one name alone says nothing
@@ -132,7 +124,6 @@ STRAIGHT: list[Callable[[Any, Any], object]] = [
     both_orders,
     both_orders_of_others,
     other_numbers,
-    unpacked,
     renamed,
 ]
 
