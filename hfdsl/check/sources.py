@@ -71,18 +71,10 @@ def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | 
     found = call_at(call)
     if found is None:
         return None
-<<<<<<< HEAD
     named = {keyword.arg: keyword.value for keyword in found.keywords}
     ports = [p.name for p in signature.ports if not p.keyword_only or p.name not in named] if signature else []
     counted = takewhile(lambda argument: not isinstance(argument, ast.Starred), found.args)
     return named.get(port) or dict(zip(ports, counted, strict=False)).get(port)
-=======
-    for keyword in found.keywords:
-        if keyword.arg == port:
-            return keyword.value
-    names = [p.name for p in signature.ports if not p.keyword_only] if signature else []
-    return found.args[names.index(port)] if port in names and names.index(port) < len(found.args) else None
->>>>>>> a6d085a78b426074cbf06ea61cc8c2a12a2c866d
 
 
 def call_at(span: Span) -> ast.Call | None:

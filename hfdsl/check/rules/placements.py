@@ -225,9 +225,10 @@ def _unjoinable(
                 "or give every rank all rows, and get a list: Dispatch.ONE_TO_ALL",
             ),
         )
+    origin = f"each of {chunks} chunks" if chunks > 1 else "1 chunk"
     return Finding(
         "HF413",
-        f"'{node.label}' gives a {made} from {'each of ' * (chunks > 1)}{_counted(chunks, 'chunk')}, which {protocol} cannot join",
+        f"'{node.label}' gives a {made} from {origin}, which {protocol} cannot join",
         *where,
         notes=(
             "return a record of rows and metrics",
