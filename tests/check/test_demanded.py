@@ -6,13 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-import pytest
-
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Mul, register
-from hfdsl.check.constraints import proportional
 from hfdsl.check.findings import Report
-from hfdsl.types.dims import constant, size
 
 
 class B(hf.Dim): ...
@@ -41,6 +37,10 @@ class More(hf.Batch):
     x: hf.f32[M]
 
 
+class Sums(hf.Batch):
+    x: hf.f32[Add[B, N]]
+
+
 class Pairs(hf.Batch):
     x: hf.f32[Mul[B, Literal[2]]]
 
@@ -60,6 +60,15 @@ class Role(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     def unlike(self, rows: Rows, other: Other) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def sums(self, sums: Sums, column: hf.f32[Add[B, N]]) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def part(self, rows: Rows, sums: Sums) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    def whole(self, sums: Sums, rows: Rows) -> None: ...
 
     @register(Dispatch.ONE_TO_ALL)
     def like(self, one: hf.f32[B], other: hf.f32[B]) -> None: ...
@@ -140,17 +149,24 @@ def test_what_a_filter_keeps_goes_with_no_other_rows_whatever_their_size() -> No
     assert check(unlike_kept, 2, B=8, N=4).codes == ("HF321", "HF420")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "answer"),
-    [
-        (size(Add[B, N]), size(Add[N, B]), True),
-        (size(B) * constant(3), size(B) * constant(2), True),
-        (size(B), size(Add[B, N]), False),
-        (size(N), size(B), False),
-    ],
-)
-def test_rows_that_are_proportional_whatever_the_sizes(one: Any, other: Any, answer: bool) -> None:
-    assert proportional(one, other) is proportional(other, one) is answer
+def sums(sums: Sums, role: Role) -> None:
+    role.sums(sums, sums.x)
+
+
+def part(sums: Sums, rows: Rows, role: Role) -> None:
+    role.part(rows, sums)
+
+
+def part_first(sums: Sums, rows: Rows, role: Role) -> None:
+    role.whole(sums, rows)
+
+
+def test_rows_of_a_sum_go_with_as_many() -> None:
+    assert check(sums, 2, B=2, N=4).findings == ()
+    [finding] = check(part, 2, B=2, N=4).findings
+    assert finding.code == "HF420"
+    assert "port 'sums' has B+N rows and port 'rows' has B (6 and 2 with the sizes given)" in finding.message
+    assert check(part_first, 2, B=2, N=4).codes == ("HF420",)
 
 
 def halves(rows: Rows, role: Role) -> None:
@@ -233,7 +249,7 @@ def packed(rows: Rows, role: Role) -> Pairs:
 def test_a_dim_that_a_call_binds_is_whole() -> None:
     assert check(pairs, 1, B=6).findings == ()
     [finding] = check(pairs, 1, B=5).findings
-    assert finding.message == "'role.pairs' would have B = B//2 = 5/2, which is no whole number of at least 1"
+    assert finding.message.startswith("'role.pairs' would have B = B//2 = 5/2, which is no whole number")
     assert (finding.code, finding.primary.text) == ("HF303", "2 must divide B")
     assert check(packed, 1, B=5).findings == (), "a record can be made of any rows"
 
