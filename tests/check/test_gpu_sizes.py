@@ -130,6 +130,12 @@ def _gib(text: str, size: Fraction) -> Fraction:
     return Fraction(text.removesuffix("%")) * size / 100 if text.endswith("%") else Fraction(text.removesuffix("GiB"))
 
 
+def test_nodes_that_are_named_twice_are_there_twice() -> None:
+    small, large, memory = nodes(2, 24), nodes(2, 40), ["10GiB", "30GiB"]
+    assert compiled(hf.ResourcePool([2, 2, 2]), hf.Cluster(small, small, large), memory) is None, "some get 24 GiB"
+    assert compiled(hf.ResourcePool([2]), hf.Cluster(small, small, large), memory) is not None
+
+
 def test_a_pool_that_may_lie_on_small_nodes_is_planned_for_them() -> None:
     large, small = nodes(8, 80), nodes(8, 40, count=9)
     pool, memory = hf.ResourcePool([8]), ["30GiB", "30GiB"]
