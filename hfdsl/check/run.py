@@ -79,6 +79,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     collects.values_are_kept,
     placements.results_can_be_joined,
     collects.lists_fit_ranks,
+    collects.lists_are_not_joined,
     state.weights_are_fresh,
     classes.classes_fit_meshes,
     resources.pools_fit_cluster,

@@ -236,14 +236,14 @@ def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | 
     """The number of rows of a node's value for these sizes; None where one is unknown.
 
     Raises:
-        SizeError: HF303 where it is not whole.
+        SizeError: HF303 where it is not whole or below 0; a filter may keep none.
     """
     if size is None or any(atom not in sizes for atom in size.atoms):
         return None
     number = evaluate(size, sizes)
-    if number.denominator != 1:
+    if number.denominator != 1 or number < 0:
         where = f"'{node.label}' in line {node.span.line}"
-        raise SizeError("HF303", f"{where} has {size} = {number} rows, which is no whole number")
+        raise SizeError("HF303", f"{where} has {size} = {number} rows, which is no whole number of at least 0")
     return int(number)
 
 

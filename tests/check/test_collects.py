@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,3 +159,37 @@ def test_who_makes_the_list_is_told() -> None:
         "placed",
         "'role.near' makes one value for each rank of Mesh(pp=2 dp=2 tp=2 gen_tp=2)",
     ]
+
+
+EACH = hf.Protocol("EACH", split=("rank",), takes="per_rank")
+
+
+class Joiner(hf.Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def make(self, rows: Rows) -> Rows: ...
+
+    @register(EACH)
+    def join(self, rows: Rows) -> Rows: ...
+
+    @register(replace(EACH, name="FIRST", collect={"rank": "first"}))
+    def first(self, rows: Rows) -> Rows: ...
+
+    @register(replace(EACH, name="LISTED", gives="per_rank"))
+    def listed(self, rows: Rows) -> Rows: ...
+
+    @register(EACH)
+    def keep(self, rows: Rows) -> None: ...
+
+
+@pytest.mark.parametrize("method", ["join", "first", "listed", "keep"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_taken_as_a_list_is_not_joined(method: str, ranks: int) -> None:
+    @hf.dataflow
+    def program(rows: Rows, joiner: Joiner) -> object:
+        made: Any = joiner.make(rows)
+        return getattr(joiner, method)(made)
+
+    place = hf.place(Joiner, pool=hf.ResourcePool([ranks]))
+    told = [(each.code, each.message) for each in program.check(hf.Deployment(joiner=place), {B: 6}).findings]
+    lost = "'joiner.join' takes a value for each rank, and EACH joins what 3 ranks make of theirs: "
+    assert told == ([("HF413", lost + "no dim says how many rows that is")] if (method, ranks) == ("join", 3) else [])

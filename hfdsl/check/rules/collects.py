@@ -16,6 +16,7 @@ from hfdsl.check.subject import Subject, signature_of
 from hfdsl.errors import ProtocolError
 from hfdsl.graph.infer import ListValue, RecordValue
 from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
+from hfdsl.graph.signatures import StaticType
 from hfdsl.protocols.mesh import AXES, axis_size
 from hfdsl.protocols.placement import PIPELINE, At, Partial, Placement, Replicated, Sharded, default_leaves, faults
 from hfdsl.protocols.predefined import PREDEFINED
@@ -130,6 +131,26 @@ def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:
                 f"{placement.mesh.world_size} ranks is needed",
                 Label(argument_span(node.span, node.op.signature, port), f"a list of {length}"),
                 (Label(placement.span, f"placed on {placement.mesh}"), *made),
+            )
+
+
+def lists_are_not_joined(subject: Subject) -> Iterator[Finding]:
+    """What takes a value for each rank gives one for each: no dim says how many rows all of them have together."""
+    for node in subject.graph.nodes:
+        placement, signature = subject.placement(node), signature_of(node)
+        if placement is None or signature is None or not signature.per_rank or signature.returns == StaticType(None):
+            continue
+        protocol, ranks = signature.protocol, 0
+        with suppress(ProtocolError):  # told by the pass on placements
+            ranks = len(protocol.collected(placement.mesh)) if protocol and protocol.joins else 0
+        if ranks > 1:
+            yield Finding(
+                "HF413",
+                f"'{node.label}' takes a value for each rank, and {protocol} joins what {ranks} ranks make of theirs: "
+                "no dim says how many rows that is",
+                Label(node.span),
+                (Label(placement.span, f"placed on {placement.mesh}"),),
+                notes=('with gives="per_rank" the caller gets a list, which a function can join',),
             )
 
 
