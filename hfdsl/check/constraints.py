@@ -336,7 +336,8 @@ def divided(subject: Subject, one: Divides) -> Answer:
     key = divided, one.size, one.divisor, one.code
     if key not in subject.memo:
         size = subject.known(one.size)
-        none = one.code == "HF303" and size.value is not None and size.value < 1
+        least = 0 if filtered(one.size) else 1  # a filter may keep no rows
+        none = one.code == "HF303" and size.value is not None and size.value < least
         subject.memo[key] = Answer.REFUTED if none else size.divisible_by(one.divisor)
     answer: Answer = subject.memo[key]
     return answer

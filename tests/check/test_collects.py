@@ -171,7 +171,7 @@ class Joiner(hf.Worker):
     @register(EACH)
     def join(self, rows: Rows) -> Rows: ...
 
-    @register(replace(EACH, name="FIRST", collect={"rank": "first"}))
+    @register(replace(EACH, name="FIRST", collect={"rank": "first"}), leaves={"rank": hf.Replicated()})
     def first(self, rows: Rows) -> Rows: ...
 
     @register(replace(EACH, name="LISTED", gives="per_rank"))

@@ -128,7 +128,8 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
 @given(programs(), st.booleans(), st.booleans())
 def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct: bool) -> None:
     plan = compiled(program, Optimize(fusion=fusion, direct=direct))
-    (_, first), *_, (kept, found) = [next(settled(plan, program.rows)), *settled(plan, program.rows)]
+    first = routes(plan, row_table(plan, plan.dims, {}), planned_sites(plan), Hints())
+    *_, (kept, found) = settled(plan, program.rows)
     cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, found), planned_sites(plan).node
     early = {step.node for segment in first.segments for step in segment.steps} | {-1, -2}
     early -= {-1} if kept else set()

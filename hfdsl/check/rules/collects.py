@@ -82,6 +82,9 @@ def _others(
     yield Offer((Option(words, change),))
 
 
+NOTHING = (StaticType(None), StaticType(type(None)))
+
+
 def values_are_kept(subject: Subject) -> Iterator[Finding]:
     """A collect takes all of what the bodies of the ranks left of a value, once, and in order."""
     for node in subject.graph.nodes:
@@ -138,7 +141,7 @@ def lists_are_not_joined(subject: Subject) -> Iterator[Finding]:
     """What takes a value for each rank gives one for each: no dim says how many rows all of them have together."""
     for node in subject.graph.nodes:
         placement, signature = subject.placement(node), signature_of(node)
-        if placement is None or signature is None or not signature.per_rank or signature.returns == StaticType(None):
+        if placement is None or signature is None or not signature.per_rank or signature.returns in NOTHING:
             continue
         protocol, ranks = signature.protocol, 0
         with suppress(ProtocolError):  # told by the pass on placements
