@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import lcm
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from hfdsl.check.alike import alike, argument_rows
 from hfdsl.check.arithmetic import Terms, divisibility, limit
 from hfdsl.check.findings import Label
 from hfdsl.check.repair.search import Demand
-from hfdsl.check.requirements import Known, holds, names
+from hfdsl.check.requirements import MESH_SIZES, Known, holds, names
 from hfdsl.check.subject import Subject, dims_of, program_dims, row_dims, signature_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
@@ -306,20 +307,25 @@ def imposed(subject: Subject, node: Node, signature: Signature, text: str) -> tu
     """Where a requirement is declared, and where the config that it names is given."""
     placement, dims = subject.placement(node), dims_of_call(subject, node, signature)
     declared = Label(signature.span, f"declared with requires({text!r})")
-    fields = [name for name in names(text) if name not in dims]
-    if placement is None or not fields:
-        return (declared,)
     known = Known({}, placement, fields=subject.config(node) or {})
-    return declared, Label(
-        placement.span, f"placed with {', '.join(f'{name} = {known.lookup(name)}' for name in fields)}"
-    )
+    given: list[str] = []
+    for name in names(text):
+        if name not in dims:
+            with suppress(DefinitionError):  # a part that is not evaluated may name what is not there
+                given.append(f"{name} = {known.lookup(name)}")
+    return (declared, Label(placement.span, f"placed with {', '.join(given)}")) if placement and given else (declared,)
 
 
 def dims_of_call(subject: Subject, node: Node, signature: Signature) -> dict[str, Size]:
-    """The dims that a requirement may name: those that the call binds, and all others of its signature and program."""
+    """The dims that a requirement may name: those that the call binds, all others of its signature, and of the program.
+
+    Those of the program stand behind the numbers of a role's own config and mesh: another role may have named them.
+    """
     bound = {atom.__name__: size for atom, size in subject.inference.bindings[node.id].items()}
-    others = (*program_dims(subject), *subject.dims, *dims_of(signature))
-    return {dim.__name__: atom_size(dim) for dim in others} | bound
+    config = Known({}, None, fields=subject.config(node) or {})
+    own = {*MESH_SIZES, *config.numbers()} if isinstance(node.op, RoleCall) else set()
+    others = [dim for dim in (*program_dims(subject), *subject.dims) if dim.__name__ not in own]
+    return {dim.__name__: atom_size(dim) for dim in (*others, *dims_of(signature))} | bound
 
 
 def known_names(subject: Subject, node: Node, signature: Signature) -> Known:

@@ -73,16 +73,21 @@ class Known:
         kinds = (
             "neither a dim, a number of the role's config nor a size of its mesh"
             if self.config
-            else "no dim of the function"
+            else "no dim of the program"
         )
-        numbers = [name for name, value in self.fields.items() if _number(value) is not None]
-        there = [*self.sizes, *numbers, *(MESH_SIZES if self.config else ())]
+        there = [*self.sizes, *self.numbers(), *(MESH_SIZES if self.config else ())]
         raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, there)}")
+
+    def numbers(self) -> list[str]:
+        """The fields of the config that are numbers."""
+        return [name for name, value in self.fields.items() if _number(value) is not None]
 
 
 def _number(value: object) -> Fraction | None:
     """The finite number that a constant or a field is, if it is one."""
-    return Fraction(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return Fraction(value)
+    return None
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:

@@ -176,7 +176,7 @@ def test_a_requirement_of_a_function_names_its_dims() -> None:
 
     [finding] = program.check(dims={B: 12}).findings
     assert finding.code == "HF323"
-    assert "'micro' is no dim of the function" in finding.message
+    assert "'micro' is no dim of the program" in finding.message
 
 
 def test_sizes_that_several_dataflows_share_are_no_mistake() -> None:

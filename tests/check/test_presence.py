@@ -321,6 +321,14 @@ def test_a_column_that_is_returned_is_judged_beside_other_mistakes() -> None:
     assert report(body).codes == ("HF201", "HF231")
 
 
+def test_an_argument_that_is_unpacked_is_advised_as_any_other() -> None:
+    def body(rollout: Rollout) -> f32[B]:
+        return total(*[rollout.values])  # type: ignore[arg-type]  # a mistake on purpose
+
+    [finding] = report(body).findings
+    assert finding.notes == ("hf.present(...) where it is always there; or declare the port f32[B, R] | None",)
+
+
 def test_wrong_declarations() -> None:
     with pytest.raises(hf.DefinitionError, match="HF114: provides cannot read 'critic and'"):
         hf.provides("values", when="critic and")

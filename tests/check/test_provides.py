@@ -230,4 +230,4 @@ def test_a_function_has_no_config() -> None:
     column, condition = sorted(report(program).findings, key=lambda finding: finding.code)
     assert "'f32[B, R] | None' has no optional column 'values'; there are: none" in column.message
     assert (condition.code, condition.related) == ("HF323", ())
-    assert "'critic' is no dim of the function" in condition.message
+    assert "'critic' is no dim of the program" in condition.message

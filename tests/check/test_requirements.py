@@ -57,6 +57,10 @@ def test_what_a_requirement_says_and_the_numbers_behind_it(text: str, answer: An
     assert holds(text, known(most=4, none=0)) == (answer, shown)
 
 
+def test_a_number_may_have_any_size() -> None:
+    assert holds(f"most < 1{'0' * 400} - 1", known(most=10**400))[0] is Answer.REFUTED
+
+
 @pytest.mark.parametrize("text", ["B == 'x'", "B < 1e999", "B is None", "B ** 2 > 3", "max(B, 8) == B", "+B > 1"])
 def test_what_is_no_arithmetic_is_told(text: str) -> None:
     with pytest.raises(hf.HfError, match="is no arithmetic over dims and config fields") as error:
@@ -185,4 +189,61 @@ def test_a_name_is_told_with_those_that_would_do() -> None:
         "there are: B, R, micro, pp, dp, tp, gen_pp, gen_tp, micro_dp, world_size"
     )
     [finding] = doubling.check().findings
-    assert finding.message == "'two' requires tpp == 2: 'tpp' is no dim of the function; there are: B, R"
+    assert finding.message == "'two' requires tpp == 2: 'tpp' is no dim of the program; there are: B, R"
+
+
+def test_a_part_that_is_not_evaluated_may_name_what_is_not_there() -> None:
+    class Careful(hf.Worker):
+        def __init__(self, micro: int) -> None: ...
+
+        @register(Dispatch.ONE_TO_ALL)
+        @hf.requires("B % micro == 0 and nothing > 1")
+        def learn(self, rows: Rows) -> None: ...
+
+    def program(rows: Rows, learner: Any) -> None:
+        learner.learn(rows)
+
+    program.__annotations__["learner"] = Careful
+    placed = hf.Deployment(learner=hf.place(Careful, 4, pool=hf.ResourcePool([1])))
+    flow = hf.dataflow(program)
+    [finding] = flow.check(placed, {B: 6}).findings
+    assert finding.message == "'learner.learn' requires B % micro == 0 and nothing > 1, but B = 6 and micro = 4"
+    assert [label.text for label in finding.related][1:] == ["placed with micro = 4"]
+    assert flow.check(placed, {B: 8}).codes == ("HF323",)
+
+
+class micro(hf.Dim): ...  # noqa: N801  # named as a number of the config is
+
+
+class dp(hf.Dim): ...  # noqa: N801  # as a size of the mesh is
+
+
+class Weights(hf.Batch):
+    x: hf.f32[micro, dp]
+
+
+class Owner(hf.Worker):
+    def __init__(self, micro: int) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("B % micro == 0", "dp < 3")
+    def learn(self, rows: Rows) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    @hf.requires("micro == dp")
+    def look(self, weights: Weights) -> None: ...
+
+
+@hf.dataflow
+def owning(rows: Rows, weights: Weights, owner: Owner) -> None:
+    owner.learn(rows)
+    owner.look(weights)
+
+
+def test_a_dim_of_another_call_does_not_stand_for_a_number_of_the_config_or_the_mesh() -> None:
+    placed = hf.Deployment(owner=hf.place(Owner, 4, pool=hf.ResourcePool([3])))
+    assert sorted(finding.message for finding in owning.check(placed, {B: 9, micro: 3, dp: 2})) == [
+        "'owner.learn' requires B % micro == 0, but 9 % 4 = 1",
+        "'owner.learn' requires dp < 3, but dp = 3",
+        "'owner.look' requires micro == dp, but micro = 3 and dp = 2",
+    ]

@@ -69,3 +69,15 @@ def test_the_widest_groups_that_stay_on_a_node_are_offered(
     [finding] = check(ResourcePool(nodes), mesh, rows=rows).findings
     assert finding.code == "HF503"
     assert [line.partition("use ")[2].partition(":")[0] for line in finding.help] == ([offered] if offered else [])
+
+
+def test_groups_that_upset_another_call_are_not_offered_where_its_rows_are_uneven_anyway() -> None:
+    @hf.dataflow
+    def both(rows: Rows, role: Role, other: Role) -> Rows:
+        return other.score(role.score(rows))
+
+    pool = ResourcePool([8, 8])
+    places = hf.Deployment(role=hf.place(Role, pool=pool, mesh=hf.Mesh(tp=16)), other=hf.place(Role, pool=pool))
+    for rows, help_lines in ((63, 0), (64, 1)):
+        crossing = next(finding for finding in both.check(places, {B: rows}) if finding.code == "HF503")
+        assert len(crossing.help) == help_lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from math import isfinite
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
@@ -58,8 +57,7 @@ def _declared(role: type, text: str) -> Label:
 
 
 def _unknown(text: str, known: Known) -> str:
-    numbers = [name for name, value in known.fields.items() if isinstance(value, (int, float)) and isfinite(value)]
-    there = [*numbers, *MESH_SIZES]
+    there = [*known.numbers(), *MESH_SIZES]
     name = next(name for name in names(text) if name not in there)
     return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, there)}"
 

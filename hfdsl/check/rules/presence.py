@@ -109,12 +109,12 @@ def absent(subject: Subject, m: Mismatch, wired: str, primary: Any) -> tuple[str
     if found.answer is Answer.REFUTED:
         return "HF231", f"{wired}: {found.what} is absent: {found.because}", ()
     text = source_text(primary) if primary != subject.graph.nodes[m.node].span else None
-    if text is None:
+    if text is None and port == "column":
         advice = (
             f"build the record from its columns, {m.port}=hf.present(...): the column is then tested when it is read"
         )
     else:
-        advice = f"hf.present({text}) where it is always there; or declare the {port} {m.formal} | None"
+        advice = f"hf.present({text or '...'}) where it is always there; or declare the {port} {m.formal} | None"
     return "HF231", f"{wired}: it may be absent", (advice,)
 
 
