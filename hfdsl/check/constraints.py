@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any, TypeAlias
 
@@ -41,6 +41,7 @@ class Divides:
     why: str
     complaint: str
     others: tuple[Label, ...] = ()
+    of_rows: bool = True  # else of a dim that a call binds, whose size a launch need not know
 
     @property
     def demand(self) -> Demand:
@@ -58,22 +59,18 @@ class Divides:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A requirement that bounds a size from one side."""
+    """What bounds a size from one side: a requirement, or that there is at least 1 of it."""
 
     demand: Demand
     node: Node
     text: str
     where: str
+    why: str
 
     @property
     def need(self) -> str:
         """The constraint in words."""
         return f"{self.text} with {self.where}" if self.where else self.text
-
-    @property
-    def why(self) -> str:
-        """The same, for a label."""
-        return f"the requirement {self.text}"
 
 
 def call_rows(subject: Subject, node: Node) -> Size | None:
@@ -136,7 +133,7 @@ def constraints(subject: Subject, nodes: Sequence[Node] | None = None) -> Iterat
     like = alike(subject)
     for node in subject.graph.nodes if nodes is None else nodes:
         for one in _constraints_of(subject, like[node.id]):
-            yield Divides(one.size, one.divisor, node, one.code, one.why, one.complaint, one.others)
+            yield replace(one, node=node)
 
 
 def unproved(subject: Subject) -> Iterator[Divides]:
@@ -182,9 +179,9 @@ def _demanded(subject: Subject, node: Node) -> Iterator[Divides]:
     given = argument_rows(subject, node).values() if isinstance(node.op, (RoleCall, FunctionCall)) else ()
     made = None if isinstance(node.op, MiniBatch) else subject.inference.rows(node.id)
     for dim, bound in subject.inference.bindings[node.id].items() if given else ():
-        if bound not in given and bound != made and subject.known(bound).value is not None:
+        if bound not in given and bound != made:
             told = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number of at least 1"
-            yield Divides(bound, 1, node, "HF303", f"a whole number for {dim.__name__}", told)
+            yield Divides(bound, 1, node, "HF303", f"a whole number for {dim.__name__}", told, of_rows=False)
     if made is not None and LOST not in made.atoms:
         told = f"'{node.label}' would have {{rows}} rows, which is no whole number of at least 1"
         yield Divides(made, 1, node, "HF303", "a whole number of rows", told)
@@ -254,12 +251,16 @@ def limits(subject: Subject) -> Iterator[Limit]:
             if found is not None:
                 told = {name: terms.sizes.get(name, terms.known.lookup(name)) for name in names(text)}
                 where = " and ".join(f"{name} = {size}" for name, size in told.items() if name != str(size))
-                yield Limit(Demand(found[0], strict=found[1]), node, text, where)
+                yield Limit(Demand(found[0], strict=found[1]), node, text, where, f"the requirement {text}")
 
 
 def arithmetic(subject: Subject) -> Iterator[Divides | Limit]:
     """All that is solved together: what must divide, and then what bounds a size."""
-    yield from constraints(subject)
+    rows = list(constraints(subject))
+    yield from rows
+    for one in rows:
+        if one.code == "HF303" and any(factor < 0 for _, factor in one.size.terms):
+            yield Limit(Demand(one.size, strict=True), one.node, f"{one.size} >= 1", "", one.why)
     yield from limits(subject)
 
 

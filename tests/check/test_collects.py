@@ -182,7 +182,7 @@ class Joiner(hf.Worker):
 
 
 @pytest.mark.parametrize("method", ["join", "first", "listed", "keep"])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_what_is_taken_as_a_list_is_not_joined(method: str, ranks: int) -> None:
     @hf.dataflow
     def program(rows: Rows, joiner: Joiner) -> object:
@@ -190,6 +190,24 @@ def test_what_is_taken_as_a_list_is_not_joined(method: str, ranks: int) -> None:
         return getattr(joiner, method)(made)
 
     place = hf.place(Joiner, pool=hf.ResourcePool([ranks]))
-    told = [(each.code, each.message) for each in program.check(hf.Deployment(joiner=place), {B: 6}).findings]
-    lost = "'joiner.join' takes a value for each rank, and EACH joins what 3 ranks make of theirs: "
-    assert told == ([("HF413", lost + "no dim says how many rows that is")] if (method, ranks) == ("join", 3) else [])
+    findings = program.check(hf.Deployment(joiner=place), {B: 6}).findings
+    told = [(each.code, each.message, [label.text for label in each.related]) for each in findings]
+    lost = "'joiner.join' takes a value for each rank, and EACH joins what 2 ranks make of theirs: "
+    wrong = ("HF413", lost + "no dim says how many rows that is", ["placed on Mesh(pp=1 dp=2 tp=1)"])
+    assert told == ([wrong] if (method, ranks) == ("join", 2) else [])
+
+
+def test_a_list_for_coordinates_that_the_mesh_lacks_is_one_mistake() -> None:
+    class Late(hf.Worker):
+        @register(Dispatch.ONE_TO_ALL)
+        def make(self, rows: Rows) -> Rows: ...
+
+        @register(hf.Protocol("LATE", collect={"dp": "join", "pp": 1, "tp": "first"}, takes="per_rank"))
+        def learn(self, rows: Rows) -> Rows: ...
+
+    def program(rows: Rows, late: Any) -> object:
+        return late.learn(late.make(rows))
+
+    program.__annotations__ |= {"rows": Rows, "late": Late}
+    place = hf.place(Late, pool=hf.ResourcePool([2]))
+    assert hf.dataflow(program).check(hf.Deployment(late=place), {B: 6}).codes == ("HF404",)

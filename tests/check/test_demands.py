@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl import Dispatch, Mul, register
+from hfdsl import Add, Dispatch, Mul, register
 from hfdsl.check.demands import Demands, demands
 from hfdsl.check.repair.search import Choice
 from hfdsl.check.run import examine
@@ -103,6 +103,29 @@ def test_of_several_sizes_all_must_work() -> None:
     alone, _ = asked({B: (8, 12), R: (16, 80), N: 1})
     assert (alone["B"].given, [rule.holds for rule in alone["B"].rules]) == ((8, 12), [True] * 4)
     assert [(rule.need, rule.holds) for rule in alone["R"].rules] == [("R <= longest with longest = 64", False)]
+
+
+t = TypeVar("t")
+
+
+@hf.function
+def shifted(x: hf.f32[B, Add[t, Literal[4]]]) -> hf.f32[B, t]: ...
+
+
+@hf.function
+def halved(x: hf.f32[B, Mul[t, Literal[2]]]) -> hf.f32[B, t]: ...
+
+
+def test_what_a_call_cuts_off_or_divides_is_demanded_before_there_are_sizes() -> None:
+    def body(rows: Wide) -> object:
+        return shifted(rows.x), halved(rows.x)  # type: ignore[arg-type]  # solved with the sizes
+
+    (alone,), others = demands(examine(body, None, {}))
+    assert (alone.dim, str(alone)) == (R, "a multiple of 2, at least 6")
+    assert [rule.need for rule in alone.rules] == ["2 must divide R", "R-4 >= 1"]
+    assert (others, hf.dataflow(body).check().findings) == ((), ()), "no launch has to know them"
+    for size, works in ((4, False), (5, False), (6, True)):
+        assert hf.dataflow(body).check(dims={R: size}).ok is works
 
 
 class Kept(hf.Batch):

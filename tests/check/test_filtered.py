@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import pytest
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
 from hfdsl.check.findings import Finding
+from hfdsl.check.rules.sizes import row_arithmetic
+from hfdsl.check.run import examine
+from hfdsl.check.subject import Subject
+from hfdsl.types.dims import size
 
 
 class B(hf.Dim): ...
@@ -231,3 +235,25 @@ def test_more_rows_than_a_filter_may_keep_are_not_taken() -> None:
 
 def test_of_rows_that_a_mistake_hides_none_are_missed() -> None:
     assert taking(lambda rows, others: hf.take(hf.filter(rows, rows.x), 9), {B: 8}).codes == ("HF220",)
+
+
+t = TypeVar("t")
+
+
+@hf.function
+def all_but_one(x: hf.f32[Add[t, Literal[1]]]) -> hf.f32[t]: ...
+
+
+def test_a_filter_may_keep_no_rows_and_no_call_makes_fewer() -> None:
+    def program(rows: Rows) -> object:
+        return all_but_one(hf.filter(rows, rows.keep).x)  # type: ignore[arg-type]  # solved with the sizes
+
+    subject = examine(program, None, {B: 4})
+    [kept] = {atom for node in subject.graph.nodes for atom in (subject.inference.rows(node.id) or size(B)).atoms} - {B}
+    told = {
+        number: [(finding.code, finding.message) for finding in row_arithmetic(known)]
+        for number in (0, 1, 2)
+        for known in [Subject(subject.graph, subject.inference, None, {**subject.dims, kept: number})]
+    }
+    wrong = "'all_but_one' would have t = kept1-1 = -1, which is no whole number of at least 1"
+    assert told == {0: [("HF303", wrong)], 1: [], 2: []}

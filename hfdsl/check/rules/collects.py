@@ -141,20 +141,21 @@ def lists_are_not_joined(subject: Subject) -> Iterator[Finding]:
     """What takes a value for each rank gives one for each: no dim says how many rows all of them have together."""
     for node in subject.graph.nodes:
         placement, signature = subject.placement(node), signature_of(node)
-        if placement is None or signature is None or not signature.per_rank or signature.returns in NOTHING:
+        if placement is None or signature is None or signature.protocol is None or signature.returns in NOTHING:
             continue
-        protocol, ranks = signature.protocol, 0
+        protocol = signature.protocol
+        if protocol.takes == "whole" or not protocol.joins:
+            continue
         with suppress(ProtocolError):  # told by the pass on placements
-            ranks = len(protocol.collected(placement.mesh)) if protocol and protocol.joins else 0
-        if ranks > 1:
-            yield Finding(
-                "HF413",
-                f"'{node.label}' takes a value for each rank, and {protocol} joins what {ranks} ranks make of theirs: "
-                "no dim says how many rows that is",
-                Label(node.span),
-                (Label(placement.span, f"placed on {placement.mesh}"),),
-                notes=('with gives="per_rank" the caller gets a list, which a function can join',),
-            )
+            if (ranks := len(protocol.collected(placement.mesh))) > 1:
+                yield Finding(
+                    "HF413",
+                    f"'{node.label}' takes a value for each rank, and {protocol} joins what {ranks} ranks make of "
+                    "theirs: no dim says how many rows that is",
+                    Label(node.span),
+                    (Label(placement.span, f"placed on {placement.mesh}"),),
+                    notes=('with gives="per_rank" the caller gets a list, which a function can join',),
+                )
 
 
 def _length(subject: Subject, operand: Operand) -> tuple[int | None, tuple[Label, ...]]:

@@ -41,7 +41,8 @@ def row_arithmetic(subject: Subject) -> Iterator[Finding]:
     answers = [(d, divided(subject, d)) for d in demands]
     for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
         yield _uneven(subject, broken)
-    for atoms, open_ in _by_dims([d for d, answer in answers if answer is Answer.UNKNOWN and not filtered(d.size)]):
+    unknown = [d for d, answer in answers if answer is Answer.UNKNOWN and d.of_rows and not filtered(d.size)]
+    for atoms, open_ in _by_dims(unknown):
         if _misgiven(subject, [atom.__name__ for atom in atoms]) or not open_row_dims.isdisjoint(atoms):
             continue
         needs = ", ".join(dict.fromkeys(d.need for d in open_))
