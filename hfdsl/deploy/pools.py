@@ -39,10 +39,14 @@ class ResourcePool:
         parts: tuple[ResourcePool, ...] = (),
         part_of: tuple[ResourcePool, int] | None = None,
     ) -> None:
-        if not processes or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in processes):
+        listed = isinstance(processes, Sequence) and processes
+        if not listed or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in processes):
             raise ResourceError(
-                "HF514", f"a pool takes the number of processes on each node, each at least 1, got {list(processes)!r}"
+                "HF514",
+                f"a pool takes a list with the number of processes on each node, each at least 1, got {processes!r}",
             )
+        if not isinstance(use_gpu, bool):
+            raise ResourceError("HF514", f"use_gpu= of a pool is True or False, got {use_gpu!r}")
         for attribute, value in (
             ("processes", tuple(processes)),
             ("use_gpu", use_gpu),
