@@ -12,7 +12,7 @@ from hfdsl.check.alike import alike, argument_rows
 from hfdsl.check.arithmetic import Terms, divisibility, limit
 from hfdsl.check.findings import Label
 from hfdsl.check.repair.search import Demand
-from hfdsl.check.requirements import MESH_SIZES, Known, holds, names
+from hfdsl.check.requirements import MESH_SIZES, Known, holds, names, numbers
 from hfdsl.check.subject import Subject, dims_of, program_dims, row_dims, signature_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
@@ -323,8 +323,7 @@ def dims_of_call(subject: Subject, node: Node, signature: Signature) -> dict[str
     Those of the program stand behind the numbers of a role's own config and mesh: another role may have named them.
     """
     bound = {atom.__name__: size for atom, size in subject.inference.bindings[node.id].items()}
-    config = Known({}, None, fields=subject.config(node) or {})
-    own = {*MESH_SIZES, *config.numbers()} if isinstance(node.op, RoleCall) else set()
+    own = {*MESH_SIZES, *numbers(subject.config(node) or {})} if isinstance(node.op, RoleCall) else set()
     others = [dim for dim in (*program_dims(subject), *subject.dims) if dim.__name__ not in own]
     return {dim.__name__: atom_size(dim) for dim in (*others, *dims_of(signature))} | bound
 

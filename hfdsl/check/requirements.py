@@ -75,12 +75,13 @@ class Known:
             if self.config
             else "no dim of the program"
         )
-        there = [*self.sizes, *self.numbers(), *(MESH_SIZES if self.config else ())]
+        there = [*self.sizes, *numbers(self.fields), *(MESH_SIZES if self.config else ())]
         raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, there)}")
 
-    def numbers(self) -> list[str]:
-        """The fields of the config that are numbers."""
-        return [name for name, value in self.fields.items() if _number(value) is not None]
+
+def numbers(fields: Mapping[str, Any]) -> list[str]:
+    """The fields of a config that are numbers."""
+    return [name for name, value in fields.items() if _number(value) is not None]
 
 
 def _number(value: object) -> Fraction | None:

@@ -113,7 +113,19 @@ def shifted(x: hf.f32[B, Add[t, Literal[4]]]) -> hf.f32[B, t]: ...
 
 
 @hf.function
+def last_left_out(x: hf.f32[B, Add[t, Literal[1]]]) -> hf.f32[B, t]: ...
+
+
+@hf.function
 def halved(x: hf.f32[B, Mul[t, Literal[2]]]) -> hf.f32[B, t]: ...
+
+
+def test_what_a_call_leaves_of_a_size_is_at_least_1() -> None:
+    def body(rows: Wide) -> object:
+        return last_left_out(rows.x)  # type: ignore[arg-type]  # solved with the sizes
+
+    (alone,), _ = demands(examine(body, None, {}))
+    assert (alone.dim, str(alone)) == (R, "at least 2")
 
 
 def test_what_a_call_cuts_off_or_divides_is_demanded_before_there_are_sizes() -> None:

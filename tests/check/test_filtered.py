@@ -249,6 +249,7 @@ def test_a_filter_may_keep_no_rows_and_no_call_makes_fewer() -> None:
         return all_but_one(hf.filter(rows, rows.keep).x)  # type: ignore[arg-type]  # solved with the sizes
 
     subject = examine(program, None, {B: 4})
+    kept: Any
     [kept] = {atom for node in subject.graph.nodes for atom in (subject.inference.rows(node.id) or size(B)).atoms} - {B}
     told = {
         number: [(finding.code, finding.message) for finding in row_arithmetic(known)]

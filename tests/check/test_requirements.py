@@ -242,8 +242,22 @@ def owning(rows: Rows, weights: Weights, owner: Owner) -> None:
 
 def test_a_dim_of_another_call_does_not_stand_for_a_number_of_the_config_or_the_mesh() -> None:
     placed = hf.Deployment(owner=hf.place(Owner, 4, pool=hf.ResourcePool([3])))
-    assert sorted(finding.message for finding in owning.check(placed, {B: 9, micro: 3, dp: 2})) == [
-        "'owner.learn' requires B % micro == 0, but 9 % 4 = 1",
-        "'owner.learn' requires dp < 3, but dp = 3",
-        "'owner.look' requires micro == dp, but micro = 3 and dp = 2",
+    findings = sorted(owning.check(placed, {B: 9, micro: 3, dp: 2}), key=lambda finding: finding.message)
+    assert [(finding.message, [label.text for label in finding.related][1:]) for finding in findings] == [
+        ("'owner.learn' requires B % micro == 0, but 9 % 4 = 1", ["placed with micro = 4"]),
+        ("'owner.learn' requires dp < 3, but dp = 3", ["placed with dp = 3"]),
+        ("'owner.look' requires micro == dp, but micro = 3 and dp = 2", []),
     ]
+
+
+@hf.function
+@hf.requires("dp % 2 == 0")
+def even(rows: Rows) -> Rows: ...
+
+
+def test_a_function_has_no_mesh_whose_sizes_stand_before_the_dims_of_the_program() -> None:
+    def program(rows: Rows, weights: Weights) -> tuple[Rows, Weights]:
+        return even(rows), weights
+
+    [finding] = hf.dataflow(program).check(dims={B: 1, R: 1, micro: 1, dp: 3}).findings
+    assert finding.message == "'even' requires dp % 2 == 0, but 3 % 2 = 1"

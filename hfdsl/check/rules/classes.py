@@ -10,7 +10,7 @@ from typing import Any
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import known_of, moved, unmet, works
 from hfdsl.check.repair.offers import Offer, Option, mended
-from hfdsl.check.requirements import MESH_SIZES, Known, config_fields, holds, names, remainder
+from hfdsl.check.requirements import MESH_SIZES, Known, config_fields, holds, names, numbers, remainder
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, HfError
@@ -57,7 +57,7 @@ def _declared(role: type, text: str) -> Label:
 
 
 def _unknown(text: str, known: Known) -> str:
-    there = [*known.numbers(), *MESH_SIZES]
+    there = [*numbers(known.fields), *MESH_SIZES]
     name = next(name for name in names(text) if name not in there)
     return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, there)}"
 
