@@ -62,6 +62,8 @@ def test_the_first_rows_are_given_and_fill_starts_over(there: int, rows: int, fi
 
 def test_one_row_is_enough_to_fill_any_number() -> None:
     assert taken_rows(1, 3, fill=True, what="fill") == (0, 0, 0)
+    with pytest.raises(SizeError, match=r"HF321: fill: no rows are left$"):
+        taken_rows(0, 3, fill=True, what="fill")
 
 
 @given(st.lists(st.integers(0, 5), max_size=12))
