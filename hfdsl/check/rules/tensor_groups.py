@@ -16,7 +16,7 @@ from hfdsl.check.rules.classes import spelled
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement
-from hfdsl.deploy.pools import node_runs
+from hfdsl.deploy.pools import node_runs, stretches
 from hfdsl.protocols.mesh import Mesh
 
 
@@ -65,6 +65,10 @@ def _crossing(subject: Subject, placement: Placement[Any]) -> tuple[int, int] | 
     mesh, pool, tp = placement.mesh, placement.pool, placement.mesh.tp
     if not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(subject.cluster):
         return None
+    if all(
+        first % tp == end % tp == 0 and not any(n % tp for n in set(r.processes)) for r, first, end in stretches(pool)
+    ):
+        return None  # every node ends with a group: no need to look at each of them, which may be thousands
     runs = [(root.name, node, slots) for root, node, slots in node_runs(pool)]
     rank = 0
     for here, after in pairwise(runs):
