@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -81,3 +82,23 @@ def test_groups_that_upset_another_call_are_not_offered_where_its_rows_are_uneve
     for rows, help_lines in ((63, 0), (64, 1)):
         crossing = next(finding for finding in both.check(places, {B: rows}) if finding.code == "HF503")
         assert len(crossing.help) == help_lines
+
+
+@pytest.mark.parametrize(
+    ("pool", "tp"),
+    [
+        (hf.ResourcePool([4, 4]).split([1, 4, 3])[1], 2),
+        (hf.ResourcePool([4, 4]).split([2, 6])[1].merge(hf.ResourcePool([4]).split([2, 2])[1]), 4),
+    ],
+)
+def test_groups_of_a_pool_that_starts_within_a_group_cross_its_nodes(pool: hf.ResourcePool, tp: int) -> None:
+    class Role(hf.Worker):
+        @register(Dispatch.ONE_TO_ALL)
+        def work(self, number: int) -> None: ...
+
+    def program(role: Any) -> None:
+        role.work(1)
+
+    program.__annotations__["role"] = Role
+    place = hf.place(Role, pool=pool, mesh=hf.Mesh(dp=pool.world_size // tp, tp=tp))
+    assert "HF503" in hf.dataflow(program).check(hf.Deployment(role=place)).codes
