@@ -104,6 +104,7 @@ def test_a_pair_mends_what_either_size_breaks() -> None:
 ONE, OTHER = atom_size(B), atom_size(N)
 SIZES = st.integers(1, 20)
 FACTORS = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)).filter(any)
+DIVISORS = st.sampled_from((1, 2, 3, 4, 6, 8))  # what works repeats every 24: it is in the box
 small = st.integers(1, 6)
 
 
@@ -121,7 +122,7 @@ def tried(b: int, n: int, demands: list[Demand]) -> list[tuple[int, int]]:
 
 
 @settings(max_examples=100)
-@given(SIZES, SIZES, st.lists(st.tuples(FACTORS, st.integers(1, 9)), max_size=3))
+@given(SIZES, SIZES, st.lists(st.tuples(FACTORS, DIVISORS), max_size=3))
 def test_the_search_for_two_sizes_finds_the_nearest(
     b: int, n: int, found: list[tuple[tuple[int, int, int], int]]
 ) -> None:
