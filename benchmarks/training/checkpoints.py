@@ -1,6 +1,6 @@
 """How long the steps of a run wait for a checkpoint, behind the steps or before them, on CPUs.
 
-``python -m benchmarks.training.checkpoints``: a policy and its optimiser, some 85 MB of state, imitate random tokens.
+``python -m benchmarks.training.checkpoints``: a policy and its optimizer, some 85 MB of state, imitate random tokens.
 """
 
 from __future__ import annotations

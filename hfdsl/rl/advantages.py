@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from hfdsl.errors import SizeError
-from hfdsl.rl.masked import alone, kept, whitened
+from hfdsl.rl.masked import masked, no_reduce, whitened
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def gae(
     rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, lam: float = 0.95
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Generalised advantage estimates, and the returns that a critic learns, all f32[B, R].
+    """Generalized advantage estimates, and the returns that a critic learns, all f32[B, R].
 
     A_t = sum over l of (gamma * lam)**l * delta_(t+l), delta_t = r_t + gamma * V_(t+1) - V_t, with a value of 0 after
     the last token; returns are A + V (Schulman et al., 2016, High-Dimensional Continuous Control Using Generalized
@@ -34,7 +34,7 @@ def gae(
     """
     import torch
 
-    r, v, tokens = kept(rewards, mask).double(), kept(values, mask).double(), mask.bool()
+    r, v, tokens = masked(rewards, mask).double(), masked(values, mask).double(), mask.bool()
     advantages = torch.zeros_like(r)
     following = running = torch.zeros_like(r[:, 0])
     for t in reversed(range(r.shape[1])):
@@ -42,7 +42,7 @@ def gae(
         running = torch.where(tokens[:, t], estimate, running)
         following = torch.where(tokens[:, t], v[:, t], following)
         advantages[:, t] = running
-    return kept(advantages, mask).to(values.dtype), kept(advantages + v, mask).to(values.dtype)
+    return masked(advantages, mask).to(values.dtype), masked(advantages + v, mask).to(values.dtype)
 
 
 def discounted_returns(rewards: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0) -> torch.Tensor:
@@ -59,7 +59,7 @@ def discounted_returns(rewards: torch.Tensor, mask: torch.Tensor, gamma: float =
     return gae(rewards, torch.zeros_like(rewards), mask, gamma, lam=1.0)[0]
 
 
-def group_normalised(rewards: torch.Tensor, group: int, epsilon: float = 1e-4) -> torch.Tensor:
+def group_normalized(rewards: torch.Tensor, group: int, epsilon: float = 1e-4) -> torch.Tensor:
     """The advantage of each response within its group of ``group`` consecutive rows, f32[B] -> f32[B].
 
     (reward - mean of the group) / (standard deviation of the group + epsilon): outcome supervision of GRPO
@@ -69,7 +69,7 @@ def group_normalised(rewards: torch.Tensor, group: int, epsilon: float = 1e-4) -
         SizeError: HF314 for groups of less than two rows, HF313 for rows that do not make whole groups.
 
     >>> import torch
-    >>> [round(a, 2) for a in group_normalised(torch.tensor([1.0, 0.0, 3.0, 3.0]), 2).tolist()]
+    >>> [round(a, 2) for a in group_normalized(torch.tensor([1.0, 0.0, 3.0, 3.0]), 2).tolist()]
     [0.71, -0.71, 0.0, 0.0]
     """
     groups = _groups(rewards, group, "standard deviation")
@@ -78,7 +78,7 @@ def group_normalised(rewards: torch.Tensor, group: int, epsilon: float = 1e-4) -
     return (off / (deviation + epsilon)).flatten().to(rewards.dtype)
 
 
-def group_centred(rewards: torch.Tensor, group: int) -> torch.Tensor:
+def group_centered(rewards: torch.Tensor, group: int) -> torch.Tensor:
     """The reward of each response above the mean of its ``group`` consecutive rows, f32[B] -> f32[B].
 
     Dr. GRPO: no division by the standard deviation, which would weigh easy and hard questions more (Liu et al., 2025,
@@ -88,7 +88,7 @@ def group_centred(rewards: torch.Tensor, group: int) -> torch.Tensor:
         SizeError: HF314 for groups of less than two rows, HF313 for rows that do not make whole groups.
 
     >>> import torch
-    >>> group_centred(torch.tensor([1.0, 0.0, 3.0, 3.0]), 2).tolist()
+    >>> group_centered(torch.tensor([1.0, 0.0, 3.0, 3.0]), 2).tolist()
     [0.5, -0.5, 0.0, 0.0]
     """
     groups = _groups(rewards, group, "spread")
@@ -113,8 +113,8 @@ def leave_one_out(rewards: torch.Tensor, group: int) -> torch.Tensor:
     return (groups - others).flatten().to(rewards.dtype)
 
 
-def globally_normalised(
-    rewards: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, reduce: Reduce = alone
+def globally_normalized(
+    rewards: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, reduce: Reduce = no_reduce
 ) -> torch.Tensor:
     """The rewards from every token on, whitened over all tokens of the batch, f32[B, R] -> f32[B, R].
 
@@ -122,7 +122,7 @@ def globally_normalised(
     8 to 10). ``reduce`` sums over the ranks that hold the other rows, as in :func:`hfdsl.rl.masked.whitened`.
 
     >>> import torch
-    >>> globally_normalised(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.ones(2, 2)).tolist()
+    >>> globally_normalized(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.ones(2, 2)).tolist()
     [[0.866..., 0.866...], [-0.866..., -0.866...]]
     """
     return whitened(discounted_returns(rewards, mask, gamma), mask, reduce)
@@ -138,7 +138,7 @@ def above_baseline(rewards: torch.Tensor, baseline: torch.Tensor, mask: torch.Te
     >>> above_baseline(torch.tensor([[0.0, 1.0]]), torch.tensor([0.75]), torch.ones(1, 2)).tolist()
     [[0.25, 0.25]]
     """
-    return kept(discounted_returns(rewards, mask) - baseline[:, None], mask)
+    return masked(discounted_returns(rewards, mask) - baseline[:, None], mask)
 
 
 def spread_over_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -148,7 +148,7 @@ def spread_over_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Te
     >>> spread_over_tokens(torch.tensor([2.0]), torch.tensor([[True, False]])).tolist()
     [[2.0, 0.0]]
     """
-    return kept(advantages[:, None].expand(mask.shape), mask)
+    return masked(advantages[:, None].expand(mask.shape), mask)
 
 
 def _groups(rewards: torch.Tensor, group: int, statistic: str) -> torch.Tensor:

@@ -133,7 +133,7 @@ class Preferences(Sequences):
 
 
 class StepMetrics(hf.Batch):
-    """One optimiser step: its loss, its tokens, the norm of the gradient before clipping, and the learning rate."""
+    """One optimizer step: its loss, its tokens, the norm of the gradient before clipping, and the learning rate."""
 
     loss: hf.Metric[float, Literal["sum"]]
     tokens: hf.Metric[float, Literal["sum"]]
@@ -142,7 +142,7 @@ class StepMetrics(hf.Batch):
 
 
 class ActorMetrics(StepMetrics):
-    """One optimiser step of a policy.
+    """One optimizer step of a policy.
 
     ``kl`` estimates how far it is from the policy that generated, ``reference_kl`` how far from the reference (0 where
     no log-probs of one are given); ``clipped`` is the share of tokens whose ratio the loss clips.
@@ -155,20 +155,20 @@ class ActorMetrics(StepMetrics):
 
 
 class ImitationMetrics(StepMetrics):
-    """One optimiser step of a supervised stage."""
+    """One optimizer step of a supervised stage."""
 
     entropy: hf.Metric[float, Literal["sum"]]
 
 
 class PreferenceMetrics(StepMetrics):
-    """One optimiser step on preferences; ``correct`` is the share of pairs whose better response gains on the other."""
+    """One optimizer step on preferences; ``correct`` is the share of pairs whose better response gains on the other."""
 
     margin: hf.Metric[float, Literal["sum"]]
     correct: hf.Metric[float, Literal["sum"]]
 
 
 class CriticMetrics(StepMetrics):
-    """One optimiser step of a critic."""
+    """One optimizer step of a critic."""
 
     clipped: hf.Metric[float, Literal["sum"]]
 

@@ -23,25 +23,27 @@ from hfdsl.rl.batches import (
 
 
 @hf.function
-def penalised(rollout: Rollout, reference: ReferenceLogProbs, scores: Scores, *, kl: float = 0.05) -> Rewards:
+def kl_penalized_rewards(
+    rollout: Rollout, reference: ReferenceLogProbs, scores: Scores, *, kl: float = 0.05
+) -> Rewards:
     """The score at the last token, less ``kl`` times the KL to the reference at every token."""
-    from hfdsl.rl.rewards import kl_penalised, token_rewards
+    from hfdsl.rl.rewards import kl_penalized, token_rewards
 
     mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, reference.ref_log_probs.tensor
-    return Rewards(rewards=kl_penalised(token_rewards(scores.score.tensor, mask), old, ref, mask, kl))
+    return Rewards(rewards=kl_penalized(token_rewards(scores.score.tensor, mask), old, ref, mask, kl))
 
 
 @hf.function
-def charged(rollout: Rollout, reference: ReferenceLogProbs, costs: Costs, *, kl: float = 0.05) -> Rewards:
+def kl_penalized_costs(rollout: Rollout, reference: ReferenceLogProbs, costs: Costs, *, kl: float = 0.05) -> Rewards:
     """The cost at the last token, and ``kl`` times the KL to the reference at every token."""
-    from hfdsl.rl.rewards import kl_penalised, token_rewards
+    from hfdsl.rl.rewards import kl_penalized, token_rewards
 
     mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, reference.ref_log_probs.tensor
-    return Rewards(rewards=kl_penalised(token_rewards(costs.cost.tensor, mask), old, ref, mask, -kl))
+    return Rewards(rewards=kl_penalized(token_rewards(costs.cost.tensor, mask), old, ref, mask, -kl))
 
 
 @hf.function
-def shortened(sequences: Sequences, scores: Scores, *, longest: int, buffer: int) -> Scores:
+def length_penalized_scores(sequences: Sequences, scores: Scores, *, longest: int, buffer: int) -> Scores:
     """Scores less up to 1 for responses that come within ``buffer`` tokens of the longest."""
     from hfdsl.rl.rewards import overlong_penalty
 
@@ -52,10 +54,10 @@ def shortened(sequences: Sequences, scores: Scores, *, longest: int, buffer: int
 
 
 @hf.function
-def generalised_advantages(
+def generalized_advantages(
     sequences: Sequences, rewards: Rewards, values: Values, *, gamma: float = 1.0, lam: float = 0.95
 ) -> AdvantagesAndReturns:
-    """Generalised advantages and returns."""
+    """Generalized advantages and returns."""
     from hfdsl.rl.advantages import gae
 
     mask = sequences.response_mask.tensor
@@ -67,7 +69,7 @@ def generalised_advantages(
 def whitened_advantages(
     sequences: Sequences, rewards: Rewards, values: Values, *, gamma: float = 1.0, lam: float = 0.95
 ) -> AdvantagesAndReturns:
-    """Generalised advantages, whitened over the batch, and returns."""
+    """Generalized advantages, whitened over the batch, and returns."""
     from hfdsl.rl.advantages import gae
     from hfdsl.rl.masked import whitened
 
@@ -89,19 +91,19 @@ def safe_advantages(
 
 @hf.function(rows=hf.GroupedBy("group"))
 def group_advantages(sequences: Sequences, scores: Scores, *, group: int) -> Advantages:
-    """Scores normalised within the responses to one prompt."""
-    from hfdsl.rl.advantages import group_normalised, spread_over_tokens
+    """Scores normalized within the responses to one prompt."""
+    from hfdsl.rl.advantages import group_normalized, spread_over_tokens
 
-    advantage = group_normalised(scores.score.tensor, group)
+    advantage = group_normalized(scores.score.tensor, group)
     return Advantages(advantage=spread_over_tokens(advantage, sequences.response_mask.tensor))
 
 
 @hf.function(rows=hf.GroupedBy("group"))
-def centred_advantages(sequences: Sequences, scores: Scores, *, group: int) -> Advantages:
+def centered_advantages(sequences: Sequences, scores: Scores, *, group: int) -> Advantages:
     """Scores above the mean of the responses to one prompt."""
-    from hfdsl.rl.advantages import group_centred, spread_over_tokens
+    from hfdsl.rl.advantages import group_centered, spread_over_tokens
 
-    advantage = group_centred(scores.score.tensor, group)
+    advantage = group_centered(scores.score.tensor, group)
     return Advantages(advantage=spread_over_tokens(advantage, sequences.response_mask.tensor))
 
 
@@ -117,11 +119,11 @@ def leave_one_out_advantages(sequences: Sequences, rewards: Rewards, *, group: i
 
 
 @hf.function(rows=hf.Whole)
-def normalised_returns(sequences: Sequences, rewards: Rewards, *, gamma: float = 1.0) -> Advantages:
+def normalized_returns(sequences: Sequences, rewards: Rewards, *, gamma: float = 1.0) -> Advantages:
     """The rewards from every token on, whitened over the batch."""
-    from hfdsl.rl.advantages import globally_normalised
+    from hfdsl.rl.advantages import globally_normalized
 
-    return Advantages(advantage=globally_normalised(rewards.rewards.tensor, sequences.response_mask.tensor, gamma))
+    return Advantages(advantage=globally_normalized(rewards.rewards.tensor, sequences.response_mask.tensor, gamma))
 
 
 @hf.function
@@ -134,7 +136,7 @@ def advantages_over(sequences: Sequences, rewards: Rewards, baseline: Scores) ->
 
 
 @hf.function
-def teachers_advantages(rollout: Rollout, teacher: ReferenceLogProbs) -> Advantages:
+def teacher_advantages(rollout: Rollout, teacher: ReferenceLogProbs) -> Advantages:
     """How much likelier a teacher finds every token that its student drew."""
     from hfdsl.rl.rewards import distillation_reward
 

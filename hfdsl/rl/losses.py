@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hfdsl.rl.kl import FAR, Estimator, kl_divergence, kl_estimate
-from hfdsl.rl.masked import Aggregation, alone, kept, masked_mean, token_weights
+from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
 
 if TYPE_CHECKING:
     import torch
@@ -58,17 +58,17 @@ class PolicyLoss(ABC):
         """
         import torch
 
-        log_probs, old = kept(log_probs, mask), kept(old_log_probs, mask)
-        loss, clipped = self.surrogate(log_probs, old, kept(advantages.expand(mask.shape), mask), mask)
+        log_probs, old = masked(log_probs, mask), masked(old_log_probs, mask)
+        loss, clipped = self.surrogate(log_probs, old, masked(advantages.expand(mask.shape), mask), mask)
         reference_kl = torch.zeros_like(log_probs)
         if reference_log_probs is not None:
-            reference_kl = kl_estimate(log_probs, kept(reference_log_probs, mask), self.estimator)
+            reference_kl = kl_estimate(log_probs, masked(reference_log_probs, mask), self.estimator)
         if self.kl:
             loss = loss + self.kl * reference_kl
         if self.entropy and entropy is not None:
             loss = loss - self.entropy * entropy
         gone = kl_estimate(old, log_probs, "k3").detach()  # the samples are those of the policy that generated
-        return PolicyTerms(kept(loss, mask), kept(clipped, mask), gone, reference_kl.detach())
+        return PolicyTerms(masked(loss, mask), masked(clipped, mask), gone, reference_kl.detach())
 
     @abstractmethod
     def surrogate(
@@ -77,7 +77,7 @@ class PolicyLoss(ABC):
         """The negated surrogate at every token, and 1 where it is clipped; all are 0 outside of the mask."""
         ...
 
-    def weights(self, mask: torch.Tensor, reduce: Reduce = alone) -> torch.Tensor:
+    def weights(self, mask: torch.Tensor, reduce: Reduce = no_reduce) -> torch.Tensor:
         """What every token counts: :func:`hfdsl.rl.masked.token_weights` of this loss's aggregation."""
         return token_weights(mask, self.aggregation, reduce, constant=self.constant)
 
@@ -199,14 +199,14 @@ class ClippedValue:
         """The loss at every token of the responses, all f32[B, R]."""
         import torch
 
-        values, old, returns = kept(values, mask), kept(old_values, mask), kept(returns, mask)
+        values, old, returns = masked(values, mask), masked(old_values, mask), masked(returns, mask)
         loss = (values - returns) ** 2 / 2
         if self.clip is None:
             return ValueTerms(loss, torch.zeros_like(loss))
         held = (old + (values - old).clamp(-self.clip, self.clip) - returns) ** 2 / 2
         return ValueTerms(torch.maximum(loss, held), (held > loss).to(loss.dtype))
 
-    def weights(self, mask: torch.Tensor, reduce: Reduce = alone) -> torch.Tensor:
+    def weights(self, mask: torch.Tensor, reduce: Reduce = no_reduce) -> torch.Tensor:
         """What every token counts: :func:`hfdsl.rl.masked.token_weights` of this loss's aggregation."""
         return token_weights(mask, self.aggregation, reduce, constant=self.constant)
 
@@ -221,7 +221,7 @@ class PreferenceTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DPO:
-    """Direct preference optimisation: -log sigmoid(margin), from the log-probs of whole responses.
+    """Direct preference optimization: -log sigmoid(margin), from the log-probs of whole responses.
 
     margin = beta * (log(policy / reference) of the chosen response - that of the rejected one) (Rafailov et al., 2023,
     Direct Preference Optimization, equation 7). ``smoothing`` is the chance that a label is wrong (Mitchell, 2023, A
@@ -261,7 +261,7 @@ def imitation(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     >>> imitation(torch.tensor([[-0.5, float("nan")]]), torch.tensor([[True, False]])).tolist()
     [[0.5, 0.0]]
     """
-    return kept(-log_probs, mask)
+    return masked(-log_probs, mask)
 
 
 def entropy(logits: torch.Tensor) -> torch.Tensor:
@@ -288,5 +288,5 @@ def distillation(
     >>> distillation(torch.zeros(1, 1, 3), torch.ones(1, 1, 3), torch.ones(1, 1)).abs().item() < 1e-6
     True
     """
-    student, teacher = kept(logits, mask[..., None]), kept(teacher_logits, mask[..., None])
+    student, teacher = masked(logits, mask[..., None]), masked(teacher_logits, mask[..., None])
     return kl_divergence(teacher, student) if forward else kl_divergence(student, teacher)

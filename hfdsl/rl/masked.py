@@ -15,21 +15,21 @@ Aggregation: TypeAlias = Literal["token-mean", "sequence-mean-token-mean", "sequ
 """How a loss of every token becomes the loss of a batch: see :func:`token_weights`."""
 
 
-def alone(total: torch.Tensor) -> torch.Tensor:
+def no_reduce(total: torch.Tensor) -> torch.Tensor:
     """The sum over ranks where there is one rank: what is given; elsewhere use ``self.axis("dp").all_reduce``.
 
     >>> import torch
-    >>> alone(torch.tensor(3.0)).item()
+    >>> no_reduce(torch.tensor(3.0)).item()
     3.0
     """
     return total
 
 
-def kept(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """``x`` where the mask is true and 0 elsewhere, f32[B, R] -> f32[B, R]; the gradient elsewhere is 0 too.
 
     >>> import torch
-    >>> kept(torch.tensor([[1.0, float("nan")]]), torch.tensor([[True, False]])).tolist()
+    >>> masked(torch.tensor([[1.0, float("nan")]]), torch.tensor([[True, False]])).tolist()
     [[1.0, 0.0]]
     """
     import torch
@@ -54,7 +54,7 @@ def masked_sum(x: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> t
     >>> masked_sum(torch.tensor([[1.0, 2.0, float("inf")]]), torch.tensor([[True, True, False]]), dim=-1).tolist()
     [3.0]
     """
-    return kept(x, mask).sum() if dim is None else kept(x, mask).sum(dim)
+    return masked(x, mask).sum() if dim is None else masked(x, mask).sum(dim)
 
 
 def masked_mean(x: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
@@ -70,13 +70,13 @@ def masked_mean(x: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> 
 
 
 def whitened(
-    x: torch.Tensor, mask: torch.Tensor, reduce: Reduce = alone, *, centre: bool = True, epsilon: float = 1e-8
+    x: torch.Tensor, mask: torch.Tensor, reduce: Reduce = no_reduce, *, center: bool = True, epsilon: float = 1e-8
 ) -> torch.Tensor:
     """``x`` with mean 0 and variance 1 over the tokens of the mask, f32[B, R] -> f32[B, R], and 0 elsewhere.
 
-    (x - mean) / sqrt(variance + epsilon), the variance with n - 1; ``centre=False`` keeps the mean. ``reduce`` sums a
+    (x - mean) / sqrt(variance + epsilon), the variance with n - 1; ``center=False`` keeps the mean. ``reduce`` sums a
     tensor over the ranks that hold the other rows: every rank then gets its rows of what the whole batch would give.
-    The statistics are taken in float64 (normalised advantages: Andrychowicz et al., 2021, What Matters for On-Policy
+    The statistics are taken in float64 (normalized advantages: Andrychowicz et al., 2021, What Matters for On-Policy
     Deep Actor-Critic Methods).
 
     >>> import torch
@@ -85,17 +85,17 @@ def whitened(
     """
     import torch
 
-    tokens = kept(x, mask).double()
+    tokens = masked(x, mask).double()
     count, total = reduce(torch.stack([mask.bool().sum().double(), tokens.sum()]))
     mean = total / count.clamp(min=1)
-    off = kept(tokens - mean, mask)
+    off = masked(tokens - mean, mask)
     variance = reduce((off * off).sum()) / (count - 1).clamp(min=1)
     scaled = off / (variance + epsilon).sqrt()
-    return (scaled if centre else kept(scaled + mean, mask)).to(x.dtype)
+    return (scaled if center else masked(scaled + mean, mask)).to(x.dtype)
 
 
 def token_weights(
-    mask: torch.Tensor, mode: Aggregation = "token-mean", reduce: Reduce = alone, *, constant: float = 1.0
+    mask: torch.Tensor, mode: Aggregation = "token-mean", reduce: Reduce = no_reduce, *, constant: float = 1.0
 ) -> torch.Tensor:
     """What every token counts in the loss of a batch, bool[B, R] -> f64[B, R]: the loss is (terms * weights).sum().
 
@@ -130,7 +130,7 @@ def aggregated(
     terms: torch.Tensor,
     mask: torch.Tensor,
     mode: Aggregation = "token-mean",
-    reduce: Reduce = alone,
+    reduce: Reduce = no_reduce,
     *,
     constant: float = 1.0,
 ) -> torch.Tensor:
@@ -143,4 +143,4 @@ def aggregated(
     >>> aggregated(torch.tensor([[1.0, 1.0, 1.0], [5.0, 0.0, 0.0]]), mask, "sequence-mean-token-mean").item()
     3.0
     """
-    return (kept(terms, mask) * token_weights(mask, mode, reduce, constant=constant)).sum().to(terms.dtype)
+    return (masked(terms, mask) * token_weights(mask, mode, reduce, constant=constant)).sum().to(terms.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hfdsl.rl.kl import kl_estimate
-from hfdsl.rl.masked import kept, lengths
+from hfdsl.rl.masked import lengths, masked
 
 if TYPE_CHECKING:
     import torch
@@ -24,10 +24,10 @@ def token_rewards(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """
     tokens = mask.bool()
     later = tokens.long().flip(-1).cumsum(-1).flip(-1)  # tokens from here to the end
-    return kept(scores[:, None].expand(tokens.shape), tokens & (later == 1))
+    return masked(scores[:, None].expand(tokens.shape), tokens & (later == 1))
 
 
-def kl_penalised(
+def kl_penalized(
     rewards: torch.Tensor,
     log_probs: torch.Tensor,
     reference_log_probs: torch.Tensor,
@@ -42,10 +42,10 @@ def kl_penalised(
 
     >>> import torch
     >>> zero, mask = torch.zeros(1, 2), torch.tensor([[True, False]])
-    >>> kl_penalised(zero, zero, zero - 1.0, mask, coefficient=0.5).tolist()
+    >>> kl_penalized(zero, zero, zero - 1.0, mask, coefficient=0.5).tolist()
     [[-0.5, 0.0]]
     """
-    return kept(rewards - coefficient * kl_estimate(log_probs, reference_log_probs, kind), mask)
+    return masked(rewards - coefficient * kl_estimate(log_probs, reference_log_probs, kind), mask)
 
 
 def overlong_penalty(mask: torch.Tensor, longest: int, buffer: int) -> torch.Tensor:
@@ -72,4 +72,4 @@ def distillation_reward(log_probs: torch.Tensor, teacher_log_probs: torch.Tensor
     >>> distillation_reward(torch.tensor([[-2.0]]), torch.tensor([[-0.5]]), torch.tensor([[True]])).item()
     1.5
     """
-    return kept(-kl_estimate(log_probs, teacher_log_probs, "k1"), mask)
+    return masked(-kl_estimate(log_probs, teacher_log_probs, "k1"), mask)

@@ -17,7 +17,7 @@ from hfdsl import Add, Dispatch, Div, Mul, f32, register
 from hfdsl.check.codes import CODES
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.dispatch import register_dispatch_mode
-from hfdsl.rl.advantages import group_normalised
+from hfdsl.rl.advantages import group_normalized
 from tests.check.catalogue import BESIDES, CATALOGUE, Row
 from tests.check.prelude import Actor, B, P, Prompts, R, Rollout, Scores, pool
 
@@ -325,4 +325,4 @@ def test_calls_of_one_role_keep_the_order_of_the_program() -> None:  # HF702
 
 def test_a_group_of_one_has_no_deviation() -> None:  # HF314
     with pytest.raises(hf.SizeError, match="HF314: a group of 1"):
-        group_normalised(torch.zeros(4), 1)
+        group_normalized(torch.zeros(4), 1)

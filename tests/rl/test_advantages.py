@@ -14,9 +14,9 @@ from hfdsl.rl.advantages import (
     above_baseline,
     discounted_returns,
     gae,
-    globally_normalised,
-    group_centred,
-    group_normalised,
+    globally_normalized,
+    group_centered,
+    group_normalized,
     leave_one_out,
     spread_over_tokens,
 )
@@ -25,7 +25,7 @@ from tests.rl import oracle
 from tests.rl.cases import Case, cases, flat
 
 discounts = st.floats(0, 1)
-GROUPED: tuple[Callable[[torch.Tensor, int], torch.Tensor], ...] = (group_normalised, group_centred, leave_one_out)
+GROUPED: tuple[Callable[[torch.Tensor, int], torch.Tensor], ...] = (group_normalized, group_centered, leave_one_out)
 groups = st.tuples(st.integers(1, 4), st.integers(2, 5))
 scores = groups.flatmap(
     lambda shape: st.tuples(
@@ -101,7 +101,7 @@ def test_extreme_rewards_stay_finite() -> None:
     assert advantages.isfinite().all()
     for make in GROUPED:
         assert make(torch.tensor([3e38, -3e38]), 2)[:1].isnan().sum() == 0
-    assert group_normalised(torch.tensor([3e38, -3e38, 0.0, 1e-38]), 2).isfinite().all()
+    assert group_normalized(torch.tensor([3e38, -3e38, 0.0, 1e-38]), 2).isfinite().all()
 
 
 # -- groups
@@ -112,8 +112,8 @@ def test_of_a_group(given_scores: tuple[list[float], int]) -> None:
     rewards, group = given_scores
     column = torch.tensor(rewards, dtype=torch.float64)
     formulas = {
-        group_normalised: lambda r, mates, _: (r - oracle.mean(mates)) / (oracle.deviation(mates) + 1e-4),
-        group_centred: lambda r, mates, _: r - oracle.mean(mates),
+        group_normalized: lambda r, mates, _: (r - oracle.mean(mates)) / (oracle.deviation(mates) + 1e-4),
+        group_centered: lambda r, mates, _: r - oracle.mean(mates),
         leave_one_out: lambda r, _, others: r - oracle.mean(others),
     }
     for make, formula in formulas.items():
@@ -123,7 +123,7 @@ def test_of_a_group(given_scores: tuple[list[float], int]) -> None:
 @given(scores)
 def test_rloo_is_n_over_n_minus_1_of_dr_grpo(given_scores: tuple[list[float], int]) -> None:
     rewards, group = torch.tensor(given_scores[0], dtype=torch.float64), given_scores[1]
-    torch.testing.assert_close(leave_one_out(rewards, group), group_centred(rewards, group) * group / (group - 1))
+    torch.testing.assert_close(leave_one_out(rewards, group), group_centered(rewards, group) * group / (group - 1))
 
 
 @pytest.mark.parametrize("make", GROUPED)
@@ -167,7 +167,7 @@ def test_reinforce_plus_plus(case: Case) -> None:
     rewards = case.column(1)
     rows = [oracle.returns(row, 1.0) for row in case.tokens(rewards)]
     tokens = flat(rows)
-    made = globally_normalised(case.spoilt(rewards), case.mask)
+    made = globally_normalized(case.spoilt(rewards), case.mask)
     if len(tokens) >= 2:
         centre, spread = oracle.mean(tokens), oracle.deviation(tokens)
         expected = case.placed([[(x - centre) / (spread**2 + 1e-8) ** 0.5 for x in row] for row in rows])

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.rl.advantages import globally_normalised
+from hfdsl.rl.advantages import globally_normalized
 from hfdsl.rl.masked import (
     Aggregation,
     aggregated,
-    kept,
     lengths,
+    masked,
     masked_mean,
     masked_sum,
     token_weights,
@@ -65,11 +65,11 @@ def test_whitened_tokens_have_mean_0_and_deviation_1(case: Case) -> None:
     x = 3.0 + case.column(1)
     made = whitened(case.spoilt(x), case.mask)
     tokens = flat(case.tokens(made))
-    assert torch.equal(made, kept(made, case.mask))
+    assert torch.equal(made, masked(made, case.mask))
     if len(tokens) >= 2:
         assert oracle.mean(tokens) == pytest.approx(0.0, abs=1e-9)
         assert oracle.deviation(tokens) == pytest.approx(1.0, rel=1e-4)
-        assert flat(case.tokens(whitened(x, case.mask, centre=False) - made)) == pytest.approx(
+        assert flat(case.tokens(whitened(x, case.mask, center=False) - made)) == pytest.approx(
             [oracle.mean(flat(case.tokens(x)))] * len(tokens)
         )
     else:
@@ -92,8 +92,8 @@ def test_ranks_whiten_as_the_whole_batch(case: Case, ranks: int) -> None:
     x = case.column(1, scale=5.0)
     joined = by_ranks(lambda rows, reduce: whitened(x[rows], case.mask[rows], reduce), len(x), ranks)
     torch.testing.assert_close(joined, whitened(x, case.mask), rtol=1e-12, atol=1e-12)
-    joined = by_ranks(lambda rows, reduce: globally_normalised(x[rows], case.mask[rows], 0.9, reduce), len(x), ranks)
-    torch.testing.assert_close(joined, globally_normalised(x, case.mask, 0.9), rtol=1e-12, atol=1e-12)
+    joined = by_ranks(lambda rows, reduce: globally_normalized(x[rows], case.mask[rows], 0.9, reduce), len(x), ranks)
+    torch.testing.assert_close(joined, globally_normalized(x, case.mask, 0.9), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", MODES)

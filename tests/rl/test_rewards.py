@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 
 from hfdsl.rl.kl import Estimator
-from hfdsl.rl.rewards import distillation_reward, kl_penalised, overlong_penalty, token_rewards
+from hfdsl.rl.rewards import distillation_reward, kl_penalized, overlong_penalty, token_rewards
 from tests.rl import oracle
 from tests.rl.cases import Case, cases
 
@@ -38,7 +38,7 @@ def test_kl_in_the_reward(kind: Estimator, case: Case) -> None:
     rows = zip(*(case.tokens(x) for x in (rewards, policy, reference)), strict=True)
     expected = [[r - 0.3 * oracle.kl(kind, p, q) for r, p, q in zip(*row, strict=True)] for row in rows]
     given_, old, ref = (case.spoilt(x) for x in (rewards, policy, reference))
-    made = kl_penalised(given_, old, ref, case.mask, 0.3, kind)
+    made = kl_penalized(given_, old, ref, case.mask, 0.3, kind)
     torch.testing.assert_close(made, case.placed(expected))
 
 

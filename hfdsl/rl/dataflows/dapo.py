@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
-from hfdsl.rl.functions import group_advantages, informative, mixed, outcome, shortened
+from hfdsl.rl.functions import group_advantages, informative, length_penalized_scores, mixed, outcome
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers import Actor, Reward
 
@@ -34,7 +34,7 @@ def dapo(
     questions = hf.repeat(prompts, group)
     rollout = actor.generate(questions)
     scores = reward.score(questions, rollout)
-    shaped = shortened(rollout, scores, longest=longest, buffer=buffer)
+    shaped = length_penalized_scores(rollout, scores, longest=longest, buffer=buffer)
     advantages = group_advantages(rollout, shaped, group=group)
     choice = informative(scores, group=group)
     kept = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)
@@ -51,7 +51,7 @@ def dapo_round(
     questions = hf.repeat(prompts, group)
     rollout = actor.generate(questions)
     scores = reward.score(questions, rollout)
-    shaped = shortened(rollout, scores, longest=longest, buffer=buffer)
+    shaped = length_penalized_scores(rollout, scores, longest=longest, buffer=buffer)
     advantages = group_advantages(rollout, shaped, group=group)
     choice = mixed(scores, group=group)
     kept = hf.filter(hf.merge(Experience, rollout, advantages), choice.keep, group=group)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Distance, Experience, Prompts
-from hfdsl.rl.functions import distance, teachers_advantages
+from hfdsl.rl.functions import distance, teacher_advantages
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers import Actor, Reference
 
@@ -20,6 +20,6 @@ def distillation(
     """One step of on-policy distillation."""
     rollout = actor.generate(prompts)
     graded = teacher.log_probs(rollout)
-    parts = hf.minibatches(hf.merge(Experience, rollout, teachers_advantages(rollout, graded)), updates)
+    parts = hf.minibatches(hf.merge(Experience, rollout, teacher_advantages(rollout, graded)), updates)
     policy = [actor.update(part, loss=loss) for part in parts]
     return policy[-1], distance(rollout, graded)

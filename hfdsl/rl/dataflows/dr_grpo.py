@@ -1,4 +1,4 @@
-"""Dr. GRPO: GRPO done right, without the divisions that favour long wrong responses and easy or hard questions.
+"""Dr. GRPO: GRPO done right, without the divisions that favor long wrong responses and easy or hard questions.
 
 Liu et al., 2025, Understanding R1-Zero-Like Training: A Critical Perspective. ``loss.constant`` is the longest
 response.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
-from hfdsl.rl.functions import centred_advantages, outcome
+from hfdsl.rl.functions import centered_advantages, outcome
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers import Actor, Reward
 
@@ -27,7 +27,7 @@ def dr_grpo(
     questions = hf.repeat(prompts, group)
     rollout = actor.generate(questions)
     scores = reward.score(questions, rollout)
-    advantages = centred_advantages(rollout, scores, group=group)
+    advantages = centered_advantages(rollout, scores, group=group)
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)
     policy = [actor.update(part, loss=loss) for part in parts]
     return policy[-1], outcome(rollout, scores)

@@ -1,4 +1,4 @@
-"""PPO for language models: a critic, generalised advantages, a penalty for leaving the reference.
+"""PPO for language models: a critic, generalized advantages, a penalty for leaving the reference.
 
 Schulman et al., 2017, Proximal Policy Optimization Algorithms; Ouyang et al., 2022, Training Language Models to Follow
 Instructions with Human Feedback (InstructGPT).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorCriticExperience, ActorMetrics, CriticMetrics, Outcome, Prompts
-from hfdsl.rl.functions import outcome, penalised, whitened_advantages
+from hfdsl.rl.functions import kl_penalized_rewards, outcome, whitened_advantages
 from hfdsl.rl.losses import Clip, ClippedValue
 from hfdsl.rl.workers import Actor, Critic, Reference, Reward
 
@@ -34,7 +34,9 @@ def ppo(
     values = critic.values(rollout)
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)
-    estimates = whitened_advantages(rollout, penalised(rollout, ref, scores, kl=kl), values, gamma=gamma, lam=lam)
+    estimates = whitened_advantages(
+        rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl), values, gamma=gamma, lam=lam
+    )
     parts = hf.minibatches(hf.merge(ActorCriticExperience, rollout, values, estimates), mini_batches) * epochs
     value = [critic.update(part, loss=value_loss) for part in parts]
     policy = [actor.update(part, loss=loss) for part in parts]

@@ -1,4 +1,4 @@
-"""REINFORCE++: one response a prompt, no critic; advantages are normalised over the whole batch.
+"""REINFORCE++: one response a prompt, no critic; advantages are normalized over the whole batch.
 
 Hu et al., 2025, REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage Normalization.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
-from hfdsl.rl.functions import normalised_returns, outcome, penalised
+from hfdsl.rl.functions import kl_penalized_rewards, normalized_returns, outcome
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers import Actor, Reference, Reward
 
@@ -27,7 +27,7 @@ def reinforce_plus_plus(
     rollout = actor.generate(prompts)
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)
-    advantages = normalised_returns(rollout, penalised(rollout, ref, scores, kl=kl))
+    advantages = normalized_returns(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl))
     parts = hf.minibatches(hf.merge(Experience, rollout, advantages), updates)
     policy = [actor.update(part, loss=loss) for part in parts]
     return policy[-1], outcome(rollout, scores)

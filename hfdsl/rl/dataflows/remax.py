@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
-from hfdsl.rl.functions import advantages_over, outcome, penalised
+from hfdsl.rl.functions import advantages_over, kl_penalized_rewards, outcome
 from hfdsl.rl.losses import Reinforce
 from hfdsl.rl.workers import Actor, Reference, Reward
 
@@ -28,6 +28,6 @@ def remax(
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)
     baseline = reward.score(prompts, actor.generate(prompts, greedy=True))
-    advantages = advantages_over(rollout, penalised(rollout, ref, scores, kl=kl), baseline)
+    advantages = advantages_over(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl), baseline)
     policy = actor.update(hf.merge(Experience, rollout, advantages), loss=loss)
     return policy, outcome(rollout, scores)

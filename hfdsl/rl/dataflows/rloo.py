@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
-from hfdsl.rl.functions import leave_one_out_advantages, outcome, penalised
+from hfdsl.rl.functions import kl_penalized_rewards, leave_one_out_advantages, outcome
 from hfdsl.rl.losses import Reinforce
 from hfdsl.rl.workers import Actor, Reference, Reward
 
@@ -28,6 +28,6 @@ def rloo(
     rollout = actor.generate(questions)
     ref = reference.log_probs(rollout)
     scores = reward.score(questions, rollout)
-    advantages = leave_one_out_advantages(rollout, penalised(rollout, ref, scores, kl=kl), group=group)
+    advantages = leave_one_out_advantages(rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl), group=group)
     policy = actor.update(hf.merge(Experience, rollout, advantages), loss=loss)
     return policy, outcome(rollout, scores)

@@ -17,7 +17,13 @@ from hfdsl.rl.batches import (
     Sequences,
     ValueExperience,
 )
-from hfdsl.rl.functions import charged, generalised_advantages, outcome, penalised, safe_advantages
+from hfdsl.rl.functions import (
+    generalized_advantages,
+    kl_penalized_costs,
+    kl_penalized_rewards,
+    outcome,
+    safe_advantages,
+)
 from hfdsl.rl.losses import Clip, ClippedValue
 from hfdsl.rl.workers import Actor, Critic, LagrangeMultiplier, Reference, Reward, RewardModel
 
@@ -49,8 +55,12 @@ def safe_rlhf(
     ref = reference.log_probs(rollout)
     scores = reward.score(prompts, rollout)
     costs = cost.cost(prompts, rollout)
-    gains = generalised_advantages(rollout, penalised(rollout, ref, scores, kl=kl / 2), values, gamma=gamma, lam=lam)
-    harms = generalised_advantages(rollout, charged(rollout, ref, costs, kl=kl / 2), cost_values, gamma=gamma, lam=lam)
+    gains = generalized_advantages(
+        rollout, kl_penalized_rewards(rollout, ref, scores, kl=kl / 2), values, gamma=gamma, lam=lam
+    )
+    harms = generalized_advantages(
+        rollout, kl_penalized_costs(rollout, ref, costs, kl=kl / 2), cost_values, gamma=gamma, lam=lam
+    )
     safe = safe_advantages(gains, harms, multiplier.after(costs))
     parts = hf.minibatches(hf.merge(ActorCriticExperience, rollout, values, safe), mini_batches) * epochs
     value = [critic.update(part, loss=value_loss) for part in parts]

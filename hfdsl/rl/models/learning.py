@@ -1,4 +1,4 @@
-"""An optimiser step over the micro-batches of all data-parallel ranks."""
+"""An optimizer step over the micro-batches of all data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from hfdsl.rl.workers.config import DType, OptimizerConfig, TrainingConfig
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one optimiser step was: the norm of the whole batch's gradient before it was clipped, and the rate."""
+    """What one optimizer step was: the norm of the whole batch's gradient before it was clipped, and the rate."""
 
     grad_norm: float
     learning_rate: float
 
 
 class Learner:
-    """A module and its optimiser.
+    """A module and its optimizer.
 
     Gradients of whole copies are added up in coordinate order, those of parts by FSDP. Over ``tp`` nothing is added
     up: a rank has the gradients of its slices, and of what is whole the same as the others.
@@ -135,7 +135,7 @@ class Learner:
             optimizer_to_device(self.optimizer)
 
     def state(self) -> dict[str, Any]:
-        """What this rank needs to go on as if it had never stopped: its weights, its optimiser's states, its steps."""
+        """What this rank needs to go on as if it had never stopped: its weights, its optimizer's states, its steps."""
         return {
             "weights": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict()["state"],

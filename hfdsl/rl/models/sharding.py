@@ -99,7 +99,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def part_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """This rank's part of an optimiser's state, spread as the parameter is; a number is nobody's part."""
+    """This rank's part of an optimizer's state, spread as the parameter is; a number is nobody's part."""
     if not isinstance(parameter, DTensor) or isinstance(value, DTensor) or not value.dim():
         return value
     return DTensor.from_local(

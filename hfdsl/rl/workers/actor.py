@@ -62,7 +62,7 @@ class Actor(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     @hf.writes("policy")
     def update(self, experience: Experience, *, loss: PolicyLoss) -> ActorMetrics:
-        """One optimiser step on the whole batch, of whatever size."""
+        """One optimizer step on the whole batch, of whatever size."""
         from hfdsl.rl.models.updates import improve
 
         return ActorMetrics(**improve(self.learner, experience, loss, self.config, self.axis("dp")))
@@ -70,7 +70,7 @@ class Actor(hf.Worker):
     @register(Dispatch.THREE_D_PROTO, rows=hf.Grouped(2))
     @hf.writes("policy")
     def prefer(self, preferences: Preferences, *, loss: DPO) -> PreferenceMetrics:
-        """One optimiser step on the whole batch of pairs."""
+        """One optimizer step on the whole batch of pairs."""
         from hfdsl.rl.models.updates import prefer
 
         return PreferenceMetrics(**prefer(self.policy, self.learner, preferences, loss, self.config, self.axis("dp")))
@@ -78,7 +78,7 @@ class Actor(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     @hf.writes("policy")
     def imitate(self, sequences: Sequences) -> ImitationMetrics:
-        """One optimiser step of a supervised stage: the cross entropy of the responses."""
+        """One optimizer step of a supervised stage: the cross entropy of the responses."""
         from hfdsl.rl.models.updates import imitate
 
         return ImitationMetrics(**imitate(self.learner, sequences, self.config, self.axis("dp")))
@@ -92,7 +92,7 @@ class Actor(hf.Worker):
         return gathered(self.policy)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: weights, the optimiser's states, steps."""
+        """What a checkpoint keeps: weights, the optimizer's states, steps."""
         return self.learner.state()
 
     def load_state(self, state: dict[str, Any]) -> None:

@@ -91,10 +91,10 @@ class BatchingConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
-    """How a model learns: its optimiser, the dtype of its computation, and how memory is saved.
+    """How a model learns: its optimizer, the dtype of its computation, and how memory is saved.
 
     With ``checkpointing``, activations are computed again for the gradient. Under ``sharding="fsdp"`` every rank of
-    ``dp`` holds a part of the parameters, gradients and optimiser states (FSDP2); else each holds all of them. A mesh
+    ``dp`` holds a part of the parameters, gradients and optimizer states (FSDP2); else each holds all of them. A mesh
     with ``tp`` slices the model, whatever this says.
     """
 

@@ -37,13 +37,13 @@ class Critic(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     @hf.writes("critic")
     def update(self, experience: ValueExperience, *, loss: ClippedValue) -> CriticMetrics:
-        """One optimiser step on the whole batch, of whatever size."""
+        """One optimizer step on the whole batch, of whatever size."""
         from hfdsl.rl.models.updates import expect
 
         return CriticMetrics(**expect(self.learner, experience, loss, self.config, self.axis("dp")))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: weights, the optimiser's states, steps."""
+        """What a checkpoint keeps: weights, the optimizer's states, steps."""
         return self.learner.state()
 
     def load_state(self, state: dict[str, Any]) -> None:

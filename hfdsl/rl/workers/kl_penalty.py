@@ -23,10 +23,10 @@ class KLPenalty(hf.Worker):
 
         from hfdsl.rl.kl import kl_estimate
         from hfdsl.rl.masked import masked_sum
-        from hfdsl.rl.rewards import kl_penalised, token_rewards
+        from hfdsl.rl.rewards import kl_penalized, token_rewards
 
         mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, reference.ref_log_probs.tensor
-        rewards = kl_penalised(token_rewards(scores.score.tensor, mask), old, ref, mask, self.control.coefficient)
+        rewards = kl_penalized(token_rewards(scores.score.tensor, mask), old, ref, mask, self.control.coefficient)
         here = torch.tensor([masked_sum(kl_estimate(old, ref, "k1").double(), mask), len(mask)], dtype=torch.float64)
         kl, responses = self.axis("dp").all_reduce(here).tolist()
         self.control = self.control.after(kl / responses)

@@ -2,6 +2,6 @@
 
 import torch
 
-from hfdsl.rl.advantages import group_normalised
+from hfdsl.rl.advantages import group_normalized
 
-advantages = group_normalised(torch.tensor([1.0, 0.0]), group=2)
+advantages = group_normalized(torch.tensor([1.0, 0.0]), group=2)
