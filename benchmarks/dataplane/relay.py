@@ -22,7 +22,7 @@ from benchmarks.dataplane import measure, ppo
 from benchmarks.dataplane.columns import TINY, prompts
 from benchmarks.dataplane.light import Bare, Light, deployment, light
 from benchmarks.dataplane.measure import Summary
-from hfdsl.plan.parcels import Sites, planned_sites
+from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Call, nothing
@@ -167,12 +167,12 @@ class Accepts:
 
     def __init__(self, plan: Plan) -> None:
         self.driver = Executor(plan, DRIVER, (), RankContext(), 0, None)
-        self._sites = planned_sites(plan)
+        self._sites = planned_topology(plan)
 
     def add(self, plan: Plan) -> None:
         """Nobody is there."""
 
-    def sites(self, plan: Plan) -> Sites:
+    def topology(self, plan: Plan) -> Topology:
         """As the pools have it."""
         return self._sites
 
@@ -184,7 +184,7 @@ class Accepts:
         """Every rank acknowledges at once, and gives ones."""
         done = [Done(step.label, 0, 0.0, 0.0) for step in call.segment.steps]
         ran = Ran(call.segment.group, 0, 0.0, 0.0, tuple(done), (), 0, 0)
-        return [(ran, [dict.fromkeys(one.cuts, 1) for one in gives]) for gives in call.gives]
+        return [(ran, [dict.fromkeys(one.slices, 1) for one in gives]) for gives in call.gives]
 
     def done(
         self, acknowledged: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import Input
-from hfdsl.plan.parcels import Process, Sites, planned_sites
+from hfdsl.plan.payloads import Process, Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
 from hfdsl.plan.questions import all_kept
 from hfdsl.plan.reads import Read, reads
 from hfdsl.plan.rows import RowTable, row_table, rows_in
-from hfdsl.plan.segments import waiting
+from hfdsl.plan.segments import dependencies
 from hfdsl.plan.spreading import broadcasts
 from hfdsl.plan.transports import goes_direct
 from hfdsl.types.dims import Kept
@@ -34,16 +34,16 @@ def edges(plan: Plan) -> tuple[Edge, ...]:
 
     After a filter, and of rows that are dealt by their weights, it is the most that they can be.
     """
-    table, sites, dealt = _most_rows(plan), planned_sites(plan), _dealing(plan)
-    told = frozenset(broadcasts(plan, waiting(plan), sites.linked))
+    table, topology, dealt = _most_rows(plan), planned_topology(plan), _dealing(plan)
+    told = frozenset(broadcasts(plan, dependencies(plan), topology.direct_groups))
     return tuple(
-        edge for step in plan.steps for edge in _edges(plan, step, table, _scattered(plan, step, dealt), sites, told)
+        edge for step in plan.steps for edge in _edges(plan, step, table, _scattered(plan, step, dealt), topology, told)
     )
 
 
 def direct_pairs(plan: Plan) -> frozenset[Pair]:
     """Who reads from whom without the object store, as far as is known before launch: without sizes, all who may."""
-    table, linked, dealt = _most_rows(plan), planned_sites(plan).linked, _dealing(plan)
+    table, linked, dealt = _most_rows(plan), planned_topology(plan).direct_groups, _dealing(plan)
 
     def pairs_of(step: Step) -> Mapping[int, set[Pair]]:
         return _pairs(plan, step, reads(plan, step, table) if table else None, _scattered(plan, step, dealt))
@@ -97,7 +97,7 @@ def _edges(
     step: Step,
     table: RowTable | None,
     scattered: frozenset[int],
-    sites: Sites,
+    topology: Topology,
     told: frozenset[int],
 ) -> Iterator[Edge]:
     columns: dict[int, dict[str, None]] = {}
@@ -123,12 +123,12 @@ def _edges(
     for source, names in columns.items():
         known = table is not None and all(sizes[source, name] is not None for name in names)
         counts = (total[source], moved[source]) if known else (None, None)
-        way: Transport = "nccl" if source in told else _transport(plan, step, source, pairs[source], table, sites)
+        way: Transport = "nccl" if source in told else _transport(plan, step, source, pairs[source], table, topology)
         yield Edge(source, step.node, tuple(names), counts[0], counts[1], way)
 
 
 def _transport(
-    plan: Plan, step: Step, source: int, pairs: AbstractSet[Pair], table: RowTable | None, sites: Sites
+    plan: Plan, step: Step, source: int, pairs: AbstractSet[Pair], table: RowTable | None, topology: Topology
 ) -> Transport:
     if step.custom or (plan.layouts[source].group == DRIVER and not isinstance(plan.node(source).op, Input)):
         return "through driver"
@@ -136,7 +136,11 @@ def _transport(
         return "from caller"
     if table and not pairs:
         return "in process"
-    if pairs and goes_direct(plan, sites.linked, source, step.group) and all(starmap(sites.reaches, pairs)):
+    if (
+        pairs
+        and goes_direct(plan, topology.direct_groups, source, step.group)
+        and all(starmap(topology.reaches, pairs))
+    ):
         return "cuda ipc"
-    far = table is None or any(sites.node(maker) != sites.node(reader) for maker, reader in pairs)
+    far = table is None or any(topology.host_of(maker) != topology.host_of(reader) for maker, reader in pairs)
     return "object store" if far else "shared memory"

@@ -19,7 +19,7 @@ RULES = (mismatches, rows_split_alike, row_arithmetic, requirements, enough_rows
 """The passes of a check that sizes decide."""
 
 
-def hold(plan: Plan, sizes: Mapping[Any, int]) -> None:
+def check_sizes(plan: Plan, sizes: Mapping[Any, int]) -> None:
     """Judge the sizes of a step, where the plan was compiled without some of them.
 
     What does not hold now was open then, or there would be no plan: hence the code of the check's warning.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hfdsl.plan.parcels import Sites, planned_sites
+from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.questions import all_kept
 from hfdsl.plan.routes import Hints, Routes, routes
@@ -26,26 +26,26 @@ class Phase:
 def phases(
     plan: Plan,
     sizes: Mapping[Any, int],
-    sites: Sites | None = None,
+    topology: Topology | None = None,
     kept: Mapping[int, tuple[int, ...]] | None = None,
     hints: Hints | None = None,
 ) -> Iterator[Phase]:
     """The phases of a step, for sizes that give every value its number of rows.
 
-    ``sites`` is where processes are, by default as the pools have it; ``kept`` are the rows of filters, by default all;
-    ``hints`` are what a run has learnt, of which a plan knows nothing.
+    ``topology`` says where processes are, by default as the pools have it. ``kept`` are the rows that filters keep, by
+    default all. ``hints`` are what a run has measured and a plan cannot know.
     """
     keeping = all_kept(plan, sizes) if kept is None else kept
     settled: dict[int, tuple[int, ...]] = {}
     over: set[int] = set()
     while True:
-        found = routes(plan, row_table(plan, sizes, settled), sites or planned_sites(plan), hints or Hints())
-        if found.early:
-            settled |= {number: keeping[number] for number in found.early}
+        found = routes(plan, row_table(plan, sizes, settled), topology or planned_topology(plan), hints or Hints())
+        if found.early_queries:
+            settled |= {number: keeping[number] for number in found.early_queries}
             continue
         new = tuple(segment for segment in found.segments if segment.number not in over)
         over |= {segment.number for segment in new}
-        unsettled = next((node for node in found.masks if node not in settled), None)
+        unsettled = next((node for node in found.query_payloads if node not in settled), None)
         yield Phase(found, new, unsettled)
         if unsettled is None:
             return

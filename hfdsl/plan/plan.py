@@ -19,7 +19,7 @@ from hfdsl.protocols.split import Pad
 from hfdsl.types.dims import Dim
 
 if TYPE_CHECKING:
-    from hfdsl.plan.memory import Held
+    from hfdsl.plan.memory import ProcessMemory
     from hfdsl.runtime.backend import Lowering
     from hfdsl.runtime.running import Running
 
@@ -134,13 +134,13 @@ class Plan:
         return self.deployment[role].mesh
 
     @property
-    def peaks(self) -> tuple[Held, ...]:
+    def peaks(self) -> tuple[ProcessMemory, ...]:
         """For each group the process that holds most bytes of columns in a step; nothing where sizes are unknown."""
         from hfdsl.plan.edges import sizes_known
-        from hfdsl.plan.memory import held, peaks
+        from hfdsl.plan.memory import peaks, process_memory
         from hfdsl.plan.phases import phases
 
-        return peaks(held(self, self.dims, phases(self, self.dims)).values()) if sizes_known(self) else ()
+        return peaks(process_memory(self, self.dims, phases(self, self.dims)).values()) if sizes_known(self) else ()
 
     def __str__(self) -> str:
         from hfdsl.plan.show import show

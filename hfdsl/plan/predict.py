@@ -8,12 +8,12 @@ from statistics import median
 from types import MappingProxyType
 
 from hfdsl.plan.memory import Measure
-from hfdsl.plan.parcels import THE_DRIVER, Key, Parcel, Process, planned_sites
+from hfdsl.plan.payloads import DRIVER_PROCESS, Payload, PayloadKey, Process, planned_topology
 from hfdsl.plan.phases import phases
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import CALLER, DRIVER_RANK, Routes
 from hfdsl.plan.segments import Segment
-from hfdsl.plan.timeline import Span, Timeline, Transfer, node_labels, parcel_name, rows_given
+from hfdsl.plan.timeline import Interval, Timeline, Transfer, call_rows, node_labels, payload_name
 
 BANDWIDTHS: Mapping[str, float] = MappingProxyType({"copy": 4e9, "network": 1.25e9, "gpu": 300e9})
 """Bytes a second: ``copy`` into shared memory, which takes the giver's time, ``network`` between two nodes, and
@@ -56,7 +56,7 @@ def durations(steps: Iterable[Timeline]) -> dict[str, Duration]:
     seconds: dict[str, list[float]] = {}
     rows: dict[str, int | None] = {}
     for step in steps:
-        by_name: dict[str, list[Span]] = {}
+        by_name: dict[str, list[Interval]] = {}
         for call in step.calls:
             by_name.setdefault(call.name, []).append(call)
         for name, calls in by_name.items():
@@ -121,8 +121,8 @@ class _Simulation:
     latency: float
     free: dict[Process, _Moment] = field(default_factory=dict)
     ended: dict[tuple[int, int], _Moment] = field(default_factory=dict)
-    given: dict[Key, tuple[Process, Parcel, int, _Moment]] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
+    given: dict[PayloadKey, tuple[Process, Payload, int, _Moment]] = field(default_factory=dict)
+    intervals: list[Interval] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     submitted: _Moment = field(default_factory=_Moment)  # before this nothing new is submitted
 
@@ -132,22 +132,22 @@ class _Simulation:
             found = phase.routes
             measure = Measure(plan, found.table, plan.dims)
             if not self.given:
-                self._give(found.puts[CALLER], THE_DRIVER, _Moment(), measure)
+                self._give(found.driver_sends[CALLER], DRIVER_PROCESS, _Moment(), measure)
             for segment in phase.segments:
                 self._segment(found, segment, measure)
-            keys = found.result if phase.filter is None else found.masks[phase.filter]
-            read = self._arrived(keys, THE_DRIVER, _Moment())
+            keys = found.result if phase.filter is None else found.query_payloads[phase.filter]
+            read = self._arrived(keys, DRIVER_PROCESS, _Moment())
             if phase.filter is None:
                 result = read
             else:
                 self.submitted = _last((self.submitted, read))
         end = _last((result, *self.ended.values()))
-        timeline = Timeline(plan.name, 0, 0.0, end.time, tuple(self.spans), tuple(self.transfers))
+        timeline = Timeline(plan.name, 0, 0.0, end.time, tuple(self.intervals), tuple(self.transfers))
         return Prediction(timeline, end.chain)
 
     def _segment(self, found: Routes, segment: Segment, measure: Measure) -> None:
-        taken, ends = found.takes[segment.number], []
-        gathered = self._arrived(taken.get(DRIVER_RANK, ()), THE_DRIVER, self.submitted)
+        taken, ends = found.receives[segment.number], []
+        gathered = self._arrived(taken.get(DRIVER_RANK, ()), DRIVER_PROCESS, self.submitted)
         for i, rank in enumerate(segment.ranks):
             process = segment.group, rank
             before = segment.after[i] if segment.after else None
@@ -159,32 +159,32 @@ class _Simulation:
             ))  # fmt: skip  # what a call waits for, one a line
             now = start
             for step in (step for step in segment.steps if rank in step.ranks):
-                rows = rows_given(step, rank, found.table)
+                rows = call_rows(step, rank, found.table)
                 began, now = now, now.after(step.label, self.takes[step.label].of(rows))
-                self.spans.append(Span(process, "call", step.label, began.time, now.time, rows))
-            gives = found.tasks[segment.number][rank].gives
+                self.intervals.append(Interval(process, "call", step.label, began.time, now.time, rows))
+            gives = found.tasks[segment.number][rank].sends
             self.free[process] = self.ended[segment.number, rank] = self._give(gives, process, now, measure)
             ends.append(self.free[process])
         if segment.custom:  # the driver collects, and gives what it has collected
-            self.submitted = self._give(found.puts[segment.number], THE_DRIVER, _last(ends), measure)
+            self.submitted = self._give(found.driver_sends[segment.number], DRIVER_PROCESS, _last(ends), measure)
         if not self.plan.optimize.overlap and segment.group != DRIVER:
             self.submitted = _last((self.submitted, *ends))
 
-    def _give(self, parcels: Iterable[Parcel], process: Process, now: _Moment, measure: Measure) -> _Moment:
-        """The parcels that do not go directly are copied one after another; when that is over."""
-        for parcel in parcels:
-            size = sum(measure.size(cut) or 0 for cut in parcel.cuts)
-            now = now if parcel.direct else now.later(size / self.bandwidths["copy"])
-            self.given[parcel.key] = process, parcel, size, now
+    def _give(self, payloads: Iterable[Payload], process: Process, now: _Moment, measure: Measure) -> _Moment:
+        """The payloads that do not go directly are copied one after another; when that is over."""
+        for payload in payloads:
+            size = sum(measure.size(cut) or 0 for cut in payload.slices)
+            now = now if payload.direct else now.later(size / self.bandwidths["copy"])
+            self.given[payload.key] = process, payload, size, now
         return now
 
-    def _arrived(self, keys: Iterable[Key], target: Process, earliest: _Moment) -> _Moment:
-        """When the last of these parcels is there."""
-        site, last, labels = planned_sites(self.plan).node, earliest, node_labels(self.plan)
+    def _arrived(self, keys: Iterable[PayloadKey], target: Process, earliest: _Moment) -> _Moment:
+        """When the last of these payloads is there."""
+        site, last, labels = planned_topology(self.plan).host_of, earliest, node_labels(self.plan)
         for key in keys:
-            source, parcel, size, left = self.given[key]
-            way = "gpu" if parcel.direct else "network" if site(source) != site(target) else None
+            source, payload, size, left = self.given[key]
+            way = "gpu" if payload.direct else "network" if site(source) != site(target) else None
             there = left.later(self.latency + (size / self.bandwidths[way] if way else 0.0))
-            self.transfers.append(Transfer(source, target, parcel_name(parcel, labels), size, left.time, there.time))
+            self.transfers.append(Transfer(source, target, payload_name(payload, labels), size, left.time, there.time))
             last = _last((last, there))
         return last

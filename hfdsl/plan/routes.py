@@ -9,12 +9,22 @@ from dataclasses import dataclass
 
 from hfdsl.graph.columns import columns_read, is_weight, origins, result_origins, stored_spec, weight_of
 from hfdsl.graph.signatures import VALUE, ListType, RecordType, StaticType
-from hfdsl.plan.parcels import ANYWHERE, THE_DRIVER, Cut, Demand, Key, Parcel, Process, Site, Sites
+from hfdsl.plan.payloads import (
+    ANY_HOST,
+    DRIVER_PROCESS,
+    ColumnSlice,
+    Destination,
+    Payload,
+    PayloadKey,
+    Process,
+    RemoteReads,
+    Topology,
+)
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.questions import Question, questions
 from hfdsl.plan.reads import Read, reads, result, unfetched, weights, whole, whole_arguments
 from hfdsl.plan.rows import RowTable
-from hfdsl.plan.segments import Segment, Waiting, segments, waiting
+from hfdsl.plan.segments import Dependencies, Segment, dependencies, segments
 from hfdsl.plan.spans import Spans
 from hfdsl.plan.spreading import broadcasts
 from hfdsl.plan.transports import goes_direct
@@ -25,7 +35,7 @@ CALLER = -1
 """The segment that the caller stands for: what he gives is made in it."""
 
 DRIVER_RANK = -1
-"""The driver's rank in a parcel's name and among those who take parcels."""
+"""The driver's rank in a payload's name and among those who take payloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +43,11 @@ class Task:
     """One rank's part of a segment: its steps, and what becomes of what they make.
 
     ``keeps`` are results that it reads itself later; ``drops[step]`` the values that it never reads after that step;
-    ``gives`` the parcels that leave at the end.
+    ``sends`` the payloads that leave at the end.
     """
 
     steps: tuple[int, ...]
-    gives: tuple[Parcel, ...]
+    sends: tuple[Payload, ...]
     keeps: frozenset[int]
     drops: Mapping[int, tuple[int, ...]]
 
@@ -46,56 +56,56 @@ class Task:
 class Routes:
     """Who gets what from whom, for one set of sizes.
 
-    ``tasks[segment][rank]`` is what a rank does, ``takes[segment][rank]`` what it is brought before; a segment whose
-    protocol is a pair of functions is brought its arguments in the driver. ``puts[segment]`` are the parcels that the
-    driver makes once the segment has ended: of what the caller gives, and of what such functions collect.
-    ``masks[question]`` and ``result`` is what the driver is brought to see which rows are kept, or what they weigh, and
-    to return; ``early`` are the questions that are to be answered before the first call, with what the caller gives.
-    ``open`` are the parcels that more may take once filters have kept their rows.
+    ``tasks[segment][rank]`` is what a rank does, ``receives[segment][rank]`` what it receives before. A segment whose
+    protocol is a pair of functions has its arguments sent to the driver instead. ``driver_sends[segment]`` are the
+    payloads that the driver makes once the segment has ended: of the caller's inputs, and of what such functions
+    collect. ``query_payloads[query]`` and ``result`` are what the driver receives to resolve a query, and to return.
+    ``early_queries`` are to be resolved before the first call, from the caller's inputs alone. ``open_payloads`` may
+    get more readers once filters have kept their rows.
     """
 
     table: RowTable
     segments: tuple[Segment, ...]
     tasks: Mapping[int, Mapping[int, Task]]
-    takes: Mapping[int, Mapping[int, tuple[Key, ...]]]
-    puts: Mapping[int, tuple[Parcel, ...]]
-    masks: Mapping[int, tuple[Key, ...]]
-    early: tuple[int, ...]
-    result: tuple[Key, ...]
-    open: frozenset[Key]
+    receives: Mapping[int, Mapping[int, tuple[PayloadKey, ...]]]
+    driver_sends: Mapping[int, tuple[Payload, ...]]
+    query_payloads: Mapping[int, tuple[PayloadKey, ...]]
+    early_queries: tuple[int, ...]
+    result: tuple[PayloadKey, ...]
+    open_payloads: frozenset[PayloadKey]
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
     """What a run has learnt, and a plan cannot know.
 
-    ``brief`` are steps that take less time than a call. ``small`` are values of the driver's that are cut for every
-    process on its own, since what each of them reads goes along with its call.
+    ``short_steps`` take less time than a call. ``inline_inputs`` are values of the driver's that are cut for every
+    process separately, since what each process reads travels with its call.
     """
 
-    brief: frozenset[int] = frozenset()
-    small: frozenset[int] = frozenset()
+    short_steps: frozenset[int] = frozenset()
+    inline_inputs: frozenset[int] = frozenset()
 
 
-def routes(plan: Plan, table: RowTable, sites: Sites, hints: Hints = Hints()) -> Routes:
+def routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints = Hints()) -> Routes:
     """Who gets what from whom, for one set of sizes.
 
     A step that waits for a filter which has not kept its rows yet, or for rows that are not dealt yet, is left out; a
     value that it is going to read leaves its process whole, since nobody knows who reads which rows.
     """
-    known = _Known.of(plan, table, sites, hints.small)
+    context = _RoutingContext.of(plan, table, topology, hints.inline_inputs)
     away = {
-        node: frozenset(read.node for process, own in by.items() for read in own if not known.stays(process, read))
-        for node, by in known.reads.items()
+        node: frozenset(read.node for process, own in by.items() for read in own if not context.stays(process, read))
+        for node, by in context.reads.items()
     }
-    made = segments(plan, known.waits, away, hints.brief)
+    made = segments(plan, context.dependencies, away, hints.short_steps)
     segment_of = {step.node: segment.number for segment in made for step in segment.steps}
-    sent = _sent(known, segment_of | {node.id: CALLER for node in plan.graph.inputs})
-    post = _Post(known, sent)
-    takes: dict[int, dict[int, tuple[Key, ...]]] = {segment.number: {} for segment in made}
-    for step in known.ready:
+    sent = _sent(context, segment_of | {node.id: CALLER for node in plan.graph.inputs})
+    post = _DeliveryPlan(context, sent)
+    takes: dict[int, dict[int, tuple[PayloadKey, ...]]] = {segment.number: {} for segment in made}
+    for step in context.ready:
         taken = takes[segment_of[step.node]]
-        for process, own in known.reads[step.node].items():
+        for process, own in context.reads[step.node].items():
             rank = DRIVER_RANK if step.custom else process[1]
             taken[rank] = (*taken.get(rank, ()), *post.bring(process, step.node, own))
     by_function = {segment.number for segment in made if segment.custom} | {CALLER}
@@ -104,18 +114,20 @@ def routes(plan: Plan, table: RowTable, sites: Sites, hints: Hints = Hints()) ->
         made,
         {one.number: post.tasks(one, sent) for one in made},
         takes,
-        {number: tuple(sent.get((number, THE_DRIVER), {}).values()) for number in by_function},
-        {node: post.wanted(THE_DRIVER, own) for node, own in known.masks.items()},
-        tuple(number for number in known.masks if number in known.waits.early - table.answered),
-        post.wanted(THE_DRIVER, known.result),
+        {number: tuple(sent.get((number, DRIVER_PROCESS), {}).values()) for number in by_function},
+        {node: post.wanted(DRIVER_PROCESS, own) for node, own in context.query_reads.items()},
+        tuple(
+            number for number in context.query_reads if number in context.dependencies.early_queries - table.answered
+        ),
+        post.wanted(DRIVER_PROCESS, context.result),
         frozenset(
-            p.key for gives in sent.values() for p in gives.values() if any(c.node in known.later for c in p.cuts)
+            p.key for gives in sent.values() for p in gives.values() if any(c.node in context.later for c in p.slices)
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _RoutingContext:
     """Who reads what, as far as the filters that have kept their rows tell.
 
     ``open`` are the values with a reader who waits for a filter that they do not wait for, and what such readers read;
@@ -124,36 +136,36 @@ class _Known:
 
     plan: Plan
     table: RowTable
-    sites: Sites
-    small: frozenset[int]
-    waits: Waiting
+    topology: Topology
+    inline_inputs: frozenset[int]
+    dependencies: Dependencies
     ready: tuple[Step, ...]
     reads: Mapping[int, Mapping[Process, tuple[Read, ...]]]
-    masks: Mapping[int, tuple[Read, ...]]
+    query_reads: Mapping[int, tuple[Read, ...]]
     result: tuple[Read, ...]
     open: Mapping[tuple[int, bool], Mapping[str, None]]
     later: frozenset[int]
     pending: frozenset[tuple[str, int]]  # (group, value) that steps which are left out read
 
     @classmethod
-    def of(cls, plan: Plan, table: RowTable, sites: Sites, small: frozenset[int]) -> _Known:
-        graph, waits, settled = plan.graph, waiting(plan), table.answered
-        ready = tuple(step for step in plan.steps if waits.filters[step.node] <= settled)
-        later = (step for step in plan.steps if not waits.filters[step.node] <= settled)
-        output = [ref for ref in graph.output.refs() if waits.filters[ref.node] <= settled]
-        asked = [one for one in questions(plan) if waits.filters[one.ref.node] <= settled]
+    def of(cls, plan: Plan, table: RowTable, topology: Topology, small: frozenset[int]) -> _RoutingContext:
+        graph, waits, resolved = plan.graph, dependencies(plan), table.answered
+        ready = tuple(step for step in plan.steps if waits.queries[step.node] <= resolved)
+        later = (step for step in plan.steps if not waits.queries[step.node] <= resolved)
+        output = [ref for ref in graph.output.refs() if waits.queries[ref.node] <= resolved]
+        asked = [one for one in questions(plan) if waits.queries[one.ref.node] <= resolved]
         return cls(
             plan,
             table,
-            sites,
+            topology,
             small,
             waits,
             ready,
             {step.node: _by_process(plan, step, table) for step in ready},
             {one.number: tuple(_answering(plan, one, table)) for one in asked},
             tuple(read for ref in output for read in result(plan, ref, table)),
-            _open(plan, waits, sites),
-            frozenset(node for reader, _, node, _ in _all_reads(plan) if not waits.filters[reader] <= settled),
+            _open(plan, waits, topology),
+            frozenset(node for reader, _, node, _ in _all_reads(plan) if not waits.queries[reader] <= resolved),
             frozenset((step.group, node) for step in later for node, _ in columns_read(graph, step.node)),
         )
 
@@ -165,7 +177,7 @@ class _Known:
         """Whether a process reads what it made itself."""
         return self.plan.optimize.residency and self.maker(read.node, read.chunk) == process
 
-    def way(self, process: Process, read: Read) -> tuple[bool, Site]:
+    def way(self, process: Process, read: Read) -> tuple[bool, Destination]:
         """Whether what a process reads goes to it directly, and where to.
 
         What goes through the store goes to a node once, for all who read it there; what goes directly goes to each
@@ -173,28 +185,28 @@ class _Known:
         apart from the rows.
         """
         direct, maker = (
-            goes_direct(self.plan, self.sites.linked, read.node, process[0]),
+            goes_direct(self.plan, self.topology.direct_groups, read.node, process[0]),
             self.maker(read.node, read.chunk),
         )
-        everybody = direct and (maker[0], process[0]) not in self.sites.apart
+        everybody = direct and (maker[0], process[0]) not in self.topology.partly_connected
         if (read.node, everybody) in self.open and not is_weight(read.columns[0]):
-            return everybody, ANYWHERE
-        direct = direct and self.sites.reaches(maker, process)
-        apart = direct or read.node in self.small
-        return direct, process if apart else self.sites.node(process)
+            return everybody, ANY_HOST
+        direct = direct and self.topology.reaches(maker, process)
+        apart = direct or read.node in self.inline_inputs
+        return direct, process if apart else self.topology.host_of(process)
 
     def everywhere(self) -> Iterator[tuple[Process, Read]]:
         """Every read, in program order."""
         for step in self.ready:
             for process, own in self.reads[step.node].items():
                 yield from ((process, read) for read in own)
-        for own in (*self.masks.values(), self.result):
-            yield from ((THE_DRIVER, read) for read in own)
+        for own in (*self.query_reads.values(), self.result):
+            yield from ((DRIVER_PROCESS, read) for read in own)
 
 
 def _by_process(plan: Plan, step: Step, table: RowTable) -> Mapping[Process, tuple[Read, ...]]:
     if step.custom is not None:
-        return {THE_DRIVER: tuple(whole_arguments(plan, step, table))}
+        return {DRIVER_PROCESS: tuple(whole_arguments(plan, step, table))}
     return {(step.group, rank): own for rank, own in zip(step.ranks, reads(plan, step, table), strict=True)}
 
 
@@ -204,12 +216,12 @@ def _answering(plan: Plan, question: Question, table: RowTable) -> Iterator[Read
     return whole(plan, question.ref, (question.ref.column or VALUE,), table)
 
 
-def _open(plan: Plan, waits: Waiting, sites: Sites) -> Mapping[tuple[int, bool], dict[str, None]]:
+def _open(plan: Plan, waits: Dependencies, topology: Topology) -> Mapping[tuple[int, bool], dict[str, None]]:
     found: dict[tuple[int, bool], dict[str, None]] = {}
     for reader, group, node, column in _all_reads(plan):
-        if not waits.filters[reader] <= waits.filters[node] | waits.early:
-            everybody = (plan.layouts[node].group, group) not in sites.apart
-            direct = everybody and goes_direct(plan, sites.linked, node, group)
+        if not waits.queries[reader] <= waits.queries[node] | waits.early_queries:
+            everybody = (plan.layouts[node].group, group) not in topology.partly_connected
+            direct = everybody and goes_direct(plan, topology.direct_groups, node, group)
             found.setdefault((node, direct), {})[column] = None
     return found
 
@@ -230,31 +242,33 @@ def _all_reads(plan: Plan) -> Iterator[tuple[int, str, int, str]]:
 # -- what leaves
 
 
-_Way = tuple[bool, frozenset[Site], tuple[Process, ...]]
-"""Whether a parcel goes directly, the sites that it goes to, and who takes part where it is broadcast."""
+_Way = tuple[bool, frozenset[Destination], tuple[Process, ...]]
+"""Whether a payload goes directly, the destinations that it goes to, and who takes part where it is broadcast."""
 
-_Gives = Mapping[_Way, Parcel]
+_Gives = Mapping[_Way, Payload]
 """What a process gives in a segment."""
 
 _Sent = Mapping[tuple[int, Process], _Gives]
 
 
-def _sent(known: _Known, segment_of: Mapping[int, int]) -> _Sent:
-    together = broadcasts(known.plan, known.waits, known.sites.linked)
-    home = frozenset({known.sites.node(THE_DRIVER)})
-    bundles: dict[tuple[int, Process], dict[_Way, list[Cut]]] = {}
-    for (node, chunk, direct), demand in _demands(known, segment_of.keys()).items():
-        bundle = bundles.setdefault((segment_of[node], known.maker(node, chunk)), {})
-        for column, spans, sites in demand.cells():
-            bundle.setdefault((direct, sites, together.get(node, ())), []).append(Cut(node, chunk, column, spans))
+def _sent(context: _RoutingContext, segment_of: Mapping[int, int]) -> _Sent:
+    together = broadcasts(context.plan, context.dependencies, context.topology.direct_groups)
+    home = frozenset({context.topology.host_of(DRIVER_PROCESS)})
+    bundles: dict[tuple[int, Process], dict[_Way, list[ColumnSlice]]] = {}
+    for (node, chunk, direct), remote in _remote_reads(context, segment_of.keys()).items():
+        bundle = bundles.setdefault((segment_of[node], context.maker(node, chunk)), {})
+        for column, rows, destinations in remote.cells():
+            bundle.setdefault((direct, destinations, together.get(node, ())), []).append(
+                ColumnSlice(node, chunk, column, rows)
+            )
     return {
         (segment, process): {
-            way: Parcel(
-                (segment, DRIVER_RANK if process == THE_DRIVER else process[1], number),
+            way: Payload(
+                (segment, DRIVER_RANK if process == DRIVER_PROCESS else process[1], number),
                 tuple(cuts),
                 direct=way[0],
                 broadcast=way[2],
-                numbers=way[1] == home and all(_is_number(known.plan, cut) for cut in cuts),
+                inline=way[1] == home and all(_is_number(context.plan, cut) for cut in cuts),
             )
             for number, (way, cuts) in enumerate(bundle.items())
         }
@@ -262,7 +276,7 @@ def _sent(known: _Known, segment_of: Mapping[int, int]) -> _Sent:
     }
 
 
-def _is_number(plan: Plan, cut: Cut) -> bool:
+def _is_number(plan: Plan, cut: ColumnSlice) -> bool:
     """Whether a cut is a metric, or a plain number as the whole of a result or of each entry of one."""
     made = plan.node(cut.node).result
     one = made.inner if isinstance(made, ListType) else made
@@ -271,28 +285,28 @@ def _is_number(plan: Plan, cut: Cut) -> bool:
     return isinstance(stored_spec(made, cut.column), MetricSpec) and not plan.layouts[cut.node].lists
 
 
-def _demands(known: _Known, made: AbstractSet[int]) -> Mapping[tuple[int, int, bool], Demand]:
+def _remote_reads(context: _RoutingContext, made: AbstractSet[int]) -> Mapping[tuple[int, int, bool], RemoteReads]:
     """What is read elsewhere of each chunk, by way: as it is read where pruning is on, else the chunk as a whole."""
-    on, reader = known.plan.optimize, unfetched(known.plan, known.table)
-    found: dict[tuple[int, int, bool], Demand] = {}
+    on, reader = context.plan.optimize, unfetched(context.plan, context.table)
+    found: dict[tuple[int, int, bool], RemoteReads] = {}
 
-    def ask(way: tuple[bool, Site], node: int, chunk: int, columns: tuple[str, ...], rows: Spans | None) -> None:
+    def ask(way: tuple[bool, Destination], node: int, chunk: int, columns: tuple[str, ...], rows: Spans | None) -> None:
         direct, where = way
-        demand, bounds = found.setdefault((node, chunk, direct), Demand()), known.table.bounds.get(node)
+        remote, bounds = found.setdefault((node, chunk, direct), RemoteReads()), context.table.bounds.get(node)
         every = ((0, bounds[chunk + 1] - bounds[chunk] if bounds else 0),)
-        for column in columns if on.column_pruning or is_weight(columns[0]) else _columns(known.plan, node):
-            part = rows if on.row_pruning and where is not ANYWHERE else None
-            demand.add(where, column, (part or every) if reader.has_rows(node, column) else None)
+        for column in columns if on.column_pruning or is_weight(columns[0]) else _columns(context.plan, node):
+            part = rows if on.row_pruning and where is not ANY_HOST else None
+            remote.add(where, column, (part or every) if reader.has_rows(node, column) else None)
 
-    for node, direct in (one for one in known.open if one[0] in made):
-        for chunk in range(known.plan.layouts[node].chunks):
-            for column in known.open[node, direct]:
-                where = known.sites.node(THE_DRIVER) if is_weight(column) else ANYWHERE
+    for node, direct in (one for one in context.open if one[0] in made):
+        for chunk in range(context.plan.layouts[node].chunks):
+            for column in context.open[node, direct]:
+                where = context.topology.host_of(DRIVER_PROCESS) if is_weight(column) else ANY_HOST
                 ask((direct, where), node, chunk, (column,), None)
-    asked: set[tuple[bool, Site, int]] = set()
-    for process, read in known.everywhere():
-        way = known.way(process, read)
-        if not known.stays(process, read) and (*way, id(read)) not in asked:
+    asked: set[tuple[bool, Destination, int]] = set()
+    for process, read in context.everywhere():
+        way = context.way(process, read)
+        if not context.stays(process, read) and (*way, id(read)) not in asked:
             asked.add((*way, id(read)))  # ranks that are given the same chunk share its reads
             ask(way, read.node, read.chunk, read.columns, read.rows)
     return found
@@ -307,40 +321,40 @@ def _columns(plan: Plan, node: int) -> tuple[str, ...]:
 # -- who takes it
 
 
-class _Post:
-    """Brings parcels to readers, each once, and remembers what every process reads last."""
+class _DeliveryPlan:
+    """Brings payloads to readers, each once, and remembers what every process reads last."""
 
-    def __init__(self, known: _Known, sent: _Sent) -> None:
-        self._known = known
-        self._of: dict[tuple[int, int, tuple[bool, Site]], dict[Key, dict[str, Spans | None]]] = {}
-        self._nodes: dict[Key, tuple[int, ...]] = {}
-        for parcels in sent.values():
-            for (direct, sites, _), parcel in parcels.items():
-                self._nodes[parcel.key] = tuple(dict.fromkeys(cut.node for cut in parcel.cuts))
-                for cut in parcel.cuts:
-                    for one in sites:
-                        there = self._of.setdefault((cut.node, cut.chunk, (direct, one)), {})
-                        there.setdefault(parcel.key, {})[cut.column] = cut.spans
-        self._brought: dict[Process, set[Key]] = {}
+    def __init__(self, context: _RoutingContext, sent: _Sent) -> None:
+        self._context = context
+        self._of: dict[tuple[int, int, tuple[bool, Destination]], dict[PayloadKey, dict[str, Spans | None]]] = {}
+        self._nodes: dict[PayloadKey, tuple[int, ...]] = {}
+        for payloads in sent.values():
+            for (direct, destinations, _), payload in payloads.items():
+                self._nodes[payload.key] = tuple(dict.fromkeys(cut.node for cut in payload.slices))
+                for cut in payload.slices:
+                    for destination in destinations:
+                        there = self._of.setdefault((cut.node, cut.chunk, (direct, destination)), {})
+                        there.setdefault(payload.key, {})[cut.column] = cut.rows
+        self._brought: dict[Process, set[PayloadKey]] = {}
         self._last: dict[Process, dict[int, int]] = {}
         self._own: dict[Process, set[int]] = {}
 
-    def wanted(self, process: Process, own: Iterable[Read]) -> tuple[Key, ...]:
-        """The parcels that a process reads from."""
+    def wanted(self, process: Process, own: Iterable[Read]) -> tuple[PayloadKey, ...]:
+        """The payloads that a process reads from."""
         return tuple(dict.fromkeys(key for read in own for key in self._holding(process, read)))
 
-    def bring(self, process: Process, step: int, own: Iterable[Read]) -> tuple[Key, ...]:
-        """The parcels that a process reads from in a step and has not been brought before."""
+    def bring(self, process: Process, step: int, own: Iterable[Read]) -> tuple[PayloadKey, ...]:
+        """The payloads that a process reads from in a step and has not been brought before."""
         last, kept = self._last.setdefault(process, {}), self._own.setdefault(process, set())
         for read in own:
             last[read.node] = step
-            if self._known.stays(process, read):
+            if self._context.stays(process, read):
                 kept.add(read.node)
         brought = self._brought.setdefault(process, set())
         new = tuple(key for key in self.wanted(process, own) if key not in brought)
         for node in (node for key in new for node in self._nodes[key]):
             last.setdefault(node, step)  # what only its neighbours read comes along, and goes at once
-        if process != THE_DRIVER:  # which keeps what it is brought, and asks for all that it needs
+        if process != DRIVER_PROCESS:  # which keeps what it is brought, and asks for all that it needs
             brought.update(new)
         return new
 
@@ -356,29 +370,29 @@ class _Post:
         }
 
     def _task(self, segment: Segment, rank: int, steps: tuple[int, ...], gives: _Gives) -> Task:
-        process, pending = (segment.group, rank), self._known.pending
-        if process == THE_DRIVER:  # who may return what it made
+        process, pending = (segment.group, rank), self._context.pending
+        if process == DRIVER_PROCESS:  # who may return what it made
             return Task(steps, tuple(gives.values()), frozenset(steps), {})
         own, drops = self._own.get(process, set()), dict[int, tuple[int, ...]]()
-        if self._known.plan.optimize.liveness:
+        if self._context.plan.optimize.liveness:
             for node, step in self._last.get(process, {}).items():
                 if step in steps and (segment.group, node) not in pending:
                     drops[step] = (*drops.get(step, ()), node)
-        layouts = {node: self._known.plan.layouts[node] for node in steps if (segment.group, node) in pending}
+        layouts = {node: self._context.plan.layouts[node] for node in steps if (segment.group, node) in pending}
         held = (node for node, layout in layouts.items() if layout.group == segment.group and rank in layout.holders)
         keeps = frozenset({*held, *own.intersection(steps)})
         return Task(steps, tuple(gives.values()), keeps, drops)
 
-    def _holding(self, process: Process, read: Read) -> Iterator[Key]:
-        if self._known.stays(process, read):
+    def _holding(self, process: Process, read: Read) -> Iterator[PayloadKey]:
+        if self._context.stays(process, read):
             return
-        for key, spans in self._of[read.node, read.chunk, self._known.way(process, read)].items():
+        for key, spans in self._of[read.node, read.chunk, self._context.way(process, read)].items():
             if any(name in spans and _meet(spans[name], read.rows) for name in read.columns):
                 yield key
 
 
 def _meet(spans: Spans | None, rows: Spans | None) -> bool:
-    """Whether a parcel has some of these rows, both in order; no rows are in every one."""
+    """Whether a payload has some of these rows, both in order; no rows are in every one."""
     if spans is None or rows is None or spans == rows or rows[0][0] == rows[0][1]:
         return True
     ends = [last for _, last in spans]

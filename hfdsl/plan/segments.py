@@ -35,7 +35,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Dependencies:
     """Who waits for whom, whatever the rows are.
 
     ``before[node]`` has a bit for every step that ends before a step begins; ``filters[node]`` are the filters that
@@ -45,12 +45,12 @@ class Waiting:
     """
 
     before: Mapping[int, int]
-    filters: tuple[frozenset[int], ...]
-    masks: Mapping[int, tuple[int, ...]]
-    early: frozenset[int]
+    queries: tuple[frozenset[int], ...]
+    query_sources: Mapping[int, tuple[int, ...]]
+    early_queries: frozenset[int]
 
 
-def waiting(plan: Plan) -> Waiting:
+def dependencies(plan: Plan) -> Dependencies:
     """Who waits for whom: for what is read, for filters, and for earlier steps in the same processes."""
     filters, keeping = _filters(plan), _masks(plan)
     before: dict[int, int] = {}
@@ -66,7 +66,7 @@ def waiting(plan: Plan) -> Waiting:
             mask |= before[node] | 1 << node
         before[step.node] = mask
         own.append(step)
-    return Waiting(before, filters, keeping, _early(plan, filters))
+    return Dependencies(before, filters, keeping, _early(plan, filters))
 
 
 def _covers(one: Step, other: Step) -> bool:
@@ -109,7 +109,7 @@ def _masks(plan: Plan) -> dict[int, tuple[int, ...]]:
 
 
 def segments(
-    plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]], brief: AbstractSet[int] = frozenset()
+    plan: Plan, waits: Dependencies, away: Mapping[int, frozenset[int]], brief: AbstractSet[int] = frozenset()
 ) -> tuple[Segment, ...]:
     """The segments of the steps in ``away``, which says what values each of them reads from other processes.
 
@@ -135,12 +135,12 @@ def segments(
     return tuple(_in_turn(plan, grown.values()))
 
 
-def _readers(plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]]) -> dict[int, set[int]]:
+def _readers(plan: Plan, waits: Dependencies, away: Mapping[int, frozenset[int]]) -> dict[int, set[int]]:
     """The steps that wait for each value to leave its process."""
     readers: dict[int, set[int]] = {}
     for step in plan.steps:
         read = away.get(step.node, {node for node, _ in columns_read(plan.graph, step.node)})
-        for node in {*read, *(made for one in waits.filters[step.node] for made in waits.masks[one])}:
+        for node in {*read, *(made for one in waits.queries[step.node] for made in waits.query_sources[one])}:
             readers.setdefault(node, set()).add(step.node)
     return readers
 
@@ -148,7 +148,7 @@ def _readers(plan: Plan, waits: Waiting, away: Mapping[int, frozenset[int]]) -> 
 def _joins(
     step: Step,
     segment: Segment,
-    waits: Waiting,
+    waits: Dependencies,
     away: Mapping[int, frozenset[int]],
     readers: Mapping[int, set[int]],
     short: bool,
@@ -162,7 +162,7 @@ def _joins(
     """
     if step.group == DRIVER or step.custom or segment.custom:
         return False
-    if waits.filters[step.node] != waits.filters[segment.number]:
+    if waits.queries[step.node] != waits.queries[segment.number]:
         return False
     if not short and any(one.ranks != step.ranks for one in segment.steps):
         return False

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input
 from hfdsl.plan.edges import sizes_known
-from hfdsl.plan.memory import FEW, Held, held, peaks
+from hfdsl.plan.memory import FEW, ProcessMemory, peaks, process_memory
 from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.phases import Phase, phases
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
@@ -101,7 +101,7 @@ def _sums(plan: Plan) -> Iterator[str]:
     if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= FEW:
         order = tuple(phases(plan, plan.dims))
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
-        yield from _memory(plan, held(plan, plan.dims, order).values())
+        yield from _memory(plan, process_memory(plan, plan.dims, order).values())
 
 
 def _fused(order: Iterable[Phase]) -> Iterator[list[str]]:
@@ -114,14 +114,14 @@ def _together(labels: list[str]) -> str:
     return " + ".join(labels) if len(labels) < 5 else f"{labels[0]} to {labels[-1]} ({len(labels)} steps)"
 
 
-def _memory(plan: Plan, every: Collection[Held]) -> Iterator[str]:
+def _memory(plan: Plan, every: Collection[ProcessMemory]) -> Iterator[str]:
     """For each group what its fullest process holds, and what leaves the one that gives most."""
     pools = {group.name: group.pool.name for group in plan.groups}
     lines = []
     for full in peaks(every):
         more = f", and {', '.join(full.open[:2])}{' ...' if len(full.open) > 2 else ''}" if full.open else ""
         text = f"{pools[full.process[0]]} {amount(full.bytes)}{more} in rank {full.process[1]} at {full.step}"
-        given = max((one.given, one.parcels) for one in every if one.process[0] == full.process[0])
+        given = max((one.given, one.payloads) for one in every if one.process[0] == full.process[0])
         leaves = f"{given[1]} object{'s' * (given[1] != 1)} of {amount(given[0])}" if given[1] else "nothing"
         lines.append(f"{text}; {leaves} leave{'s' * (given[1] < 2)} a process")
     yield from (f"{'memory' if not i else '':8} {line}" for i, line in enumerate(lines))

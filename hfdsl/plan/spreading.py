@@ -8,14 +8,14 @@ from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, result_origins
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import StaticType
-from hfdsl.plan.parcels import Process
+from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.segments import Waiting
+from hfdsl.plan.segments import Dependencies
 from hfdsl.plan.transports import goes_direct
 from hfdsl.protocols.state import effects_of
 
 
-def broadcasts(plan: Plan, waits: Waiting, linked: frozenset[str]) -> Mapping[int, tuple[Process, ...]]:
+def broadcasts(plan: Plan, waits: Dependencies, linked: frozenset[str]) -> Mapping[int, tuple[Process, ...]]:
     """The exported states that are broadcast, each with the processes that take part, its maker first.
 
     The maker waits for all readers, and they for it. So that nobody waits for ever, the steps that load a state follow
@@ -27,7 +27,7 @@ def broadcasts(plan: Plan, waits: Waiting, linked: frozenset[str]) -> Mapping[in
             continue
         readers = [one for one in plan.steps if step.node in {node for node, _ in columns_read(plan.graph, one.node)}]
         follow = readers == list(plan.steps[position + 1 : position + 1 + len(readers)])
-        at_once = all(waits.filters[one.node] == waits.filters[step.node] for one in readers)
+        at_once = all(waits.queries[one.node] == waits.queries[step.node] for one in readers)
         direct = all(_takes_whole(one) and goes_direct(plan, linked, step.node, one.group) for one in readers)
         if readers and follow and at_once and direct and _apart(plan, [step, *readers]):
             reading = dict.fromkeys((one.group, rank) for one in readers for rank in one.ranks)

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Literal, NamedTuple, TypeAlias
 
-from hfdsl.plan.parcels import Parcel, Process
+from hfdsl.plan.payloads import Payload, Process
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.rows import RowTable
 
-Kind: TypeAlias = Literal["call", "fused", "wait", "driver"]
+IntervalKind: TypeAlias = Literal["call", "fused", "wait", "driver"]
 """A node on a rank; several nodes in one call; waiting; the driver's own work."""
 
 # Named tuples, since a step has very many, and making one costs less than making a frozen dataclass.
 
 
-class Span(NamedTuple):
+class Interval(NamedTuple):
     """What a process does from ``start`` to ``stop``; ``rows`` are those that a call is given, where it has some."""
 
     process: Process
-    kind: Kind
+    kind: IntervalKind
     name: str
     start: float
     stop: float
@@ -29,17 +29,17 @@ class Span(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Columns on their way: given at ``left`` and taken at ``arrived``."""
+    """Columns on their way: given at ``sent`` and taken at ``arrived``."""
 
     source: Process
     target: Process
     name: str
     bytes: int
-    left: float
+    sent: float
     arrived: float
 
 
-class Level(NamedTuple):
+class MemoryLevel(NamedTuple):
     """How many bytes of columns a process holds at a time."""
 
     process: Process
@@ -50,16 +50,16 @@ class Level(NamedTuple):
 class Imbalance(NamedTuple):
     """Of a balanced node the weight of the heaviest chunk, pad rows included, over the mean of all chunks.
 
-    ``in_order`` is what it would be with the rows in their order, ``dealt`` what it is.
+    ``in_order`` is what it would be with the rows in their order, ``balanced`` what it is.
     """
 
     in_order: float
-    dealt: float
+    balanced: float
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One step of a plan: spans of every process, and what went from one to another.
+    """One step of a plan: intervals of every process, and what went from one to another.
 
     ``imbalances`` says of each balanced node what that does to it; of one whose rows were best in their order nothing.
 
@@ -72,9 +72,9 @@ class Timeline:
     number: int
     start: float
     stop: float
-    spans: tuple[Span, ...]
+    intervals: tuple[Interval, ...]
     transfers: tuple[Transfer, ...] = ()
-    levels: tuple[Level, ...] = ()
+    levels: tuple[MemoryLevel, ...] = ()
     imbalances: Mapping[str, Imbalance] = field(default_factory=dict)
 
     @property
@@ -83,34 +83,34 @@ class Timeline:
         return self.stop - self.start
 
     @property
-    def calls(self) -> tuple[Span, ...]:
+    def calls(self) -> tuple[Interval, ...]:
         """Every rank's part of every node."""
-        return tuple(span for span in self.spans if span.kind == "call")
+        return tuple(interval for interval in self.intervals if interval.kind == "call")
 
     @property
     def nodes(self) -> dict[str, tuple[float, float]]:
         """For each node its first rank's start and its last rank's end, counted from the start of the step.
 
-        >>> step = Timeline("flow", 0, 10.0, 12.0, (Span(("pool", 0), "call", "role.f", 10.5, 11.5),))
+        >>> step = Timeline("flow", 0, 10.0, 12.0, (Interval(("pool", 0), "call", "role.f", 10.5, 11.5),))
         >>> step.nodes, step.seconds
         ({'role.f': (0.5, 1.5)}, 2.0)
         """
         found: dict[str, tuple[float, float]] = {}
-        for span in self.calls:
-            start, stop = found.get(span.name, (span.start, span.stop))
-            found[span.name] = min(start, span.start), max(stop, span.stop)
+        for interval in self.calls:
+            start, stop = found.get(interval.name, (interval.start, interval.stop))
+            found[interval.name] = min(start, interval.start), max(stop, interval.stop)
         return {name: (start - self.start, stop - self.start) for name, (start, stop) in found.items()}
 
     @property
     def overlaps(self) -> frozenset[tuple[str, str]]:
         """The pairs of nodes of which some ranks worked at the same time, each in alphabetical order.
 
-        >>> f, g = Span(("a", 0), "call", "f", 0.0, 2.0), Span(("b", 0), "call", "g", 1.0, 3.0)
+        >>> f, g = Interval(("a", 0), "call", "f", 0.0, 2.0), Interval(("b", 0), "call", "g", 1.0, 3.0)
         >>> sorted(Timeline("flow", 0, 0.0, 3.0, (f, g)).overlaps)
         [('f', 'g')]
         """
         found: set[tuple[str, str]] = set()
-        open_: list[Span] = []
+        open_: list[Interval] = []
         for call in sorted(self.calls, key=lambda call: call.start):
             open_ = [other for other in open_ if other.stop > call.start]
             found |= {(min(call.name, o.name), max(call.name, o.name)) for o in open_ if o.name != call.name}
@@ -134,16 +134,16 @@ def node_labels(plan: Plan) -> dict[int, str]:
     return {node.id: node.label for node in plan.graph.inputs} | {step.node: step.label for step in plan.steps}
 
 
-def parcel_name(parcel: Parcel, labels: Mapping[int, str]) -> str:
-    """What a parcel holds, in words: ``actor.generate (ids, mask)``."""
+def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
+    """What a payload holds, in words: ``actor.generate (ids, mask)``."""
     columns: dict[int, dict[str, None]] = {}
-    for cut in parcel.cuts:
-        columns.setdefault(cut.node, {})[cut.column] = None
+    for column_slice in payload.slices:
+        columns.setdefault(column_slice.node, {})[column_slice.column] = None
     named = ((labels[node], ", ".join(filter(None, own))) for node, own in columns.items())
     return ", ".join(f"{label} ({own})" if own else label for label, own in named)
 
 
-def rows_given(step: Step, rank: int, table: RowTable) -> int | None:
+def call_rows(step: Step, rank: int, table: RowTable) -> int | None:
     """How many rows a rank of a step is given, pad rows included; None where it is given whole values."""
     given = table.given.get(step.node)
     if given is None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hfdsl.plan.parcels import THE_DRIVER, Process
-from hfdsl.plan.timeline import Span, Timeline
+from hfdsl.plan.payloads import DRIVER_PROCESS, Process
+from hfdsl.plan.timeline import Interval, Timeline
 
 Event = dict[str, Any]
 
@@ -55,21 +55,21 @@ class TraceFile:
             return f"{(time - origin) * 1e6:.3f}"
 
         head, step = self._head, f'"args":{{"step":{timeline.number}'
-        for process in dict.fromkeys((THE_DRIVER, *(span.process for span in timeline.spans))):
+        for process in dict.fromkeys((DRIVER_PROCESS, *(interval.process for interval in timeline.intervals))):
             if process not in self._seen:
                 yield from self._named(process)
         began = f'"epoch":{timeline.start}}}}}'
         length = f'"ts":{at(timeline.start)},"dur":{timeline.seconds * 1e6:.3f}'
-        yield f"{head('X', THE_DRIVER, 'step', timeline.plan)},{length},{step},{began}"
-        for span in timeline.spans:
-            length = f'"ts":{at(span.start)},"dur":{(span.stop - span.start) * 1e6:.3f}'
-            rows = "" if span.rows is None else f',"rows":{span.rows}'
-            yield f"{head('X', span.process, span.kind, span.name)},{length},{step}{rows}}}}}"
+        yield f"{head('X', DRIVER_PROCESS, 'step', timeline.plan)},{length},{step},{began}"
+        for interval in timeline.intervals:
+            length = f'"ts":{at(interval.start)},"dur":{(interval.stop - interval.start) * 1e6:.3f}'
+            rows = "" if interval.rows is None else f',"rows":{interval.rows}'
+            yield f"{head('X', interval.process, interval.kind, interval.name)},{length},{step}{rows}}}}}"
         for one in timeline.transfers:
             self._flows += 1
             named = f'"id":{self._flows},"args":{{"bytes":{one.bytes}}}}}'
             # A flow starts in the slice that is open at the time: one microsecond before its maker ends.
-            yield f'{head("s", one.source, "transfer", one.name)},"ts":{at(one.left - 1e-6)},{named}'
+            yield f'{head("s", one.source, "transfer", one.name)},"ts":{at(one.sent - 1e-6)},{named}'
             yield f'{head("f", one.target, "transfer", one.name)},"bp":"e","ts":{at(one.arrived)},{named}'
         for level in timeline.levels:
             counted = f'"ts":{at(level.time)},"args":{{"bytes":{level.bytes}}}}}'
@@ -85,7 +85,7 @@ class TraceFile:
 
     def _named(self, process: Process) -> Iterator[str]:
         group, rank = process
-        title = "driver" if process == THE_DRIVER else None
+        title = "driver" if process == DRIVER_PROCESS else None
         self._seen.add(process)
         if group not in self._pids:
             pid = self._pids[group] = len(self._pids)
@@ -111,11 +111,11 @@ def read_trace(text: str) -> tuple[Timeline, ...]:
 
 def _steps(events: list[Event]) -> Iterator[Timeline]:
     groups = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    calls: dict[int, list[Span]] = {}
+    calls: dict[int, list[Interval]] = {}
     for event in (one for one in events if one.get("cat") == "call"):
         process, args = (groups[event["pid"]], event["tid"]), event["args"]
-        span = Span(process, "call", event["name"], *_times(event), args.get("rows"))
-        calls.setdefault(args["step"], []).append(span)
+        interval = Interval(process, "call", event["name"], *_times(event), args.get("rows"))
+        calls.setdefault(args["step"], []).append(interval)
     for event in (one for one in events if one.get("cat") == "step"):
         number = event["args"]["step"]
         yield Timeline(event["name"], number, *_times(event), tuple(calls.get(number, ())))

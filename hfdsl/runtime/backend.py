@@ -1,4 +1,4 @@
-"""What every backend does: run segments on ranks, and hand parcels on."""
+"""What every backend does: run segments on ranks, and hand payloads on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hfdsl.plan.parcels import Parcel, Sites
+from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
 from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
@@ -17,27 +17,27 @@ from hfdsl.runtime.store import Content
 class Call:
     """A segment to be run: what each of its ranks is told and brought, in the order of ``segment.ranks``.
 
-    ``parcels`` are handles, ``after`` what has to end first; ``gives`` are the parcels that are made; ``direct``
+    ``payloads`` are handles, ``after`` what has to end first; ``gives`` are the payloads that are made; ``direct``
     are arguments that a dispatch function made.
     """
 
     order: Order
     segment: Segment
     lessons: Sequence[Lesson | None]
-    parcels: Sequence[Sequence[Any]]
-    gives: Sequence[Sequence[Parcel]]
+    payloads: Sequence[Sequence[Any]]
+    gives: Sequence[Sequence[Payload]]
     after: Sequence[Sequence[Any]]
     direct: Sequence[Mapping[str, Any]] | None = None
 
 
 STORED, RELAYED, DIRECT, TOLD = "stored", "relayed", "direct", "told"
-"""How a parcel leaves its process, in a word: relayed ones are stored too, but as bytes where they are small, which a
+"""How a payload leaves its process, in a word: relayed ones are stored too, but as bytes where they are small, which a
 relay hands on unopened. One that is broadcast has the ranks that it goes to instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The handle of a parcel of numbers, which come with the acknowledgement of the call that makes them."""
+    """The handle of a payload of numbers, which come with the acknowledgement of the call that makes them."""
 
     acknowledged: Any
     place: int
@@ -48,32 +48,32 @@ def nothing() -> None:
 
 
 class Backend(Protocol):
-    """What runs the ranks. A handle stands for a parcel, wherever it is; ``driver`` is this process itself."""
+    """What runs the ranks. A handle stands for a payload, wherever it is; ``driver`` is this process itself."""
 
     driver: Executor
 
     def add(self, plan: Plan) -> None:
         """Teach every process another plan of the same deployment."""
 
-    def sites(self, plan: Plan) -> Sites:
+    def topology(self, plan: Plan) -> Topology:
         """Where processes are, and which of them need no object store."""
         ...
 
     def put(self, plan: Plan, content: Content) -> Any:
-        """A parcel of the driver's."""
+        """A payload of the driver's."""
 
     def run(self, call: Call) -> Sequence[tuple[Any, Sequence[Any]]]:
-        """Have every rank of a segment do its part: (acknowledgement, handles of its parcels), a pair a rank."""
+        """Have every rank of a segment do its part: (acknowledgement, handles of its payloads), a pair a rank."""
         ...
 
     def done(
         self, acknowledged: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
     ) -> list[Ran]:
-        """Wait until all these parts are done, and do something meanwhile; parcels that are ``wanted`` are got next."""
+        """Wait until all these parts are done, and do something meanwhile; ``wanted`` payloads are fetched next."""
         ...
 
     def get(self, handles: Sequence[Any]) -> list[Content]:
-        """The parcels, here."""
+        """The payloads, here."""
         ...
 
     def save(self, folder: str, behind: bool) -> None:

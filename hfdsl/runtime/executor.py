@@ -13,7 +13,7 @@ from hfdsl.errors import HfError, RoleError, WiringError
 from hfdsl.graph.guards import check_result, inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.graph.signatures import VALUE, RecordType
-from hfdsl.plan.parcels import Cut
+from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, pack
 from hfdsl.plan.routes import Task
@@ -25,7 +25,7 @@ from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.runtime.failing import role_error
 from hfdsl.runtime.parking import Parking
-from hfdsl.runtime.store import Content, Kept, Store, bytes_of, cut_parcel
+from hfdsl.runtime.store import Content, Kept, Store, bytes_of, slice_payload
 from hfdsl.types.batches import Batch, schema, upcast
 from hfdsl.types.columns import MetricSpec
 from hfdsl.types.ragged import Jagged
@@ -54,7 +54,7 @@ class Done:
 class Ran:
     """One rank's part of a segment has run.
 
-    ``given`` are the bytes of its parcels, in the order of its task; ``held`` those of the values that the process
+    ``given`` are the bytes of its payloads, in the order of its task; ``held`` those of the values that the process
     holds now, ``most`` the most that it has held in this step so far.
     """
 
@@ -233,10 +233,10 @@ class Executor:
         self,
         order: Order,
         lesson: Lesson | None,
-        parcels: Sequence[Content],
+        payloads: Sequence[Content],
         direct: Mapping[str, Any] | None = None,
     ) -> tuple[Ran, list[Content]]:
-        """This rank's part of a segment: take in parcels, run the bodies, keep what is read here, give the rest.
+        """This rank's part of a segment: take in payloads, run the bodies, keep what is read here, give the rest.
 
         ``direct`` are arguments that a custom dispatch function made for this rank; its result is given as it is.
 
@@ -254,9 +254,9 @@ class Executor:
             self._lessons[name] = lesson, Reader(plan.graph.nodes, plan.layouts, lesson.table, self.store.read)
         lesson, reader = self._lessons[name]
         task = lesson.task
-        for content in parcels:
+        for content in payloads:
             self.store.bring(content)
-        leaving = {cut.node for parcel in task.gives for cut in parcel.cuts}
+        leaving = {cut.node for payload in task.sends for cut in payload.slices}
         made: dict[int, Kept] = {}
         done = []
         for node in task.steps:
@@ -278,10 +278,10 @@ class Executor:
             absent = tuple(name for name, value in columns.items() if value is None)
             done.append(Done(step.label, self._rank, began, time.time(), absent))
         self.store.check_loans()
-        for parcel in task.gives:
-            if parcel.direct:
-                self.store.lend(parcel, made)
-        gives = [_as_it_is(made)] if direct is not None else [cut_parcel(parcel, made) for parcel in task.gives]
+        for payload in task.sends:
+            if payload.direct:
+                self.store.lend(payload, made)
+        gives = [_as_it_is(made)] if direct is not None else [slice_payload(payload, made) for payload in task.sends]
         given, store = tuple(map(bytes_of, gives)), self.store
         return Ran(self._group, self._rank, start, time.time(), tuple(done), given, store.held, store.most), gives
 
@@ -400,4 +400,6 @@ def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any],
 
 
 def _as_it_is(made: Mapping[int, Kept]) -> Content:
-    return {Cut(node, 0, name, None): value for node, kept in made.items() for name, value in kept.columns.items()}
+    return {
+        ColumnSlice(node, 0, name, None): value for node, kept in made.items() for name, value in kept.columns.items()
+    }

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hfdsl.plan.edges import direct_pairs
-from hfdsl.plan.parcels import Process
+from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.segments import waiting
+from hfdsl.plan.segments import dependencies
 from hfdsl.plan.spreading import broadcasts
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.single_controller.calls import fetch
@@ -64,7 +64,7 @@ class Joined:
         if self._keeps and not keeps_mapped(plan):
             self._keeps = False
             fetch(self._links.keep_nothing())
-        together = broadcasts(plan, waiting(plan), self.groups)
+        together = broadcasts(plan, dependencies(plan), self.groups)
         if together:
             from hfdsl.runtime.spread import meet
 
@@ -86,7 +86,7 @@ class Joined:
 
 
 def shipped(worker: Any) -> Any:
-    """A reference to the next direct parcel of a process; its tensors stay there until a reader is called with it."""
+    """A reference to the next direct payload of a process; its tensors stay there until a reader is called with it."""
     from hfdsl.runtime.direct import TRANSPORT
 
     return worker.ship.options(tensor_transport=TRANSPORT).remote()

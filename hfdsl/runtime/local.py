@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from weakref import finalize
 
 from hfdsl.errors import HfError
-from hfdsl.plan.parcels import Sites, planned_sites
+from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, noted, refuse_alone
@@ -157,7 +157,7 @@ class _LocalGroup(AxisGroup):
 
 
 class _Lent:
-    """A parcel that is handed on by reference: its reader has the makers' own memory."""
+    """A payload that is handed on by reference: its reader has the makers' own memory."""
 
     def __init__(self, content: Content, makers: Mapping[int, str]) -> None:
         self._cuts = tuple(content)
@@ -199,23 +199,23 @@ class LocalBackend:
         for executor in (self.driver, *(e for group in self._executors.values() for e in group)):
             executor.add(plan)
 
-    def sites(self, plan: Plan) -> Sites:
-        """As the pools have it: a parcel is cut here as it would be on a cluster."""
-        return planned_sites(plan)
+    def topology(self, plan: Plan) -> Topology:
+        """As the pools have it: a payload is cut here as it would be on a cluster."""
+        return planned_topology(plan)
 
     def put(self, plan: Plan, content: Content) -> Any:
-        """A parcel of the driver's."""
+        """A payload of the driver's."""
         return _Lent(content, self._makers[plan.name])
 
     def run(self, call: Call) -> list[tuple[Ran, list[Any]]]:
-        """Run a segment: what every rank acknowledges, and its parcels."""
+        """Run a segment: what every rank acknowledges, and its payloads."""
         executors, segment = self._executors[call.segment.group], call.segment
 
         def body(index: int) -> Callable[[], tuple[Ran, list[Content]]]:
             rank = segment.ranks[index]
-            parcels = [lent.read() for lent in call.parcels[index]]
+            payloads = [lent.read() for lent in call.payloads[index]]
             direct = call.direct[index] if call.direct is not None else None
-            return lambda: executors[rank].run(call.order, call.lessons[index], parcels, direct)
+            return lambda: executors[rank].run(call.order, call.lessons[index], payloads, direct)
 
         bodies = [body(i) for i in range(len(segment.ranks))]
         if all(step.role is None for step in segment.steps):
@@ -233,7 +233,7 @@ class LocalBackend:
         return list(acknowledged)
 
     def get(self, handles: Sequence[Any]) -> list[Content]:
-        """The parcels."""
+        """The payloads."""
         return [lent.read() for lent in handles]
 
     def save(self, folder: str, behind: bool) -> None:

@@ -1,4 +1,4 @@
-"""Packing: a parcel as bytes that are written to shared memory once, and read there by whoever maps it."""
+"""Packing: a payload as bytes that are written to shared memory once, and read there by whoever maps it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pickle import PickleBuffer
 from typing import Any
 
-from hfdsl.plan.parcels import Cut
+from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.store import Content, as_bytes
 from hfdsl.types.batches import own_rows
 from hfdsl.types.ragged import Jagged
 
 
 class Packed:
-    """A parcel on its way: it arrives as its content.
+    """A payload on its way: it arrives as its content.
 
     The memory of a tensor goes out of band, so that neither side copies it. What arrives lies in memory that other
     processes read too: a body that writes into it is refused (HF703) by the versions of its tensors. A CUDA tensor
@@ -29,7 +29,7 @@ class Packed:
 
 
 def sealed(content: Content, *, copy: bool = True) -> Any:
-    """A parcel that goes around the object store: the tensors of its columns stay where they are until they are sent.
+    """A payload that goes around the object store: the tensors of its columns stay where they are until they are sent.
 
     Of those within Python objects a ``copy`` is sent, since the maker may change them at once, as it does with its
     weights. Memory of tensors on another device goes out of band, as in ``Packed``.
@@ -61,7 +61,7 @@ def opened(brought: Any) -> Content:
 
 
 class Pickled:
-    """A parcel on its way as torch pickles it: with copies on either side."""
+    """A payload on its way as torch pickles it: with copies on either side."""
 
     def __init__(self, content: Content) -> None:
         self._content = own_rows(content)
@@ -71,8 +71,8 @@ class Pickled:
         return _unpickled, (rows,)
 
 
-def _named(cut: Cut) -> tuple[Any, ...]:
-    return cut.node, cut.chunk, cut.column, cut.spans
+def _named(cut: ColumnSlice) -> tuple[Any, ...]:
+    return cut.node, cut.chunk, cut.column, cut.rows
 
 
 def _is_cuda(value: Any) -> bool:
@@ -119,9 +119,9 @@ def _inward(packed: Any) -> Any:
     return _to_gpu(tensor) if kind == "cuda" else tensor
 
 
-def _unpacked(rows: Iterable[tuple[Any, ...]]) -> dict[Cut, Any]:
-    return {Cut(*named): _inward(packed) for *named, packed in rows}
+def _unpacked(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
+    return {ColumnSlice(*named): _inward(packed) for *named, packed in rows}
 
 
-def _unpickled(rows: Iterable[tuple[Any, ...]]) -> dict[Cut, Any]:
-    return {Cut(*named): _to_gpu(value) if cuda else value for *named, value, cuda in rows}
+def _unpickled(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
+    return {ColumnSlice(*named): _to_gpu(value) if cuda else value for *named, value, cuda in rows}

@@ -17,7 +17,7 @@ from ray.exceptions import GetTimeoutError
 from hfdsl.deploy.deployment import processes_per_slot
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError
-from hfdsl.plan.parcels import Cut, Parcel, Sites
+from hfdsl.plan.payloads import ColumnSlice, Payload, Topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext, Worker
@@ -78,16 +78,16 @@ class RankProcess(Worker):
         return node_here()
 
     def run(self, order: list[Any], *brought: Any) -> Any:
-        """This rank's part of a segment; Ray has brought the parcels, and whatever has to end before, when it starts.
+        """This rank's part of a segment; Ray has brought the payloads, and whatever has to end before, when it starts.
 
         The order and the acknowledgement are lists of plain values, which Ray sends without pickling them: an argument
-        costs as much as the body of a small call. ``ways`` says of each parcel how it leaves (``_way``).
+        costs as much as the body of a small call. ``ways`` says of each payload how it leaves (``_way``).
         """
-        *told, parcels, taught, given, ways = order
-        rest = iter(brought[parcels:])
+        *told, payloads, taught, given, ways = order
+        rest = iter(brought[payloads:])
         lesson = Lesson(next(rest), next(rest)) if taught else None
         try:
-            contents = [opened(_arrived(parcel)) for parcel in brought[:parcels]]
+            contents = [opened(_arrived(payload)) for payload in brought[:payloads]]
             ran, gives = self._executor.run(Order(*told), lesson, contents, next(rest) if given else None)
             stored, told = list[Any](), list[Any]()
             for content, way in zip(gives, ways, strict=True):
@@ -104,15 +104,15 @@ class RankProcess(Worker):
         return (answer, *stored) if stored else answer
 
     def _stored(self, content: Content, way: Any) -> Any:
-        """What of a parcel goes through the object store: all, or where it is broadcast what its readers are told."""
+        """What of a payload goes through the object store: all, or where it is broadcast what its readers are told."""
         if way in (STORED, RELAYED):
             packed = self._packing(content)
             return _dumped(packed) if way == RELAYED and bytes_of(content) <= SMALL else packed
         from hfdsl.runtime.spread import announced
 
-        parcel = sealed(content, copy=False)
-        self._to_spread.append((parcel, way))
-        return announced(parcel, way)
+        payload = sealed(content, copy=False)
+        self._to_spread.append((payload, way))
+        return announced(payload, way)
 
     def spread(self) -> None:
         """Broadcast what the last call has announced; nothing else runs here before all readers have it.
@@ -128,7 +128,7 @@ class RankProcess(Worker):
             send(*self._to_spread.popleft())
 
     def ship(self) -> Any:
-        """The next of the parcels that go directly; it is called once for each of them, after the call that made it.
+        """The next of the payloads that go directly; it is called once for each of them, after the call that made it.
 
         Raises:
             HfError: what that call has raised.
@@ -142,20 +142,20 @@ def _dumped(packed: Any) -> bytes:
     return bytes(ray.cloudpickle.dumps(packed))  # type: ignore[no-untyped-call]  # of Ray
 
 
-def _arrived(parcel: Any) -> Any:
-    return pickle.loads(parcel) if isinstance(parcel, bytes) else parcel
+def _arrived(payload: Any) -> Any:
+    return pickle.loads(payload) if isinstance(payload, bytes) else payload
 
 
 def _content(handle: Any, found: Mapping[Any, Any]) -> Any:
-    """The parcel that a handle stands for."""
+    """The payload that a handle stands for."""
     if isinstance(handle, Told):
         _, told = found[handle.acknowledged]
-        return {Cut(node, chunk, column, None): value for node, chunk, column, value in told[handle.place]}
+        return {ColumnSlice(node, chunk, column, None): value for node, chunk, column, value in told[handle.place]}
     return _arrived(handle) if isinstance(handle, bytes) else found[handle]
 
 
 def packing(plan: Plan) -> type[Packed] | type[Pickled]:
-    """How parcels of a plan travel."""
+    """How payloads of a plan travel."""
     return Packed if plan.optimize.zero_copy else Pickled
 
 
@@ -246,9 +246,9 @@ class RayBackend:
             workers = {name: group.workers for name, group in self._groups.items()}
             self._relays = self._relays or Relays(workers, self._nodes, self._left)
 
-    def sites(self, plan: Plan) -> Sites:
+    def topology(self, plan: Plan) -> Topology:
         """The nodes, the driver apart, so that it is brought nothing that only workers read; and the joined groups."""
-        return Sites(
+        return Topology(
             lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else DRIVER,
             self._joined.groups,
             self._joined.reaches,
@@ -256,20 +256,20 @@ class RayBackend:
         )
 
     def put(self, plan: Plan, content: Content) -> Any:
-        """A parcel of the driver's: in the object store, or as bytes that go along with calls where there are few."""
+        """A payload of the driver's: in the object store, or as bytes that go along with calls where there are few."""
         packed = self._packing(content)
         if bytes_of(content) <= SMALL and len(small := _dumped(packed)) <= INLINE:
             return small
         return ray.put(packed)
 
     def run(self, call: Call) -> Sequence[tuple[Any, Sequence[Any]]]:
-        """Submit a segment: references to what a rank acknowledges and gives; it starts when its parcels exist."""
+        """Submit a segment: references to what a rank acknowledges and gives; it starts when its payloads exist."""
         if self._relays is not None and call.order.plan in self._relayed:
             return self._relays.run(call, self._table)
         workers, order = self._groups[call.segment.group].workers, call.order
         outcomes: list[tuple[Any, Sequence[Any]]] = []
         for i, rank in enumerate(call.segment.ranks):
-            lesson, brought = call.lessons[i], call.parcels[i]
+            lesson, brought = call.lessons[i], call.payloads[i]
             taught = () if lesson is None else (lesson.task, self._table(lesson))
             direct = () if call.direct is None else (call.direct[i],)
             ways = [self._way(one) for one in call.gives[i]]
@@ -284,11 +284,11 @@ class RayBackend:
         self._asked += [acknowledged for acknowledged, _ in outcomes]
         return outcomes
 
-    def _way(self, parcel: Parcel) -> Any:
-        """How a parcel leaves its process; a direct or broadcast one stays there until ``ship`` or ``spread``."""
-        if parcel.broadcast:
-            return self._joined.ranks(parcel.broadcast)
-        return DIRECT if parcel.direct else TOLD if parcel.numbers else STORED
+    def _way(self, payload: Payload) -> Any:
+        """How a payload leaves its process; a direct or broadcast one stays there until ``ship`` or ``spread``."""
+        if payload.broadcast:
+            return self._joined.ranks(payload.broadcast)
+        return DIRECT if payload.direct else TOLD if payload.inline else STORED
 
     def _handles(self, worker: Any, acknowledged: Any, objects: Sequence[Any], ways: Sequence[Any]) -> list[Any]:
         stored, told = iter(objects), count()
@@ -389,7 +389,7 @@ class RayBackend:
         return max(0.0, self._until - time.monotonic())
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
-        """The parcels, here.
+        """The payloads, here.
 
         Raises:
             RoleError: HF806 where the body that makes one raised.

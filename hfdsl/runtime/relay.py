@@ -26,10 +26,10 @@ RANKS, A_NODE = 16, 4
 """Relays pay from so many ranks on several nodes, so many of them on each: see benchmarks/dataplane/relay.py."""
 
 ACKNOWLEDGED = 0
-"""The place of what a rank acknowledges among what its call returns; its parcels come after it."""
+"""The place of what a rank acknowledges among what its call returns; its payloads come after it."""
 
 INLINED = 128 * 1024
-"""Bytes of a parcel from which Ray surely keeps it in the object store, and not with the caller of what made it.
+"""Bytes of a payload from which Ray surely keeps it in the object store, and not with the caller of what made it.
 
 Ray 2.60 frees what the caller keeps where the caller's reference is the last to go, and never where a borrower's is.
 """
@@ -100,7 +100,7 @@ class Relay:
     def answer(self, names: Sequence[Sequence[int]], seconds: float, *submission: Any) -> list[Any]:
         """What has been acknowledged or given under these names after so many seconds; for what has not, None.
 
-        A parcel that is not small is answered as its reference, and held here no longer.
+        A payload that is not small is answered as its reference, and held here no longer.
 
         Raises:
             RoleError: HF806 where a body raised or a process died; the first failure, whoever still waits.
@@ -238,15 +238,15 @@ class Relays:
         group, number, order = call.segment.group, call.segment.number, call.order.packed()
         after = [[one for one in own if one.value is None] for own in call.after]
         boxes = [self._outboxes[self._of[group, rank]] for rank in call.segment.ranks]
-        brought = zip(boxes, call.parcels, after, strict=True)
-        self._lend((box, one) for box, parcels, own in brought for one in (*parcels, *own))
+        brought = zip(boxes, call.payloads, after, strict=True)
+        self._lend((box, one) for box, payloads, own in brought for one in (*payloads, *own))
         outcomes = []
         for i, (rank, box) in enumerate(zip(call.segment.ranks, boxes, strict=True)):
-            lesson, parcels = call.lessons[i], call.parcels[i]
+            lesson, payloads = call.lessons[i], call.payloads[i]
             taught = () if lesson is None else (lesson.task, table(lesson))
-            ways = [TOLD if parcel.numbers else RELAYED for parcel in call.gives[i]]
-            told = [*order, len(parcels), bool(taught), False, ways]
-            box.parts.append([group, rank, told, [box.argument(one) for one in (*parcels, *taught, *after[i])]])
+            ways = [TOLD if payload.inline else RELAYED for payload in call.gives[i]]
+            told = [*order, len(payloads), bool(taught), False, ways]
+            box.parts.append([group, rank, told, [box.argument(one) for one in (*payloads, *taught, *after[i])]])
             acknowledged, numbers = Held(box, (number, rank, ACKNOWLEDGED)), count()
             outcomes.append(
                 (

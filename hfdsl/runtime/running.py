@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hfdsl.errors import CheckpointError, HfError, ResourceError, WiringError
 from hfdsl.graph.program import Input
-from hfdsl.plan.guard import hold
+from hfdsl.plan.guard import check_sizes
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import Hints, routes
 from hfdsl.plan.rows import bind_sizes, row_dims, row_table
@@ -80,7 +80,7 @@ class Running:
         self._routings: dict[tuple[tuple[int | None, ...], Hints], Routing] = {}  # the one that was used last is last
         self._least: dict[str, float] = {}
         self._known_brief: frozenset[int] = frozenset()
-        self._hold = lru_cache(ROUTINGS)(lambda sizes: hold(plan, dict(sizes)))  # what passes, passes again
+        self._check_sizes = lru_cache(ROUTINGS)(lambda sizes: check_sizes(plan, dict(sizes)))
         self._watched = 0
         self._record: Record | None = None
         self._traces: list[TraceFile] = []
@@ -287,12 +287,12 @@ class Running:
 
         New ones take the number of those that were not used for longest: processes forget these as they are told.
         """
-        self._hold(tuple(sizes.items()))
+        self._check_sizes(tuple(sizes.items()))
         hints = Hints(self._brief(), self._small(inputs))
         known, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
         routing = known.pop(key, None)
         if routing is None:
-            found = routes(self.plan, row_table(self.plan, sizes), backend.sites(self.plan), hints)
+            found = routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
             number = len(known) if len(known) < ROUTINGS else known.pop(next(iter(known))).number
             routing = Routing(found, number, hints)
         known[key] = routing

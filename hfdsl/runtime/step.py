@@ -13,8 +13,8 @@ from hfdsl.graph.columns import result_type, weight_of
 from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Constant, Filter, Output, Ref
 from hfdsl.graph.signatures import VALUE, ListType, PortType, Signature, optional_columns
-from hfdsl.plan.guard import hold
-from hfdsl.plan.parcels import Key, Parcel
+from hfdsl.plan.guard import check_sizes
+from hfdsl.plan.payloads import Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.questions import Question, questions
 from hfdsl.plan.reading import Reader, pack, unpack
@@ -54,13 +54,13 @@ class Routing:
 
 
 class StepRun:
-    """One step under way: the handles of the parcels that are still to be taken."""
+    """One step under way: the handles of the payloads that are still to be taken."""
 
     def __init__(self, plan: Plan, backend: Backend, routing: Routing, number: int, sizes: Mapping[Any, int]) -> None:
         self._plan, self._backend, self._routing, self._number, self._sizes = plan, backend, routing, number, sizes
         self._home = backend.driver
-        self._handles: dict[Key, Any] = {}
-        self._here: set[Key] = set()
+        self._handles: dict[PayloadKey, Any] = {}
+        self._here: set[PayloadKey] = set()
         self._lent: set[int] = set()
         self._acknowledged: dict[tuple[int, int], Any] = {}
         self._late: list[Segment] = []
@@ -80,8 +80,8 @@ class StepRun:
         self._home.begin(self._plan.name, self._number)
         for node, batch in inputs.items():
             self._home.hold(node, "the driver", batch)
-        while self._routes.early:
-            self._settle(self._routes.early[0])
+        while self._routes.early_queries:
+            self._settle(self._routes.early_queries[0])
         self._put(CALLER)
         while True:
             with self._notes.doing("submits"):
@@ -89,7 +89,7 @@ class StepRun:
                     if segment.number not in self._over:
                         self._submit(segment)
                 self._catch_up()
-            unsettled = [number for number in self._routes.masks if number not in self._answers]
+            unsettled = [number for number in self._routes.query_payloads if number not in self._answers]
             if not unsettled:
                 break
             self._settle(unsettled[0])
@@ -111,7 +111,7 @@ class StepRun:
         if segment.group == DRIVER:
             self._late.append(segment)
             return
-        takes = self._routes.takes[segment.number]
+        takes = self._routes.receives[segment.number]
         late = {one.number for one in self._late}
         if segment.custom or any(key[0] in late for keys in takes.values() for key in keys):
             self._catch_up()
@@ -127,24 +127,24 @@ class StepRun:
         """Run the driver's own segments."""
         late, self._late = self._late, []
         for segment in late:
-            takes = self._routes.takes[segment.number]
-            parcels = self._fetched(takes.get(0, ()))
+            takes = self._routes.receives[segment.number]
+            payloads = self._fetched(takes.get(0, ()))
             (lesson,) = self._lessons(segment)
-            ran, given = self._home.run(self._order(segment), lesson, parcels)
+            ran, given = self._home.run(self._order(segment), lesson, payloads)
             self._acknowledged[segment.number, DRIVER_RANK] = ran
-            for parcel, content in zip(self._routes.tasks[segment.number][0].gives, given, strict=True):
-                self._handles[parcel.key] = self._backend.put(self._plan, content)
+            for payload, content in zip(self._routes.tasks[segment.number][0].sends, given, strict=True):
+                self._handles[payload.key] = self._backend.put(self._plan, content)
             self._drop(takes)
 
     def _hand_out(self, segment: Segment, direct: Sequence[Mapping[str, Any]] | None) -> list[Sequence[Any]]:
         """Submit a segment of worker processes; the handles that every rank gives."""
-        takes, tasks = self._routes.takes[segment.number], self._routes.tasks[segment.number]
+        takes, tasks = self._routes.receives[segment.number], self._routes.tasks[segment.number]
         call = Call(
             self._order(segment),
             segment,
             self._lessons(segment),
             [[self._handles[key] for key in takes.get(rank, ())] for rank in segment.ranks],
-            [tasks[rank].gives if direct is None else (_whole(segment, rank),) for rank in segment.ranks],
+            [tasks[rank].sends if direct is None else (_whole(segment, rank),) for rank in segment.ranks],
             [[self._acknowledged[one]] if one is not None else [] for one in segment.after],
             direct,
         )
@@ -153,7 +153,7 @@ class StepRun:
             self._acknowledged[segment.number, rank] = acknowledged
             handles.append(given)
             if direct is None:
-                self._handles |= zip((parcel.key for parcel in tasks[rank].gives), given, strict=True)
+                self._handles |= zip((payload.key for payload in tasks[rank].sends), given, strict=True)
         return handles
 
     def _order(self, segment: Segment) -> Order:
@@ -176,18 +176,18 @@ class StepRun:
             waited = iter(self._backend.done(parts, wanted, meanwhile))
         return [one if isinstance(one, Ran) else next(waited) for one in every]
 
-    # -- parcels
+    # -- payloads
 
     def _put(self, segment: int) -> None:
         """Give what the driver has made of this segment's values."""
         with self._notes.doing("puts what it was given" if segment == CALLER else "puts what it collected"):
-            for parcel in self._routes.puts[segment]:
-                content = self._home.store.give(parcel)
-                self._handles[parcel.key] = self._backend.put(self._plan, content)
-                self._notes.gave.append((parcel, time.time(), bytes_of(content)))
+            for payload in self._routes.driver_sends[segment]:
+                content = self._home.store.give(payload)
+                self._handles[payload.key] = self._backend.put(self._plan, content)
+                self._notes.gave.append((payload, time.time(), bytes_of(content)))
 
-    def _fetched(self, keys: Iterable[Key]) -> list[Content]:
-        """Parcels that the driver has not been brought yet."""
+    def _fetched(self, keys: Iterable[PayloadKey]) -> list[Content]:
+        """Payloads that the driver has not been brought yet."""
         new = [key for key in keys if key not in self._here]
         self._here.update(new)
         return self._got([self._handles[key] for key in new])
@@ -197,28 +197,28 @@ class StepRun:
         self._lent |= memory_of(contents)
         return contents
 
-    def _taken(self) -> Iterable[Key]:
-        """Every taking of a parcel that is still to come, as far as anybody knows."""
-        for number, by_rank in self._routes.takes.items():
+    def _taken(self) -> Iterable[PayloadKey]:
+        """Every taking of a payload that is still to come, as far as anybody knows."""
+        for number, by_rank in self._routes.receives.items():
             for keys in by_rank.values() if number not in self._over else ():
                 yield from keys
-        for node, keys in self._routes.masks.items():
+        for node, keys in self._routes.query_payloads.items():
             yield from keys if node not in self._answers else ()
         yield from self._routes.result
 
-    def _drop(self, takes: Mapping[int, Sequence[Key]]) -> None:
-        """Forget parcels that nobody takes any more."""
+    def _drop(self, takes: Mapping[int, Sequence[PayloadKey]]) -> None:
+        """Forget payloads that nobody takes any more."""
         self._left.subtract(key for keys in takes.values() for key in keys)
         self._forget(key for keys in takes.values() for key in keys)
 
-    def _forget(self, keys: Iterable[Key]) -> None:
+    def _forget(self, keys: Iterable[PayloadKey]) -> None:
         if self._plan.optimize.liveness:
-            for key in [key for key in keys if not self._left[key] and key not in self._routes.open]:
+            for key in [key for key in keys if not self._left[key] and key not in self._routes.open_payloads]:
                 self._handles.pop(key, None)
 
     # -- what the driver reads
 
-    def _reader(self, keys: Iterable[Key]) -> Reader:
+    def _reader(self, keys: Iterable[PayloadKey]) -> Reader:
         for content in self._fetched(keys):
             self._home.store.bring(content)
         return Reader(self._plan.graph.nodes, self._plan.layouts, self._routes.table, self._home.store.read)
@@ -230,25 +230,25 @@ class StepRun:
             answer = self._weights(question) if question.weighs else self._kept(question)
         self._answers[number] = answer
         table, hints = row_table(self._plan, self._sizes, self._answers), self._routing.hints
-        found = routes(self._plan, table, self._backend.sites(self._plan), hints)
+        found = routes(self._plan, table, self._backend.topology(self._plan), hints)
         self._routing = Routing(found, -1 - len(self._answers), hints)
         self._left = Counter(self._taken())
         self._forget(self._handles)
 
     def _kept(self, question: Question) -> tuple[int, ...]:
         plan, node, ref = self._plan, self._plan.node(question.number), question.ref
-        reader = self._reader(self._routes.masks[question.number])
+        reader = self._reader(self._routes.query_payloads[question.number])
         column = reader.column(ref.node, ref.column or VALUE, ((0, reader.table.rows[ref.node]),))
         group = node.op.group if isinstance(node.op, Filter) else 1
         found = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")
         kept = rows_in(plan.inference.values[question.number])
         self._known |= dict.fromkeys(kept.atoms if kept is not None else (), len(found) // group)
-        hold(plan, self._known)
+        check_sizes(plan, self._known)
         return found
 
     def _weights(self, question: Question) -> tuple[int, ...]:
         """What rows weigh: of each a number, which was made where the column is."""
-        ref, reader = question.ref, self._reader(self._routes.masks[question.number])
+        ref, reader = question.ref, self._reader(self._routes.query_payloads[question.number])
 
         def weights(node: int, column: str, chunk: int, rows: Spans | None) -> Any:
             return reader.fetch(node, weight_of(column), chunk, rows)
@@ -260,7 +260,7 @@ class StepRun:
     def _through_driver(self, segment: Segment) -> None:
         """A step whose protocol is a pair of functions: they get whole values, here."""
         (step,) = segment.steps
-        reader = self._reader(self._routes.takes[segment.number].get(DRIVER_RANK, ()))
+        reader = self._reader(self._routes.receives[segment.number].get(DRIVER_RANK, ()))
         values = {}
         for name, operand in step.arguments:
             port = step.signature.port(name)
@@ -299,9 +299,9 @@ class StepRun:
         return None if value is None else unpack(kind, apart(pack(value), self._lent))
 
 
-def _whole(segment: Segment, rank: int) -> Parcel:
+def _whole(segment: Segment, rank: int) -> Payload:
     """What a rank gives of a step whose protocol is a pair of functions: its result as it is, to the driver."""
-    return Parcel((segment.number, rank, 0), ())
+    return Payload((segment.number, rank, 0), ())
 
 
 def _agree(plan: Plan, ran: Iterable[Ran]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hfdsl.errors import WiringError
 from hfdsl.graph.columns import WEIGHT
 from hfdsl.graph.guards import versions
-from hfdsl.plan.parcels import Cut, Parcel
+from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.plan.reading import Piece, picked
 from hfdsl.plan.spans import Span, Spans
 from hfdsl.types.joining import rows_after_rows
@@ -20,11 +20,11 @@ from hfdsl.types.weights import row_weights
 if TYPE_CHECKING:
     import torch
 
-Content: TypeAlias = Mapping[Cut, Any]
-"""What a parcel holds: raw rows of columns."""
+Content: TypeAlias = Mapping[ColumnSlice, Any]
+"""What a payload holds: raw rows of columns."""
 
 SMALL = 64 * 1024
-"""Bytes of a parcel of the driver's up to which the object store would cost more than sending it with every call."""
+"""Bytes of a payload of the driver's up to which the object store would cost more than sending it with every call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,9 @@ class Store:
         self._count(node, sum(map(size_of, value.columns.values())))
 
     def bring(self, content: Content) -> None:
-        """Take in a parcel."""
+        """Take in a payload."""
         for cut, rows in content.items():
-            self._brought.setdefault(cut.node, {}).setdefault((cut.chunk, cut.column), []).append((cut.spans, rows))
+            self._brought.setdefault(cut.node, {}).setdefault((cut.chunk, cut.column), []).append((cut.rows, rows))
             self._count(cut.node, size_of(rows))
 
     def drop(self, node: int) -> None:
@@ -132,13 +132,13 @@ class Store:
             return parts[0][1]
         return _rows(parts, rows)
 
-    def give(self, parcel: Parcel) -> Content:
-        """A parcel of what is kept here."""
-        return cut_parcel(parcel, {cut.node: self._own[cut.node][1] for cut in parcel.cuts})
+    def give(self, payload: Payload) -> Content:
+        """A payload of what is kept here."""
+        return slice_payload(payload, {cut.node: self._own[cut.node][1] for cut in payload.slices})
 
-    def lend(self, parcel: Parcel, values: Mapping[int, Kept]) -> None:
-        """Readers elsewhere are given a parcel as it lies here."""
-        for node, column in dict.fromkeys((cut.node, cut.column) for cut in parcel.cuts):
+    def lend(self, payload: Payload, values: Mapping[int, Kept]) -> None:
+        """Readers elsewhere are given a payload as it lies here."""
+        for node, column in dict.fromkeys((cut.node, cut.column) for cut in payload.slices):
             if column in values[node].versions:
                 self._loans.append(Loan(values[node], column))
 
@@ -156,9 +156,9 @@ class Store:
         self.most = max(self.most, self.held)
 
 
-def cut_parcel(parcel: Parcel, values: Mapping[int, Kept]) -> Content:
-    """A parcel of values: views wherever its rows lie together."""
-    return {cut: _cut(values[cut.node].read(cut.column), cut.spans) for cut in parcel.cuts}
+def slice_payload(payload: Payload, values: Mapping[int, Kept]) -> Content:
+    """A payload of values: views wherever its rows lie together."""
+    return {cut: _cut(values[cut.node].read(cut.column), cut.rows) for cut in payload.slices}
 
 
 def _cut(value: Any, spans: Spans | None) -> Any:
@@ -179,7 +179,7 @@ def cut_rows(value: Any, spans: Spans) -> Any:
 
 
 def memory_of(lent: Iterable[Content]) -> set[int]:
-    """Where the memory of these parcels is."""
+    """Where the memory of these payloads is."""
     return {part.untyped_storage().data_ptr() for c in lent for value in c.values() for part in _tensors(value)}
 
 
@@ -213,7 +213,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_of(content: Mapping[Any, Any]) -> int:
-    """Bytes of a parcel, or of a record's columns."""
+    """Bytes of a payload, or of a record's columns."""
     return sum(map(size_of, content.values()))
 
 

@@ -8,11 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hfdsl.plan.parcels import THE_DRIVER, Key, Parcel, Process
+from hfdsl.plan.payloads import DRIVER_PROCESS, Payload, PayloadKey, Process
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.routes import DRIVER_RANK, Routes
 from hfdsl.plan.rows import RowTable
-from hfdsl.plan.timeline import Imbalance, Kind, Level, Span, Timeline, Transfer, node_labels, parcel_name, rows_given
+from hfdsl.plan.timeline import (
+    Imbalance,
+    Interval,
+    IntervalKind,
+    MemoryLevel,
+    Timeline,
+    Transfer,
+    call_rows,
+    node_labels,
+    payload_name,
+)
 from hfdsl.runtime.executor import Ran
 
 
@@ -20,22 +30,22 @@ from hfdsl.runtime.executor import Ran
 class Notes:
     """What the driver writes down while a step runs.
 
-    ``gave`` are parcels, each with the time and its bytes; ``routes`` those by which each segment was submitted;
+    ``gave`` are payloads, each with the time and its bytes; ``routes`` those by which each segment was submitted;
     ``answers`` what the driver has learnt: which rows filters keep, and what rows weigh.
     """
 
     start: float = field(default_factory=time.time)
-    spans: list[Span] = field(default_factory=list)
-    gave: list[tuple[Parcel, float, int]] = field(default_factory=list)
+    intervals: list[Interval] = field(default_factory=list)
+    gave: list[tuple[Payload, float, int]] = field(default_factory=list)
     routes: dict[int, Routes] = field(default_factory=dict)
     answers: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @contextmanager
-    def doing(self, what: str, kind: Kind = "driver") -> Iterator[None]:
+    def doing(self, what: str, kind: IntervalKind = "driver") -> Iterator[None]:
         """The driver does something."""
         start = time.time()
         yield
-        self.spans.append(Span(THE_DRIVER, kind, what, start, time.time()))
+        self.intervals.append(Interval(DRIVER_PROCESS, kind, what, start, time.time()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +68,26 @@ def timeline(record: Record) -> Timeline:
     """The record, read."""
     notes, made = record.notes, _made(record)
     steps = {step.label: step for step in record.plan.steps}
-    spans, transfers, levels = list(notes.spans), list[Transfer](), list[Level]()
+    intervals, transfers, levels = list(notes.intervals), list[Transfer](), list[MemoryLevel]()
     free: dict[Process, float] = {}
     for (number, rank), one in zip(record.calls, record.ran, strict=True):
         process, found = (one.group, one.rank), notes.routes[number]
-        keys = found.takes[number].get(one.rank if rank == DRIVER_RANK else rank, ())
+        keys = found.receives[number].get(one.rank if rank == DRIVER_RANK else rank, ())
         taken = [made[key].to(process, one.start) for key in keys]
         transfers += taken
-        spans += _work(steps, one, found.table)
+        intervals += _work(steps, one, found.table)
         if one.group == DRIVER:
             continue
-        levels.append(Level(process, one.stop, one.held))
+        levels.append(MemoryLevel(process, one.stop, one.held))
         since = free.get(process, notes.start)
         if since < one.start:
-            spans.append(Span(process, "wait", _cause(taken, since), since, one.start))
+            intervals.append(Interval(process, "wait", _cause(taken, since), since, one.start))
         free[process] = max(since, one.stop)
-    spans += [Span(process, "wait", "waits for the end", since, record.stop) for process, since in free.items()]
+    intervals += [Interval(process, "wait", "waits for the end", since, record.stop) for process, since in free.items()]
     for keys, arrived in _read_by_driver(record):
-        transfers += [made[key].to(THE_DRIVER, arrived) for key in keys]
+        transfers += [made[key].to(DRIVER_PROCESS, arrived) for key in keys]
     name, number = record.plan.name, record.number
-    made_of = tuple(spans), tuple(transfers), tuple(levels)
+    made_of = tuple(intervals), tuple(transfers), tuple(levels)
     return Timeline(name, number, notes.start, record.stop, *made_of, dict(_imbalances(record)))
 
 
@@ -89,50 +99,52 @@ def _imbalances(record: Record) -> Iterator[tuple[str, Imbalance]]:
 
 
 class _Made(NamedTuple):
-    """A parcel that was given."""
+    """A payload that was given."""
 
     name: str
     maker: Process
-    left: float
+    sent: float
     bytes: int
 
     def to(self, target: Process, arrived: float) -> Transfer:
-        return Transfer(self.maker, target, self.name, self.bytes, self.left, arrived)
+        return Transfer(self.maker, target, self.name, self.bytes, self.sent, arrived)
 
 
-def _made(record: Record) -> dict[Key, _Made]:
+def _made(record: Record) -> dict[PayloadKey, _Made]:
     labels = node_labels(record.plan)
-    given: list[tuple[Parcel, Process, float, int]]
-    given = [(parcel, THE_DRIVER, time, size) for parcel, time, size in record.notes.gave]
+    given: list[tuple[Payload, Process, float, int]]
+    given = [(payload, DRIVER_PROCESS, time, size) for payload, time, size in record.notes.gave]
     for (number, rank), ran in zip(record.calls, record.ran, strict=True):
         task = record.notes.routes[number].tasks[number][ran.rank if rank == DRIVER_RANK else rank]
-        sizes = zip(task.gives, ran.given, strict=False)  # what a pair of functions collects is given as it is
-        given += [(parcel, (ran.group, ran.rank), ran.stop, size) for parcel, size in sizes]
-    return {parcel.key: _Made(parcel_name(parcel, labels), maker, left, size) for parcel, maker, left, size in given}
+        sizes = zip(task.sends, ran.given, strict=False)  # what a pair of functions collects is given as it is
+        given += [(payload, (ran.group, ran.rank), ran.stop, size) for payload, size in sizes]
+    return {
+        payload.key: _Made(payload_name(payload, labels), maker, sent, size) for payload, maker, sent, size in given
+    }
 
 
-def _read_by_driver(record: Record) -> Iterator[tuple[tuple[Key, ...], float]]:
+def _read_by_driver(record: Record) -> Iterator[tuple[tuple[PayloadKey, ...], float]]:
     """What the driver read, and when it was there: the arguments of pairs of functions, and the result."""
     begun: dict[int, float] = {}
     for (number, _), ran in zip(record.calls, record.ran, strict=True):
         begun.setdefault(number, ran.start)
     for number, found in record.notes.routes.items():
-        yield found.takes[number].get(DRIVER_RANK, ()), begun[number]
-    yield from ((record.routes.result, span.stop) for span in record.notes.spans if span.name == RESULT)
+        yield found.receives[number].get(DRIVER_RANK, ()), begun[number]
+    yield from ((record.routes.result, interval.stop) for interval in record.notes.intervals if interval.name == RESULT)
 
 
 def _cause(taken: list[Transfer], since: float) -> str:
     """What a process waited for: what came last or, where all was there, the driver."""
-    last = max(taken, key=lambda transfer: transfer.left, default=None)
-    if last is None or last.left <= since or last.source == THE_DRIVER:
+    last = max(taken, key=lambda transfer: transfer.sent, default=None)
+    if last is None or last.sent <= since or last.source == DRIVER_PROCESS:
         return "waits for the driver"
     return f"waits for {last.name}"
 
 
-def _work(steps: Mapping[str, Step], ran: Ran, table: RowTable) -> Iterator[Span]:
+def _work(steps: Mapping[str, Step], ran: Ran, table: RowTable) -> Iterator[Interval]:
     process = ran.group, ran.rank
     if len(ran.done) > 1:
-        yield Span(process, "fused", " + ".join(done.label for done in ran.done), ran.start, ran.stop)
+        yield Interval(process, "fused", " + ".join(done.label for done in ran.done), ran.start, ran.stop)
     for done in ran.done:
-        rows = rows_given(steps[done.label], ran.rank, table)
-        yield Span(process, "call", done.label, done.start, done.stop, rows)
+        rows = call_rows(steps[done.label], ran.rank, table)
+        yield Interval(process, "call", done.label, done.start, done.stop, rows)

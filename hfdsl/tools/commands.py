@@ -15,7 +15,7 @@ from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_repor
 from hfdsl.tools.target import UsageError, load
 
 if TYPE_CHECKING:
-    from hfdsl.plan.memory import Held
+    from hfdsl.plan.memory import ProcessMemory
     from hfdsl.plan.plan import Edge, Plan, Step
 
 
@@ -187,7 +187,7 @@ def plan_as_dict(compiled: Plan) -> dict[str, Any]:
             "transport": one.transport,
         }
 
-    def memory(one: Held) -> dict[str, Any]:
+    def memory(one: ProcessMemory) -> dict[str, Any]:
         return {"group": one.process[0], "rank": one.process[1], "bytes": one.bytes, "step": one.step}
 
     return {

@@ -1,4 +1,4 @@
-"""Who reads what, cell by cell: the rows of every value followed one by one, without spans, chunks or parcels."""
+"""Who reads what, cell by cell: the rows of every value followed one by one, without spans, chunks or payloads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import hfdsl as hf
 from hfdsl.graph.program import Filter, Input, MiniBatch, Node, Pack, Ref, Repeat, Take
 from hfdsl.graph.signatures import ListType, RecordType
-from hfdsl.plan.parcels import Process
+from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.protocols.dealing import deal
 from hfdsl.types.batches import schema

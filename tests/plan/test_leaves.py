@@ -19,7 +19,7 @@ class Rows(hf.Batch):
 
 
 GATHERED = hf.Protocol("GATHERED", split=("dp",), collect={"dp": "first", "tp": "first", "pp": "last"})
-CUT = hf.Protocol("CUT", collect={"dp": "join", "tp": "join", "pp": "last"})
+SLICE = hf.Protocol("SLICE", collect={"dp": "join", "tp": "join", "pp": "last"})
 FINER = hf.Protocol("FINER", split=("dp",), collect={"dp": "join", "tp": "join", "pp": "last"})
 
 
@@ -28,7 +28,7 @@ class Role(hf.Worker):
     def gathered(self, rows: Rows) -> Rows:
         return Rows(x=torch.cat(self.axis("dp").all_gather(rows.x.tensor)) + 1)
 
-    @register(CUT, leaves={"dp": hf.Sharded(0), "tp": hf.Sharded(0)})
+    @register(SLICE, leaves={"dp": hf.Sharded(0), "tp": hf.Sharded(0)})
     def cut(self, rows: Rows) -> Rows:
         at = self.coordinates
         return Rows(x=rows.x.tensor.chunk(self.mesh.dp * self.mesh.tp)[at.dp * self.mesh.tp + at.tp] + 1)

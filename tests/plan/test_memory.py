@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.plan.memory import Held, held
-from hfdsl.plan.parcels import Process
+from hfdsl.plan.memory import ProcessMemory, process_memory
+from hfdsl.plan.payloads import Process
 from hfdsl.plan.phases import phases
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.runtime.running import Running
@@ -38,12 +38,12 @@ def given_bytes(running: Running) -> dict[Process, tuple[int, int]]:
     found: dict[Process, tuple[int, int]] = {}
     for ran in record_of(running).ran:
         if ran.group != DRIVER:
-            parcels, size = found.get((ran.group, ran.rank), (0, 0))
-            found[ran.group, ran.rank] = parcels + len(ran.given), size + sum(ran.given)
+            payloads, size = found.get((ran.group, ran.rank), (0, 0))
+            found[ran.group, ran.rank] = payloads + len(ran.given), size + sum(ran.given)
     return found
 
 
-def counted(one: Held) -> bool:
+def counted(one: ProcessMemory) -> bool:
     """Whether every column has a size that is known; names are objects, which count nothing on either side."""
     return all(name.rpartition(".")[2] in {"name", "longest"} for name in one.open) and not any(
         "everywhere" in name or "given" in name or "stages" in name for name in one.open
@@ -58,7 +58,7 @@ def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize
         running.step(batch_of(some_rows(program.rows, 0), echo=True))
         [routing] = running._routings.values()
         kept = record_of(running).notes.answers
-        found = held(plan, plan.dims, phases(plan, plan.dims, kept=kept, hints=routing.hints))
+        found = process_memory(plan, plan.dims, phases(plan, plan.dims, kept=kept, hints=routing.hints))
         most = measured(running)
         assert found.keys() == most.keys()
         custom = {step.group for step in plan.steps if step.custom}
@@ -67,7 +67,7 @@ def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize
                 assert most[process] == one.bytes
             assert most[process] >= one.bytes
             if counted(one) and process[0] not in custom:
-                assert given_bytes(running)[process] == (one.parcels, one.given)
+                assert given_bytes(running)[process] == (one.payloads, one.given)
 
 
 class Judge(hf.Worker):
@@ -94,7 +94,7 @@ def test_the_plan_names_the_step_where_memory_peaks() -> None:
     # object that both ranks map; each makes two rows of them, and keeps these for the second call.
     train, score = plan_of(4).peaks
     assert (train.process, train.bytes, train.step) == (("role", 0), 4 * 24 + 2 * 24, "role.flat#1")
-    assert (train.parcels, train.given) == (2, 2 * 16 + 2 * 24), "x for the judge; the second result for the caller"
+    assert (train.payloads, train.given) == (2, 2 * 16 + 2 * 24), "x for the judge; the second result for the caller"
     assert (score.bytes, score.step, score.open) == (4 * 16, "judge.total", ())
     assert set(train.open) == {"rows.name", "role.flat.name"}
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import hfdsl as hf
 from hfdsl.check.findings import CheckError
 from hfdsl.graph.signatures import ListType
-from hfdsl.plan.parcels import planned_sites
+from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import routes
 from hfdsl.plan.rows import row_table
@@ -147,7 +147,7 @@ def test_a_value_is_dropped_after_its_last_reader_in_each_process() -> None:
 
     pools = hf.ResourcePool([1], name="a"), hf.ResourcePool([1], name="b")
     plan = flow.compile(hf.Deployment(a=hf.place(Role, 2, pool=pools[0]), b=hf.place(Role, 2, pool=pools[1])))
-    found = routes(plan, row_table(plan, {B: 4, R: 2}), planned_sites(plan))
+    found = routes(plan, row_table(plan, {B: 4, R: 2}), planned_topology(plan))
     dropped = {step: set(nodes) for by_rank in found.tasks.values() for step, nodes in by_rank[0].drops.items()}
     assert dropped == {1: {0}, 2: {1}, 3: {1, 2}, 4: {3, 2}}
 

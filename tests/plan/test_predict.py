@@ -15,7 +15,7 @@ import hfdsl as hf
 from hfdsl.deploy.pools import devices
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.predict import Duration, Prediction, durations, predict
-from hfdsl.plan.timeline import Span, Timeline
+from hfdsl.plan.timeline import Interval, Timeline
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
 
 many = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -73,7 +73,7 @@ def test_bytes_take_time_and_a_call_some_more() -> None:
     # A copy is 1 s, the way to another node 2 s: the driver has given at 1, a starts at 3.5 and has given at 5.5.
     assert found.nodes == {"a.flat": (3.5, 4.5), "b.flat": (8.0, 10.0), "c.flat": (8.0, 11.0)}
     assert found.seconds == 11.0 + 1.0 + 2.0 + 0.5
-    assert {(t.bytes, t.arrived - t.left) for t in found.transfers} == {(96, 2.5)}
+    assert {(t.bytes, t.arrived - t.sent) for t in found.transfers} == {(96, 2.5)}
 
 
 def test_what_goes_from_gpu_to_gpu_takes_none_of_the_givers_time() -> None:
@@ -81,7 +81,7 @@ def test_what_goes_from_gpu_to_gpu_takes_none_of_the_givers_time() -> None:
     plan = planned(pool(), pool(), pool())
     found = predict(plan, TAKES, {"copy": 96.0, "network": 48.0, "gpu": 32.0}, latency=0.5).timeline
     assert found.nodes == {"a.flat": (3.5, 4.5), "b.flat": (8.0, 10.0), "c.flat": (8.0, 11.0)}
-    assert [t.arrived - t.left for t in found.transfers if t.source[0] == "a" and t.target[0] != DRIVER] == [3.5, 3.5]
+    assert [t.arrived - t.sent for t in found.transfers if t.source[0] == "a" and t.target[0] != DRIVER] == [3.5, 3.5]
 
 
 def test_time_grows_with_the_rows_of_a_rank() -> None:
@@ -96,8 +96,8 @@ def test_time_grows_with_the_rows_of_a_rank() -> None:
 
 def test_a_node_takes_what_its_last_rank_needs() -> None:
     def step(*calls: tuple[float, float]) -> Timeline:
-        spans = tuple(Span(("a", i), "call", "a.f", *times, 2) for i, times in enumerate(calls))
-        return Timeline("flow", 0, 0.0, 9.0, spans)
+        intervals = tuple(Interval(("a", i), "call", "a.f", *times, 2) for i, times in enumerate(calls))
+        return Timeline("flow", 0, 0.0, 9.0, intervals)
 
     waited = step((0.0, 5.0), (3.0, 5.0))  # rank 0 has waited for rank 1 in a collective
     assert durations([waited]) == {"a.f": Duration(2.0, 2)}
@@ -119,7 +119,7 @@ def test_every_call_is_made_once_in_order(program: Program, optimize: hf.Optimiz
     assert found.timeline.seconds == len(found.critical)
     slots = {group.name: devices(group.pool) for group in plan.groups}
     number = {step.label: i for i, step in enumerate(plan.steps)}
-    by_device: dict[Any, list[Span]] = {}
+    by_device: dict[Any, list[Interval]] = {}
     for call in calls:
         group, rank = call.process
         by_device.setdefault(slots[group][rank] if group != DRIVER else DRIVER, []).append(call)

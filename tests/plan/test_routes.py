@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.graph.program import Filter
 from hfdsl.plan.optimize import Optimize
-from hfdsl.plan.parcels import THE_DRIVER, Cut, Key, Parcel, Process, planned_sites
+from hfdsl.plan.payloads import DRIVER_PROCESS, ColumnSlice, Payload, PayloadKey, Process, planned_topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.questions import questions
 from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
@@ -36,10 +36,10 @@ def settled(plan: Plan, rows: int, hints: Hints | None = None) -> Iterator[tuple
     kept: dict[int, tuple[int, ...]] = {}
     while True:
         table = row_table(plan, plan.dims, kept)
-        found = routes(plan, table, planned_sites(plan), hints or Hints())
-        if not found.early:
+        found = routes(plan, table, planned_topology(plan), hints or Hints())
+        if not found.early_queries:
             yield dict(kept), found
-        unsettled = [node for node in found.masks if node not in kept]
+        unsettled = [node for node in found.query_payloads if node not in kept]
         if not unsettled:
             return
         question = next(one for one in questions(plan) if one.number == unsettled[0])
@@ -64,33 +64,33 @@ class Moves:
 
     def __init__(self, plan: Plan, found: Routes) -> None:
         self.plan, self.found = plan, found
-        self.made: dict[Key, tuple[int, frozenset[Cell]]] = {}  # the place of its segment in their order, its cells
-        self.taken: dict[Process, list[tuple[int, Key]]] = {}  # by the place of the segment that takes it
+        self.made: dict[PayloadKey, tuple[int, frozenset[Cell]]] = {}  # the place of its segment, its cells
+        self.taken: dict[Process, list[tuple[int, PayloadKey]]] = {}  # by the place of the segment that takes it
         self.place = {segment.number: i for i, segment in enumerate(found.segments)} | {CALLER: -1}
         self.of_step = {step.node: self.place[s.number] for s in found.segments for step in s.steps}
-        for number, parcels in found.puts.items():
-            self._add(number, parcels)
+        for number, payloads in found.driver_sends.items():
+            self._add(number, payloads)
         for number, by_rank in found.tasks.items():
             for task in by_rank.values():
-                self._add(number, task.gives)
+                self._add(number, task.sends)
         for segment in found.segments:
-            for rank, keys in found.takes[segment.number].items():
-                process = THE_DRIVER if rank == DRIVER_RANK else (segment.group, rank)
+            for rank, keys in found.receives[segment.number].items():
+                process = DRIVER_PROCESS if rank == DRIVER_RANK else (segment.group, rank)
                 self.taken.setdefault(process, []).extend((self.place[segment.number], key) for key in keys)
         end = len(found.segments)
-        self.taken.setdefault(THE_DRIVER, []).extend((end, key) for key in found.result)
-        for keys in found.masks.values():
-            self.taken[THE_DRIVER].extend((end, key) for key in keys)
+        self.taken.setdefault(DRIVER_PROCESS, []).extend((end, key) for key in found.result)
+        for keys in found.query_payloads.values():
+            self.taken[DRIVER_PROCESS].extend((end, key) for key in keys)
 
-    def _add(self, segment: int, parcels: tuple[Parcel, ...]) -> None:
-        for parcel in parcels:
-            assert parcel.key not in self.made
-            cells = [cell for cut in parcel.cuts for cell in self._cells(cut)]
-            assert len(set(cells)) == len(cells), "a parcel has a cell once"
-            self.made[parcel.key] = self.place[segment], frozenset(cells)
+    def _add(self, segment: int, payloads: tuple[Payload, ...]) -> None:
+        for payload in payloads:
+            assert payload.key not in self.made
+            cells = [cell for cut in payload.slices for cell in self._cells(cut)]
+            assert len(set(cells)) == len(cells), "a payload has a cell once"
+            self.made[payload.key] = self.place[segment], frozenset(cells)
 
-    def _cells(self, cut: Cut) -> list[Cell]:
-        if cut.spans is None:
+    def _cells(self, cut: ColumnSlice) -> list[Cell]:
+        if cut.rows is None:
             return [(cut.node, cut.column, -1, cut.chunk)]
         first = self.found.table.bounds[cut.node][cut.chunk]
         rows: Sequence[int] = range(self.found.table.rows[cut.node])
@@ -98,7 +98,7 @@ class Moves:
             each = len(rows) // len(deal.places)
             units = [unit for unit in deal.order if unit < len(deal.places)]
             rows = [unit * each + i for unit in units for i in range(each)]
-        return [(cut.node, cut.column, rows[first + row], 0) for low, high in cut.spans for row in range(low, high)]
+        return [(cut.node, cut.column, rows[first + row], 0) for low, high in cut.rows for row in range(low, high)]
 
 
 @many
@@ -111,14 +111,14 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
     cells, moves = Cells(plan, program.rows, kept), Moves(plan, found)
     custom = {step.node for step in plan.steps if step.custom}
     for process, taken in moves.taken.items():
-        if process != THE_DRIVER:  # which remembers by itself what it has
+        if process != DRIVER_PROCESS:  # which remembers by itself what it has
             assert set(Counter(key for _, key in taken).values()) <= {1}, "nothing is taken twice"
         assert all(moves.made[key][0] < place for place, key in taken), "nothing is taken before it is made"
     for step, reader, wanted in cells.read:
         process = HOME if step in custom else reader
         place = moves.of_step.get(step, len(found.segments))
         here = [moves.made[key][1] for at, key in dict.fromkeys(moves.taken.get(process, ())) if at <= place]
-        brought = Counter(cell for parcel in dict.fromkeys(here) for cell in parcel)
+        brought = Counter(cell for payload in dict.fromkeys(here) for cell in payload)
         for cell in wanted:
             own = optimize.residency and cells.home[cell] == process
             assert own or brought[cell] == 1, f"{cell} for step {step} in {process}"
@@ -128,9 +128,9 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
 @given(programs(), st.booleans(), st.booleans())
 def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct: bool) -> None:
     plan = compiled(program, Optimize(fusion=fusion, direct=direct))
-    first = routes(plan, row_table(plan, plan.dims, {}), planned_sites(plan), Hints())
+    first = routes(plan, row_table(plan, plan.dims, {}), planned_topology(plan), Hints())
     *_, (kept, found) = settled(plan, program.rows)
-    cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, found), planned_sites(plan).node
+    cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, found), planned_topology(plan).host_of
     early = {step.node for segment in first.segments for step in segment.steps} | {-1, -2}
     early -= {-1} if kept else set()
     early -= {-2} if len(kept) > 1 else set()
@@ -143,13 +143,13 @@ def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct
         for cell in wanted:
             if cells.home[cell] != process:
                 read.setdefault(cell, set()).add(site(process))
-    left = Counter(cell for _, parcel in moves.made.values() for cell in parcel)
+    left = Counter(cell for _, payload in moves.made.values() for cell in payload)
     assert set(left.values()) <= ({1, 2} if direct else {1}), "a cell leaves once each way, for all who read it so"
     assert read.keys() <= left.keys()
     assert {cell[0] for cell in left.keys() - read.keys()} <= late
     takers = {key for taken in moves.taken.values() for _, key in taken}
     untaken = [moves.made[key][1] for key in moves.made.keys() - takers]
-    assert {cell[0] for parcel in untaken for cell in parcel} <= late
+    assert {cell[0] for payload in untaken for cell in payload} <= late
 
 
 @many
@@ -163,10 +163,10 @@ def test_a_filter_that_is_settled_changes_nothing_of_what_has_run(
         later = {segment.number: segment for segment in after.segments}
         for segment in before.segments:
             assert later[segment.number] == segment
-            assert before.takes[segment.number] == after.takes[segment.number]
-            gives = [{rank: t.gives for rank, t in r.tasks[segment.number].items()} for r in (before, after)]
+            assert before.receives[segment.number] == after.receives[segment.number]
+            gives = [{rank: t.sends for rank, t in r.tasks[segment.number].items()} for r in (before, after)]
             assert gives[0] == gives[1]
-        assert all(after.puts[number] == parcels for number, parcels in before.puts.items())
+        assert all(after.driver_sends[number] == payloads for number, payloads in before.driver_sends.items())
 
 
 # -- bytes, counted by hand
@@ -271,14 +271,16 @@ def test_rows_on_their_way(
         role=hf.place(Role, 2, pool=pools[0], mesh=source), judge=hf.place(Judge, pool=pools[1], mesh=target)
     )
     plan = flow.compile(deployment, dims={B: rows, R: 2})
-    found = routes(plan, row_table(plan, plan.dims), planned_sites(plan))
+    found = routes(plan, row_table(plan, plan.dims), planned_topology(plan))
     segment = found.segments[-1]
-    parcels = {parcel.key: parcel for by_rank in found.tasks.values() for t in by_rank.values() for parcel in t.gives}
-    brought = {rank: Counter[int]() for rank in segment.ranks}
-    for rank, keys in found.takes[segment.number].items():
-        for key in keys:
-            brought[rank][key[1]] += sum(last - first for cut in parcels[key].cuts for first, last in cut.spans or ())
-    assert {rank: sorted(rows.items()) for rank, rows in brought.items()} == taken
-    assert {cut.column for parcel in parcels.values() for cut in parcel.cuts if parcel.key[0] != segment.number} == {
-        "x"
+    payloads = {
+        payload.key: payload for by_rank in found.tasks.values() for t in by_rank.values() for payload in t.sends
     }
+    brought = {rank: Counter[int]() for rank in segment.ranks}
+    for rank, keys in found.receives[segment.number].items():
+        for key in keys:
+            brought[rank][key[1]] += sum(last - first for cut in payloads[key].slices for first, last in cut.rows or ())
+    assert {rank: sorted(rows.items()) for rank, rows in brought.items()} == taken
+    assert {
+        cut.column for payload in payloads.values() for cut in payload.slices if payload.key[0] != segment.number
+    } == {"x"}

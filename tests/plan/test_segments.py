@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.deploy.pools import devices
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.plan.parcels import Key, planned_sites
+from hfdsl.plan.payloads import PayloadKey, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.questions import questions
 from hfdsl.plan.routes import DRIVER_RANK, Routes, routes
@@ -24,15 +24,15 @@ Call = tuple[int, int]
 """A segment and a rank."""
 
 
-def all_routes(plan: Plan) -> tuple[Routes, dict[int, list[Key]]]:
+def all_routes(plan: Plan) -> tuple[Routes, dict[int, list[PayloadKey]]]:
     """The routes once every filter has kept its first group of rows; what the driver saw before it submitted what."""
     kept: dict[int, tuple[int, ...]] = {}
-    saw: dict[int, list[Key]] = {}
+    saw: dict[int, list[PayloadKey]] = {}
     while True:
-        found = routes(plan, row_table(plan, plan.dims, kept), planned_sites(plan))
+        found = routes(plan, row_table(plan, plan.dims, kept), planned_topology(plan))
         for segment in found.segments:
-            saw.setdefault(segment.number, [key for node in kept for key in found.masks[node]])
-        unsettled = [node for node in found.masks if node not in kept]
+            saw.setdefault(segment.number, [key for node in kept for key in found.query_payloads[node]])
+        unsettled = [node for node in found.query_payloads if node not in kept]
         if not unsettled:
             return found, saw
         question = next(one for one in questions(plan) if one.number == unsettled[0])
@@ -44,7 +44,7 @@ def all_routes(plan: Plan) -> tuple[Routes, dict[int, list[Key]]]:
 def ends(plan: Plan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
     """When every rank's part of every step ends: a call starts once what it takes and what it waits for has ended.
 
-    A parcel is there when the call that makes it has ended; a process does its calls one by one, in the order in which
+    A payload is there when the call that makes it has ended; a process does its calls one by one, in the order in which
     they were submitted. ``seconds`` are what steps take on ranks.
     """
     found, saw = all_routes(plan)
@@ -52,7 +52,7 @@ def ends(plan: Plan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, 
     free: dict[tuple[str, int], int] = {}
     over: dict[tuple[int, int], int] = {}
     for segment in found.segments:
-        takes = found.takes[segment.number]
+        takes = found.receives[segment.number]
         after = segment.after or (None,) * len(segment.ranks)
         whole = [key for key in takes.get(DRIVER_RANK, ()) if segment.custom]
         for rank, before in zip(segment.ranks, after, strict=True):

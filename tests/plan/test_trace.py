@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from hfdsl.plan.parcels import THE_DRIVER
-from hfdsl.plan.timeline import Level, Span, Timeline, Transfer
+from hfdsl.plan.payloads import DRIVER_PROCESS
+from hfdsl.plan.timeline import Interval, MemoryLevel, Timeline, Transfer
 from hfdsl.plan.trace import TraceFile, read_trace
 
 A, B = ("train", 0), ("score", 1)
 
 
 def step(number: int, start: float) -> Timeline:
-    spans = (
-        Span(THE_DRIVER, "driver", "submits", start, start + 0.5),
-        Span(A, "call", "actor.generate", start + 1.0, start + 2.0, 4),
-        Span(B, "wait", "waits for actor.generate", start, start + 2.5),
-        Span(B, "call", "reward.score", start + 2.5, start + 3.0),
+    intervals = (
+        Interval(DRIVER_PROCESS, "driver", "submits", start, start + 0.5),
+        Interval(A, "call", "actor.generate", start + 1.0, start + 2.0, 4),
+        Interval(B, "wait", "waits for actor.generate", start, start + 2.5),
+        Interval(B, "call", "reward.score", start + 2.5, start + 3.0),
     )
     transfer = Transfer(A, B, "actor.generate (ids)", 64, start + 2.0, start + 2.5)
-    return Timeline("grpo", number, start, start + 4.0, spans, (transfer,), (Level(A, start + 2.0, 128),))
+    return Timeline("grpo", number, start, start + 4.0, intervals, (transfer,), (MemoryLevel(A, start + 2.0, 128),))
 
 
 def events(file: Path) -> list[dict[str, Any]]:

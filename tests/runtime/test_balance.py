@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl.plan.parcels import THE_DRIVER
+from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.runtime.running import Running
 from tests.runtime import balance_programs as p
 from tests.runtime.renamed import renamed
@@ -88,9 +88,12 @@ def test_what_the_caller_gives_is_weighed_before_the_first_call() -> None:
     plan = p.given.compile(deployment, {p.B: ROWS})
     made, timeline = stepped(plan, "local", prompts(hint=True))
     assert made.number.tensor.tolist() == [2 * (n + 1) for n in range(1, ROWS + 1)]
-    sent = [one.bytes for one in timeline.transfers if one.source == THE_DRIVER]
+    sent = [one.bytes for one in timeline.transfers if one.source == DRIVER_PROCESS]
     assert sent == [4 * 3 * 8] * 4, "each rank, on a node of its own, is sent the four rows that it is dealt"
-    assert next(span.name for span in timeline.spans if span.process == THE_DRIVER) == "reads what rows weigh"
+    assert (
+        next(interval.name for interval in timeline.intervals if interval.process == DRIVER_PROCESS)
+        == "reads what rows weigh"
+    )
     assert set(timeline.imbalances) == {"actor.early", "actor.hinted"}
 
 
@@ -112,9 +115,9 @@ def test_rows_behind_a_filter_are_dealt() -> None:
 def test_calls_with_the_same_weights_are_one_call_and_read_in_place() -> None:
     plan = p.wired.compile(places(None), {p.B: ROWS, p.R: p.RESPONSE})
     _, timeline = stepped(plan, "local", prompts())
-    fused = {span.name for span in timeline.spans if span.kind == "fused"}
+    fused = {interval.name for interval in timeline.intervals if interval.kind == "fused"}
     assert fused == {"actor.sample + critic.evaluate + doubled + actor.update"}
-    moved = [one for one in timeline.transfers if THE_DRIVER not in (one.source, one.target)]
+    moved = [one for one in timeline.transfers if DRIVER_PROCESS not in (one.source, one.target)]
     assert {one.name for one in moved} == {"actor.generate (ids, mask, noise)"}
 
 
@@ -124,9 +127,9 @@ def test_the_driver_is_brought_a_number_a_row() -> None:
         running.step(prompts())
         record = running._record
     assert record is not None
-    asked = [keys for keys in record.routes.masks.values() if keys]
-    parcels = {q.key: q for by in record.routes.tasks.values() for task in by.values() for q in task.gives}
-    columns = {cut.column for keys in asked for key in keys for cut in parcels[key].cuts}
+    asked = [keys for keys in record.routes.query_payloads.values() if keys]
+    payloads = {q.key: q for by in record.routes.tasks.values() for task in by.values() for q in task.sends}
+    columns = {cut.column for keys in asked for key in keys for cut in payloads[key].slices}
     assert columns == {"weight of mask"}
 
 

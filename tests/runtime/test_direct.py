@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.plan.parcels import Cut
+from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.direct import TRANSPORT, Links, register
 from hfdsl.runtime.packing import opened, sealed
 from hfdsl.runtime.parcel import seal
@@ -65,13 +65,13 @@ def test_a_parcel_opened_where_it_was_sealed_holds_the_same_memory() -> None:
 def test_a_parcel_holds_nothing_once_it_is_let_go() -> None:
     tensor = torch.ones(3)
     alive = weakref.ref(tensor)
-    content = {Cut(0, 0, "x", None): tensor, Cut(0, 0, "y", None): Jagged(tensor, torch.tensor([0, 3]))}
+    content = {ColumnSlice(0, 0, "x", None): tensor, ColumnSlice(0, 0, "y", None): Jagged(tensor, torch.tensor([0, 3]))}
     del tensor
     gc.disable()  # which would find it later
     try:
         arrived = opened(sealed(content))
         content.clear()
-        assert [value.tolist() for value in (arrived[Cut(0, 0, "x", None)],)] == [[1.0] * 3]
+        assert [value.tolist() for value in (arrived[ColumnSlice(0, 0, "x", None)],)] == [[1.0] * 3]
         arrived = {}
         assert alive() is None
     finally:

@@ -49,10 +49,10 @@ def same(one: Any, other: Any) -> bool:
 
 
 def shipments(running: Running) -> int:
-    """How many parcels went directly in the routes of the steps so far."""
+    """How many payloads went directly in the routes of the steps so far."""
     routings = running._routings.values()
     tasks = (task for one in routings for by_rank in one.routes.tasks.values() for task in by_rank.values())
-    return sum(parcel.direct for task in tasks for parcel in task.gives)
+    return sum(payload.direct for task in tasks for payload in task.sends)
 
 
 def everybody() -> hf.Deployment:
@@ -132,10 +132,10 @@ def test_another_plan_on_the_same_processes_goes_directly_too(launched: Running)
 
 
 def spread(running: Running) -> set[int]:
-    """To how many processes a parcel is broadcast."""
+    """To how many processes a payload is broadcast."""
     routings = running._routings.values()
     tasks = (task for one in routings for by_rank in one.routes.tasks.values() for task in by_rank.values())
-    return {len(parcel.broadcast) - 1 for task in tasks for parcel in task.gives if parcel.broadcast}
+    return {len(payload.broadcast) - 1 for task in tasks for payload in task.sends if payload.broadcast}
 
 
 @pytest.mark.parametrize(("trainer", "judge", "count"), [("trainer", "judge", {3}), ("other_trainer", "near", set())])

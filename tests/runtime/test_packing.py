@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.plan.parcels import Cut
+from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.packing import Packed, Pickled
 from hfdsl.types.ragged import Jagged
 
-CUT = Cut(3, 0, "x", ((0, 2),))
+SLICE = ColumnSlice(3, 0, "x", ((0, 2),))
 
 
 def sent(value: Any, how: type[Packed] | type[Pickled] = Packed, readers: int = 1) -> list[Any]:
     """What readers are given, from buffers that nobody may write."""
     buffers: list[pickle.PickleBuffer] = []
-    data = pickle.dumps(how({CUT: value}), protocol=5, buffer_callback=buffers.append)
+    data = pickle.dumps(how({SLICE: value}), protocol=5, buffer_callback=buffers.append)
     kept = [bytes(buffer.raw()) for buffer in buffers]
-    return [pickle.loads(data, buffers=kept)[CUT] for _ in range(readers)]  # our own bytes
+    return [pickle.loads(data, buffers=kept)[SLICE] for _ in range(readers)]  # our own bytes
 
 
 def inference() -> torch.Tensor:
@@ -94,5 +94,5 @@ def test_rows_of_a_large_column_leave_without_the_rest() -> None:
     rows = torch.zeros(10_000)[:10]
     for how in (Packed, Pickled):
         buffers: list[pickle.PickleBuffer] = []
-        data = pickle.dumps(how({CUT: rows}), protocol=5, buffer_callback=buffers.append)
+        data = pickle.dumps(how({SLICE: rows}), protocol=5, buffer_callback=buffers.append)
         assert len(data) + sum(buffer.raw().nbytes for buffer in buffers) < 2_000

@@ -135,9 +135,9 @@ def test_plain_numbers_come_with_the_acknowledgement(telling: dict[bool, Running
         assert (large, share, first) == ([2**70, 2**70 + 1], [0.1, math.inf], [True, False])
         assert all(type(one) is bool for one in first)
     tasks = [task for one in running._routings.values() for by in one.routes.tasks.values() for task in by.values()]
-    made = [parcel for task in tasks for parcel in task.gives]
+    made = [payload for task in tasks for payload in task.sends]
     assert made
-    assert all(parcel.numbers for parcel in made)
+    assert all(payload.inline for payload in made)
 
 
 def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
@@ -212,7 +212,7 @@ def test_handles_are_dropped_as_their_parcels_are_taken(
 
 
 def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two values go to one node as one parcel; each process there drops the one that it does not read."""
+    """Two values go to one node as one payload; each process there drops the one that it does not read."""
     whole = pool(4)
     left, right = whole.split([2, 2])
     places = {"q": hf.place(p.Worker, pool=left), "r": hf.place(p.Worker, pool=right)}

@@ -210,7 +210,7 @@ def test_the_timeline_is_the_same(through: Through) -> None:
         running.step(xs(*map(float, range(8))))
         line = running.timeline
         moved = sorted((t.source, t.target, t.name, t.bytes) for t in line.transfers)
-        return sorted((s.process, s.kind, s.name) for s in line.spans if s.kind in ("call", "fused")), moved
+        return sorted((s.process, s.kind, s.name) for s in line.intervals if s.kind in ("call", "fused")), moved
 
     assert told(through.plan(renamed(p.mixed, "mixed_timed"))) == told(through.launched)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import WiringError
-from hfdsl.plan.parcels import Cut, Parcel
+from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.plan.spans import merged
 from hfdsl.runtime.store import Kept, Store, apart, memory_of
 from hfdsl.types.ragged import Jagged
@@ -37,13 +37,13 @@ def plain(value: Any) -> Any:
 
 @given(st.lists(st.integers(0, 2), min_size=ROWS, max_size=ROWS), st.sets(st.integers(0, ROWS - 1)))
 def test_rows_out_of_parcels_are_the_rows_that_were_kept(parts: list[int], wanted: set[int]) -> None:
-    """Every row goes into one of three parcels; what is read of them is what is read where it was made."""
+    """Every row goes into one of three payloads; what is read of them is what is read where it was made."""
     maker, reader = Store(), Store()
     maker.keep(4, 1, Kept.of("role.make", columns()))
     for number in range(3):
         rows = merged([(row, row + 1) for row in range(ROWS) if parts[row] == number]) or ((0, 0),)
-        cuts = tuple(Cut(4, 1, name, rows) for name in columns())
-        reader.bring(maker.give(Parcel((4, 0, number), cuts)))
+        cuts = tuple(ColumnSlice(4, 1, name, rows) for name in columns())
+        reader.bring(maker.give(Payload((4, 0, number), cuts)))
     spans = merged((row, row + 1) for row in wanted) or ((2, 2),)
     for name in columns():
         assert plain(reader.read(4, name, 1, spans)) == plain(maker.read(4, name, 1, spans))
@@ -53,9 +53,9 @@ def test_rows_out_of_parcels_are_the_rows_that_were_kept(parts: list[int], wante
 def test_what_is_dropped_is_gone_and_the_most_is_remembered() -> None:
     store = Store()
     store.keep(0, 0, Kept.of("role.make", {"x": torch.zeros(4)}))
-    store.bring({Cut(1, 0, "x", ((0, 2),)): torch.zeros(2)})
+    store.bring({ColumnSlice(1, 0, "x", ((0, 2),)): torch.zeros(2)})
     store.drop(0)
-    store.bring({Cut(1, 0, "x", ((2, 3),)): torch.zeros(1)})
+    store.bring({ColumnSlice(1, 0, "x", ((2, 3),)): torch.zeros(1)})
     assert store.most == 24
     for node in (0, 2):
         with pytest.raises(KeyError):
@@ -68,8 +68,8 @@ def test_a_value_that_was_written_after_it_was_kept_is_told() -> None:
     store, column = Store(), torch.zeros(4)
     store.keep(0, 0, Kept.of("role.make", {"x": column}))
     column[0] = 1
-    parcel = Parcel((0, 0, 0), (Cut(0, 0, "x", ((0, 4),)),))
-    for read in (lambda: store.read(0, "x", 0, ((0, 4),)), lambda: store.give(parcel)):
+    payload = Payload((0, 0, 0), (ColumnSlice(0, 0, "x", ((0, 4),)),))
+    for read in (lambda: store.read(0, "x", 0, ((0, 4),)), lambda: store.give(payload)):
         with pytest.raises(WiringError, match=r"HF703: column 'x' .* after 'role.make' had returned it"):
             read()
 
@@ -78,7 +78,7 @@ def test_only_what_lies_in_memory_of_others_is_copied() -> None:
     shared, own, names = torch.zeros(4), torch.zeros(4), ["a"]
     jagged = Jagged(shared, torch.tensor([0, 4]))
     found = apart(
-        {"x": shared[1:3], "y": own, "name": names, "ids": jagged}, memory_of([{Cut(0, 0, "x", None): shared}])
+        {"x": shared[1:3], "y": own, "name": names, "ids": jagged}, memory_of([{ColumnSlice(0, 0, "x", None): shared}])
     )
     found["x"][:] = 1
     found["ids"].values[:] = 1

@@ -12,10 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import hfdsl as hf
-from hfdsl.plan.parcels import THE_DRIVER
+from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.predict import durations, predict
-from hfdsl.plan.timeline import Span, Timeline
+from hfdsl.plan.timeline import Interval, Timeline
 from hfdsl.plan.trace import read_trace
 from tests.plan.oracle import B, Program, R, batch_of, programs, some_rows
 from tests.runtime import sleeping_programs as p
@@ -33,19 +33,21 @@ def test_calls_and_waiting_fill_the_step_of_every_process(program: Program) -> N
     calls = sorted((call.name, call.process[1]) for call in timeline.calls)
     assert calls == sorted((step.label, rank) for step in plan.steps for rank in step.ranks)
     assert running.timings.keys() == {step.label for step in plan.steps}
-    by_process: dict[Any, list[Span]] = {}
-    for span in timeline.spans:
-        assert timeline.start <= span.start <= span.stop <= timeline.stop
-        if span.process[0] != DRIVER and span.kind != "fused":
-            by_process.setdefault(span.process, []).append(span)
+    by_process: dict[Any, list[Interval]] = {}
+    for interval in timeline.intervals:
+        assert timeline.start <= interval.start <= interval.stop <= timeline.stop
+        if interval.process[0] != DRIVER and interval.kind != "fused":
+            by_process.setdefault(interval.process, []).append(interval)
     for own in by_process.values():
-        own.sort(key=lambda span: (span.start, span.stop))
+        own.sort(key=lambda interval: (interval.start, interval.stop))
         assert all(one.stop <= two.start for one, two in pairwise(own))
         assert (own[0].start, own[-1].stop, own[-1].kind) == (timeline.start, timeline.stop, "wait")
-    reading = {span.name: span for span in timeline.spans if span.process == THE_DRIVER}["reads the result"]
+    reading = {interval.name: interval for interval in timeline.intervals if interval.process == DRIVER_PROCESS}[
+        "reads the result"
+    ]
     for transfer in timeline.transfers:
-        assert transfer.left <= transfer.arrived, "no reader starts before what it reads was given"
-        assert transfer.target != THE_DRIVER or transfer.arrived <= reading.stop
+        assert transfer.sent <= transfer.arrived, "no reader starts before what it reads was given"
+        assert transfer.target != DRIVER_PROCESS or transfer.arrived <= reading.stop
 
 
 def naps(*, own_pools: bool) -> Plan:
@@ -68,7 +70,7 @@ def order(timeline: Timeline) -> list[str]:
 def test_transfers_have_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(p, "SECONDS", 0.0)
     with naps(own_pools=True).launch() as running:
-        assert running.timeline.spans == ()
+        assert running.timeline.intervals == ()
         running.step(rows())
         found = {(t.source[0], t.target[0]): (t.name, t.bytes) for t in running.timeline.transfers}
     assert found == {

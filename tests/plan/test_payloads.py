@@ -1,4 +1,4 @@
-"""Parcels: the cells of a chunk cover what is read of it, none twice, each with exactly those who read it."""
+"""Payloads: the cells of a chunk cover what is read of it, none twice, each with exactly those who read it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.plan.parcels import THE_DRIVER, Demand, planned_sites
+from hfdsl.plan.payloads import DRIVER_PROCESS, RemoteReads, planned_topology
 from hfdsl.plan.spans import merged
 from tests.plan.oracle import B, R, Role, Rows
 
@@ -18,17 +18,17 @@ wanted = st.lists(st.tuples(st.sampled_from("stuv"), st.sampled_from(["x", "y"])
 def test_every_row_goes_once_to_exactly_those_who_read_it(
     asked: list[tuple[str, str, tuple[int, int]]], whole: set[str]
 ) -> None:
-    demand = Demand()
+    remote = RemoteReads()
     readers: dict[tuple[str, int], set[str]] = {}
     for site, column, (first, last) in asked:
-        demand.add(site, column, ((first, last),))
+        remote.add(site, column, ((first, last),))
         for row in range(first, last):
             readers.setdefault((column, row), set()).add(site)
     for site in sorted(whole):
-        demand.add(site, "all", None)
+        remote.add(site, "all", None)
     found: dict[tuple[str, int], set[str]] = {}
     columns: dict[str, set[str]] = {}
-    for column, rows, sites in demand.cells():
+    for column, rows, sites in remote.cells():
         columns.setdefault(column, set()).update(str(site) for site in sites)
         assert (rows is None) is (column == "all")
         assert rows is None or list(rows) == list(merged(rows)), "in order, and none of them touch"
@@ -59,8 +59,8 @@ def test_processes_on_one_node_of_a_pool_are_at_one_site() -> None:
     places = {"a": hf.place(Role, 2, pool=one), "b": hf.place(Role, 2, pool=back, colocate=False)}
     places["c"] = hf.place(Role, 2, pool=hf.ResourcePool([1], name="other"))
     plan = flow.compile(hf.Deployment(**places), dims={B: 6, R: 2})
-    site = planned_sites(plan).node
+    site = planned_topology(plan).host_of
     assert site(("a", 0)) == site(("a", 1)) == site(("b", 0))
     assert site(("a", 2)) == site(("b", 1))
-    assert len({site(("a", 0)), site(("a", 2)), site(("c", 0)), site(THE_DRIVER)}) == 4
+    assert len({site(("a", 0)), site(("a", 2)), site(("c", 0)), site(DRIVER_PROCESS)}) == 4
     assert front.world_size == 1

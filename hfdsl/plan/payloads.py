@@ -1,4 +1,4 @@
-"""Parcels: what one process makes for the same readers leaves it as one object."""
+"""Payloads: what one process makes for the same readers leaves it as one object."""
 
 from __future__ import annotations
 
@@ -14,116 +14,120 @@ from hfdsl.plan.spans import Span, Spans, merged
 Process: TypeAlias = tuple[str, int]
 """A group's name and a rank of it."""
 
-THE_DRIVER: Process = (DRIVER, 0)
+DRIVER_PROCESS: Process = (DRIVER, 0)
 
-Site: TypeAlias = Hashable
+Destination: TypeAlias = Hashable
 """Where processes share memory: a node. What several of them read goes there once."""
 
-ANYWHERE: Site = None
-"""The site of a value of which nobody knows yet who is going to read it."""
+ANY_HOST: Destination = None
+"""The destination of a value of which nobody knows yet who is going to read it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sites:
+class Topology:
     """Where processes are; those of ``linked`` groups need no object store where one ``reaches`` the other.
 
     ``apart`` are pairs of groups of which not every process reaches every other.
     """
 
-    node: Callable[[Process], Site]
-    linked: frozenset[str]
+    host_of: Callable[[Process], Destination]
+    direct_groups: frozenset[str]
     reaches: Callable[[Process, Process], bool]
-    apart: frozenset[tuple[str, str]]
+    partly_connected: frozenset[tuple[str, str]]
 
 
-Key: TypeAlias = tuple[int, int, int]
-"""A parcel's name: the segment that it comes from, the rank that makes it, and its number there."""
+PayloadKey: TypeAlias = tuple[int, int, int]
+"""A payload's name: the segment that it comes from, the rank that makes it, and its number there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ColumnSlice:
     """Rows of a column of a chunk, counted within the chunk; with ``spans`` None the whole of what has no rows."""
 
     node: int
     chunk: int
     column: str
-    spans: Spans | None
+    rows: Spans | None
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Payload:
     """Cuts with the same readers, of one process in one segment; ``direct`` ones go around the object store.
 
     A ``broadcast`` one goes from the first to all others of these processes at once. ``numbers`` are metrics and plain
     numbers that only the driver reads.
     """
 
-    key: Key
-    cuts: tuple[Cut, ...]
+    key: PayloadKey
+    slices: tuple[ColumnSlice, ...]
     direct: bool = False
     broadcast: tuple[Process, ...] = ()
-    numbers: bool = False
+    inline: bool = False
 
 
 @dataclass(slots=True)
-class Demand:
-    """What is read of one chunk elsewhere: rows by column, for each site."""
+class RemoteReads:
+    """What is read of one chunk elsewhere: rows by column, for each destination."""
 
-    by_site: dict[Site, dict[str, list[Spans] | None]] = field(default_factory=dict)
+    by_destination: dict[Destination, dict[str, list[Spans] | None]] = field(default_factory=dict)
 
-    def add(self, site: Site, column: str, rows: Spans | None) -> None:
+    def add(self, destination: Destination, column: str, rows: Spans | None) -> None:
         """A process there reads these rows of a column; with None the whole of what has no rows."""
-        asked = self.by_site.setdefault(site, {}).setdefault(column, None if rows is None else [])
+        asked = self.by_destination.setdefault(destination, {}).setdefault(column, None if rows is None else [])
         if asked is not None and rows is not None and rows not in asked[-1:]:
             asked.append(rows)
 
-    def cells(self) -> Iterator[tuple[str, Spans | None, frozenset[Site]]]:
-        """Rows of columns, none of them twice, with all sites that read them."""
-        for column in dict.fromkeys(name for wanted in self.by_site.values() for name in wanted):
-            wanted_by = {site: wanted[column] for site, wanted in self.by_site.items() if column in wanted}
-            rows = {site: merged(chain(*asked)) for site, asked in wanted_by.items() if asked is not None}
+    def cells(self) -> Iterator[tuple[str, Spans | None, frozenset[Destination]]]:
+        """Rows of columns, none of them twice, with all destinations that read them."""
+        for column in dict.fromkeys(name for wanted in self.by_destination.values() for name in wanted):
+            wanted_by = {
+                destination: wanted[column] for destination, wanted in self.by_destination.items() if column in wanted
+            }
+            rows = {destination: merged(chain(*asked)) for destination, asked in wanted_by.items() if asked is not None}
             if not rows:
                 yield column, None, frozenset(wanted_by)
             elif len(set(rows.values())) == 1:
                 yield column, next(iter(rows.values())), frozenset(rows)
             else:
-                yield from ((column, spans, sites) for sites, spans in _by_readers(rows).items())
+                yield from ((column, spans, destinations) for destinations, spans in _by_readers(rows).items())
 
 
-def _by_readers(rows: Mapping[Site, Spans]) -> dict[frozenset[Site], Spans]:
-    """The rows that each set of sites reads and no other site does.
+def _by_readers(rows: Mapping[Destination, Spans]) -> dict[frozenset[Destination], Spans]:
+    """The rows that each set of destinations reads and no other destination does.
 
     >>> list(_by_readers({"a": ((0, 4),), "b": ((2, 4),)}).values())
     [((0, 2),), ((2, 4),)]
     """
-    begins: dict[int, list[Site]] = {}
-    ends: dict[int, list[Site]] = {}
-    for site, spans in rows.items():
+    begins: dict[int, list[Destination]] = {}
+    ends: dict[int, list[Destination]] = {}
+    for destination, spans in rows.items():
         for first, last in spans:
             if first < last:
-                begins.setdefault(first, []).append(site)
-                ends.setdefault(last, []).append(site)
-    found: dict[frozenset[Site], list[Span]] = {}
-    reading: set[Site] = set()
+                begins.setdefault(first, []).append(destination)
+                ends.setdefault(last, []).append(destination)
+    found: dict[frozenset[Destination], list[Span]] = {}
+    reading: set[Destination] = set()
     for low, high in pairwise(sorted({*begins, *ends})):
         reading.difference_update(ends.get(low, ()))
         reading.update(begins.get(low, ()))
         if reading:
             found.setdefault(frozenset(reading), []).append((low, high))
-    without = frozenset(site for site, spans in rows.items() if all(first == last for first, last in spans))
+    without = frozenset(
+        destination for destination, spans in rows.items() if all(first == last for first, last in spans)
+    )
     if without:  # no rows have a dtype and a shape too
         found.setdefault(without, []).append((0, 0))
     return {readers: merged(spans) for readers, spans in found.items()}
 
 
-def planned_sites(plan: Plan) -> Sites:
+def planned_topology(plan: Plan) -> Topology:
     """The nodes as the pools have them: two pools are on different nodes, as far as anybody knows before launch."""
     nodes = {
         group.name: [(root.name, node) for root, node, slots in node_runs(group.pool) for _ in range(slots)]
         for group in plan.groups
     }
 
-    def node(process: Process) -> Site:
+    def node(process: Process) -> Destination:
         return nodes[process[0]][process[1]] if process[0] in nodes else DRIVER
 
     def one_node(maker: Process, reader: Process) -> bool:
@@ -133,7 +137,7 @@ def planned_sites(plan: Plan) -> Sites:
     linked = frozenset(group.name for group in plan.groups if group.pool.use_gpu)
     on = {name: frozenset(nodes[name]) for name in linked}
     far = frozenset((one, other) for one in on for other in on if _spread(on[one], on[other]))
-    return Sites(node, linked, one_node, far)
+    return Topology(node, linked, one_node, far)
 
 
 def _spread(ours: frozenset[tuple[str, int]], theirs: frozenset[tuple[str, int]]) -> bool:
