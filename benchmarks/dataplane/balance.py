@@ -24,7 +24,7 @@ def drawn(rows: int, longest: int, seed: int) -> list[int]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="benchmarks.dataplane.balance", description="Rows dealt by their lengths.")
+    parser = argparse.ArgumentParser(prog="benchmarks.dataplane.balance", description="Rows balanced by their lengths.")
     parser.add_argument("--rows", type=int, default=128, help="responses a step (128)")
     parser.add_argument("--longest", type=int, default=2048, help="tokens of the longest one (2048)")
     parser.add_argument("--ranks", type=int, default=4, help="workers a pool (4)")

@@ -22,7 +22,7 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
 from hfdsl.protocols.protocol import Protocol
-from hfdsl.types.dims import Answer, Kept, Size, atom_size, constant
+from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
 
 
@@ -92,7 +92,7 @@ def proportional(one: Size, other: Size) -> bool:
 
 def filtered(size: Size) -> bool:
     """Whether only a run tells this size."""
-    return any(isinstance(atom, Kept) for atom in size.atoms)
+    return any(isinstance(atom, KeptGroups) for atom in size.atoms)
 
 
 def rows_are_alike(subject: Subject, one: Size, other: Size) -> Answer:

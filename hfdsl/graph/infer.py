@@ -32,7 +32,7 @@ from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
-from hfdsl.types.dims import Answer, Kept, Size, atom_size, constant, solve
+from hfdsl.types.dims import Answer, KeptGroups, Size, atom_size, constant, solve
 from hfdsl.types.dtypes import Bool
 
 LOST: Any = TypeVar("?")  # type: ignore[misc]  # never a user's own: its name is what messages show
@@ -293,7 +293,7 @@ def infer(graph: Graph) -> Inference:
     values: list[Value] = []
     bindings: list[Mapping[Any, Size]] = []
     mismatches: list[Mismatch] = []
-    filters: dict[Any, Kept] = {}
+    filters: dict[Any, KeptGroups] = {}
     for node in graph.nodes:
         call = _Call(node, mismatches)
         values.append(_value(node, call, values, filters))
@@ -302,7 +302,7 @@ def infer(graph: Graph) -> Inference:
     return Inference(tuple(values), tuple(bindings), tuple(mismatches), misfits)
 
 
-def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, Kept]) -> Value:
+def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
     match node.op:
         case Input(_, record):
             return RecordValue(RecordType(record), schema(record).row)
@@ -333,7 +333,7 @@ def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, Kept
             return _result(node.result, call)
 
 
-def _kept(node: Node, group: int, call: _Call, values: list[Value], filters: dict[Any, Kept]) -> Value:
+def _kept(node: Node, group: int, call: _Call, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
     """The record with the rows that a filter keeps; what is filtered by the same column keeps the same rows."""
     (_, batch), (_, keep) = node.arguments
     taken, chosen = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
@@ -345,7 +345,7 @@ def _kept(node: Node, group: int, call: _Call, values: list[Value], filters: dic
     wrong = any(mismatch.kind is not MismatchKind.ROWS_UNKNOWN for mismatch in call.mismatches[known:])
     if wrong or chosen is None or LOST in taken.rows.atoms:
         return RecordValue(taken.type, atom_size(LOST))
-    kept = filters.setdefault((keep, group), Kept(len(filters) + 1, taken.rows / constant(group)))
+    kept = filters.setdefault((keep, group), KeptGroups(len(filters) + 1, taken.rows / constant(group)))
     return RecordValue(taken.type, atom_size(kept) * constant(group))
 
 

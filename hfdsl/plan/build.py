@@ -27,7 +27,7 @@ from hfdsl.plan.driver import report_with_driver
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import DRIVER, Balance, Layout, Plan, Step
-from hfdsl.plan.rows import rows_in
+from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
@@ -178,7 +178,7 @@ def _rows_from(subject: Subject, node: Node) -> int | None:
 
 
 def _balanced(steps: list[Step], subject: Subject) -> list[Step]:
-    """Steps with what their rows are balanced by; those with the same weights are dealt alike."""
+    """Steps with what their rows are balanced by; those with the same weights are partitioned alike."""
     graph, first = subject.graph, dict[Ref, int]()
 
     def balance(step: Step) -> Balance | None:

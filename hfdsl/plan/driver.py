@@ -11,8 +11,7 @@ from hfdsl.graph.columns import columns_read, result_origins, row_bytes
 from hfdsl.graph.program import Input
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.questions import all_kept
-from hfdsl.plan.rows import row_table
+from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.show import amount
 
 LIMIT = 1 << 30
@@ -26,7 +25,7 @@ def report_with_driver(plan: Plan) -> Report:
 
 
 def _findings(plan: Plan) -> Iterator[Finding]:
-    rows = row_table(plan, plan.dims, all_kept(plan, plan.dims)).rows
+    rows = row_table(plan, plan.dims, most_rows(plan, plan.dims)).rows
 
     def carried(columns: Iterable[tuple[int, str]]) -> int:
         own = {pair for pair in columns if not isinstance(plan.node(pair[0]).op, Input)}  # those come from the caller

@@ -11,13 +11,13 @@ from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import Input
 from hfdsl.plan.payloads import Process, Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
-from hfdsl.plan.questions import all_kept
-from hfdsl.plan.reads import Read, reads
-from hfdsl.plan.rows import RowTable, row_table, rows_in
+from hfdsl.plan.reading import Read, reads
+from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.segments import dependencies
+from hfdsl.plan.sizes import rows_in
 from hfdsl.plan.spreading import broadcasts
 from hfdsl.plan.transports import goes_direct
-from hfdsl.types.dims import Kept
+from hfdsl.types.dims import KeptGroups
 
 Pair: TypeAlias = tuple[Process, Process]
 """Who makes a value, and who reads it."""
@@ -26,27 +26,29 @@ Pair: TypeAlias = tuple[Process, Process]
 def sizes_known(plan: Plan) -> bool:
     """Whether the plan was compiled for sizes that give every value its number of rows."""
     rows = [size for value in plan.inference.values if (size := rows_in(value)) is not None]
-    return all(atom in plan.dims for size in rows for atom in size.atoms if not isinstance(atom, Kept))
+    return all(atom in plan.dims for size in rows for atom in size.atoms if not isinstance(atom, KeptGroups))
 
 
 def edges(plan: Plan) -> tuple[Edge, ...]:
     """What every step reads of every value; bytes where all sizes are known.
 
-    After a filter, and of rows that are dealt by their weights, it is the most that they can be.
+    After a filter, and of rows that are balanced by their weights, it is the most that they can be.
     """
-    table, topology, dealt = _most_rows(plan), planned_topology(plan), _dealing(plan)
+    table, topology, balanced_by = _most_rows(plan), planned_topology(plan), _partitioned_by(plan)
     told = frozenset(broadcasts(plan, dependencies(plan), topology.direct_groups))
     return tuple(
-        edge for step in plan.steps for edge in _edges(plan, step, table, _scattered(plan, step, dealt), topology, told)
+        edge
+        for step in plan.steps
+        for edge in _edges(plan, step, table, _scattered(plan, step, balanced_by), topology, told)
     )
 
 
 def direct_pairs(plan: Plan) -> frozenset[Pair]:
     """Who reads from whom without the object store, as far as is known before launch: without sizes, all who may."""
-    table, linked, dealt = _most_rows(plan), planned_topology(plan).direct_groups, _dealing(plan)
+    table, linked, balanced_by = _most_rows(plan), planned_topology(plan).direct_groups, _partitioned_by(plan)
 
     def pairs_of(step: Step) -> Mapping[int, set[Pair]]:
-        return _pairs(plan, step, reads(plan, step, table) if table else None, _scattered(plan, step, dealt))
+        return _pairs(plan, step, reads(plan, step, table) if table else None, _scattered(plan, step, balanced_by))
 
     return frozenset(
         pair
@@ -59,7 +61,7 @@ def direct_pairs(plan: Plan) -> frozenset[Pair]:
 
 
 def _most_rows(plan: Plan) -> RowTable | None:
-    return row_table(plan, plan.dims, all_kept(plan, plan.dims)) if sizes_known(plan) else None
+    return row_table(plan, plan.dims, most_rows(plan, plan.dims)) if sizes_known(plan) else None
 
 
 def _pairs(
@@ -76,20 +78,20 @@ def _pairs(
     return found
 
 
-def _dealing(plan: Plan) -> dict[int, int | None]:
-    """By which weights what a step makes is dealt, for each step; None for rows in their order."""
-    dealt: dict[int, int | None] = {}
+def _partitioned_by(plan: Plan) -> dict[int, int | None]:
+    """By which weights the output of each step is balanced; None for rows in their order."""
+    balanced_by: dict[int, int | None] = {}
     padded = {step.node for step in plan.steps if step.pad is not None}
     for step in plan.steps:
-        there = (dealt[node] for node in step.follows if dealt.get(node) is not None and node not in padded)
-        dealt[step.node] = step.balance.number if step.balance else next(there, None) if step.chunks > 1 else None
-    return dealt
+        there = (balanced_by[node] for node in step.follows if balanced_by.get(node) is not None and node not in padded)
+        balanced_by[step.node] = step.balance.number if step.balance else next(there, None) if step.chunks > 1 else None
+    return balanced_by
 
 
-def _scattered(plan: Plan, step: Step, dealt: Mapping[int, int | None]) -> frozenset[int]:
-    """The values of which a step reads rows that weights decide: they are not dealt as it is given its own."""
+def _scattered(plan: Plan, step: Step, balanced_by: Mapping[int, int | None]) -> frozenset[int]:
+    """The values of which a step reads rows that weights decide: they are partitioned otherwise than its own."""
     read = {node for node, _ in columns_read(plan.graph, step.node)}
-    return frozenset(node for node in read if dealt.get(node) != dealt[step.node])
+    return frozenset(node for node in read if balanced_by.get(node) != balanced_by[step.node])
 
 
 def _edges(

@@ -35,7 +35,7 @@ class Optimize:
     liveness: bool = True
     """A column is dropped after its last reader; off, at the end of the step."""
     balance: bool = True
-    """Rows of methods that are registered with ``balance=`` are dealt out by their weights; off, in their order."""
+    """Rows of methods registered with ``balance=`` are balanced by their weights; off, they keep their order."""
     offload: bool = True
     """Roles lie on the host while they are idle, where the deployment says so or GPUs are too small; off, never."""
     relay: bool | None = None

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from hfdsl.deploy.pools import node_runs
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.spans import Span, Spans, merged
+from hfdsl.plan.rows import RowRange, RowRanges, merged
 
 Process: TypeAlias = tuple[str, int]
 """A group's name and a rank of it."""
@@ -42,12 +42,12 @@ PayloadKey: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSlice:
-    """Rows of a column of a chunk, counted within the chunk; with ``spans`` None the whole of what has no rows."""
+    """Rows of a column of a chunk, counted within the chunk; with ``rows`` None the whole of what has no rows."""
 
     node: int
     chunk: int
     column: str
-    rows: Spans | None
+    rows: RowRanges | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +69,15 @@ class Payload:
 class RemoteReads:
     """What is read of one chunk elsewhere: rows by column, for each destination."""
 
-    by_destination: dict[Destination, dict[str, list[Spans] | None]] = field(default_factory=dict)
+    by_destination: dict[Destination, dict[str, list[RowRanges] | None]] = field(default_factory=dict)
 
-    def add(self, destination: Destination, column: str, rows: Spans | None) -> None:
+    def add(self, destination: Destination, column: str, rows: RowRanges | None) -> None:
         """A process there reads these rows of a column; with None the whole of what has no rows."""
         asked = self.by_destination.setdefault(destination, {}).setdefault(column, None if rows is None else [])
         if asked is not None and rows is not None and rows not in asked[-1:]:
             asked.append(rows)
 
-    def cells(self) -> Iterator[tuple[str, Spans | None, frozenset[Destination]]]:
+    def cells(self) -> Iterator[tuple[str, RowRanges | None, frozenset[Destination]]]:
         """Rows of columns, none of them twice, with all destinations that read them."""
         for column in dict.fromkeys(name for wanted in self.by_destination.values() for name in wanted):
             wanted_by = {
@@ -89,10 +89,10 @@ class RemoteReads:
             elif len(set(rows.values())) == 1:
                 yield column, next(iter(rows.values())), frozenset(rows)
             else:
-                yield from ((column, spans, destinations) for destinations, spans in _by_readers(rows).items())
+                yield from ((column, ranges, destinations) for destinations, ranges in _by_readers(rows).items())
 
 
-def _by_readers(rows: Mapping[Destination, Spans]) -> dict[frozenset[Destination], Spans]:
+def _by_readers(rows: Mapping[Destination, RowRanges]) -> dict[frozenset[Destination], RowRanges]:
     """The rows that each set of destinations reads and no other destination does.
 
     >>> list(_by_readers({"a": ((0, 4),), "b": ((2, 4),)}).values())
@@ -100,12 +100,12 @@ def _by_readers(rows: Mapping[Destination, Spans]) -> dict[frozenset[Destination
     """
     begins: dict[int, list[Destination]] = {}
     ends: dict[int, list[Destination]] = {}
-    for destination, spans in rows.items():
-        for first, last in spans:
+    for destination, ranges in rows.items():
+        for first, last in ranges:
             if first < last:
                 begins.setdefault(first, []).append(destination)
                 ends.setdefault(last, []).append(destination)
-    found: dict[frozenset[Destination], list[Span]] = {}
+    found: dict[frozenset[Destination], list[RowRange]] = {}
     reading: set[Destination] = set()
     for low, high in pairwise(sorted({*begins, *ends})):
         reading.difference_update(ends.get(low, ()))
@@ -113,11 +113,11 @@ def _by_readers(rows: Mapping[Destination, Spans]) -> dict[frozenset[Destination
         if reading:
             found.setdefault(frozenset(reading), []).append((low, high))
     without = frozenset(
-        destination for destination, spans in rows.items() if all(first == last for first, last in spans)
+        destination for destination, ranges in rows.items() if all(first == last for first, last in ranges)
     )
     if without:  # no rows have a dtype and a shape too
         found.setdefault(without, []).append((0, 0))
-    return {readers: merged(spans) for readers, spans in found.items()}
+    return {readers: merged(ranges) for readers, ranges in found.items()}
 
 
 def planned_topology(plan: Plan) -> Topology:

@@ -8,9 +8,8 @@ from typing import Any
 
 from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.questions import all_kept
 from hfdsl.plan.routes import Hints, Routes, routes
-from hfdsl.plan.rows import row_table
+from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.segments import Segment
 
 
@@ -35,18 +34,18 @@ def phases(
     ``topology`` says where processes are, by default as the pools have it. ``kept`` are the rows that filters keep, by
     default all. ``hints`` are what a run has measured and a plan cannot know.
     """
-    keeping = all_kept(plan, sizes) if kept is None else kept
-    settled: dict[int, tuple[int, ...]] = {}
+    keeping = most_rows(plan, sizes) if kept is None else kept
+    resolved: dict[int, tuple[int, ...]] = {}
     over: set[int] = set()
     while True:
-        found = routes(plan, row_table(plan, sizes, settled), topology or planned_topology(plan), hints or Hints())
+        found = routes(plan, row_table(plan, sizes, resolved), topology or planned_topology(plan), hints or Hints())
         if found.early_queries:
-            settled |= {number: keeping[number] for number in found.early_queries}
+            resolved |= {number: keeping[number] for number in found.early_queries}
             continue
         new = tuple(segment for segment in found.segments if segment.number not in over)
         over |= {segment.number for segment in new}
-        unsettled = next((node for node in found.query_payloads if node not in settled), None)
-        yield Phase(found, new, unsettled)
-        if unsettled is None:
+        unresolved = next((node for node in found.query_payloads if node not in resolved), None)
+        yield Phase(found, new, unresolved)
+        if unresolved is None:
             return
-        settled[unsettled] = keeping[unsettled]
+        resolved[unresolved] = keeping[unresolved]

@@ -81,7 +81,7 @@ class Step:
     custom: Functions | None = None
     rows_from: int | None = None  # the node whose rows are split
     balance: Balance | None = None
-    follows: tuple[int, ...] = ()  # the steps whose rows a function takes as they were dealt, where they were
+    follows: tuple[int, ...] = ()  # the steps whose partition of rows a function follows, where they have one
     stage: int = 0
 
 

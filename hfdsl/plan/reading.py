@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.columns import stored_spec
+from hfdsl.graph.columns import columns_of, result_type, stored_spec, weight_of
 from hfdsl.graph.program import Constant, Filter, Input, MiniBatch, Node, Operand, Pack, Present, Ref, Repeat, Take
 from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
-from hfdsl.plan.plan import DRIVER, Layout
-from hfdsl.plan.rows import RowTable
-from hfdsl.plan.spans import NO_ROWS, Span, Spans, merged, positions
+from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
+from hfdsl.plan.rows import NO_ROWS, RowRange, RowRanges, RowTable, argument_rows, merged, positions
 from hfdsl.protocols.filtering import runs
 from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
@@ -38,44 +37,44 @@ class Reader:
     nodes: tuple[Node, ...]
     layouts: Mapping[int, Layout]
     table: RowTable
-    fetch: Callable[[int, str, int, Spans | None], Any]
+    fetch: Callable[[int, str, int, RowRanges | None], Any]
     _sorted: dict[tuple[int, tuple[str, ...]], tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
-    _places: dict[tuple[int, str, Spans], tuple[int, str, int, Spans] | None] = field(default_factory=dict)
+    _places: dict[tuple[int, str, RowRanges], tuple[int, str, int, RowRanges] | None] = field(default_factory=dict)
 
     # -- which chunks
 
     def resolve(
-        self, node: int, columns: tuple[str, ...], spans: Spans
-    ) -> Iterator[tuple[int, tuple[str, ...], Spans]]:
+        self, node: int, columns: tuple[str, ...], ranges: RowRanges
+    ) -> Iterator[tuple[int, tuple[str, ...], RowRanges]]:
         """The stored values, their columns and rows that rows of some columns come from."""
         match self.nodes[node].op:
             case Repeat(times):
-                spans = tuple((first // times, -(-last // times)) for first, last in spans)
-                yield from self.resolve(_inner(self.nodes[node]), columns, spans)
+                ranges = tuple((first // times, -(-last // times)) for first, last in ranges)
+                yield from self.resolve(_inner(self.nodes[node]), columns, ranges)
             case MiniBatch() | Filter() | Take():
-                yield from self.resolve(_inner(self.nodes[node]), columns, self._inner_rows(node, spans))
+                yield from self.resolve(_inner(self.nodes[node]), columns, self._inner_rows(node, ranges))
             case Pack():
                 sources: dict[int, dict[str, None]] = {}
                 for name, ref in self.nodes[node].arguments:
                     if name in columns and isinstance(ref, Ref):
                         sources.setdefault(ref.node, {})[ref.column or VALUE] = None
                 for source, names in sources.items():
-                    yield from self.resolve(source, tuple(names), spans)
+                    yield from self.resolve(source, tuple(names), ranges)
             case Present():
                 ref = _operand(self.nodes[node])
-                yield from self.resolve(ref.node, (ref.column or VALUE,), spans)
+                yield from self.resolve(ref.node, (ref.column or VALUE,), ranges)
             case _:
-                yield node, columns, self.table.stored(node, spans)
+                yield node, columns, self.table.stored(node, ranges)
 
-    def _inner_rows(self, node: int, spans: Spans) -> Spans:
+    def _inner_rows(self, node: int, ranges: RowRanges) -> RowRanges:
         """The rows of its argument that rows of a mini-batch or filter are."""
         match self.nodes[node].op:
             case MiniBatch(index, _):
                 shift = index * self.table.rows[node]
-                return tuple((first + shift, last + shift) for first, last in spans)
+                return tuple((first + shift, last + shift) for first, last in ranges)
             case _:
-                picks = self.table.picks[node]
-                return runs([row for first, last in spans for row in picks[first:last]]) or NO_ROWS
+                selected = self.table.selected[node]
+                return runs([row for first, last in ranges for row in selected[first:last]]) or NO_ROWS
 
     def has_rows(self, node: int, column: str) -> bool:
         """Whether rows of a stored column can be read alone."""
@@ -89,10 +88,10 @@ class Reader:
             self._sorted[node, columns] = with_rows, tuple(name for name in columns if name not in with_rows)
         return self._sorted[node, columns]
 
-    def overlap(self, node: int, spans: Spans) -> Mapping[int, Spans]:
+    def overlap(self, node: int, ranges: RowRanges) -> Mapping[int, RowRanges]:
         """Every chunk with some of these rows, which are in order, and which of its own rows they are."""
-        bounds, found = self.table.bounds[node], dict[int, list[Span]]()
-        for start, stop in spans:
+        bounds, found = self.table.bounds[node], dict[int, list[RowRange]]()
+        for start, stop in ranges:
             if start == stop:
                 found.setdefault(0, []).append((0, 0))  # no rows have a dtype and a shape too
             for chunk in range(max(bisect_right(bounds, start) - 1, 0), len(bounds) - 1):
@@ -105,48 +104,48 @@ class Reader:
 
     # -- the rows themselves
 
-    def column(self, node: int, column: str, spans: Spans) -> Any:
+    def column(self, node: int, column: str, ranges: RowRanges) -> Any:
         """Rows of a column (for a metric: its reduced value); None where it is absent.
 
         Raises:
             WiringError: HF231 where ``hf.present`` says that it is not, HF810 where only some ranks have it, and HF805
                 where they made rows of different shapes.
         """
-        if (asked := (node, column, spans)) not in self._places:
+        if (asked := (node, column, ranges)) not in self._places:
             self._places[asked] = self._place(*asked)
         if (place := self._places[asked]) is not None:
             return self.fetch(*place)
         spec = stored_spec(self.nodes[node].result, column)
         match self.nodes[node].op:
             case Repeat() if isinstance(spec, MetricSpec):
-                return self.column(_inner(self.nodes[node]), column, spans)  # a number has no rows to repeat
+                return self.column(_inner(self.nodes[node]), column, ranges)  # a number has no rows to repeat
             case Repeat(times):
-                if len(spans) != 1:
-                    rows = runs([row // times for first, last in spans for row in range(first, last)])
+                if len(ranges) != 1:
+                    rows = runs([row // times for first, last in ranges for row in range(first, last)])
                     return self.column(_inner(self.nodes[node]), column, rows or NO_ROWS)
-                ((start, stop),) = spans
+                ((start, stop),) = ranges
                 first = start // times
                 value = self.column(_inner(self.nodes[node]), column, ((first, -(-stop // times)),))
                 if value is None:
                     return None
                 return _repeated(value, times)[start - first * times : stop - first * times]
             case MiniBatch() | Filter() | Take():
-                spans = spans if isinstance(spec, MetricSpec) else self._inner_rows(node, spans)
-                return self.column(_inner(self.nodes[node]), column, spans)
+                ranges = ranges if isinstance(spec, MetricSpec) else self._inner_rows(node, ranges)
+                return self.column(_inner(self.nodes[node]), column, ranges)
             case Pack():
                 operand = dict(self.nodes[node].arguments)[column]
                 if not isinstance(operand, Ref):
                     return operand.value if isinstance(operand, Constant) else None
-                return self.column(operand.node, operand.column or VALUE, spans)
+                return self.column(operand.node, operand.column or VALUE, ranges)
             case Present():
                 ref = _operand(self.nodes[node])
-                value = self.column(ref.node, ref.column or VALUE, spans)
+                value = self.column(ref.node, ref.column or VALUE, ranges)
                 if value is None:
-                    raise WiringError("HF231", f"hf.present at {self.nodes[node].span}: {self._absent(ref, spans)}")
+                    raise WiringError("HF231", f"hf.present at {self.nodes[node].span}: {self._absent(ref, ranges)}")
                 return value
-        return self._stored(node, column, spec, spans)
+        return self._stored(node, column, spec, ranges)
 
-    def _place(self, node: int, column: str, spans: Spans) -> tuple[int, str, int, Spans] | None:
+    def _place(self, node: int, column: str, ranges: RowRanges) -> tuple[int, str, int, RowRanges] | None:
         """The one chunk that holds these rows as they are asked for, if there is one.
 
         There nearly always is, and every step asks for the same: it is found out once.
@@ -155,38 +154,38 @@ class Reader:
         if spec is None or isinstance(spec, MetricSpec) or isinstance(op, (Repeat, Present)):
             return None
         if isinstance(op, (MiniBatch, Filter, Take)):
-            return self._place(_inner(self.nodes[node]), column, self._inner_rows(node, spans))
+            return self._place(_inner(self.nodes[node]), column, self._inner_rows(node, ranges))
         if isinstance(op, Pack):
             operand = dict(self.nodes[node].arguments)[column]
-            return self._place(operand.node, operand.column or VALUE, spans) if isinstance(operand, Ref) else None
-        stored = self.table.stored(node, spans)
+            return self._place(operand.node, operand.column or VALUE, ranges) if isinstance(operand, Ref) else None
+        stored = self.table.stored(node, ranges)
         overlap = self.overlap(node, stored) if merged(stored) == stored else {}
         places = [(node, column, chunk, rows) for chunk, rows in overlap.items()]
         return places[0] if len(places) == 1 else None
 
-    def _stored(self, node: int, column: str, spec: FieldSpec | None, spans: Spans) -> Any:
+    def _stored(self, node: int, column: str, spec: FieldSpec | None, ranges: RowRanges) -> Any:
         if spec is None:
             return self.fetch(node, column, 0, None)
         if isinstance(spec, MetricSpec):
             chunks = range(self.layouts[node].chunks)
             return join_column(spec, [self.fetch(node, column, chunk, None) for chunk in chunks])
-        spans = self.table.stored(node, spans)
-        needed = merged(spans)
+        ranges = self.table.stored(node, ranges)
+        needed = merged(ranges)
         overlap = self.overlap(node, needed)
         parts = [self.fetch(node, column, chunk, rows) for chunk, rows in overlap.items()]
         if len(parts) > 1:
             ranks = [f"rank {self.layouts[node].holders[chunk]}" for chunk in overlap]
             there(self._named(node, column), parts, ranks)
             _alike(self._named(node, column), spec, parts, ranks)
-        return picked(join_column(spec, parts), positions(spans, needed))
+        return picked(join_column(spec, parts), positions(ranges, needed))
 
     def _named(self, node: int, column: str) -> str:
         label = self.nodes[node].label
         return f"column '{column}' of '{label}'" if column else f"the result of '{label}'"
 
-    def _absent(self, ref: Ref, spans: Spans) -> str:
+    def _absent(self, ref: Ref, ranges: RowRanges) -> str:
         """That a column is absent, and who leaves it out."""
-        for node, (column, *_), rows in self.resolve(ref.node, (ref.column or VALUE,), spans):
+        for node, (column, *_), rows in self.resolve(ref.node, (ref.column or VALUE,), ranges):
             layout, label = self.layouts[node], self._named(node, column)
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
                 return f"{label} is absent"
@@ -194,7 +193,7 @@ class Reader:
             return f"{label} is absent (rank{'s' if ranks[1:] else ''} {', '.join(ranks)} made it without)"
         return f"{self._named(ref.node, ref.column or VALUE)} is absent: it was put together without"
 
-    def value(self, operand: Operand, wanted: PortType, spans: Spans) -> Any:
+    def value(self, operand: Operand, wanted: PortType, ranges: RowRanges) -> Any:
         """Rows of an operand as the body of ``wanted``'s port takes them: record, column, metric, list or object."""
         if not isinstance(operand, Ref):
             return operand.value if isinstance(operand, Constant) else None
@@ -203,9 +202,9 @@ class Reader:
             kind = LIST_KINDS["per_rank" if wanted.kind == "PerRank" else "per_stage"]
             return kind([self.entry(node, chunk, wanted.inner) for chunk in range(layout.chunks if layout else 0)])
         if isinstance(wanted, RecordType):
-            columns = {name: self.column(node, name, spans) for name in schema(wanted.record).fields}
+            columns = {name: self.column(node, name, ranges) for name in schema(wanted.record).fields}
             return rebuild(wanted.record, columns)
-        return wrap(wanted, self.column(node, operand.column or VALUE, spans))
+        return wrap(wanted, self.column(node, operand.column or VALUE, ranges))
 
     def entry(self, node: int, chunk: int, wanted: PortType) -> Any:
         """One rank's value of a list."""
@@ -270,3 +269,75 @@ def pack(value: Any) -> dict[str, Any]:
     if isinstance(value, Batch):
         return value.__hf_columns__
     return {VALUE: value._value if isinstance(value, (Column, Obj, Metric)) else value}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows of some columns of a chunk, counted within the chunk; with ``rows`` None the whole of what has no rows."""
+
+    node: int
+    chunk: int
+    columns: tuple[str, ...]
+    rows: RowRanges | None
+
+
+def reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ...]:
+    """What each rank of a step reads; ranks that are given the same chunk share one tuple."""
+    reader = unfetched(plan, table)
+    keys = range(len(step.ranks)) if step.per_rank else step.chunk_of
+    by_key = {key: tuple(_reads(reader, step, key)) for key in dict.fromkeys(keys)}
+    return tuple(by_key[key] for key in keys)
+
+
+def whole_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
+    """What the driver reads for a step whose protocol is a pair of functions: they get whole values."""
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if isinstance(operand, Ref) and port is not None:
+            yield from whole(plan, operand, columns_of(port.type, operand), table)
+
+
+def result(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
+    """What the driver reads of a value that the dataflow returns."""
+    yield from whole(plan, ref, columns_of(result_type(plan.graph, ref), ref), table)
+
+
+def weights(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
+    """What the driver reads to learn what rows weigh: a number for each, made where the column is."""
+    for read in whole(plan, ref, (ref.column or VALUE,), table):
+        yield replace(read, columns=tuple(map(weight_of, read.columns)))
+
+
+def whole(plan: Plan, ref: Ref, columns: tuple[str, ...], table: RowTable) -> Iterator[Read]:
+    """All rows of some columns of a value."""
+    yield from _resolved(unfetched(plan, table), ref, columns, ((0, table.rows.get(ref.node, 0)),))
+
+
+def unfetched(plan: Plan, table: RowTable) -> Reader:
+    """A reader that resolves, and has no rows to give."""
+    return Reader(plan.graph.nodes, plan.layouts, table, _nothing)
+
+
+def _nothing(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
+    raise LookupError(node, column, chunk, rows)
+
+
+def _reads(reader: Reader, step: Step, key: int) -> Iterator[Read]:
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if not isinstance(operand, Ref) or port is None:
+            continue
+        columns = columns_of(port.type, operand)
+        if step.per_rank:
+            yield Read(operand.node, key, columns, None)
+        else:
+            yield from _resolved(reader, operand, columns, argument_rows(reader.table, step, operand, key))
+
+
+def _resolved(reader: Reader, ref: Ref, columns: tuple[str, ...], ranges: RowRanges) -> Iterator[Read]:
+    for node, names, rows in reader.resolve(ref.node, columns, ranges):
+        sliced, unsliced = reader.sorted_by_rows(node, names)
+        if sliced:
+            yield from (Read(node, chunk, sliced, own) for chunk, own in reader.overlap(node, merged(rows)).items())
+        if unsliced:
+            yield from (Read(node, chunk, unsliced, None) for chunk in range(reader.layouts[node].chunks))

@@ -21,11 +21,9 @@ from hfdsl.plan.payloads import (
     Topology,
 )
 from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.questions import Question, questions
-from hfdsl.plan.reads import Read, reads, result, unfetched, weights, whole, whole_arguments
-from hfdsl.plan.rows import RowTable
+from hfdsl.plan.reading import Read, reads, result, unfetched, weights, whole, whole_arguments
+from hfdsl.plan.rows import RowRanges, RowTable, RuntimeQuery, runtime_queries
 from hfdsl.plan.segments import Dependencies, Segment, dependencies, segments
-from hfdsl.plan.spans import Spans
 from hfdsl.plan.spreading import broadcasts
 from hfdsl.plan.transports import goes_direct
 from hfdsl.types.batches import schema
@@ -90,8 +88,8 @@ class Hints:
 def routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints = Hints()) -> Routes:
     """Who gets what from whom, for one set of sizes.
 
-    A step that waits for a filter which has not kept its rows yet, or for rows that are not dealt yet, is left out; a
-    value that it is going to read leaves its process whole, since nobody knows who reads which rows.
+    A step that waits for a filter which has not kept its rows yet, or for rows that are not balanced yet, is left out;
+    a value that it is going to read leaves its process whole, since nobody knows who reads which rows.
     """
     context = _RoutingContext.of(plan, table, topology, hints.inline_inputs)
     away = {
@@ -117,7 +115,7 @@ def routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints = Hints
         {number: tuple(sent.get((number, DRIVER_PROCESS), {}).values()) for number in by_function},
         {node: post.wanted(DRIVER_PROCESS, own) for node, own in context.query_reads.items()},
         tuple(
-            number for number in context.query_reads if number in context.dependencies.early_queries - table.answered
+            number for number in context.query_reads if number in context.dependencies.early_queries - table.resolved
         ),
         post.wanted(DRIVER_PROCESS, context.result),
         frozenset(
@@ -149,11 +147,11 @@ class _RoutingContext:
 
     @classmethod
     def of(cls, plan: Plan, table: RowTable, topology: Topology, small: frozenset[int]) -> _RoutingContext:
-        graph, waits, resolved = plan.graph, dependencies(plan), table.answered
+        graph, waits, resolved = plan.graph, dependencies(plan), table.resolved
         ready = tuple(step for step in plan.steps if waits.queries[step.node] <= resolved)
         later = (step for step in plan.steps if not waits.queries[step.node] <= resolved)
         output = [ref for ref in graph.output.refs() if waits.queries[ref.node] <= resolved]
-        asked = [one for one in questions(plan) if waits.queries[one.ref.node] <= resolved]
+        asked = [one for one in runtime_queries(plan) if waits.queries[one.ref.node] <= resolved]
         return cls(
             plan,
             table,
@@ -210,10 +208,10 @@ def _by_process(plan: Plan, step: Step, table: RowTable) -> Mapping[Process, tup
     return {(step.group, rank): own for rank, own in zip(step.ranks, reads(plan, step, table), strict=True)}
 
 
-def _answering(plan: Plan, question: Question, table: RowTable) -> Iterator[Read]:
-    if question.weighs:
-        return weights(plan, question.ref, table)
-    return whole(plan, question.ref, (question.ref.column or VALUE,), table)
+def _answering(plan: Plan, query: RuntimeQuery, table: RowTable) -> Iterator[Read]:
+    if query.weighs:
+        return weights(plan, query.ref, table)
+    return whole(plan, query.ref, (query.ref.column or VALUE,), table)
 
 
 def _open(plan: Plan, waits: Dependencies, topology: Topology) -> Mapping[tuple[int, bool], dict[str, None]]:
@@ -232,7 +230,7 @@ def _all_reads(plan: Plan) -> Iterator[tuple[int, str, int, str]]:
     for step in plan.steps:
         group = DRIVER if step.custom else step.group
         yield from ((step.node, group, *pair) for pair in columns_read(graph, step.node))
-    for one in questions(plan):
+    for one in runtime_queries(plan):
         for node, column in origins(graph, one.ref.node, one.ref.column or VALUE):
             yield one.ref.node, DRIVER, node, weight_of(column) if one.weighs else column
     for ref in graph.output.refs():
@@ -290,7 +288,9 @@ def _remote_reads(context: _RoutingContext, made: AbstractSet[int]) -> Mapping[t
     on, reader = context.plan.optimize, unfetched(context.plan, context.table)
     found: dict[tuple[int, int, bool], RemoteReads] = {}
 
-    def ask(way: tuple[bool, Destination], node: int, chunk: int, columns: tuple[str, ...], rows: Spans | None) -> None:
+    def ask(
+        way: tuple[bool, Destination], node: int, chunk: int, columns: tuple[str, ...], rows: RowRanges | None
+    ) -> None:
         direct, where = way
         remote, bounds = found.setdefault((node, chunk, direct), RemoteReads()), context.table.bounds.get(node)
         every = ((0, bounds[chunk + 1] - bounds[chunk] if bounds else 0),)
@@ -326,7 +326,7 @@ class _DeliveryPlan:
 
     def __init__(self, context: _RoutingContext, sent: _Sent) -> None:
         self._context = context
-        self._of: dict[tuple[int, int, tuple[bool, Destination]], dict[PayloadKey, dict[str, Spans | None]]] = {}
+        self._of: dict[tuple[int, int, tuple[bool, Destination]], dict[PayloadKey, dict[str, RowRanges | None]]] = {}
         self._nodes: dict[PayloadKey, tuple[int, ...]] = {}
         for payloads in sent.values():
             for (direct, destinations, _), payload in payloads.items():
@@ -386,15 +386,15 @@ class _DeliveryPlan:
     def _holding(self, process: Process, read: Read) -> Iterator[PayloadKey]:
         if self._context.stays(process, read):
             return
-        for key, spans in self._of[read.node, read.chunk, self._context.way(process, read)].items():
-            if any(name in spans and _meet(spans[name], read.rows) for name in read.columns):
+        for key, ranges in self._of[read.node, read.chunk, self._context.way(process, read)].items():
+            if any(name in ranges and _meet(ranges[name], read.rows) for name in read.columns):
                 yield key
 
 
-def _meet(spans: Spans | None, rows: Spans | None) -> bool:
+def _meet(ranges: RowRanges | None, rows: RowRanges | None) -> bool:
     """Whether a payload has some of these rows, both in order; no rows are in every one."""
-    if spans is None or rows is None or spans == rows or rows[0][0] == rows[0][1]:
+    if ranges is None or rows is None or ranges == rows or rows[0][0] == rows[0][1]:
         return True
-    ends = [last for _, last in spans]
+    ends = [last for _, last in ranges]
     starts = (bisect_right(ends, first) for first, _ in rows)
-    return any(i < len(spans) and spans[i][0] < last for i, (_, last) in zip(starts, rows, strict=True))
+    return any(i < len(ranges) and ranges[i][0] < last for i, (_, last) in zip(starts, rows, strict=True))

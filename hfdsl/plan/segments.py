@@ -11,7 +11,7 @@ from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Input
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.questions import questions
+from hfdsl.plan.rows import runtime_queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Dependencies:
     """Who waits for whom, whatever the rows are.
 
     ``before[node]`` has a bit for every step that ends before a step begins; ``filters[node]`` are the filters that
-    have to keep their rows first, and the weights by which rows have to be dealt, for its own sake or for that of an
+    have to keep their rows first, and the weights by which rows have to be balanced, for its own sake or for that of an
     earlier step on its devices; ``masks[question]`` are the values that say which rows. ``early`` are those of them
     that the caller has answered with what he gives: nothing waits for them, since they are read before all else.
     """
@@ -77,7 +77,7 @@ def _covers(one: Step, other: Step) -> bool:
 def _early(plan: Plan, filters: Sequence[frozenset[int]]) -> frozenset[int]:
     """The questions whose answer the caller gives, where the driver reads what it holds without more ado."""
     found: frozenset[int] = frozenset()
-    for one in questions(plan) if plan.optimize.residency else ():
+    for one in runtime_queries(plan) if plan.optimize.residency else ():
         made_by = (plan.node(node).op for node, _ in origins(plan.graph, one.ref.node, one.ref.column or VALUE))
         if filters[one.ref.node] <= found and all(isinstance(op, Input) for op in made_by):
             found |= {one.number}
@@ -104,7 +104,7 @@ def _filters(plan: Plan) -> tuple[frozenset[int], ...]:
 def _masks(plan: Plan) -> dict[int, tuple[int, ...]]:
     return {
         one.number: tuple(made for made, _ in origins(plan.graph, one.ref.node, one.ref.column or VALUE))
-        for one in questions(plan)
+        for one in runtime_queries(plan)
     }
 
 

@@ -145,7 +145,7 @@ def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
 
 def call_rows(step: Step, rank: int, table: RowTable) -> int | None:
     """How many rows a rank of a step is given, pad rows included; None where it is given whole values."""
-    given = table.given.get(step.node)
+    given = table.input_bounds.get(step.node)
     if given is None:
         return None
     chunk = step.chunk_of[step.ranks.index(rank)]

@@ -1,4 +1,4 @@
-"""Balancing where the payload is: rows of a call's arguments dealt by their weights, and its output put back."""
+"""Balancing where the payload is: the rows of a call's arguments ordered by weight, and its output put back."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any
 
 from hfdsl.errors import ProtocolError, SizeError
 from hfdsl.protocols import split
-from hfdsl.protocols.dealing import deal
 from hfdsl.protocols.filtering import runs
+from hfdsl.protocols.partitioning import partition_evenly
 from hfdsl.protocols.split import Pad, Site, add_rows, container_of, rows_of
 from hfdsl.types.batches import Batch
 from hfdsl.types.ragged import Jagged
 from hfdsl.types.weights import row_weights
 
 
-def dealt_order(weights: Sequence[int], chunks: int, group: int, added: int, pad: Pad | None) -> tuple[int, ...]:
+def balanced_order(weights: Sequence[int], chunks: int, group: int, added: int, pad: Pad | None) -> tuple[int, ...]:
     """The order in which rows are given to chunks, with as many pad rows; nothing where they stay in their order.
 
     Pad rows weigh what the rows weigh that they repeat; weights below 0 count as none.
 
-    >>> dealt_order([3, 3, 1, 1], 2, 1, 0, None), dealt_order([2, 2, 2], 2, 1, 1, "cycle")
+    >>> balanced_order([3, 3, 1, 1], 2, 1, 0, None), balanced_order([2, 2, 2], 2, 1, 1, "cycle")
     ((0, 3, 1, 2), ())
     """
     every = add_rows([max(0, weight) for weight in weights], added, pad)
-    units = deal([sum(every[first : first + group]) for first in range(0, len(every), group)], chunks)
+    units = partition_evenly([sum(every[first : first + group]) for first in range(0, len(every), group)], chunks)
     if units == tuple(range(len(units))):
         return ()
     return tuple(unit * group + i for unit in units for i in range(group))
@@ -93,8 +93,8 @@ def put_back(value: Any, order: Sequence[int], what: str = "output") -> Any:
     if rows % len(order):
         raise SizeError(
             "HF310",
-            f"{what} has {rows} rows for {len(order)} rows that were dealt by their weights: which of them is whose is "
-            "unknown; return a fixed number of rows per input row",
+            f"{what} has {rows} rows for {len(order)} rows that were balanced by their weights: which belongs to which "
+            "is unknown; return a fixed number of rows per input row",
         )
     each, places = rows // len(order), sorted(range(len(order)), key=order.__getitem__)
     return reordered(value, [place * each + i for place in places for i in range(each)])

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Call:
     """A running call.
 
-    ``first_row`` and ``row_count`` tell which rows of the whole batch this rank has; where they were dealt out by their
-    weights, ``dealt`` does.
+    ``first_row`` and ``row_count`` say which rows of the whole batch this rank has; where rows are balanced,
+    ``balanced_rows`` lists them.
 
     Streams are derived from what is written here and from nothing else, so a step can be repeated with the same values.
     """
@@ -32,13 +32,13 @@ class Call:
     first_row: int = 0
     row_count: int | None = None
     dataflow: str = ""
-    dealt: tuple[int, ...] | None = None
+    balanced_rows: tuple[int, ...] | None = None
 
     @property
     def rows(self) -> Sequence[int]:
         """The positions that this rank's rows have in the whole batch."""
-        if self.dealt is not None:
-            return self.dealt
+        if self.balanced_rows is not None:
+            return self.balanced_rows
         if self.row_count is None:
             raise WiringError("HF208", "this call takes no rows: none of its arguments is a record with a row dim")
         return range(self.first_row, self.first_row + self.row_count)

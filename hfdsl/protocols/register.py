@@ -317,7 +317,7 @@ def _leaves(given: Registration, leaves: object) -> tuple[tuple[str, Placement],
 
 
 def _padded_alike(given: Registration, protocol: Protocol, leaves: dict[str, Placement]) -> tuple[Any, ...]:
-    """Pad rows are cut off where they were made, and dealt rows are put back: they come from whom they went to."""
+    """Pad rows are cut off where they were made, and balanced rows are put back: they come from whom they went to."""
     for axis, placement in leaves.items():
         if (placement == Sharded(0)) is (axis in protocol.split):
             continue

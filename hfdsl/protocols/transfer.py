@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hfdsl.errors import ProtocolError
-from hfdsl.protocols.balancing import dealt_order, put_back, reordered, weights_of
+from hfdsl.protocols.balancing import balanced_order, put_back, reordered, weights_of
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.protocol import Protocol
@@ -43,7 +43,7 @@ def dispatch(
 ) -> tuple[tuple[list[Any], ...], dict[str, list[Any]], Padding]:
     """Every argument as a list with one entry a rank, and the padding that was added on the way.
 
-    Rows are dealt by the column ``balance`` where all arguments are here; HF425 where none of them has it.
+    Rows are balanced by the column ``balance`` where all arguments are here; HF425 where none of them has it.
 
     Raises ``ProtocolError`` for an argument without rows (HF413), arguments with different rows (HF420) or a per-rank
     argument that is no list of ``world_size`` (HF411), and ``SizeError`` for rows that do not divide (HF310, HF313).
@@ -63,8 +63,8 @@ def dispatch(
         if balance is not None and not any(is_later(value) for _, value in items):
             weights = weights_of(items, balance, site) or []
             chunks = protocol.chunk_count(mesh)
-            padding = replace(padding, order=dealt_order(weights, chunks, group, padding.added, pad))
-            spread = _dealt(spread, padding, pad) if padding.order else spread
+            padding = replace(padding, order=balanced_order(weights, chunks, group, padding.added, pad))
+            spread = _balanced(spread, padding, pad) if padding.order else spread
     else:
         padding = NO_PADDING
         spread = _everywhere(mesh)
@@ -101,7 +101,7 @@ def _chunked(
     return spread
 
 
-def _dealt(
+def _balanced(
     spread: Callable[[int | str, Any], list[Any]], padding: Padding, pad: Pad | None
 ) -> Callable[[int | str, Any], list[Any]]:
     def in_order(key: int | str, value: Any) -> list[Any]:
@@ -183,5 +183,5 @@ def collect(
 
 
 def undone(value: Any, padding: Padding, what: str) -> Any:
-    """A joined output as if nothing had been padded or dealt."""
+    """A joined output as if nothing had been padded or balanced."""
     return drop_pad(put_back(value, padding.order, what), padding.added, padding.rows, what=what)

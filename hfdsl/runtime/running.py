@@ -16,7 +16,8 @@ from hfdsl.graph.program import Input
 from hfdsl.plan.guard import check_sizes
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import Hints, routes
-from hfdsl.plan.rows import bind_sizes, row_dims, row_table
+from hfdsl.plan.rows import row_table
+from hfdsl.plan.sizes import bind_sizes, row_dims
 from hfdsl.plan.timeline import Timeline
 from hfdsl.plan.trace import TraceFile
 from hfdsl.runtime.backend import Backend

@@ -16,12 +16,11 @@ from hfdsl.graph.signatures import VALUE, ListType, PortType, Signature, optiona
 from hfdsl.plan.guard import check_sizes
 from hfdsl.plan.payloads import Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.questions import Question, questions
 from hfdsl.plan.reading import Reader, pack, unpack
 from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
-from hfdsl.plan.rows import row_table, rows_in
+from hfdsl.plan.rows import RowRanges, RuntimeQuery, row_table, runtime_queries
 from hfdsl.plan.segments import Segment
-from hfdsl.plan.spans import Spans
+from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.backend import Backend, Call, nothing
@@ -66,7 +65,7 @@ class StepRun:
         self._late: list[Segment] = []
         self._over: set[int] = set()
         self._notes = Notes()
-        self._answers = self._notes.answers
+        self._results = self._notes.results
         self._known: dict[Any, int] = dict(sizes)  # and, once a filter has run, how many rows it keeps
         self._left = Counter(self._taken())
 
@@ -81,7 +80,7 @@ class StepRun:
         for node, batch in inputs.items():
             self._home.hold(node, "the driver", batch)
         while self._routes.early_queries:
-            self._settle(self._routes.early_queries[0])
+            self._resolve(self._routes.early_queries[0])
         self._put(CALLER)
         while True:
             with self._notes.doing("submits"):
@@ -89,10 +88,10 @@ class StepRun:
                     if segment.number not in self._over:
                         self._submit(segment)
                 self._catch_up()
-            unsettled = [number for number in self._routes.query_payloads if number not in self._answers]
-            if not unsettled:
+            unresolved = [number for number in self._routes.query_payloads if number not in self._results]
+            if not unresolved:
                 break
-            self._settle(unsettled[0])
+            self._resolve(unresolved[0])
         wanted = [self._handles[key] for key in self._routes.result if key not in self._here]
         ran = self._wait(self._acknowledged.values(), wanted, meanwhile)
         _agree(self._plan, ran)
@@ -203,7 +202,7 @@ class StepRun:
             for keys in by_rank.values() if number not in self._over else ():
                 yield from keys
         for node, keys in self._routes.query_payloads.items():
-            yield from keys if node not in self._answers else ()
+            yield from keys if node not in self._results else ()
         yield from self._routes.result
 
     def _drop(self, takes: Mapping[int, Sequence[PayloadKey]]) -> None:
@@ -223,34 +222,34 @@ class StepRun:
             self._home.store.bring(content)
         return Reader(self._plan.graph.nodes, self._plan.layouts, self._routes.table, self._home.store.read)
 
-    def _settle(self, number: int) -> None:
+    def _resolve(self, number: int) -> None:
         """Learn which rows a filter keeps, or what rows weigh; then who reads which rows is known."""
-        question = next(one for one in questions(self._plan) if one.number == number)
-        with self._notes.doing("reads what rows weigh" if question.weighs else "reads what a filter keeps"):
-            answer = self._weights(question) if question.weighs else self._kept(question)
-        self._answers[number] = answer
-        table, hints = row_table(self._plan, self._sizes, self._answers), self._routing.hints
+        query = next(one for one in runtime_queries(self._plan) if one.number == number)
+        with self._notes.doing("reads what rows weigh" if query.weighs else "reads what a filter keeps"):
+            result = self._weights(query) if query.weighs else self._kept(query)
+        self._results[number] = result
+        table, hints = row_table(self._plan, self._sizes, self._results), self._routing.hints
         found = routes(self._plan, table, self._backend.topology(self._plan), hints)
-        self._routing = Routing(found, -1 - len(self._answers), hints)
+        self._routing = Routing(found, -1 - len(self._results), hints)
         self._left = Counter(self._taken())
         self._forget(self._handles)
 
-    def _kept(self, question: Question) -> tuple[int, ...]:
-        plan, node, ref = self._plan, self._plan.node(question.number), question.ref
-        reader = self._reader(self._routes.query_payloads[question.number])
+    def _kept(self, query: RuntimeQuery) -> tuple[int, ...]:
+        plan, node, ref = self._plan, self._plan.node(query.number), query.ref
+        reader = self._reader(self._routes.query_payloads[query.number])
         column = reader.column(ref.node, ref.column or VALUE, ((0, reader.table.rows[ref.node]),))
         group = node.op.group if isinstance(node.op, Filter) else 1
         found = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")
-        kept = rows_in(plan.inference.values[question.number])
+        kept = rows_in(plan.inference.values[query.number])
         self._known |= dict.fromkeys(kept.atoms if kept is not None else (), len(found) // group)
         check_sizes(plan, self._known)
         return found
 
-    def _weights(self, question: Question) -> tuple[int, ...]:
+    def _weights(self, query: RuntimeQuery) -> tuple[int, ...]:
         """What rows weigh: of each a number, which was made where the column is."""
-        ref, reader = question.ref, self._reader(self._routes.query_payloads[question.number])
+        ref, reader = query.ref, self._reader(self._routes.query_payloads[query.number])
 
-        def weights(node: int, column: str, chunk: int, rows: Spans | None) -> Any:
+        def weights(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
             return reader.fetch(node, weight_of(column), chunk, rows)
 
         rows = reader.table.rows.get(ref.node, 0)

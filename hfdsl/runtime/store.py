@@ -12,7 +12,7 @@ from hfdsl.graph.columns import WEIGHT
 from hfdsl.graph.guards import versions
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.plan.reading import Piece, picked
-from hfdsl.plan.spans import Span, Spans
+from hfdsl.plan.rows import RowRange, RowRanges
 from hfdsl.types.joining import rows_after_rows
 from hfdsl.types.ragged import Jagged
 from hfdsl.types.weights import row_weights
@@ -87,7 +87,7 @@ class Store:
 
     def __init__(self) -> None:
         self._own: dict[int, tuple[int, Kept]] = {}
-        self._brought: dict[int, dict[tuple[int, str], list[tuple[Spans | None, Any]]]] = {}
+        self._brought: dict[int, dict[tuple[int, str], list[tuple[RowRanges | None, Any]]]] = {}
         self._bytes: dict[int, int] = {}
         self._loans: list[Loan] = []
         self.most = 0
@@ -122,7 +122,7 @@ class Store:
         self._brought.pop(node, None)
         self._bytes.pop(node, None)
 
-    def read(self, node: int, column: str, chunk: int, rows: Spans | None) -> Any:
+    def read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
         """Rows of a chunk's column, in order; with None the whole of what has no rows."""
         own = self._own.get(node)
         if own is not None and own[0] == chunk:
@@ -161,21 +161,21 @@ def slice_payload(payload: Payload, values: Mapping[int, Kept]) -> Content:
     return {cut: _cut(values[cut.node].read(cut.column), cut.rows) for cut in payload.slices}
 
 
-def _cut(value: Any, spans: Spans | None) -> Any:
-    return value if spans is None else cut_rows(value, spans)
+def _cut(value: Any, ranges: RowRanges | None) -> Any:
+    return value if ranges is None else cut_rows(value, ranges)
 
 
 FEW = 8
 """Runs of rows up to which it is cheaper to put views of them together than to pick row by row."""
 
 
-def cut_rows(value: Any, spans: Spans) -> Any:
+def cut_rows(value: Any, ranges: RowRanges) -> Any:
     """Rows of a column, in order; of one that is absent None."""
-    if value is None or spans == ((0, len(value)),):
+    if value is None or ranges == ((0, len(value)),):
         return value
-    if len(spans) > FEW:
-        return picked(value, [row for first, last in spans for row in range(first, last)])
-    return rows_after_rows([value[first:last] for first, last in spans])
+    if len(ranges) > FEW:
+        return picked(value, [row for first, last in ranges for row in range(first, last)])
+    return rows_after_rows([value[first:last] for first, last in ranges])
 
 
 def memory_of(lent: Iterable[Content]) -> set[int]:
@@ -222,17 +222,17 @@ def size_of(value: Any) -> int:
     return getattr(value, "nbytes", 0)
 
 
-def _rows(parts: list[tuple[Spans | None, Any]], rows: Spans) -> Any:
+def _rows(parts: list[tuple[RowRanges | None, Any]], rows: RowRanges) -> Any:
     """Some rows, in order, out of parts that each hold rows of the same chunk."""
     if parts[0][0] == rows:
         return parts[0][1]
     if len(parts) == 1 and len(whole := parts[0][0] or ()) == 1:
         begin = whole[0][0]
         return cut_rows(parts[0][1], tuple((first - begin, last - begin) for first, last in rows))
-    here: dict[Span, tuple[int, Any]] = {}
-    for spans, value in parts:
+    here: dict[RowRange, tuple[int, Any]] = {}
+    for ranges, value in parts:
         at = 0
-        for first, last in spans or ():
+        for first, last in ranges or ():
             here[first, last] = at - first, value
             at += last - first
     held = sorted(span for span in here if span[0] < span[1])

@@ -31,14 +31,14 @@ class Notes:
     """What the driver writes down while a step runs.
 
     ``gave`` are payloads, each with the time and its bytes; ``routes`` those by which each segment was submitted;
-    ``answers`` what the driver has learnt: which rows filters keep, and what rows weigh.
+    ``results`` what the driver has learnt: which rows filters keep, and what rows weigh.
     """
 
     start: float = field(default_factory=time.time)
     intervals: list[Interval] = field(default_factory=list)
     gave: list[tuple[Payload, float, int]] = field(default_factory=list)
     routes: dict[int, Routes] = field(default_factory=dict)
-    answers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    results: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @contextmanager
     def doing(self, what: str, kind: IntervalKind = "driver") -> Iterator[None]:
@@ -92,10 +92,10 @@ def timeline(record: Record) -> Timeline:
 
 
 def _imbalances(record: Record) -> Iterator[tuple[str, Imbalance]]:
-    deals = record.routes.table.deals
+    partitions = record.routes.table.partitions
     for step in record.plan.steps:
-        if step.balance is not None and (deal := deals.get(step.node)) is not None:
-            yield step.label, Imbalance(*deal.imbalance(step.chunks))
+        if step.balance is not None and (partition := partitions.get(step.node)) is not None:
+            yield step.label, Imbalance(*partition.imbalance(step.chunks))
 
 
 class _Made(NamedTuple):

@@ -147,7 +147,7 @@ class Role(hf.Worker):
 
     @register(Dispatch.THREE_D_PROTO, balance="tokens")
     def balanced(self, given: Rows) -> Rows:
-        """Rows dealt by their tokens."""
+        """Rows balanced by their tokens."""
         numbers = [f"{name} {row}" for name, row in zip(given.name.objects, hf.current_call().rows, strict=True)]
         return Rows(x=given.x, name=numbers, tokens=given.tokens, hint=given.hint)
 
@@ -345,7 +345,7 @@ def nothing(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
 
 @hf.dataflow
 def balance(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
-    """Rows dealt by what they weigh come in the caller's order."""
+    """Rows balanced by what they weigh come in the caller's order."""
     made = a.balanced(given)
     return b.flat(made), added(made, 1.0)
 

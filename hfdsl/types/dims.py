@@ -55,7 +55,7 @@ class Div(Generic[X, Y]):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptGroups:
     """How many rows a filter keeps: at most ``most``, told by a run alone; ``number`` tells filters apart."""
 
     number: int
@@ -67,7 +67,7 @@ class Kept:
         return f"kept{self.number}"
 
 
-Atom: TypeAlias = "type[Dim] | TypeVar | Kept"
+Atom: TypeAlias = "type[Dim] | TypeVar | KeptGroups"
 Monomial: TypeAlias = "tuple[tuple[Atom, int], ...]"  # sorted (atom, power); a negative power is an exact divisor
 
 

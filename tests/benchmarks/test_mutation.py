@@ -54,15 +54,15 @@ def test_mutants_change_what_runs_and_leave_wording_alone(tmp_path: Path) -> Non
 
 def test_what_tests_notice_is_killed_and_what_they_do_not_survives() -> None:
     def printed(tests: str) -> str:
-        file = "hfdsl/protocols/dealing.py"
+        file = "hfdsl/protocols/partitioning.py"
         command = [sys.executable, "-m", "benchmarks.mutation", file, "--sample", "6", "--each", "6", "--examples", "5"]
         done = subprocess.run([*command, "--tests", tests], cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     assert "killed 0 of 6: 0.0%" in printed("tests/protocols/test_placement.py"), "nothing there reaches this file"
-    assert "| hfdsl/protocols/dealing.py | 6 | " in printed("tests/protocols/test_dealing.py")
-    assert "killed 0 of" not in printed("tests/protocols/test_dealing.py")
+    assert "| hfdsl/protocols/partitioning.py | 6 | " in printed("tests/protocols/test_partitioning.py")
+    assert "killed 0 of" not in printed("tests/protocols/test_partitioning.py")
 
 
 def test_a_share_lies_in_its_interval() -> None:

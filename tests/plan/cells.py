@@ -11,7 +11,7 @@ from hfdsl.graph.program import Filter, Input, MiniBatch, Node, Pack, Ref, Repea
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.protocols.dealing import deal
+from hfdsl.protocols.partitioning import partition_evenly
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec
 
@@ -121,7 +121,7 @@ class Cells:
             repeated = {"repeat_last": count - 1}
             rows = [i if i < count else repeated.get(step.pad or "", i % count) for i in range(padded)]
             own = [sum(max(0, weights[row]) for row in rows[i : i + unit]) for i in range(0, padded, unit)]
-            order = [number * unit + i for number in deal(own, step.chunks) for i in range(unit)]
+            order = [number * unit + i for number in partition_evenly(own, step.chunks) for i in range(unit)]
             chunks = [order[c * size : (c + 1) * size] for c in range(step.chunks)]
         elif step.role is None and step.chunks > 1:
             there = (self._dealt[node] for node in step.follows if node in self._dealt and self._count[node] == count)

@@ -57,7 +57,7 @@ def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize
     with plan.launch() as running:
         running.step(batch_of(some_rows(program.rows, 0), echo=True))
         [routing] = running._routings.values()
-        kept = record_of(running).notes.answers
+        kept = record_of(running).notes.results
         found = process_memory(plan, plan.dims, phases(plan, plan.dims, kept=kept, hints=routing.hints))
         most = measured(running)
         assert found.keys() == most.keys()

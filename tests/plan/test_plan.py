@@ -34,7 +34,7 @@ def count(plan: Plan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def weighed_by(plan: Plan, node: int) -> set[int]:
-    """By which weights the rows of a step's result are dealt, which nobody knows before it runs."""
+    """By which weights the rows of a step's result are balanced, which nobody knows before it runs."""
     step = next((step for step in plan.steps if step.node == node), None)
     if step is None or step.balance is not None:
         return {step.balance.number} if step is not None and step.balance is not None else set()

@@ -17,9 +17,8 @@ from hfdsl.graph.program import Filter
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.payloads import DRIVER_PROCESS, ColumnSlice, Payload, PayloadKey, Process, planned_topology
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.questions import questions
 from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
-from hfdsl.plan.rows import row_table
+from hfdsl.plan.rows import row_table, runtime_queries
 from tests.plan.cells import HOME, Cell, Cells
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, programs
 
@@ -31,26 +30,26 @@ def compiled(program: Program, optimize: Optimize) -> Plan:
     return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
 
 
-def settled(plan: Plan, rows: int, hints: Hints | None = None) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
-    """The routes as questions are answered one by one: filters keep every other group, rows weigh this and that."""
+def resolved(plan: Plan, rows: int, hints: Hints | None = None) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
+    """The routes as queries are resolved one by one: filters keep every other group, rows weigh this and that."""
     kept: dict[int, tuple[int, ...]] = {}
     while True:
         table = row_table(plan, plan.dims, kept)
         found = routes(plan, table, planned_topology(plan), hints or Hints())
         if not found.early_queries:
             yield dict(kept), found
-        unsettled = [node for node in found.query_payloads if node not in kept]
-        if not unsettled:
+        unresolved = [node for node in found.query_payloads if node not in kept]
+        if not unresolved:
             return
-        question = next(one for one in questions(plan) if one.number == unsettled[0])
-        if question.weighs:
-            kept[question.number] = tuple(i * i * 7 % 11 for i in range(table.rows[question.ref.node]))
+        query = next(one for one in runtime_queries(plan) if one.number == unresolved[0])
+        if query.weighs:
+            kept[query.number] = tuple(i * i * 7 % 11 for i in range(table.rows[query.ref.node]))
             continue
-        op = plan.node(unsettled[0]).op
+        op = plan.node(unresolved[0]).op
         assert isinstance(op, Filter)
-        source = plan.node(unsettled[0]).batch
+        source = plan.node(unresolved[0]).batch
         assert source is not None
-        kept[unsettled[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
+        kept[unresolved[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
 
 
 def learnt(plan: Plan, data: st.DataObject) -> Hints:
@@ -94,9 +93,11 @@ class Moves:
             return [(cut.node, cut.column, -1, cut.chunk)]
         first = self.found.table.bounds[cut.node][cut.chunk]
         rows: Sequence[int] = range(self.found.table.rows[cut.node])
-        if (deal := self.found.table.deals.get(cut.node)) is not None:  # the chunks have the rows in another order
-            each = len(rows) // len(deal.places)
-            units = [unit for unit in deal.order if unit < len(deal.places)]
+        if (
+            partition := self.found.table.partitions.get(cut.node)
+        ) is not None:  # the chunks have the rows in another order
+            each = len(rows) // len(partition.places)
+            units = [unit for unit in partition.order if unit < len(partition.places)]
             rows = [unit * each + i for unit in units for i in range(each)]
         return [(cut.node, cut.column, rows[first + row], 0) for low, high in cut.rows for row in range(low, high)]
 
@@ -107,7 +108,7 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
     program: Program, optimize: Optimize, data: st.DataObject
 ) -> None:
     plan = compiled(program, optimize)
-    *_, (kept, found) = settled(plan, program.rows, learnt(plan, data))
+    *_, (kept, found) = resolved(plan, program.rows, learnt(plan, data))
     cells, moves = Cells(plan, program.rows, kept), Moves(plan, found)
     custom = {step.node for step in plan.steps if step.custom}
     for process, taken in moves.taken.items():
@@ -129,7 +130,7 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
 def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct: bool) -> None:
     plan = compiled(program, Optimize(fusion=fusion, direct=direct))
     first = routes(plan, row_table(plan, plan.dims, {}), planned_topology(plan), Hints())
-    *_, (kept, found) = settled(plan, program.rows)
+    *_, (kept, found) = resolved(plan, program.rows)
     cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, found), planned_topology(plan).host_of
     early = {step.node for segment in first.segments for step in segment.steps} | {-1, -2}
     early -= {-1} if kept else set()
@@ -154,11 +155,11 @@ def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct
 
 @many
 @given(programs(), switches, st.data())
-def test_a_filter_that_is_settled_changes_nothing_of_what_has_run(
+def test_a_filter_that_is_resolved_changes_nothing_of_what_has_run(
     program: Program, optimize: Optimize, data: st.DataObject
 ) -> None:
     plan = compiled(program, optimize)
-    rounds = [found for _, found in settled(plan, program.rows, learnt(plan, data))]
+    rounds = [found for _, found in resolved(plan, program.rows, learnt(plan, data))]
     for before, after in pairwise(rounds):
         later = {segment.number: segment for segment in after.segments}
         for segment in before.segments:

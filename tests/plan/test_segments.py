@@ -13,9 +13,8 @@ from hfdsl.deploy.pools import devices
 from hfdsl.plan.optimize import NOTHING, Optimize
 from hfdsl.plan.payloads import PayloadKey, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.questions import questions
 from hfdsl.plan.routes import DRIVER_RANK, Routes, routes
-from hfdsl.plan.rows import row_table
+from hfdsl.plan.rows import row_table, runtime_queries
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
 
 many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -32,13 +31,13 @@ def all_routes(plan: Plan) -> tuple[Routes, dict[int, list[PayloadKey]]]:
         found = routes(plan, row_table(plan, plan.dims, kept), planned_topology(plan))
         for segment in found.segments:
             saw.setdefault(segment.number, [key for node in kept for key in found.query_payloads[node]])
-        unsettled = [node for node in found.query_payloads if node not in kept]
-        if not unsettled:
+        unresolved = [node for node in found.query_payloads if node not in kept]
+        if not unresolved:
             return found, saw
-        question = next(one for one in questions(plan) if one.number == unsettled[0])
-        group = getattr(plan.node(question.number).op, "group", 1)
-        weights = range(found.table.rows[question.ref.node], 0, -1)
-        kept[question.number] = tuple(weights if question.weighs else range(group))
+        query = next(one for one in runtime_queries(plan) if one.number == unresolved[0])
+        group = getattr(plan.node(query.number).op, "group", 1)
+        weights = range(found.table.rows[query.ref.node], 0, -1)
+        kept[query.number] = tuple(weights if query.weighs else range(group))
 
 
 def ends(plan: Plan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:

@@ -1,4 +1,4 @@
-"""Rows that are dealt where the payload is: the same output as without, and less unequal chunks."""
+"""Rows that are balanced where the payload is: the same output as without, and less unequal chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import ProtocolError, SizeError
 from hfdsl.protocols import PREDEFINED, Mesh
-from hfdsl.protocols.balancing import dealt_order, put_back, reordered, weights_of
+from hfdsl.protocols.balancing import balanced_order, put_back, reordered, weights_of
 from hfdsl.protocols.split import Pad, Site
 from hfdsl.protocols.transfer import collect, dispatch
 from tests.protocols.test_mesh import meshes
@@ -130,10 +130,10 @@ def test_an_argument_whose_name_is_unknown_may_weigh_by_its_column() -> None:
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=6).map(lambda half: half * 2))
 def test_what_weighs_less_than_nothing_weighs_nothing(weights: list[int]) -> None:
     clipped = [max(0, weight) for weight in weights]
-    assert dealt_order(weights, 2, 1, 0, None) == dealt_order(clipped, 2, 1, 0, None)
-    assert dealt_order(weights, 2, 1, 2, "cycle") == dealt_order(clipped, 2, 1, 2, "cycle")
-    assert dealt_order([0, 0, -5, -5], 2, 1, 0, None) == (), "nothing is lighter than nothing"
-    assert dealt_order([2, 1, 0, 0], 2, 1, 0, None) in ((0, 2, 1, 3), (0, 3, 1, 2)), "and something heavier"
+    assert balanced_order(weights, 2, 1, 0, None) == balanced_order(clipped, 2, 1, 0, None)
+    assert balanced_order(weights, 2, 1, 2, "cycle") == balanced_order(clipped, 2, 1, 2, "cycle")
+    assert balanced_order([0, 0, -5, -5], 2, 1, 0, None) == (), "nothing is lighter than nothing"
+    assert balanced_order([2, 1, 0, 0], 2, 1, 0, None) in ((0, 2, 1, 3), (0, 3, 1, 2)), "and something heavier"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_what_does_not_weigh_is_told(value: Any, balance: str, text: str) -> Non
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6).map(lambda half: half * 2))
 def test_rows_that_are_put_back_are_where_they_were(weights: Sequence[int]) -> None:
-    order = dealt_order(weights, 2, 1, 0, None) or tuple(range(len(weights)))
+    order = balanced_order(weights, 2, 1, 0, None) or tuple(range(len(weights)))
     names = [f"n{i}" for i in range(len(weights))]
     assert put_back(reordered(names, order), order) == names
     assert put_back(names, ()) is names
@@ -161,5 +161,5 @@ def test_rows_that_are_put_back_are_where_they_were(weights: Sequence[int]) -> N
 
 
 def test_rows_of_which_nobody_knows_whose_they_are_are_told() -> None:
-    with pytest.raises(SizeError, match="HF310: the output has 3 rows for 4 rows that were dealt"):
+    with pytest.raises(SizeError, match="HF310: the output has 3 rows for 4 rows that were balanced"):
         put_back([1, 2, 3], [0, 3, 1, 2], "the output")

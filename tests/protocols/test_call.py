@@ -35,8 +35,8 @@ def drawn() -> tuple[float, float, float]:
 def test_rows_are_those_that_this_rank_was_given() -> None:
     assert list(HERE.rows) == [4, 5, 6]
     assert list(replace(HERE, row_count=0).rows) == []
-    assert list(replace(HERE, dealt=(9, 0)).rows) == [9, 0], "dealt by their weights"
-    assert list(replace(HERE, dealt=()).rows) == []
+    assert list(replace(HERE, balanced_rows=(9, 0)).rows) == [9, 0], "balanced by their weights"
+    assert list(replace(HERE, balanced_rows=()).rows) == []
     with pytest.raises(WiringError, match=r"HF208: this call takes no rows"):
         _ = replace(HERE, row_count=None).rows
 
@@ -95,7 +95,7 @@ def test_the_numbers_of_a_row_do_not_depend_on_the_split(rows: int, cut: int, co
     assert whole.shape == (rows, count)
     assert ((whole >= 0) & (whole < 1)).all()
     assert torch.equal(torch.cat([part.uniforms(count) for part in parts]), whole)
-    assert torch.equal(replace(HERE, dealt=tuple(range(rows))[::-1]).uniforms(count), whole.flip(0))
+    assert torch.equal(replace(HERE, balanced_rows=tuple(range(rows))[::-1]).uniforms(count), whole.flip(0))
 
 
 def test_within_a_call_every_global_stream_is_derived_from_it() -> None:

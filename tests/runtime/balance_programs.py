@@ -1,4 +1,4 @@
-"""Programs whose rows are dealt by their lengths, for every backend; a module of its own, since workers import it."""
+"""Programs whose rows are balanced by their lengths, for every backend; a module of its own: workers import it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows dealt by their lengths: the same values in the same order, less unequal loads, and no more on its way."""
+"""Rows balanced by their lengths: the same values in the same order, less unequal loads, and no more on its way."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("critic", ["near", "far"])
-def test_dealt_rows_have_the_same_values_in_the_same_order(launched: Running, critic: str) -> None:
+def test_balanced_rows_have_the_same_values_in_the_same_order(launched: Running, critic: str) -> None:
     dims: dict[type[hf.Dim], int] = {p.B: ROWS, p.R: p.RESPONSE}
     flow = renamed(p.train, f"train_{critic}", critic=critic)
     in_order, before = stepped(flow.compile(launched.plan.deployment, dims, optimize=OFF), "local", prompts())
     running = launched.also(flow.compile(launched.plan.deployment, dims))
     running.step(prompts())
-    dealt, after = running.step(prompts()), running.timeline
+    balanced, after = running.step(prompts()), running.timeline
     *rows, load = in_order
-    assert plain(dealt[:3]) == plain(rows)
-    assert dealt[1].row.tensor.tolist() == list(range(ROWS))
+    assert plain(balanced[:3]) == plain(rows)
+    assert balanced[1].row.tensor.tolist() == list(range(ROWS))
     assert (load.most.value, load.total.value) == (26, 67)
-    assert (dealt[3].most.value, dealt[3].total.value) == (18, 67), "67 tokens over four ranks: the best would be 17"
+    assert (balanced[3].most.value, balanced[3].total.value) == (18, 67), "67 tokens on four ranks: the best is 17"
     assert not before.imbalances
     assert after.imbalances["actor.update"] == after.imbalances["actor.sample"] == (26 / (67 / 4), 18 / (67 / 4))
 
@@ -89,7 +89,7 @@ def test_what_the_caller_gives_is_weighed_before_the_first_call() -> None:
     made, timeline = stepped(plan, "local", prompts(hint=True))
     assert made.number.tensor.tolist() == [2 * (n + 1) for n in range(1, ROWS + 1)]
     sent = [one.bytes for one in timeline.transfers if one.source == DRIVER_PROCESS]
-    assert sent == [4 * 3 * 8] * 4, "each rank, on a node of its own, is sent the four rows that it is dealt"
+    assert sent == [4 * 3 * 8] * 4, "each rank, on a node of its own, is sent the four rows of its chunk"
     assert (
         next(interval.name for interval in timeline.intervals if interval.process == DRIVER_PROCESS)
         == "reads what rows weigh"
@@ -104,11 +104,11 @@ def test_without_the_column_rows_stay_in_their_order() -> None:
     assert set(timeline.imbalances) == {"actor.early"}
 
 
-def test_rows_behind_a_filter_are_dealt() -> None:
+def test_rows_behind_a_filter_are_balanced() -> None:
     dims: dict[type[hf.Dim], int] = {p.B: ROWS, p.R: p.RESPONSE}
     in_order, _ = stepped(p.kept.compile(places(), dims, optimize=OFF), "local", prompts())
-    dealt, timeline = stepped(p.kept.compile(places(), dims), "local", prompts())
-    assert plain(dealt) == plain(in_order)
+    balanced, timeline = stepped(p.kept.compile(places(), dims), "local", prompts())
+    assert plain(balanced) == plain(in_order)
     assert set(timeline.imbalances) == {"actor.sample", "critic.evaluate"}
 
 
@@ -133,7 +133,7 @@ def test_the_driver_is_brought_a_number_a_row() -> None:
     assert columns == {"weight of mask"}
 
 
-def test_a_plan_says_by_what_rows_are_dealt() -> None:
+def test_a_plan_says_by_what_rows_are_balanced() -> None:
     text = str(p.train.compile(places(), {p.B: ROWS, p.R: p.RESPONSE}))
     assert "3D_PROTO, 4 chunks by rollout.mask" in text
     assert "by" not in str(p.train.compile(places(), {p.B: ROWS, p.R: p.RESPONSE}, optimize=OFF)).split("overlap")[0]

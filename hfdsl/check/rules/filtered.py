@@ -14,7 +14,7 @@ from hfdsl.check.repair.search import SEARCH
 from hfdsl.check.subject import Subject
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, Node, RoleCall, Take
-from hfdsl.types.dims import Answer, Atom, Kept, Size, atom_size, constant
+from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, atom_size, constant
 
 
 def filtered_rows(subject: Subject) -> Iterator[Finding]:
@@ -25,11 +25,11 @@ def filtered_rows(subject: Subject) -> Iterator[Finding]:
 
 def _unknown_rows(subject: Subject, demands: Iterable[Divides]) -> Iterator[Finding]:
     """The demands on rows that only a run tells: one finding for all that is demanded of what a filter keeps."""
-    told: dict[tuple[Kept, ...], list[Divides]] = {}
+    told: dict[tuple[KeptGroups, ...], list[Divides]] = {}
     for demand in demands:
         size = subject.known(demand.size)
         if filtered(size) and size.divisible_by(demand.divisor) is Answer.UNKNOWN:
-            told.setdefault(tuple(atom for atom in size.atoms if isinstance(atom, Kept)), []).append(demand)
+            told.setdefault(tuple(atom for atom in size.atoms if isinstance(atom, KeptGroups)), []).append(demand)
     for first, *others in told.values():
         node, size = first.node, first.size
         more = {d.node.span: Label(d.node.span, f"for {d.why}: {d.need}") for d in others if d.node.id != node.id}
@@ -128,5 +128,5 @@ def _fewer(node: Node, rows: int, most: int) -> Iterator[Offer]:
 
 def at_most(size: Size) -> Size:
     """A size with every filter keeping all its rows."""
-    kept = {atom: at_most(atom.most) for atom in size.atoms if isinstance(atom, Kept)}
+    kept = {atom: at_most(atom.most) for atom in size.atoms if isinstance(atom, KeptGroups)}
     return size.substitute(kept)

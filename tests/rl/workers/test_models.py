@@ -167,7 +167,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_row() -> None:
 
 
 def test_a_row_has_its_number_in_the_batch_where_rows_were_dealt() -> None:
-    with in_call(Call(0, 0, 0, rank=1, row_count=2, dealt=(3, 5))):
+    with in_call(Call(0, 0, 0, rank=1, row_count=2, balanced_rows=(3, 5))):
         assert str(bad_row(1, "is bad")) == "HF811: row 5: is bad"
     assert str(bad_row(1, "is bad")) == "HF811: row 1: is bad"
 

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hfdsl.protocols.dealing import deal, loads
+from hfdsl.protocols.partitioning import loads, partition_evenly
 
 weights = st.integers(0, 40) | st.sampled_from([0, 1, 1000])
 
@@ -20,7 +20,7 @@ def cases(draw: st.DrawFn, most: int = 60) -> tuple[list[int], int]:
 
 
 def lightest(own: list[int], chunks: int) -> int:
-    """The weight of the heaviest chunk where it is least: all ways to deal, one by one."""
+    """The weight of the heaviest chunk where it is least: all partitions, one by one."""
 
     def best(left: tuple[int, ...], bound: int) -> int:
         if not left:
@@ -40,19 +40,19 @@ def lightest(own: list[int], chunks: int) -> int:
 @given(cases())
 def test_every_chunk_has_as_many_and_nothing_is_lost(case: tuple[list[int], int]) -> None:
     own, chunks = case
-    order = deal(own, chunks)
+    order = partition_evenly(own, chunks)
     assert sorted(order) == list(range(len(own)))
     size = len(own) // chunks
     for first in range(0, len(own), size):
         assert all(one < other for one, other in pairwise(order[first : first + size])), "in order within a chunk"
-    assert order == deal(list(own), chunks)
+    assert order == partition_evenly(list(own), chunks)
 
 
 @given(cases())
 @example(([16, 17, 39, 27, 4, 29, 1, 28, 1], 3))  # three chunks, whose order by weight changes as they are joined
 def test_chunks_differ_by_no_more_than_as_many_weights_in_a_row(case: tuple[list[int], int]) -> None:
     own, chunks = case
-    order = deal(own, chunks)
+    order = partition_evenly(own, chunks)
     found = loads(own, order, chunks)
     contiguous = loads(own, range(len(own)), chunks)
     assert sum(found) == sum(own)
@@ -66,22 +66,22 @@ def test_chunks_differ_by_no_more_than_as_many_weights_in_a_row(case: tuple[list
 
 @settings(max_examples=60, deadline=None)
 @given(cases(most=9))
-def test_no_chunk_is_much_heavier_than_in_the_best_deal(case: tuple[list[int], int]) -> None:
+def test_no_chunk_is_much_heavier_than_in_the_best_partition(case: tuple[list[int], int]) -> None:
     own, chunks = case
-    heaviest, best = max(loads(own, deal(own, chunks), chunks)), lightest(own, chunks)
+    heaviest, best = max(loads(own, partition_evenly(own, chunks), chunks)), lightest(own, chunks)
     assert best <= heaviest
     assert heaviest * chunks <= (2 * chunks - 1) * best
 
 
 @given(st.integers(0, 5), st.integers(1, 5), st.integers(1, 5))
 def test_equal_weights_stay_as_they_are(weight: int, size: int, chunks: int) -> None:
-    assert deal([weight] * (size * chunks), chunks) == tuple(range(size * chunks))
+    assert partition_evenly([weight] * (size * chunks), chunks) == tuple(range(size * chunks))
 
 
 def test_loads_are_one_a_chunk() -> None:
     assert loads([5, 1, 2, 3], (3, 0, 1, 2), 2) == (8, 3)
     assert loads([], (), 3) == (0, 0, 0)
-    assert deal([], 3) == ()
+    assert partition_evenly([], 3) == ()
 
 
 def differencing(own: list[int]) -> int:
@@ -97,7 +97,7 @@ def differencing(own: list[int]) -> int:
 @given(st.lists(weights, min_size=2, max_size=16).filter(lambda own: len(own) % 2 == 0))
 @example([12, 18, 0, 14, 20, 31, 3, 3])  # the pairs that differ most come last
 def test_two_chunks_differ_as_differencing_has_it(own: list[int]) -> None:
-    order = deal(own, 2)
+    order = partition_evenly(own, 2)
     one, other = loads(own, order, 2)
     if order == tuple(range(len(own))):
         assert abs(one - other) <= differencing(own)
@@ -108,6 +108,6 @@ def test_two_chunks_differ_as_differencing_has_it(own: list[int]) -> None:
 def test_a_long_tail_of_lengths_is_dealt_evenly() -> None:
     # Half of the rows are short and one in 16 is long, in order of their lengths, as a sorted data set has them.
     own = [64 + i for i in range(128)] + [512 + 3 * i for i in range(112)] + [4096 - i for i in range(16)]
-    found = loads(own, deal(own, 8), 8)
+    found = loads(own, partition_evenly(own, 8), 8)
     assert max(loads(own, range(256), 8)) / (sum(own) / 8) > 3.9
     assert max(found) - min(found) <= 4, "of some 20,000"

@@ -20,19 +20,19 @@ def loads(weights: Sequence[int], order: Sequence[int], chunks: int) -> tuple[in
     return tuple(sum(weights[i] for i in order[chunk * size : (chunk + 1) * size]) for chunk in range(chunks))
 
 
-def deal(weights: Sequence[int], chunks: int) -> tuple[int, ...]:
+def partition_evenly(weights: Sequence[int], chunks: int) -> tuple[int, ...]:
     """The numbers from 0 in the order in which equal chunks of them are given, each chunk's own in order.
 
     This is Karmarkar and Karp's differencing for chunks of one size. Sorted by weight, ``chunks`` numbers at a time
-    make a partial deal, one number in each bin. The two partial deals whose bins differ most become one, the heaviest
-    bin of the one with the lightest of the other and so on, until one is left. Bins so joined differ no more than they
-    did: in the end one is heavier than another by no more than two of some ``chunks`` weights that follow each other in
-    order. With weights from 0 no chunk weighs more than ``2 - 1 / chunks`` times the heaviest of the best deal. Numbers
-    stay in their order where that is no worse.
+    make a partial partition, one number in each bin. The two partial partitions whose bins differ most are merged, the
+    heaviest bin of one with the lightest of the other and so on, until one is left. Merged bins differ no more than
+    they did before: in the end no bin is heavier than another by more than two of some ``chunks`` consecutive weights
+    differ. If no weight is negative, no chunk weighs more than ``2 - 1 / chunks`` times the heaviest chunk of the best
+    partition. Numbers stay in their order where that is no worse.
 
     ``chunks`` divides the number of weights.
 
-    >>> deal([9, 9, 1, 1], 2), deal([1, 1, 1, 1], 2)
+    >>> partition_evenly([9, 9, 1, 1], 2), partition_evenly([1, 1, 1, 1], 2)
     ((0, 3, 1, 2), (0, 1, 2, 3))
     """
     as_it_is = tuple(range(len(weights)))
@@ -50,7 +50,7 @@ def deal(weights: Sequence[int], chunks: int) -> tuple[int, ...]:
 
 
 def _entry(number: int, bins: list[_Bin]) -> tuple[int, int, list[_Bin]]:
-    """A partial deal as it lies in the heap: those whose bins differ most come first, and no two are alike."""
+    """A partial partition as it lies in the heap: those whose bins differ most come first, and no two are alike."""
     bins.sort(key=itemgetter(0))
     return bins[0][0] - bins[-1][0], number, bins
 

@@ -1,0 +1,96 @@
+"""Sizes of a step: what each dim is, by what the caller gives, and how many rows every value has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hfdsl.errors import SizeError
+from hfdsl.graph.infer import RecordValue, Value
+from hfdsl.graph.program import Node
+from hfdsl.plan.plan import Plan
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
+from hfdsl.types.dims import KeptGroups, Size, constant, evaluate, solve
+
+
+def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
+    """The size of every dim that the inputs tell, held against the sizes that the plan was compiled for.
+
+    Raises:
+        SizeError: HF302 where an input has another size than the plan or than another input.
+    """
+    known: dict[Any, int] = dict(plan.dims)
+    origin: dict[Any, str] = dict.fromkeys(plan.dims, "the plan was compiled for")
+    for name, column, dim, length, at_most in _lengths(plan, inputs):
+        if at_most:
+            _within(name, column, dim, length, known)
+            continue
+        bound = {atom: constant(n) for atom, n in known.items()}
+        for atom, size in (solve(dim, constant(length), bound) or {}).items():
+            known[atom] = int(size.value or 0)
+            origin[atom] = f"input '{name}' has"
+        if all(atom in known for atom in dim.atoms) and evaluate(dim, known) != length:
+            why = ", ".join(f"{origin[a]} {a.__name__} = {known[a]}" for a in dim.atoms)
+            raise SizeError(
+                "HF302", f"input '{name}': column '{column}' has {length} where {dim} = {evaluate(dim, known)} ({why})"
+            )
+    return known
+
+
+def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Size, int, bool]]:
+    """What the inputs' columns tell: input, column, dim, length, and whether that is the longest row of a ragged one.
+
+    Dims alone come first, then sums and products of them, then what they bound.
+    """
+    found: list[tuple[str, str, Size, int, bool]] = []
+    for number, batch in inputs.items():
+        name = plan.node(number).label
+        for column, spec in schema(type(batch)).fields.items():
+            if isinstance(spec, MetricSpec):
+                continue
+            value = batch.__hf_columns__[column]
+            if value is None:
+                continue
+            if not len(value):
+                raise SizeError("HF302", f"input '{name}' has no rows: every size is at least 1")
+            lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]
+            ragged = isinstance(spec, ColumnSpec) and spec.ragged
+            pairs = enumerate(zip(spec.dims, lengths, strict=True))
+            found += [(name, column, dim, int(length), ragged and i == 1) for i, (dim, length) in pairs]
+    return sorted(found, key=lambda length: (length[4], len(length[2].atoms)))
+
+
+def _within(name: str, column: str, bound: Size, longest: int, known: Mapping[Any, int]) -> None:
+    """The longest row of a ragged column against its bound, where that is known."""
+    if all(atom in known for atom in bound.atoms) and longest > evaluate(bound, known):
+        most = f"{bound} = {evaluate(bound, known)}"
+        raise SizeError("HF302", f"input '{name}': column '{column}' has a row of {longest}, more than {most}")
+
+
+def rows_in(value: Value) -> Size | None:
+    """The rows of a record, column or list of objects; None for what has none."""
+    if isinstance(value, RecordValue):
+        return value.rows
+    return value.dims[0] if isinstance(value, (ColumnSpec, ObjSpec)) else None
+
+
+def row_dims(plan: Plan) -> tuple[Any, ...]:
+    """The dims that numbers of rows depend on."""
+    sizes = [size for value in plan.inference.values if (size := rows_in(value)) is not None]
+    return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if not isinstance(atom, KeptGroups)))
+
+
+def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | None:
+    """The number of rows of a node's value for these sizes; None where one is unknown.
+
+    Raises:
+        SizeError: HF303 where it is not whole or below 0; a filter may keep none.
+    """
+    if size is None or any(atom not in sizes for atom in size.atoms):
+        return None
+    number = evaluate(size, sizes)
+    if number.denominator != 1 or number < 0:
+        where = f"'{node.label}' in line {node.span.line}"
+        raise SizeError("HF303", f"{where} has {size} = {number} rows, which is no whole number of at least 0")
+    return int(number)
