@@ -164,7 +164,7 @@ class Turns:
 
 def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
     """Run `hfdsl train` in this process."""
-    from hfdsl.rl.models import policies, reading, updates
+    from hfdsl.rl.models import policies, scoring, updates
     from hfdsl.rl.training.config import load
     from hfdsl.rl.training.loop import train
 
@@ -173,8 +173,8 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
     for module, name, part in (
         (policies, "_row_by_row", "generation"),
         (policies, "response_log_probs", "log-probs"),
-        (reading, "log_probs", "log-probs"),
-        (updates, "improve", "update"),
+        (scoring, "log_probs", "log-probs"),
+        (updates, "policy_update", "update"),
     ):
         setattr(module, name, clock.wrapped(part, getattr(module, name)))
     values = {

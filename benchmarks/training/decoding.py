@@ -17,9 +17,8 @@ from typing import Any
 import torch
 
 from hfdsl.protocols.collectives import SoleRank
-from hfdsl.rl.models import captured, generation
-from hfdsl.rl.models.learning import computing_in
-from hfdsl.rl.models.loading import device
+from hfdsl.rl.models import captured_generation, generation
+from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.policies import policy
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig
 
@@ -62,11 +61,11 @@ def main() -> None:
     llama = {"model_type": "llama", "vocab_size": VOCABULARY, "eos_token_id": END, **heads, **sizes, **others}
     made, config = policy(ModelConfig(config=llama), 1.0, SoleRank()), GenerationConfig(args.tokens)
     given = ragged(args.rows, args.tokens)
-    steps = captured.Captured(made, config, [END], PAD, args.autocast)
-    usual = generation.SHARE, captured.FEWEST
+    steps = captured_generation.CapturedGenerator(made, config, [END], PAD, args.autocast)
+    usual = generation.COMPACTION_SHARE, captured_generation.MIN_ROWS
 
     def plain() -> Any:
-        with computing_in(args.autocast, device()):
+        with autocast(args.autocast, device()):
             return generation.generate(made, *given, config, [END], PAD)
 
     engines: dict[str, Callable[[], Any]] = {"plain": plain, "captured": lambda: steps(*given)}
@@ -78,7 +77,7 @@ def main() -> None:
         found: dict[bool, list[float]] = {False: [], True: []}
         for turn in range(-1, args.times):
             for leave, times in found.items():
-                generation.SHARE, captured.FEWEST = usual if leave else (0.0, args.rows)
+                generation.COMPACTION_SHARE, captured_generation.MIN_ROWS = usual if leave else (0.0, args.rows)
                 took = timed(engines[name])
                 if turn >= 0:  # what the first ones capture is not counted
                     times.append(took)

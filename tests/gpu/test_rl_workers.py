@@ -16,7 +16,7 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ImitationMetrics, Prompts, R, Rollout
 from hfdsl.rl.dataflows.grpo import grpo
 from hfdsl.rl.dataflows.supervised import supervised
-from hfdsl.rl.models import captured, generation, policies
+from hfdsl.rl.models import captured_generation, generation, policies
 from hfdsl.testing import replay
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, everything, numbers, policy
@@ -62,7 +62,7 @@ def learning(prompts: Prompts, actor: w.Actor) -> tuple[Rollout, Rollout, Rollou
 
 def test_captured_steps_sample_what_the_plain_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after an update, with the graphs that were captured before it, and over several spans of the cache."""
-    monkeypatch.setattr(captured, "SPAN", 8)
+    monkeypatch.setattr(captured_generation, "SPAN", 8)
     plain, steps = list[Any](), list[Any]()
     engines: Any = (("plain", plain), ("auto", steps))
     for engine, found in engines:
@@ -90,12 +90,12 @@ def ragged(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 def test_rows_that_have_ended_leave_captured_steps(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of these few rows, down to the last one; with the graphs of the batch before in the second one."""
     rows, length, end = 32, 40, tiny.VOCABULARY - 1
-    monkeypatch.setattr(captured, "SPAN", 16)
+    monkeypatch.setattr(captured_generation, "SPAN", 16)
     made, given = policies.policy(WIDE, 1.0, SoleRank()), ragged(rows, length)
-    steps = captured.Captured(made, w.GenerationConfig(length), [end], tiny.PAD, dtype)
+    steps = captured_generation.CapturedGenerator(made, w.GenerationConfig(length), [end], tiny.PAD, dtype)
     found = []
     for fewest in (rows, 1, 1):
-        monkeypatch.setattr(captured, "FEWEST", fewest)
+        monkeypatch.setattr(captured_generation, "MIN_ROWS", fewest)
         found.append(steps(*given))
     assert len({key[1] for key in steps._shared.graphs._kept}) > 2
     for tokens, real in found:
@@ -112,7 +112,7 @@ def test_shapes_of_captured_steps_share_their_memory() -> None:
     rows, length = 512, 120  # 128 MiB of keys and values
     config, made = w.GenerationConfig(length), policies.policy(WIDE, 1.0, SoleRank())
     ids, mask, drawn = ragged(rows, length)
-    steps = captured.Captured(made, config, [tiny.VOCABULARY - 1], tiny.PAD, None)
+    steps = captured_generation.CapturedGenerator(made, config, [tiny.VOCABULARY - 1], tiny.PAD, None)
 
     def reserved() -> int:
         torch.cuda.synchronize()

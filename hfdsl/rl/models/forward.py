@@ -12,12 +12,12 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hfdsl.protocols.collectives import AxisGroup
-from hfdsl.rl.models.slices import Sliced, joined, log_probs_and_entropies
+from hfdsl.rl.models.parallel_layers import Sliced, gathered_slices, parallel_log_probs_and_entropies
 
-LOGITS = 2**26
+MAX_LOGITS = 2**26
 """How many float32 logits are made at once."""
 
-Entropy: TypeAlias = Literal["none", "told", "learned"]
+Entropy: TypeAlias = Literal["none", "detached", "differentiable"]
 """Whether entropies are computed, and whether with a gradient."""
 
 
@@ -34,7 +34,7 @@ def hidden_states(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Te
 
 
 class Policy(nn.Module):
-    """A causal model as log-probs of its responses. At most ``LOGITS`` logits are there at a time.
+    """A causal model as log-probs of its responses. At most ``MAX_LOGITS`` logits are there at a time.
 
     The model may be sliced over the ranks of ``tp``.
     """
@@ -53,7 +53,7 @@ class Policy(nn.Module):
         """
         hidden = hidden_states(self.model, ids, mask)[:, -length - 1 : -1]
         chosen = ids[:, -length:]
-        at_once = max(1, LOGITS * self.slices // self.model.config.get_text_config().vocab_size)
+        at_once = max(1, MAX_LOGITS * self.slices // self.model.config.get_text_config().vocab_size)
         parts = list(zip(hidden.flatten(0, 1).split(at_once), chosen.flatten().split(at_once), strict=True))
         again = torch.is_grad_enabled() and len(parts) > 1  # else the logits of all parts are kept for the gradient
         found = [
@@ -63,7 +63,7 @@ class Policy(nn.Module):
         log_probs, entropies = (torch.cat(column).view(chosen.shape) for column in zip(*found, strict=True))
         return log_probs.clone(), entropies.clone()  # FSDP hooks on to outputs, and wants no views
 
-    def following(
+    def next_logits(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
         """The logits of the next token, f32[b, V], after ids i64[b, n] whose forerunners are in the cache; and both."""
@@ -71,21 +71,23 @@ class Policy(nn.Module):
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
         logits = self.logits(output.last_hidden_state[:, -1])
-        return joined(logits, self.tp) if self.slices > 1 else logits, output.past_key_values
+        return gathered_slices(logits, self.tp) if self.slices > 1 else logits, output.past_key_values
 
-    def agreed(self, tokens: torch.Tensor) -> torch.Tensor:
+    def broadcast_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """The tokens that the first rank of ``tp`` took; on a GPU equal logits need not give equal ones."""
         return self.tp.broadcast(tokens) if self.tp.size > 1 else tokens
 
     def _read(self, hidden: torch.Tensor, chosen: torch.Tensor, entropy: Entropy) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.logits(hidden)
         if self.slices > 1:
-            return log_probs_and_entropies(logits, chosen, self.tp, entropy != "none", entropy == "learned")
+            return parallel_log_probs_and_entropies(
+                logits, chosen, self.tp, entropy != "none", entropy == "differentiable"
+            )
         total = logits.logsumexp(-1)
         log_probs = logits.gather(-1, chosen[:, None]).squeeze(-1) - total
         if entropy == "none":
             return log_probs, torch.zeros_like(total)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "learned"):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and entropy == "differentiable"):
             return log_probs, total - ((logits - total[:, None]).exp() * logits).sum(-1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

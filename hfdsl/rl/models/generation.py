@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.workers.config import GenerationConfig
 
-SHARE = 0.75
+COMPACTION_SHARE = 0.75
 """Of its rows, how many a batch still decodes when those that have ended leave it."""
 
 
@@ -42,9 +42,9 @@ def generate(
     cache, step_ids, step_positions = None, ids, positions(mask)
     attended = torch.cat([mask, response_mask], dim=1).long()
     for r in range(length):
-        logits, cache = policy.following(step_ids, attended[:, : ids.shape[1] + r], step_positions, cache)
+        logits, cache = policy.next_logits(step_ids, attended[:, : ids.shape[1] + r], step_positions, cache)
         token = logits.argmax(-1) if uniforms is None else sample(logits, uniforms[here, r], config.top_p, config.top_k)
-        token = torch.where(alive, policy.agreed(token), pad_token)
+        token = torch.where(alive, policy.broadcast_tokens(token), pad_token)
         tokens[here, r] = token
         response_mask[here, r] = alive
         attended[:, ids.shape[1] + r] = alive
@@ -53,7 +53,7 @@ def generate(
         if not living:
             break
         step_ids, step_positions = token[:, None], step_positions[:, -1:] + 1
-        if living <= SHARE * len(here) and isinstance(cache, Cache):
+        if living <= COMPACTION_SHARE * len(here) and isinstance(cache, Cache):
             stay: Any = alive.nonzero().squeeze(1)
             cache.reorder_cache(stay)  # all kinds of layers have it, as they do not ``batch_select_indices``
             here, alive, attended, step_ids, step_positions = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,17 +14,17 @@ from torch.nn.utils import get_total_norm
 from hfdsl.errors import HfError, ResourceError
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.protocols.offloading import Part
+from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy, Scorer
-from hfdsl.rl.models.loading import device
 from hfdsl.rl.models.micro_batches import MicroBatch
 from hfdsl.rl.models.offloading import model_to_device, model_to_host, optimizer_to_device, optimizer_to_host
-from hfdsl.rl.models.sharding import is_sharded, local, part_like, shard
-from hfdsl.rl.models.tensor_parallel import partial_gradients, sliced_parameters
-from hfdsl.rl.workers.config import DType, OptimizerConfig, TrainingConfig
+from hfdsl.rl.models.sharding import is_sharded, local, shard, sharded_like
+from hfdsl.rl.models.tensor_parallel import parameters_with_partial_gradients, sliced_parameters
+from hfdsl.rl.workers.config import OptimizerConfig, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OptimizerStep:
     """What one optimizer step was: the norm of the whole batch's gradient before it was clipped, and the rate."""
 
     grad_norm: float
@@ -66,9 +65,9 @@ class Learner:
         if not is_sharded(self.module):
             return parts
         most = peers.all_reduce(len(parts), "max")
-        return [*parts, *[replace(parts[0], real=0)] * (most - len(parts))]
+        return [*parts, *[replace(parts[0], real_rows=0)] * (most - len(parts))]
 
-    def step(self, losses: Iterable[torch.Tensor], peers: AxisGroup) -> Step:
+    def step(self, losses: Iterable[torch.Tensor], peers: AxisGroup) -> OptimizerStep:
         """One update with the sum of these losses and of those of all peers.
 
         Raises:
@@ -86,12 +85,12 @@ class Learner:
         if not math.isfinite(norm):
             self.optimizer.zero_grad()
             raise HfError("HF811", f"the norm of the gradient is {norm}, although the loss of every row is finite")
-        learning_rate = self.config.optimizer.learning_rate * rate(self.config.optimizer, self.steps)
+        learning_rate = self.config.optimizer.learning_rate * lr_factor(self.config.optimizer, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.steps += 1
-        return Step(norm, learning_rate)
+        return OptimizerStep(norm, learning_rate)
 
     def _clip(self, peers: AxisGroup) -> float:
         found = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm).detach()
@@ -100,7 +99,7 @@ class Learner:
     def _clip_slices(self, peers: AxisGroup) -> float:
         """The same where ranks of ``tp`` have slices."""
         tp, clip = self.module.tp, self.config.optimizer.clip_norm
-        for parameter in partial_gradients(self.module):
+        for parameter in parameters_with_partial_gradients(self.module):
             if parameter.grad is not None:
                 own = local(parameter.grad)
                 own.copy_(tp.all_reduce(own.contiguous()))
@@ -148,17 +147,17 @@ class Learner:
         for name, value in state["weights"].items():
             local(own[name]).copy_(local(value))
         found = {
-            number: {name: part_like(value, self.parameters[number]) for name, value in moments.items()}
+            number: {name: sharded_like(value, self.parameters[number]) for name, value in moments.items()}
             for number, moments in state["optimizer"].items()
         }
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
         self.steps = state["steps"]
 
 
-def rate(config: OptimizerConfig, step: int) -> float:
+def lr_factor(config: OptimizerConfig, step: int) -> float:
     """The learning rate of a step, as a share of its peak.
 
-    >>> [rate(OptimizerConfig(schedule="linear", warmup_steps=2, total_steps=4), step) for step in range(5)]
+    >>> [lr_factor(OptimizerConfig(schedule="linear", warmup_steps=2, total_steps=4), step) for step in range(5)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
     """
     if step < config.warmup_steps:
@@ -167,9 +166,4 @@ def rate(config: OptimizerConfig, step: int) -> float:
         return 1.0
     done = min((step - config.warmup_steps) / max(config.total_steps - config.warmup_steps, 1), 1.0)
     shape = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-    return config.final + (1 - config.final) * shape
-
-
-def computing_in(dtype: DType | None, device: torch.device) -> AbstractContextManager[Any]:
-    """Within this, products of matrices are computed in ``dtype``."""
-    return torch.autocast(device.type, dtype=getattr(torch, dtype)) if dtype is not None else nullcontext()
+    return config.min_lr_ratio + (1 - config.min_lr_ratio) * shape

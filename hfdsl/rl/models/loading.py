@@ -15,15 +15,11 @@ from transformers.utils import logging
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup, SoleRank
-from hfdsl.rl.models.tensor_parallel import planned, sliced
+from hfdsl.rl.models.device import device
+from hfdsl.rl.models.tensor_parallel import parallelize, tensor_parallel_plan
 from hfdsl.rl.workers.config import ModelConfig
 
 _BARS = Lock()
-
-
-def device() -> torch.device:
-    """Where a role's model lives: this process's GPU, or the CPU where it has none."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
@@ -46,23 +42,23 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
     name = repr(config.path or settings.model_type)
     if tp.size > 1:
         with torch.device("meta"):  # told before weights are loaded
-            planned(AutoModelForCausalLM.from_config(settings), tp.size, name)
+            tensor_parallel_plan(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
     if config.path is not None:
-        with without_bars():
+        with no_progress_bars():
             model = AutoModelForCausalLM.from_pretrained(config.path, config=settings, dtype=torch.float32, **options)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
-    moved: Any = nn.Module.to(sliced(model, tp, name), device(), getattr(torch, config.dtype))
+    moved: Any = nn.Module.to(parallelize(model, tp, name), device(), getattr(torch, config.dtype))
     if config.compile:
         moved.base_model.compile(dynamic=True)  # micro-batches have many shapes
     return moved.eval()
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
+def no_progress_bars() -> Iterator[None]:
     """Within this, transformers shows no progress bars; a thread waits for the other ones that are here."""
     with _BARS:
         before = logging.set_tqdm_hook(lambda bar, args, options: bar(*args, **{**options, "disable": True}))
@@ -114,7 +110,7 @@ def pad_token(config: ModelConfig, model: Any) -> int:
     return int(pad)
 
 
-def longest(model: Any) -> int | None:
+def max_sequence_length(model: Any) -> int | None:
     """The most tokens that a sequence may have, as far as the model tells."""
     limit = getattr(model.config, "max_position_embeddings", None)
     return int(limit) if limit else None

@@ -21,11 +21,11 @@ class MicroBatch:
     """
 
     rows: torch.Tensor
-    real: int
+    real_rows: int
     first: int
     length: int
 
-    def whole(self, column: torch.Tensor, width: int) -> torch.Tensor:
+    def sequences(self, column: torch.Tensor, width: int) -> torch.Tensor:
         """The part of a column [B, T] where responses have ``width`` columns: [b, t]."""
         return column[self.rows, self.first : column.shape[1] - width + self.length]
 
@@ -33,11 +33,11 @@ class MicroBatch:
         """The part of a column [B, R]: [b, r]."""
         return column[self.rows, : self.length]
 
-    def counted(self, response_mask: torch.Tensor) -> torch.Tensor:
+    def token_mask(self, response_mask: torch.Tensor) -> torch.Tensor:
         """The tokens that count, bool[b, r]."""
         mask = self.response(response_mask)
-        if self.real < len(self.rows):
-            mask = mask & (torch.arange(len(mask), device=mask.device) < self.real)[:, None]
+        if self.real_rows < len(self.rows):
+            mask = mask & (torch.arange(len(mask), device=mask.device) < self.real_rows)[:, None]
         return mask
 
 
@@ -94,10 +94,10 @@ def _by_length(lengths: Sequence[tuple[int, int]], tokens: int, longer: int) -> 
         yield part
 
 
-def joined(parts: Sequence[tuple[MicroBatch, torch.Tensor]], rows: int, width: int) -> torch.Tensor:
+def assembled(parts: Sequence[tuple[MicroBatch, torch.Tensor]], rows: int, width: int) -> torch.Tensor:
     """The column [B, width] of parts [b, r]; 0 where no part has a token."""
     like = parts[0][1]
     column = torch.zeros(rows, width, dtype=like.dtype, device=like.device)
     for part, values in parts:
-        column[part.rows[: part.real], : values.shape[1]] = values[: part.real]
+        column[part.rows[: part.real_rows], : values.shape[1]] = values[: part.real_rows]
     return column

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hfdsl.rl.models.loading import device
+from hfdsl.rl.models.device import device
 
 HOST = torch.device("cpu")
 

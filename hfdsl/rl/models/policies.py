@@ -11,17 +11,17 @@ from hfdsl.errors import ResourceError
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Prompts
-from hfdsl.rl.models.captured import Captured, obstacle
-from hfdsl.rl.models.continuous import generate_continuously
+from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
+from hfdsl.rl.models.continuous_generation import generate_continuously
+from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.generation import generate
-from hfdsl.rl.models.learning import computing_in
-from hfdsl.rl.models.loading import device, end_tokens, load, longest, pad_token, saved_head
-from hfdsl.rl.models.micro_batches import MicroBatch, joined, micro_batches
-from hfdsl.rl.models.reading import response_log_probs
-from hfdsl.rl.models.rows import bad_row
-from hfdsl.rl.models.sharding import whole
-from hfdsl.rl.workers.config import BatchingConfig, DType, GenerationConfig, ModelConfig
+from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_token, saved_head
+from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
+from hfdsl.rl.models.row_errors import bad_row
+from hfdsl.rl.models.scoring import response_log_probs
+from hfdsl.rl.models.sharding import gathered_parameters
+from hfdsl.rl.workers.config import BatchingConfig, FloatDType, GenerationConfig, ModelConfig
 
 
 def policy(config: ModelConfig, temperature: float, tp: AxisGroup) -> Policy:
@@ -43,11 +43,11 @@ class Sampling:
 
     generation: GenerationConfig
     batching: BatchingConfig
-    autocast: DType | None
+    autocast: FloatDType | None
     ends: tuple[int, ...]
     pad: int
     limit: int | None
-    captured: Captured | None
+    captured: CapturedGenerator | None
 
     def forget(self) -> None:
         """Give back what is kept between calls: the caches of captured steps."""
@@ -56,20 +56,32 @@ class Sampling:
 
 
 def sampling(
-    policy: Policy, model: ModelConfig, generation: GenerationConfig, batching: BatchingConfig, autocast: DType | None
+    policy: Policy,
+    model: ModelConfig,
+    generation: GenerationConfig,
+    batching: BatchingConfig,
+    dtype: FloatDType | None,
 ) -> Sampling:
     """How a policy is going to sample.
 
     Raises:
         ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured.
     """
-    ends, pad, limit = end_tokens(model, policy.model), pad_token(model, policy.model), longest(policy.model)
-    captured = Captured(policy, generation, ends, pad, autocast) if _captures(policy, generation) else None
-    return Sampling(generation, batching, autocast, ends, pad, limit, captured)
+    ends, pad = end_tokens(model, policy.model), pad_token(model, policy.model)
+    captured = CapturedGenerator(policy, generation, ends, pad, dtype) if _captures(policy, generation) else None
+    return Sampling(
+        generation=generation,
+        batching=batching,
+        autocast=dtype,
+        ends=ends,
+        pad=pad,
+        limit=max_sequence_length(policy.model),
+        captured=captured,
+    )
 
 
 def _captures(policy: Policy, generation: GenerationConfig) -> bool:
-    problem = obstacle(policy)
+    problem = capture_obstacle(policy)
     if generation.engine == "captured" and problem is not None:
         raise ResourceError("HF812", f'engine="captured" cannot sample here: {problem}; engine="plain" can')
     return generation.engine == "captured" or (
@@ -99,17 +111,17 @@ def _row_by_row(
     length = sampling.generation.max_tokens
     uniforms = None if greedy else current_call().uniforms(length).to(ids.device)
     responses, masks = [], []
-    with whole(policy), computing_in(sampling.autocast, ids.device):
+    with gathered_parameters(policy), autocast(sampling.autocast, ids.device):
         for part in _parts(mask, sampling):
             drawn = None if uniforms is None else uniforms[part.rows]
-            inputs = part.whole(ids, 0), part.whole(mask, 0), drawn
+            inputs = part.sequences(ids, 0), part.sequences(mask, 0), drawn
             if sampling.captured is not None:
                 tokens, real = sampling.captured(*inputs)
             else:
                 tokens, real = generate(policy, *inputs, sampling.generation, sampling.ends, sampling.pad)
             responses.append((part, tokens))
             masks.append((part, real))
-    return joined(responses, len(ids), length), joined(masks, len(ids), length)
+    return assembled(responses, len(ids), length), assembled(masks, len(ids), length)
 
 
 def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:

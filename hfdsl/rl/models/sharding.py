@@ -18,14 +18,14 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy
-from hfdsl.rl.models.loading import device
-from hfdsl.rl.models.slices import joined, own_slice
-from hfdsl.rl.models.tensor_parallel import split_dims
-from hfdsl.rl.workers.config import DType
+from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
+from hfdsl.rl.models.tensor_parallel import slice_dims
+from hfdsl.rl.workers.config import FloatDType
 
 
-def shard(module: nn.Module, blocks: tuple[str, ...], autocast: DType | None, peers: AxisGroup) -> None:
+def shard(module: nn.Module, blocks: tuple[str, ...], autocast: FloatDType | None, peers: AxisGroup) -> None:
     """Give every peer a part of the parameters; each module of a class that ``blocks`` names is gathered by itself.
 
     Raises:
@@ -45,12 +45,12 @@ def shard(module: nn.Module, blocks: tuple[str, ...], autocast: DType | None, pe
     for inner in [inner for inner in module.modules() if type(inner).__name__ in blocks]:
         fully_shard(inner, mesh=mesh, mp_policy=policy)
     fully_shard(module, mesh=mesh, mp_policy=policy)
-    if hasattr(module, "following"):
-        register_fsdp_forward_method(module, "following")
+    if hasattr(module, "next_logits"):
+        register_fsdp_forward_method(module, "next_logits")
 
 
 @contextmanager
-def whole(module: nn.Module) -> Iterator[None]:
+def gathered_parameters(module: nn.Module) -> Iterator[None]:
     """Within this, every rank has all parameters, and may take as many passes as it likes."""
     parts = [inner for inner in module.modules() if isinstance(inner, FSDPModule)]
     for part in parts:
@@ -69,24 +69,24 @@ def is_sharded(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 
 
-def gathered(module: Policy) -> dict[str, Any]:
+def full_state_dict(module: Policy) -> dict[str, Any]:
     """All weights by name, a copy; every peer of ``dp`` and ``tp`` takes part."""
-    dims = split_dims(module)
+    dims = slice_dims(module)
     weights: dict[str, Any] = {}
     for name, value in module.state_dict().items():
         weights[name] = value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
         if name in dims:
-            weights[name] = joined(weights[name], module.tp, dims[name])
+            weights[name] = gathered_slices(weights[name], module.tp, dims[name])
     return weights
 
 
-def take_over(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
+def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
     """Make whole weights those of a module, of which this rank may hold a part or a slice."""
-    own, dims = module.state_dict(), split_dims(module)
+    own, dims = module.state_dict(), slice_dims(module)
     with torch.no_grad():
         for name, value in weights.items():
             mine = own[name]
-            here = own_slice(value, dims[name], module.tp) if name in dims else value
+            here = local_slice(value, dims[name], module.tp) if name in dims else value
             here = here.to(mine.device, mine.dtype)
             if isinstance(mine, DTensor):
                 here = distribute_tensor(here, mine.device_mesh, mine.placements, src_data_rank=None)
@@ -98,7 +98,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def part_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+def sharded_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     """This rank's part of an optimizer's state, spread as the parameter is; a number is nobody's part."""
     if not isinstance(parameter, DTensor) or isinstance(value, DTensor) or not value.dim():
         return value

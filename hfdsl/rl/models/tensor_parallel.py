@@ -12,27 +12,36 @@ from torch import nn
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
-from hfdsl.rl.models.slices import Columns, Enter, Entry, Rows, Sliced, Vocabulary, own_slice, spread
+from hfdsl.rl.models.parallel_layers import (
+    ColumnParallelLinear,
+    EnterParallel,
+    ParallelInput,
+    RowParallelLinear,
+    Sliced,
+    VocabParallelEmbedding,
+    copy_to_ranks,
+    local_slice,
+)
 
-COLUMNS: Final = ("colwise", "colwise_gather_output", "colwise_rep")
-ROWS: Final = ("rowwise", "rowwise_split_input", "rowwise_rep")
-VOCABULARY: Final = "embedding_rowwise"
-WHOLE: Final = "replicated_with_grad_allreduce"
+COLUMN_STYLES: Final = ("colwise", "colwise_gather_output", "colwise_rep")
+ROW_STYLES: Final = ("rowwise", "rowwise_split_input", "rowwise_rep")
+VOCAB_STYLE: Final = "embedding_rowwise"
+REPLICATED_STYLE: Final = "replicated_with_grad_allreduce"
 """What transformers calls the ways to cut a module; the last is of modules that are whole and read slices."""
 
-MODULES: Final[Mapping[str, type[Sliced]]] = {
-    **dict.fromkeys(COLUMNS, Columns),
-    **dict.fromkeys(ROWS, Rows),
-    VOCABULARY: Vocabulary,
+LAYERS: Final[Mapping[str, type[Sliced]]] = {
+    **dict.fromkeys(COLUMN_STYLES, ColumnParallelLinear),
+    **dict.fromkeys(ROW_STYLES, RowParallelLinear),
+    VOCAB_STYLE: VocabParallelEmbedding,
 }
 
-KEYS: Final = ("k_proj", "qkv_proj", "query_key_value")
+KEY_PROJECTIONS: Final = ("k_proj", "qkv_proj", "query_key_value")
 """The modules by which heads are cut, where their outputs are not gathered."""
 
-FIELDS: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+DIVISIBLE_FIELDS: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
-def sliced(model: Any, peers: AxisGroup, name: str) -> Any:
+def parallelize(model: Any, peers: AxisGroup, name: str) -> Any:
     """The same causal model, of which this rank keeps its slice; ``name`` is what a message calls it.
 
     Raises:
@@ -40,16 +49,16 @@ def sliced(model: Any, peers: AxisGroup, name: str) -> Any:
     """
     if peers.size == 1:
         return model
-    enters: dict[str, Enter] = {"": partial(spread, peers=peers)}  # the output layer reads part by part
+    enters: dict[str, EnterParallel] = {"": partial(copy_to_ranks, peers=peers)}  # the output layer reads part by part
     kept: dict[int, nn.Parameter] = {}
-    for path, style in planned(model, peers.size, name).items():
+    for path, style in tensor_parallel_plan(model, peers.size, name).items():
         module, (parent, _, leaf) = model.get_submodule(path), path.rpartition(".")
-        if style == WHOLE:
+        if style == REPLICATED_STYLE:
             module.reads_slices = True
             continue
         owner = model.get_submodule(parent)
-        if style in COLUMNS and parent not in enters:
-            enters[parent] = entry = Entry(peers)
+        if style in COLUMN_STYLES and parent not in enters:
+            enters[parent] = entry = ParallelInput(peers)
             owner.register_forward_hook(entry.forget, always_call=True)
         new = _empty(style, module, enters.get(parent), peers)
         for kind, parameter in module._parameters.items():
@@ -58,11 +67,15 @@ def sliced(model: Any, peers: AxisGroup, name: str) -> Any:
     return model
 
 
-def _empty(style: str, module: Any, enter: Enter | None, peers: AxisGroup) -> Sliced:
+def _empty(style: str, module: Any, enter: EnterParallel | None, peers: AxisGroup) -> Sliced:
     """The module that takes another's place, still without its parameters."""
-    if enter is not None and style in COLUMNS:
-        return Columns(enter, peers, gather=style != "colwise")
-    return Rows(peers, split=style != "rowwise") if style in ROWS else Vocabulary(module.padding_idx, peers)
+    if enter is not None and style in COLUMN_STYLES:
+        return ColumnParallelLinear(enter, peers, gather=style != "colwise")
+    return (
+        RowParallelLinear(peers, split=style != "rowwise")
+        if style in ROW_STYLES
+        else VocabParallelEmbedding(module.padding_idx, peers)
+    )
 
 
 def _own(
@@ -71,11 +84,11 @@ def _own(
     if whole is None or dim is None:
         return whole
     if id(whole) not in kept:  # tied ones stay tied; all whole ones were there before the first slice
-        kept[id(whole)] = nn.Parameter(own_slice(whole.data, dim, peers), whole.requires_grad)
+        kept[id(whole)] = nn.Parameter(local_slice(whole.data, dim, peers), whole.requires_grad)
     return kept[id(whole)]
 
 
-def planned(model: Any, size: int, name: str) -> dict[str, str]:
+def tensor_parallel_plan(model: Any, size: int, name: str) -> dict[str, str]:
     """How every module that is cut into ``size`` slices is cut, by its name.
 
     An output layer whose tokens cannot be divided stays whole, and an embedding that is tied to it.
@@ -89,11 +102,11 @@ def planned(model: Any, size: int, name: str) -> dict[str, str]:
     ]
     paths = [*modules, *(path for path, _ in model.named_parameters())]
     plan = {path: style for path in paths for pattern, style in patterns if pattern.fullmatch(path)}
-    if not any(style in ROWS for style in plan.values()):
+    if not any(style in ROW_STYLES for style in plan.values()):
         raise _refused(name, size, f"transformers has no tensor-parallel plan for {type(model).__name__}")
     for path, style in plan.items():
-        linear = style in (*COLUMNS, *ROWS) and isinstance(modules.get(path), nn.Linear)
-        if not linear and (style not in (VOCABULARY, WHOLE) or path not in modules):
+        linear = style in (*COLUMN_STYLES, *ROW_STYLES) and isinstance(modules.get(path), nn.Linear)
+        if not linear and (style not in (VOCAB_STYLE, REPLICATED_STYLE) or path not in modules):
             raise _refused(name, size, f"its plan has {path} cut by {style!r}, which the ready roles cannot do")
     _with_vocabulary(plan, model, size)
     _check_sizes(plan, modules, model.config.get_text_config(), size, name)
@@ -112,16 +125,16 @@ def _with_vocabulary(plan: dict[str, str], model: Any, size: int) -> None:
         if not divides:
             plan.pop(path, None)
     if names[id(head)] in plan:
-        plan[names[id(head)]] = "colwise"  # slices of logits are read as such: see log_probs_and_entropies
+        plan[names[id(head)]] = "colwise"  # slices of logits are read as such: see parallel_log_probs_and_entropies
     if tied:
         plan.pop(names[id(embedding)], None)
     if tied and names[id(head)] in plan:
-        plan[names[id(embedding)]] = VOCABULARY
+        plan[names[id(embedding)]] = VOCAB_STYLE
 
 
 def _check_sizes(plan: Mapping[str, str], modules: Mapping[str, nn.Module], config: Any, size: int, name: str) -> None:
-    heads = any(path.rpartition(".")[2] in KEYS and style == "colwise" for path, style in plan.items())
-    counts = {field: getattr(config, field, None) for field in (FIELDS if heads else FIELDS[2:])}
+    heads = any(path.rpartition(".")[2] in KEY_PROJECTIONS and style == "colwise" for path, style in plan.items())
+    counts = {field: getattr(config, field, None) for field in (DIVISIBLE_FIELDS if heads else DIVISIBLE_FIELDS[2:])}
     found = {field: count for field, count in counts.items() if isinstance(count, int)}
     for field, count in found.items():
         if count % size:
@@ -133,9 +146,9 @@ def _check_sizes(plan: Mapping[str, str], modules: Mapping[str, nn.Module], conf
             raise _refused(name, size, f"{field}={share} of its config drops other values on every rank; set it to 0")
     for path, style in plan.items():
         module: Any = modules[path]
-        count = module.in_features if style in ROWS else module.out_features if style in COLUMNS else size
+        count = module.in_features if style in ROW_STYLES else module.out_features if style in COLUMN_STYLES else size
         if count % size:
-            what = "input" if style in ROWS else "output"
+            what = "input" if style in ROW_STYLES else "output"
             raise _refused(name, size, f"{path} has {count} {what} features, which is not divisible by {size}")
 
 
@@ -158,7 +171,7 @@ def _refused(name: str, size: int, problem: str) -> ResourceError:
 # -- what is sliced of a module ----------------------------------------------------------------------------------------
 
 
-def split_dims(module: nn.Module) -> dict[str, int]:
+def slice_dims(module: nn.Module) -> dict[str, int]:
     """By the name in ``state_dict()`` the dim of which this rank has a slice."""
     return {
         f"{path}.{name}": dim
@@ -169,24 +182,24 @@ def split_dims(module: nn.Module) -> dict[str, int]:
     }
 
 
-def planned_dims(model: Any, size: int) -> dict[str, int]:
+def planned_slice_dims(model: Any, size: int) -> dict[str, int]:
     """The same of a whole model that is going to be cut into ``size`` slices."""
     if size == 1:
         return {}
     return {
         f"{path}.{name}": dim
-        for path, style in planned(model, size, "").items()
-        if style != WHOLE
-        for name, dim in MODULES[style].dims.items()
+        for path, style in tensor_parallel_plan(model, size, "").items()
+        if style != REPLICATED_STYLE
+        for name, dim in LAYERS[style].dims.items()
     }
 
 
 def sliced_parameters(module: nn.Module) -> set[nn.Parameter]:
     """The parameters of which this rank has a slice."""
-    return {module.get_parameter(name) for name in split_dims(module)}
+    return {module.get_parameter(name) for name in slice_dims(module)}
 
 
-def partial_gradients(module: nn.Module) -> Iterator[nn.Parameter]:
+def parameters_with_partial_gradients(module: nn.Module) -> Iterator[nn.Parameter]:
     """Whole parameters that read slices, so that a rank has a part of their gradient."""
     for inner in module.modules():
         if getattr(inner, "reads_slices", False):

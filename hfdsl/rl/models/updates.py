@@ -13,18 +13,19 @@ from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Experience, Preferences, Sequences, ValueExperience
 from hfdsl.rl.losses import DPO, ClippedValue, PolicyLoss, imitation
 from hfdsl.rl.masked import masked_sum, token_weights
+from hfdsl.rl.models.device import autocast
 from hfdsl.rl.models.forward import Policy
-from hfdsl.rl.models.learning import Learner, computing_in
+from hfdsl.rl.models.learning import Learner
 from hfdsl.rl.models.micro_batches import MicroBatch, micro_batches
-from hfdsl.rl.models.reading import columns, response_log_probs
-from hfdsl.rl.models.rows import bad_row
+from hfdsl.rl.models.row_errors import bad_row
+from hfdsl.rl.models.scoring import columns, response_log_probs
 from hfdsl.rl.workers.config import ActorConfig, CriticConfig
 
-Terms = Mapping[str, torch.Tensor]
+TokenTerms = Mapping[str, torch.Tensor]
 """What is known of every token of a micro-batch, f32[b, r]: ``loss``, which has a gradient, and metrics."""
 
 
-def improve(
+def policy_update(
     learner: Learner, experience: Experience, loss: PolicyLoss, config: ActorConfig, peers: AxisGroup
 ) -> dict[str, float]:
     """One step of a policy on its experience: the columns of ``ActorMetrics``."""
@@ -33,9 +34,9 @@ def improve(
     old, advantage = experience.log_probs.tensor.to(ids.device), experience.advantage.tensor.to(ids.device)
     reference = None if experience.ref_log_probs is None else experience.ref_log_probs.tensor.to(ids.device)
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> Terms:
-        inputs = part.whole(ids, width), part.whole(mask, width), part.length
-        log_probs, entropy = learner.module(*inputs, "learned" if loss.entropy else "told")
+    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
+        inputs = part.sequences(ids, width), part.sequences(mask, width), part.length
+        log_probs, entropy = learner.module(*inputs, "differentiable" if loss.entropy else "detached")
         found = loss(
             log_probs,
             part.response(old),
@@ -50,20 +51,22 @@ def improve(
     return _step(learner, mask, response_mask, weights, terms, config, peers)
 
 
-def imitate(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:
+def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:
     """One step of a supervised stage: the columns of ``ImitationMetrics``."""
     ids, mask, response_mask = columns(sequences)
     width = response_mask.shape[1]
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> Terms:
-        log_probs, entropy = learner.module(part.whole(ids, width), part.whole(mask, width), part.length, "told")
+    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
+        log_probs, entropy = learner.module(
+            part.sequences(ids, width), part.sequences(mask, width), part.length, "detached"
+        )
         return {"loss": imitation(log_probs, counted), "entropy": entropy.detach()}
 
     weights = token_weights(response_mask, reduce=peers.all_reduce)
     return _step(learner, mask, response_mask, weights, terms, config, peers)
 
 
-def prefer(
+def dpo_update(
     policy: Policy, learner: Learner, preferences: Preferences, loss: DPO, config: ActorConfig, peers: AxisGroup
 ) -> dict[str, float]:
     """One step of a policy on pairs of responses: the columns of ``PreferenceMetrics``.
@@ -85,15 +88,15 @@ def prefer(
     shares = {name: (term * decided).sum() / pairs for name, term in found._asdict().items()}
     [pull] = torch.autograd.grad(shares["loss"], sums)
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> Terms:
-        log_probs, _ = policy(part.whole(ids, width), part.whole(mask, width), part.length)
+    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
+        log_probs, _ = policy(part.sequences(ids, width), part.sequences(mask, width), part.length)
         return {"loss": pull.flatten()[part.rows, None].to(log_probs.dtype) * log_probs}
 
     step = _step(learner, mask, response_mask, torch.ones_like(response_mask), terms, config, peers)
     return {**step, **{name: float(share.detach()) for name, share in shares.items()}}
 
 
-def expect(
+def value_update(
     learner: Learner, experience: ValueExperience, loss: ClippedValue, config: CriticConfig, peers: AxisGroup
 ) -> dict[str, float]:
     """One step of a critic: the columns of ``CriticMetrics``."""
@@ -101,8 +104,8 @@ def expect(
     width = response_mask.shape[1]
     old, returns = experience.values.tensor.to(ids.device), experience.returns.tensor.to(ids.device)
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> Terms:
-        values = learner.module(part.whole(ids, width), part.whole(mask, width))[:, -part.length - 1 : -1]
+    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
+        values = learner.module(part.sequences(ids, width), part.sequences(mask, width))[:, -part.length - 1 : -1]
         return loss(values, part.response(old), part.response(returns), counted)._asdict()
 
     weights = loss.weights(response_mask, peers.all_reduce)
@@ -114,7 +117,7 @@ def _step(
     mask: torch.Tensor,
     response_mask: torch.Tensor,
     weights: torch.Tensor,
-    terms: Callable[[MicroBatch, torch.Tensor], Terms],
+    terms: Callable[[MicroBatch, torch.Tensor], TokenTerms],
     config: ActorConfig | CriticConfig,
     peers: AxisGroup,
 ) -> dict[str, float]:
@@ -125,8 +128,8 @@ def _step(
     def losses() -> Iterator[torch.Tensor]:
         parts = micro_batches(mask, response_mask.shape[1], config.batching)
         for part in learner.evened(parts, peers):
-            counted = part.counted(response_mask)
-            with computing_in(config.training.autocast, mask.device):
+            counted = part.token_mask(response_mask)
+            with autocast(config.training.autocast, mask.device):
                 found = terms(part, counted)
             shares = {name: _weighted(term, part.response(weights), counted) for name, term in found.items()}
             losses_of.append((part, shares["loss"].detach()))

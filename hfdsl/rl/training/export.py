@@ -32,8 +32,8 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None) -> Path
     Raises:
         CheckpointError: HF906 where there is no whole checkpoint, or none with a model of this role.
     """
-    from hfdsl.rl.models.loading import load, without_bars
-    from hfdsl.rl.models.tensor_parallel import planned_dims
+    from hfdsl.rl.models.loading import load, no_progress_bars
+    from hfdsl.rl.models.tensor_parallel import planned_slice_dims
 
     checkpoint = latest(run / "checkpoints")
     config = from_table(json.loads((checkpoint / STATED).read_text("utf-8"))["config"], (), find).config
@@ -51,13 +51,13 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None) -> Path
     by_tp = [
         [part for part, one in zip(parts, at, strict=True) if (one.pp, one.tp) == (0, tp)] for tp in range(mesh.tp)
     ]
-    dims = planned_dims(model, mesh.tp)
+    dims = planned_slice_dims(model, mesh.tp)
     weights = {
         name: joined([[part[INNER + name] for part in slice_] for slice_ in by_tp], value, dims.get(name))
         for name, value in model.state_dict().items()
     }
     model.load_state_dict(weights)
-    with without_bars():
+    with no_progress_bars():
         model.to(dtype=next(iter(parts[0].values())).dtype).save_pretrained(folder)
     load_tokenizer(config.data.tokenizer).save_pretrained(folder)
     return checkpoint

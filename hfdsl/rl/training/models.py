@@ -8,7 +8,7 @@ from typing import Any
 from hfdsl.errors import DataError
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.workers.config import ModelConfig
-from hfdsl.rl.workers.slicing import told
+from hfdsl.rl.workers.slicing import model_config
 
 
 def check_models(loaded: Loaded, tokenizer: Any, sizes: Mapping[str, int]) -> None:
@@ -20,7 +20,7 @@ def check_models(loaded: Loaded, tokenizer: Any, sizes: Mapping[str, int]) -> No
     """
     length = sizes.get("P", 0) + sizes.get("R", 0)
     for role, model in _models(loaded):
-        says = told(model)
+        says = model_config(model)
         words, longest, end = (says.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
         if words is not None and words < len(tokenizer):
             raise DataError(

@@ -173,8 +173,11 @@ def _wrong(kind: Any, value: Any, path: str) -> ConfigError:
 
 
 def no_field(kind: type, path: str, name: str) -> ConfigError:
-    """There is no such field; the nearest one, here or deeper."""
+    """There is no such field; the one that took its place, or the nearest one, here or deeper."""
     where = f" in '{path}'" if path else ""
+    renamed = next((field.name for field in fields(kind) if field.metadata.get("formerly") == name), None)
+    if renamed is not None:
+        return ConfigError("HF901", f"there is no field '{name}'{where}; its name is now '{renamed}'")
     deeper = [one for one in leaves(kind) if one.rpartition(".")[2] == name]
     names = [field.name for field in fields(kind)]
     if deeper and not difflib.get_close_matches(name, names, n=1):

@@ -54,7 +54,7 @@ class Actor(hf.Worker):
     @hf.reads("policy")
     def log_probs(self, sequences: Sequences) -> ReferenceLogProbs:
         """The log-probs of another policy's responses; 0 on padding."""
-        from hfdsl.rl.models.reading import log_probs
+        from hfdsl.rl.models.scoring import log_probs
 
         found = log_probs(self.policy, sequences, self.config.batching, self.config.training.autocast)
         return ReferenceLogProbs(ref_log_probs=found)
@@ -63,33 +63,35 @@ class Actor(hf.Worker):
     @hf.writes("policy")
     def update(self, experience: Experience, *, loss: PolicyLoss) -> ActorMetrics:
         """One optimizer step on the whole batch, of whatever size."""
-        from hfdsl.rl.models.updates import improve
+        from hfdsl.rl.models.updates import policy_update
 
-        return ActorMetrics(**improve(self.learner, experience, loss, self.config, self.axis("dp")))
+        return ActorMetrics(**policy_update(self.learner, experience, loss, self.config, self.axis("dp")))
 
     @register(Dispatch.THREE_D_PROTO, rows=hf.Grouped(2))
     @hf.writes("policy")
     def prefer(self, preferences: Preferences, *, loss: DPO) -> PreferenceMetrics:
         """One optimizer step on the whole batch of pairs."""
-        from hfdsl.rl.models.updates import prefer
+        from hfdsl.rl.models.updates import dpo_update
 
-        return PreferenceMetrics(**prefer(self.policy, self.learner, preferences, loss, self.config, self.axis("dp")))
+        return PreferenceMetrics(
+            **dpo_update(self.policy, self.learner, preferences, loss, self.config, self.axis("dp"))
+        )
 
     @register(Dispatch.THREE_D_PROTO)
     @hf.writes("policy")
     def imitate(self, sequences: Sequences) -> ImitationMetrics:
         """One optimizer step of a supervised stage: the cross entropy of the responses."""
-        from hfdsl.rl.models.updates import imitate
+        from hfdsl.rl.models.updates import sft_update
 
-        return ImitationMetrics(**imitate(self.learner, sequences, self.config, self.axis("dp")))
+        return ImitationMetrics(**sft_update(self.learner, sequences, self.config, self.axis("dp")))
 
     @register(FROM_FIRST)
     @hf.exports("policy")
     def weights(self) -> dict[str, Any]:
         """The policy's weights by name, a copy, for ``hf.sync``."""
-        from hfdsl.rl.models.sharding import gathered
+        from hfdsl.rl.models.sharding import full_state_dict
 
-        return gathered(self.policy)
+        return full_state_dict(self.policy)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: weights, the optimizer's states, steps."""

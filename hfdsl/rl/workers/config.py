@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from hfdsl.rl.data.tokenizers import Tokenizer
 
-DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
-Rule: TypeAlias = Callable[[Any, dict[str, Any]], float]
+FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
+ScoreFunction: TypeAlias = Callable[[Any, dict[str, Any]], float]
 Decoder: TypeAlias = Callable[[list[int]], str]
 
 
@@ -26,7 +26,7 @@ class ModelConfig:
 
     path: str | None = None
     config: dict[str, Any] | None = None
-    dtype: DType = "float32"
+    dtype: FloatDType = "float32"
     seed: int = 0
     pad_token: int | None = None
     end_tokens: tuple[int, ...] | None = None
@@ -38,7 +38,7 @@ class ModelConfig:
 class OptimizerConfig:
     """AdamW, its learning rate over ``total_steps`` updates, and the norm that gradients are clipped to.
 
-    The rate rises over ``warmup_steps`` and then stays, or falls to ``final`` of its peak.
+    The rate rises over ``warmup_steps`` and then stays, or falls to ``min_lr_ratio`` of its peak.
     """
 
     learning_rate: float = 1e-6
@@ -49,7 +49,7 @@ class OptimizerConfig:
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = 0
     total_steps: int = 1
-    final: float = 0.0
+    min_lr_ratio: float = field(default=0.0, metadata={"formerly": "final"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class TrainingConfig:
     """
 
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    autocast: DType | None = None
+    autocast: FloatDType | None = None
     checkpointing: bool = False
     sharding: Literal["none", "fsdp"] = "none"
 
@@ -120,7 +120,7 @@ class SamplerConfig:
 
     model: ModelConfig
     generation: GenerationConfig
-    autocast: DType | None = None
+    autocast: FloatDType | None = None
     batching: BatchingConfig = field(default_factory=BatchingConfig)
 
 
@@ -130,7 +130,7 @@ class ReferenceConfig:
 
     model: ModelConfig
     temperature: float = 1.0
-    autocast: DType | None = None
+    autocast: FloatDType | None = None
     batching: BatchingConfig = field(default_factory=BatchingConfig)
 
 
@@ -148,7 +148,7 @@ class RewardConfig:
     """A model with a head for the score of a whole response."""
 
     model: ModelConfig
-    autocast: DType | None = None
+    autocast: FloatDType | None = None
     batching: BatchingConfig = field(default_factory=BatchingConfig)
 
 
@@ -162,7 +162,7 @@ class VerifierConfig:
     """
 
     dataset: str | None = None
-    function: Rule | str | None = None
+    function: ScoreFunction | str | None = None
     tokenizer: Decoder | Tokenizer | str | None = None
 
 

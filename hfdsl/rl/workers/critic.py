@@ -30,7 +30,7 @@ class Critic(hf.Worker):
     @hf.reads("critic")
     def values(self, sequences: Sequences) -> Values:
         """The value before each token of a response; 0 on padding."""
-        from hfdsl.rl.models.reading import values
+        from hfdsl.rl.models.scoring import values
 
         return Values(values=values(self.critic, sequences, self.config.batching, self.config.training.autocast))
 
@@ -38,9 +38,9 @@ class Critic(hf.Worker):
     @hf.writes("critic")
     def update(self, experience: ValueExperience, *, loss: ClippedValue) -> CriticMetrics:
         """One optimizer step on the whole batch, of whatever size."""
-        from hfdsl.rl.models.updates import expect
+        from hfdsl.rl.models.updates import value_update
 
-        return CriticMetrics(**expect(self.learner, experience, loss, self.config, self.axis("dp")))
+        return CriticMetrics(**value_update(self.learner, experience, loss, self.config, self.axis("dp")))
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: weights, the optimizer's states, steps."""

@@ -24,7 +24,7 @@ class Reference(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     def log_probs(self, sequences: Sequences) -> ReferenceLogProbs:
         """The log-probs of the responses; 0 on padding."""
-        from hfdsl.rl.models.reading import log_probs
+        from hfdsl.rl.models.scoring import log_probs
 
         found = log_probs(self.policy, sequences, self.config.batching, self.config.autocast)
         return ReferenceLogProbs(ref_log_probs=found)

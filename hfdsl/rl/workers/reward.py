@@ -36,14 +36,14 @@ class RewardModel(Reward):
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
         """What every response is worth."""
-        from hfdsl.rl.models.reading import scores
+        from hfdsl.rl.models.scoring import scores
 
         return Scores(score=scores(self.model, sequences, self.config.batching, self.config.autocast))
 
     @register(Dispatch.THREE_D_PROTO)
     def cost(self, prompts: Prompts, sequences: Sequences) -> Costs:
         """The same number as a cost, of a model that was trained to tell harm."""
-        from hfdsl.rl.models.reading import scores
+        from hfdsl.rl.models.scoring import scores
 
         return Costs(cost=scores(self.model, sequences, self.config.batching, self.config.autocast))
 

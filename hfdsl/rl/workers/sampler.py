@@ -35,9 +35,9 @@ class Sampler(hf.Worker):
     @hf.loads("policy")
     def load(self, weights: dict[str, Any]) -> None:
         """Take over the actor's weights."""
-        from hfdsl.rl.models.sharding import take_over
+        from hfdsl.rl.models.sharding import load_full_state_dict
 
-        take_over(self.policy, weights)
+        load_full_state_dict(self.policy, weights)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps: the weights, which may be older than the actor's."""

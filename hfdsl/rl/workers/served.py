@@ -13,26 +13,26 @@ class ServedPolicy(hf.Worker):
     """Generates by a server's ``/completions``. Its weights are the server's; nobody can bring it others."""
 
     def __init__(self, config: ServedConfig) -> None:
-        from hfdsl.rl.models.client import Client
+        from hfdsl.rl.models.http_client import Client
 
         self.config, self.client = config, Client(config.server)
 
     @register(Dispatch.DP_PROTO)
     def generate(self, prompts: Prompts, *, greedy: bool = False) -> Rollout:
         """Responses with the log-probs that the server tells, sampled or, with ``greedy``, of the likeliest tokens."""
-        from hfdsl.rl.models.served import served_rollout
+        from hfdsl.rl.models.openai_api import server_rollout
 
-        return Rollout(**served_rollout(self.client, prompts, self.config, greedy=greedy))
+        return Rollout(**server_rollout(self.client, prompts, self.config, greedy=greedy))
 
 
 class Judge(Reward):
     """Scores a response by the number in what a server's ``/chat/completions`` says of it."""
 
     def __init__(self, config: JudgeConfig) -> None:
-        from hfdsl.rl.models.client import Client
-        from hfdsl.rl.models.served import Judgement
+        from hfdsl.rl.models.http_client import Client
+        from hfdsl.rl.models.openai_api import JudgeRequests
 
-        self.client, self.judgement = Client(config.server), Judgement(config)
+        self.client, self.judgement = Client(config.server), JudgeRequests(config)
 
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:

@@ -28,10 +28,10 @@ class WithModel(Protocol):
         ...
 
 
-def told(model: ModelConfig) -> dict[str, Any]:
+def model_config(model: ModelConfig) -> dict[str, Any]:
     """What a model's configuration says, in its folder or here.
 
-    >>> told(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14}))["num_attention_heads"]
+    >>> model_config(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14}))["num_attention_heads"]
     14
     """
     file = Path(model.path or "") / "config.json"
@@ -46,6 +46,6 @@ def sliced(config: WithModel) -> dict[str, int]:
     >>> sliced(ReferenceConfig(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14})))
     {'num_attention_heads': 14}
     """
-    says = told(config.model)
+    says = model_config(config.model)
     names = (*HEADS, *WIDTHS) if says.get("model_type") in BY_HEADS else WIDTHS
     return {name: says[name] for name in names if isinstance(says.get(name), int)}

@@ -12,9 +12,9 @@ class Verifier(Reward):
     """Scores a response by the scorer of a reasoning-gym data set, or by a function."""
 
     def __init__(self, config: VerifierConfig) -> None:
-        from hfdsl.rl.models.rules import Rule
+        from hfdsl.rl.models.rule_rewards import RuleReward
 
-        self.rule = Rule(config)
+        self.rule = RuleReward(config)
 
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hfdsl.errors import ConfigError, SizeError
 from hfdsl.rl.training.tables import as_table, changed, differences, flat, resolved, written
 from hfdsl.rl.training.typed import build
+from hfdsl.rl.workers import TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,21 @@ def refused(table: Any, changes: tuple[str, ...] = ()) -> str:
 )
 def test_a_table_that_does_not_fit_is_told(table: dict[str, Any], text: str) -> None:
     assert refused(table) == f"HF901: {text}"
+
+
+def test_a_field_that_has_another_name_now_is_refused_with_it() -> None:
+    text = "HF901: there is no field 'final' in 'actor.optimizer'; its name is now 'min_lr_ratio'"
+    with pytest.raises(ConfigError) as caught:
+        build(TrainingConfig, {"optimizer": {"final": 0.1}}, "actor")
+    assert str(caught.value) == text
+    with pytest.raises(ConfigError) as caught:
+        changed({"actor": {}}, _Run, ["actor.optimizer.final=0.1"])
+    assert str(caught.value) == text
+
+
+@dataclass(frozen=True)
+class _Run:
+    actor: TrainingConfig
 
 
 @pytest.mark.parametrize(

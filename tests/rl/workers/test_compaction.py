@@ -13,8 +13,8 @@ import hfdsl as hf
 from hfdsl.protocols.collectives import SoleRank
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, Rollout
-from hfdsl.rl.models import captured, generation
-from hfdsl.rl.models.captured import Captured
+from hfdsl.rl.models import captured_generation, generation
+from hfdsl.rl.models.captured_generation import CapturedGenerator
 from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.models.generation import generate, sample
 from hfdsl.rl.models.loading import load
@@ -68,13 +68,13 @@ def prompts(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def sizes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows every pass for a token has, as they are made."""
-    found, following = list[int](), policy.following
+    found, following = list[int](), policy.next_logits
 
     def noted(ids: torch.Tensor, *others: Any) -> Any:
         found.append(len(ids))
         return following(ids, *others)
 
-    monkeypatch.setattr(policy, "following", noted)
+    monkeypatch.setattr(policy, "next_logits", noted)
     return found
 
 
@@ -102,9 +102,9 @@ def hold(policy: Policy, drawn: torch.Tensor, found: tuple[torch.Tensor, torch.T
 )
 def test_rows_that_stay_are_given_the_same(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made, drawn = model(name), uniforms(LENGTHS[case])
-    monkeypatch.setattr(generation, "SHARE", 0.0)
+    monkeypatch.setattr(generation, "COMPACTION_SHARE", 0.0)
     before = plainly(made, drawn, len(drawn))
-    monkeypatch.setattr(generation, "SHARE", 0.75)
+    monkeypatch.setattr(generation, "COMPACTION_SHARE", 0.75)
     found = sizes(made, monkeypatch)
     after = plainly(made, drawn, len(drawn))
     for one, other in zip(before, after, strict=True):
@@ -125,13 +125,13 @@ def test_most_of_a_ragged_batch_is_not_decoded(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("case", LENGTHS)
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_captured_steps_of_halves_give_the_same(case: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "SPAN", 8)
-    monkeypatch.setattr(captured, "LOOK", 2)
+    monkeypatch.setattr(captured_generation, "SPAN", 8)
+    monkeypatch.setattr(captured_generation, "CHECK_EVERY", 2)
     made, drawn = model(), uniforms(LENGTHS[case])
-    monkeypatch.setattr(captured, "FEWEST", len(drawn))
-    steps = Captured(made, CONFIG, [END], tiny.PAD, dtype)
+    monkeypatch.setattr(captured_generation, "MIN_ROWS", len(drawn))
+    steps = CapturedGenerator(made, CONFIG, [END], tiny.PAD, dtype)
     before = steps(*prompts(len(drawn)), drawn)
-    monkeypatch.setattr(captured, "FEWEST", 1)
+    monkeypatch.setattr(captured_generation, "MIN_ROWS", 1)
     found = sizes(made, monkeypatch)
     steps(*prompts(len(drawn)), drawn)
     found.clear()
@@ -152,14 +152,14 @@ def test_log_probs_of_rollouts_are_the_same_bits(engine: Any, greedy: bool, monk
     def rollout(prompts: Prompts, actor: w.Actor) -> Rollout:
         return actor.generate(prompts, greedy=greedy)
 
-    monkeypatch.setattr(captured, "LOOK", 2)
+    monkeypatch.setattr(captured_generation, "CHECK_EVERY", 2)
     config = replace(tiny.ACTOR, generation=replace(CONFIG, engine=engine), batching=w.BatchingConfig(rows=6))
     config = replace(config, model=replace(tiny.MODEL, config=PEAKED))
     given: dict[type[hf.Dim], int] = {B: 12, P: tiny.PROMPT, R: LENGTH}
     found = []
     for share, fewest in ((0.0, 6), (0.75, 1)):
-        monkeypatch.setattr(generation, "SHARE", share)
-        monkeypatch.setattr(captured, "FEWEST", fewest)
+        monkeypatch.setattr(generation, "COMPACTION_SHARE", share)
+        monkeypatch.setattr(captured_generation, "MIN_ROWS", fewest)
         with rollout.compile(tiny.deployment(1, actor=config), given).launch("local") as running:
             found.append(running.step(tiny.prompts(12)))
     assert len(found[0].response_mask.tensor.sum(1).unique()) > 2
@@ -172,7 +172,7 @@ def test_log_probs_of_rollouts_are_the_same_bits(engine: Any, greedy: bool, monk
 
 def test_all_shapes_share_the_weights_and_the_largest_cache() -> None:
     made = model()
-    steps = Captured(made, CONFIG, [END], tiny.PAD, "bfloat16")
+    steps = CapturedGenerator(made, CONFIG, [END], tiny.PAD, "bfloat16")
     assert steps.kept() == 0
     for rows, greedy in ((2, True), (8, False), (4, True)):  # the first goes when the cache grows
         steps(*prompts(rows), None if greedy else uniforms([LENGTH] * rows))
@@ -186,7 +186,7 @@ def test_all_shapes_share_the_weights_and_the_largest_cache() -> None:
 
 
 def test_the_shapes_that_were_used_last_are_kept() -> None:
-    steps = Captured(model(), CONFIG, [END], tiny.PAD, None)
+    steps = CapturedGenerator(model(), CONFIG, [END], tiny.PAD, None)
     for rows in (5, 1, 2, 3, 1, 4):
         steps(*prompts(rows), None)
     assert [shape.rows for shape in steps._kept] == [3, 1, 4]
@@ -195,7 +195,7 @@ def test_the_shapes_that_were_used_last_are_kept() -> None:
 @pytest.mark.parametrize("kind", ["parameter", "buffer"])
 def test_a_model_elsewhere_takes_new_steps(kind: str) -> None:
     made = model()
-    steps = Captured(made, CONFIG, [END], tiny.PAD, None)
+    steps = CapturedGenerator(made, CONFIG, [END], tiny.PAD, None)
     steps(*prompts(4), None)
     [first] = steps._kept.values()
     steps(*prompts(4), None)

@@ -64,10 +64,10 @@ def test_captured_steps_sample_what_the_plain_engine_does(
     autocast: Any, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With several spans of the cache, several micro-batches, and updates between the calls."""
-    from hfdsl.rl.models import captured
+    from hfdsl.rl.models import captured_generation
 
-    monkeypatch.setattr(captured, "SPAN", 4)
-    monkeypatch.setattr(captured, "LOOK", 2)
+    monkeypatch.setattr(captured_generation, "SPAN", 4)
+    monkeypatch.setattr(captured_generation, "CHECK_EVERY", 2)
     plain, steps = (
         trained(engine, autocast=autocast, temperature=temperature, top_k=10, top_p=0.9)
         for engine in ("plain", "captured")

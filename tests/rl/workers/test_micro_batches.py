@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.rl.models.learning import rate
-from hfdsl.rl.models.micro_batches import joined, micro_batches
-from hfdsl.rl.models.rules import imported
+from hfdsl.rl.models.learning import lr_factor
+from hfdsl.rl.models.micro_batches import assembled, micro_batches
+from hfdsl.rl.models.rule_rewards import imported
 from hfdsl.rl.workers import BatchingConfig, OptimizerConfig
 
 
@@ -33,9 +33,9 @@ def test_rows_come_once_and_whole(given_mask: tuple[torch.Tensor, int], config: 
     mask, width = given_mask
     marked = torch.arange(mask.numel()).view(mask.shape) + 1
     parts = micro_batches(mask, width, config)
-    assert sorted(row for part in parts for row in part.rows[: part.real].tolist()) == list(range(len(mask)))
+    assert sorted(row for part in parts for row in part.rows[: part.real_rows].tolist()) == list(range(len(mask)))
     for part in parts:
-        whole, kept = part.whole(marked, width), part.whole(mask, width)
+        whole, kept = part.sequences(marked, width), part.sequences(mask, width)
         for row, ids, real in zip(part.rows, whole, kept, strict=True):
             assert torch.equal(ids[real], marked[row][mask[row]])
         if config.rows is None:
@@ -43,9 +43,9 @@ def test_rows_come_once_and_whole(given_mask: tuple[torch.Tensor, int], config: 
         else:
             assert kept.shape == (config.rows, mask.shape[1])
     responses = marked[:, -width:] * mask[:, -width:]
-    back = joined([(part, part.response(responses)) for part in parts], len(mask), width)
+    back = assembled([(part, part.response(responses)) for part in parts], len(mask), width)
     assert torch.equal(back, responses)
-    counted = sum(int(part.counted(mask[:, -width:]).sum()) for part in parts)
+    counted = sum(int(part.token_mask(mask[:, -width:]).sum()) for part in parts)
     assert counted == int(mask[:, -width:].sum())
 
 
@@ -54,7 +54,7 @@ def test_room_is_left_for_tokens_to_come(given_mask: tuple[torch.Tensor, int], t
     mask, _ = given_mask
     prompts = mask[:, mask.any(0)]
     for part in micro_batches(prompts, 0, BatchingConfig(tokens=tokens), longer):
-        rows, columns = part.whole(prompts, 0).shape
+        rows, columns = part.sequences(prompts, 0).shape
         assert rows == 1 or rows * (columns + longer) <= tokens
 
 
@@ -73,8 +73,8 @@ def test_equal_batches_are_cut_alike() -> None:
     ],
 )
 def test_rates(schedule: Any, rates: list[float]) -> None:
-    config = OptimizerConfig(schedule=schedule, warmup_steps=2, total_steps=4, final=0.1)
-    assert [rate(config, step) for step in range(6)] == pytest.approx(rates)
+    config = OptimizerConfig(schedule=schedule, warmup_steps=2, total_steps=4, min_lr_ratio=0.1)
+    assert [lr_factor(config, step) for step in range(6)] == pytest.approx(rates)
 
 
 def test_functions_are_found_by_name() -> None:

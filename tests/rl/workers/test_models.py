@@ -19,7 +19,7 @@ from hfdsl.rl.batches import ActorMetrics, Advantages, Experience, Prompts, Roll
 from hfdsl.rl.dataflows.supervised import supervised
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.models.loading import load
-from hfdsl.rl.models.rows import bad_row
+from hfdsl.rl.models.row_errors import bad_row
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import SIZES, tensors
 
@@ -100,7 +100,7 @@ def test_logits_in_parts_are_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         return [p.detach() for p in actor.policy.parameters()]
 
     whole = ran()
-    monkeypatch.setattr("hfdsl.rl.models.forward.LOGITS", 5 * tiny.VOCABULARY)
+    monkeypatch.setattr("hfdsl.rl.models.forward.MAX_LOGITS", 5 * tiny.VOCABULARY)
     for one, other in zip(whole, ran(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 

@@ -13,8 +13,8 @@ import hfdsl as hf
 from hfdsl.errors import ResourceError, RoleError
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, Prompts, R, Rollout, Scores, Sequences
-from hfdsl.rl.models import client as requests
-from hfdsl.rl.models.client import Client
+from hfdsl.rl.models import http_client as requests
+from hfdsl.rl.models.http_client import Client
 from tests.rl.workers import tiny
 from tests.rl.workers.server import Server, cut, drips, judgement, says, serving
 
@@ -64,7 +64,7 @@ def scores(config: w.ServerConfig, **judge: Any) -> list[float]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(requests, "FIRST_DELAY", 0.01)
 
 
 # -- what is asked, and what is made of it
@@ -185,7 +185,7 @@ def test_what_passes_is_tried_again_after_the_time_that_the_server_says() -> Non
     with serving(*faults) as server:
         client = Client(asks(server, patience=100))
         waits: Any = Waits()
-        client._over = waits
+        client._stopped = waits
         assert client.ask("completions", [{"prompt": [3], "max_tokens": 1}], lambda answer: len(answer["choices"])) == [
             1
         ]

@@ -17,7 +17,13 @@ from hfdsl.protocols.slicing import sliced_sizes
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts, ReferenceLogProbs, Rollout, Scores, Sequences
 from hfdsl.rl.models.loading import load
-from hfdsl.rl.models.tensor_parallel import FIELDS, KEYS, planned, planned_dims, split_dims
+from hfdsl.rl.models.tensor_parallel import (
+    DIVISIBLE_FIELDS,
+    KEY_PROJECTIONS,
+    planned_slice_dims,
+    slice_dims,
+    tensor_parallel_plan,
+)
 from hfdsl.rl.workers.slicing import BY_HEADS
 from tests.rl.workers import tiny
 from tests.rl.workers.programs import ROWS, SIZES, Weighed, apart, everything, numbers, policy, tensors, weighed
@@ -116,7 +122,7 @@ class Second(SoleRank):
 @pytest.mark.parametrize("name", MODELS)
 def test_an_export_knows_the_slices_from_the_plan(name: str) -> None:
     whole, slices = load(model(name)), load(model(name), Second())
-    dims, expected = planned_dims(whole, 2), split_dims(slices)
+    dims, expected = planned_slice_dims(whole, 2), slice_dims(slices)
     cut = {key for key, value in whole.state_dict().items() if value.shape != slices.state_dict()[key].shape}
     assert {key: dim for key, dim in dims.items() if key in whole.state_dict()} == expected
     assert cut == set(expected)
@@ -252,9 +258,9 @@ def test_heads_that_tp_does_not_divide_are_told_by_a_check_as_a_launch_would(
     assert finding.message.startswith(f"role 'reference': tp = {tp} does not divide {broken}")
     assert finding.message.endswith(f", which tp slices; tp can be {fitting}")
     with pytest.raises(ResourceError, match=rf"HF812: .* tp={tp}: .* is not divisible by {tp}"):
-        planned(load(given), tp, "llama")
+        tensor_parallel_plan(load(given), tp, "llama")
     for size in map(int, fitting.split(" or ")):
-        planned(load(given), size, "llama")
+        tensor_parallel_plan(load(given), size, "llama")
 
 
 def test_heads_are_held_against_tp_where_transformers_cuts_by_heads() -> None:
@@ -262,13 +268,14 @@ def test_heads_are_held_against_tp_where_transformers_cuts_by_heads() -> None:
 
     for name in BY_HEADS:
         plan = CONFIG_MAPPING[name].base_model_tp_plan or {}
-        assert any(path.rpartition(".")[2] in KEYS and style == "colwise" for path, style in plan.items()), name
+        keys = [style for path, style in plan.items() if path.rpartition(".")[2] in KEY_PROJECTIONS]
+        assert "colwise" in keys, name
 
 
 def test_what_is_sliced_is_what_a_configuration_says(tmp_path: Path) -> None:
     load(tiny.MODEL).config.save_pretrained(tmp_path)
     saved = w.ReferenceConfig(w.ModelConfig(path=str(tmp_path)))
-    sizes = {name: tiny.LLAMA[name] for name in FIELDS}
+    sizes = {name: tiny.LLAMA[name] for name in DIVISIBLE_FIELDS}
     assert sliced_sizes(w.Reference, (saved,), {}) == sizes
     wider = w.ModelConfig(path=str(tmp_path), config={"intermediate_size": 96})
     assert sliced_sizes(w.Actor, (replace(tiny.ACTOR, model=wider),), {}) == {**sizes, "intermediate_size": 96}

@@ -11,7 +11,7 @@ from typing import Any
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import traceback_span
 from hfdsl.rl.data.tokenizers import Pretrained, Tokenizer, load_tokenizer
-from hfdsl.rl.models.rows import bad_row
+from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.workers.config import Decoder, VerifierConfig
 
 SHORT = Repr()
@@ -19,7 +19,7 @@ SHORT.maxstring = SHORT.maxother = 120
 """How a task is shown: a row of the data, which may be long."""
 
 
-class Rule:
+class RuleReward:
     """The scorer of a configuration: the tokens of a response and its task -> a number.
 
     Raises:

@@ -18,7 +18,7 @@ from hfdsl.protocols.collectives import AxisGroup
 # -- the four crossings; the gradient of each is the crossing back -----------------------------------------------------
 
 
-class _Spread(torch.autograd.Function):
+class _CopyToRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
         ctx.peers = peers
@@ -29,7 +29,7 @@ class _Spread(torch.autograd.Function):
         return ctx.peers.all_reduce(grad_outputs[0].contiguous()), None
 
 
-class _Summed(torch.autograd.Function):
+class _ReduceFromRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
         return peers.all_reduce(part.contiguous())
@@ -39,46 +39,46 @@ class _Summed(torch.autograd.Function):
         return grad_outputs[0], None
 
 
-class _Joined(torch.autograd.Function):
+class _GatherFromRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
         ctx.peers = peers
-        return joined(part, peers)
+        return gathered_slices(part, peers)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return own_slice(grad_outputs[0], -1, ctx.peers), None
+        return local_slice(grad_outputs[0], -1, ctx.peers), None
 
 
-class _Own(torch.autograd.Function):
+class _ScatterToRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, whole: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
         ctx.peers = peers
-        return own_slice(whole, -1, peers)
+        return local_slice(whole, -1, peers)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return joined(grad_outputs[0], ctx.peers), None
+        return gathered_slices(grad_outputs[0], ctx.peers), None
 
 
-def spread(whole: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
+def copy_to_ranks(whole: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
     """What is whole on every rank, to be read by slices: each rank's gradient is a part of the sum."""
-    found: torch.Tensor = _Spread.apply(whole, peers)  # type: ignore[no-untyped-call]  # of torch
+    found: torch.Tensor = _CopyToRanks.apply(whole, peers)  # type: ignore[no-untyped-call]  # of torch
     return found
 
 
-def summed(part: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
+def reduce_from_ranks(part: torch.Tensor, peers: AxisGroup) -> torch.Tensor:
     """The sum of all ranks' parts, whole on every rank."""
-    found: torch.Tensor = _Summed.apply(part, peers)  # type: ignore[no-untyped-call]  # of torch
+    found: torch.Tensor = _ReduceFromRanks.apply(part, peers)  # type: ignore[no-untyped-call]  # of torch
     return found
 
 
-def own_slice(whole: torch.Tensor, dim: int, peers: AxisGroup) -> torch.Tensor:
+def local_slice(whole: torch.Tensor, dim: int, peers: AxisGroup) -> torch.Tensor:
     """This rank's slice of a tensor, a copy."""
     return whole.chunk(peers.size, dim)[peers.rank].clone(memory_format=torch.contiguous_format)
 
 
-def joined(part: torch.Tensor, peers: AxisGroup, dim: int = -1) -> torch.Tensor:
+def gathered_slices(part: torch.Tensor, peers: AxisGroup, dim: int = -1) -> torch.Tensor:
     """All ranks' slices one after another."""
     return torch.cat(peers.all_gather(part), dim)
 
@@ -86,10 +86,10 @@ def joined(part: torch.Tensor, peers: AxisGroup, dim: int = -1) -> torch.Tensor:
 # -- modules -----------------------------------------------------------------------------------------------------------
 
 
-Enter: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+EnterParallel: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
-class Entry:
+class ParallelInput:
     """Where whole values become sliced. Modules that read the same one share it, and its gradient is added up once."""
 
     def __init__(self, peers: AxisGroup) -> None:
@@ -99,7 +99,7 @@ class Entry:
     def __call__(self, whole: torch.Tensor) -> torch.Tensor:
         """The value for a slice to read."""
         if self._last is None or self._last[0] is not whole:
-            self._last = whole, spread(whole, self.peers)
+            self._last = whole, copy_to_ranks(whole, self.peers)
         return self._last[1]
 
     def forget(self, *_: Any) -> None:
@@ -113,24 +113,24 @@ class Sliced(nn.Module):
     dims: ClassVar[Mapping[str, int]] = {}
 
 
-class Columns(Sliced):
+class ColumnParallelLinear(Sliced):
     """A linear module of which every rank has some output features."""
 
     dims = {"weight": 0, "bias": 0}  # noqa: RUF012  # annotated above
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, enter: Enter, peers: AxisGroup, gather: bool) -> None:
+    def __init__(self, enter: EnterParallel, peers: AxisGroup, gather: bool) -> None:
         super().__init__()
         self.enter, self.peers, self.gather = enter, peers, gather
 
     def forward(self, whole: torch.Tensor) -> torch.Tensor:
         """Own features of the output, or with ``gather`` all."""
         part = functional.linear(self.enter(whole), self.weight, self.bias)
-        return _Joined.apply(part, self.peers) if self.gather else part  # type: ignore[no-untyped-call]  # of torch
+        return _GatherFromRanks.apply(part, self.peers) if self.gather else part  # type: ignore[no-untyped-call]  # of torch
 
 
-class Rows(Sliced):
+class RowParallelLinear(Sliced):
     """A linear module of which every rank has some input features; the bias is whole and added to the sum."""
 
     dims = {"weight": 1}  # noqa: RUF012  # as above
@@ -144,12 +144,12 @@ class Rows(Sliced):
     def forward(self, part: torch.Tensor) -> torch.Tensor:
         """The whole output of own features of the input, with ``split`` of a whole one."""
         if self.split:
-            part = _Own.apply(part, self.peers)  # type: ignore[no-untyped-call]  # of torch
-        whole = summed(functional.linear(part, self.weight), self.peers)
+            part = _ScatterToRanks.apply(part, self.peers)  # type: ignore[no-untyped-call]  # of torch
+        whole = reduce_from_ranks(functional.linear(part, self.weight), self.peers)
         return whole if self.bias is None else whole + self.bias.to(whole.dtype)
 
 
-class Vocabulary(Sliced):
+class VocabParallelEmbedding(Sliced):
     """An embedding of which every rank has some tokens."""
 
     dims = {"weight": 0}  # noqa: RUF012  # as above
@@ -165,7 +165,7 @@ class Vocabulary(Sliced):
         padding = None if self.padding is None else self.padding - self.peers.rank * len(self.weight)
         own = padding if padding is not None and 0 <= padding < len(self.weight) else None
         found = functional.embedding(here, self.weight, own)
-        return summed(found.masked_fill(~inside[..., None], 0.0), self.peers)
+        return reduce_from_ranks(found.masked_fill(~inside[..., None], 0.0), self.peers)
 
 
 def places(ids: torch.Tensor, count: int, peers: AxisGroup) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,18 +175,18 @@ def places(ids: torch.Tensor, count: int, peers: AxisGroup) -> tuple[torch.Tenso
     return torch.where(inside, here, 0), inside
 
 
-def log_probs_and_entropies(
-    logits: torch.Tensor, chosen: torch.Tensor, peers: AxisGroup, entropy: bool, learned: bool
+def parallel_log_probs_and_entropies(
+    logits: torch.Tensor, chosen: torch.Tensor, peers: AxisGroup, entropy: bool, differentiable: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Of tokens i64[n], from this rank's slice f32[n, v] of their logits; no rank ever has those of all tokens."""
     own = logits.logsumexp(-1)
     peak = peers.all_reduce(own.detach(), "max")
-    total = summed((own - peak).exp(), peers).log() + peak
+    total = reduce_from_ranks((own - peak).exp(), peers).log() + peak
     here, inside = places(chosen, logits.shape[-1], peers)
     picked = logits.gather(-1, here[:, None]).squeeze(-1)
-    log_probs = summed(picked.where(inside, torch.zeros_like(picked)), peers) - total
+    log_probs = reduce_from_ranks(picked.where(inside, torch.zeros_like(picked)), peers) - total
     if not entropy:
         return log_probs, torch.zeros_like(total)
-    with torch.set_grad_enabled(torch.is_grad_enabled() and learned):
-        expected = ((logits - spread(total, peers)[:, None]).exp() * logits).sum(-1)
-        return log_probs, total - summed(expected, peers)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and differentiable):
+        expected = ((logits - copy_to_ranks(total, peers)[:, None]).exp() * logits).sum(-1)
+        return log_probs, total - reduce_from_ranks(expected, peers)

@@ -19,18 +19,18 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from hfdsl.errors import ResourceError
-from hfdsl.rl.models.rows import bad_row
+from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.workers.config import ServerConfig
 
 T = TypeVar("T")
 
-AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 """What a server answers that may do better in a while."""
 
-FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 """Seconds between two tries: each time twice as many, unless the server says how many."""
 
-SHOWN = 400
+MAX_SHOWN = 400
 """How many characters of an answer an error shows."""
 
 
@@ -77,7 +77,7 @@ class Client:
                     "the key, and there is none on the worker; launch(..., worker_env={...}) sets one",
                 )
             self._headers["Authorization"] = f"Bearer {os.environ[config.api_key]}"
-        self._over = threading.Event()
+        self._stopped = threading.Event()
 
     def ask(self, path: str, bodies: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], T]) -> list[T]:
         """What ``read`` makes of the answer to each body, which is the request of the row with its number.
@@ -86,15 +86,15 @@ class Client:
             HfError: HF911 where the server is not there in time, HF912 where it refuses a request, HF913 where an
                 answer is not what it should be; with the first such row. No other request is tried again then.
         """
-        self._over.clear()
+        self._stopped.clear()
         with ThreadPoolExecutor(max(1, min(self._config.concurrency, len(bodies)))) as pool:
-            asked = [pool.submit(self._asked, path, body, read) for body in bodies]
+            asked = [pool.submit(self._request, path, body, read) for body in bodies]
             left: Collection[Future[T]] = asked
             try:
                 _, left = wait(asked, return_when=FIRST_EXCEPTION)
             finally:  # where one failed, or the wait was interrupted
                 if left:
-                    self._over.set()
+                    self._stopped.set()
                     for one in left:
                         one.cancel()
         for row, one in enumerate(asked):
@@ -105,8 +105,8 @@ class Client:
                 raise error
         return [one.result() for one in asked]
 
-    def _asked(self, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
-        answer = self._tried(path, json.dumps({"model": self._config.model, **body}).encode())
+    def _request(self, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
+        answer = self._with_retries(path, json.dumps({"model": self._config.model, **body}).encode())
         try:
             value = json.loads(answer.text)
         except ValueError as error:
@@ -115,38 +115,38 @@ class Client:
             raise RequestError("HF913", f"the answer is no JSON object: {_short(answer.text)}")
         return read(value)
 
-    def _tried(self, path: str, body: bytes) -> _Answer:
+    def _with_retries(self, path: str, body: bytes) -> _Answer:
         """An answer with status 200.
 
         What may be better in a while is tried again, as long as no more than ``patience`` seconds have passed.
         """
-        start, tries, pause = time.monotonic(), 0, FIRST_WAIT
+        start, tries, pause = time.monotonic(), 0, FIRST_DELAY
         while True:
             tries += 1
             asked = None
             try:
-                answer = self._once(path, body)
+                answer = self._attempt(path, body)
                 if answer.status == 200:
                     return answer
                 problem = f"the server answered {answer.status}: {_message(answer.text)}"
-                if answer.status not in AGAIN:
+                if answer.status not in RETRYABLE:
                     raise RequestError("HF912", problem)
                 asked = _seconds(answer.retry_after)
             except TimeoutError:
                 problem = f"no answer within timeout={self._config.timeout:g} s"
             except (OSError, HTTPException) as error:
                 problem = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
-            pause = min(pause, LONGEST_WAIT)
+            pause = min(pause, LONGEST_DELAY)
             seconds = pause if asked is None else max(asked, 0.0)
             if time.monotonic() - start + seconds > self._config.patience:
                 where = f"POST {self._config.url.rstrip('/')}/{path}"
                 times = f"{tries} tr{'y' if tries == 1 else 'ies'} within patience={self._config.patience:g} s"
                 raise RequestError("HF911", f"{where} did not succeed in {times}; the last one: {problem}")
-            if self._over.wait(seconds):
+            if self._stopped.wait(seconds):
                 raise _StoppedError
             pause *= 2
 
-    def _once(self, path: str, body: bytes) -> _Answer:
+    def _attempt(self, path: str, body: bytes) -> _Answer:
         """One try, which takes ``timeout`` seconds at most; a connection is not used again, since servers drop them."""
         end = time.monotonic() + self._config.timeout
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
@@ -157,7 +157,7 @@ class Client:
             connection.request("POST", f"{self._url.path.rstrip('/')}/{path}", body, self._headers)
             response = _before(end, socket, connection.getresponse)
             text = b"".join(iter(lambda: _before(end, socket, lambda: response.read1(1 << 16)), b""))
-            if _cut(response, text):
+            if _truncated(response, text):
                 raise ConnectionError(f"the connection was cut after {len(text)} bytes")
             return _Answer(response.status, text.decode("utf-8", "replace"), response.headers.get("Retry-After"))
         finally:
@@ -173,7 +173,7 @@ def _before(end: float, socket: Any, act: Callable[[], T]) -> T:
     return act()
 
 
-def _cut(response: HTTPResponse, text: bytes) -> bool:
+def _truncated(response: HTTPResponse, text: bytes) -> bool:
     """Whether a connection ended before the answer did; a chunked one tells by itself."""
     length = response.headers.get("Content-Length", "")
     return length.isdigit() and len(text) < int(length)
@@ -214,4 +214,4 @@ def _message(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    return (text if len(text) <= SHOWN else f"{text[:SHOWN]} ...") or "nothing"
+    return (text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...") or "nothing"

@@ -16,26 +16,26 @@ from transformers.cache_utils import Cache, StaticCache, StaticLayer
 from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.models.generation import sample
 from hfdsl.rl.models.sharding import is_sharded
-from hfdsl.rl.models.static import Prefix, Shared
-from hfdsl.rl.workers.config import DType, GenerationConfig
+from hfdsl.rl.models.static_cache import PrefixLayer, SharedState
+from hfdsl.rl.workers.config import FloatDType, GenerationConfig
 
-LOOK = 8
+CHECK_EVERY = 8
 """After how many tokens it is looked how many rows go on: a look is a wait for the GPU."""
 
 SPAN = 128
 """A step attends to a multiple of so many places of the cache, so that early tokens do not read all of it."""
 
-SPANS = 16
+MAX_SPANS = 16
 """The most of such multiples; where there are more places than these cover, the spans are longer."""
 
-FEWEST = 8
+MIN_ROWS = 8
 """A batch is halved as its rows end, down to so many: each size takes graphs, and fewer rows are hardly faster."""
 
-SHAPES = 3
+MAX_SHAPES = 3
 """For how many shapes of batches steps are kept."""
 
 
-def obstacle(policy: Policy) -> str | None:
+def capture_obstacle(policy: Policy) -> str | None:
     """Why the steps of a policy cannot be captured; None where they can."""
     name, config = type(policy.model).__name__, policy.model.config.get_text_config()
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
@@ -53,7 +53,7 @@ def obstacle(policy: Policy) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BatchShape:
     """What steps are for: rows, tokens of a prompt, whether the likeliest token is taken, and where."""
 
     rows: int
@@ -62,29 +62,34 @@ class Shape:
     device: torch.device
 
 
-class Captured:
+class CapturedGenerator:
     """Samples responses to batches of the same few shapes, over and over."""
 
     def __init__(
-        self, policy: Policy, config: GenerationConfig, end_tokens: Collection[int], pad_token: int, dtype: DType | None
+        self,
+        policy: Policy,
+        config: GenerationConfig,
+        end_tokens: Collection[int],
+        pad_token: int,
+        dtype: FloatDType | None,
     ) -> None:
         self._how = config, sorted(end_tokens), pad_token
-        self._shared = Shared(policy, getattr(torch, dtype) if dtype else None)
-        self._kept: OrderedDict[Shape, _Steps] = OrderedDict()
+        self._shared = SharedState(policy, getattr(torch, dtype) if dtype else None)
+        self._kept: OrderedDict[BatchShape, _CapturedBatch] = OrderedDict()
         self._where: tuple[int, ...] = ()
 
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As :func:`hfdsl.rl.models.generation.generate` with the same prompts."""
-        shape = Shape(ids.shape[0], ids.shape[1], greedy=uniforms is None, device=ids.device)
+        shape = BatchShape(ids.shape[0], ids.shape[1], greedy=uniforms is None, device=ids.device)
         places = -(-(shape.width + self._how[0].max_tokens) // 8) * 8  # kernels of masked attention want eights
         where, room = self._shared.addresses(), self._shared.room
         if where != self._where or shape.rows * places > room.tokens:  # a graph reads and writes where things were
             self.forget()
             self._where, room.tokens = where, max(room.tokens, shape.rows * places)
-        steps = self._kept.pop(shape, None) or _Steps(shape, self._shared, places, *self._how)
-        while len(self._kept) >= SHAPES:
+        steps = self._kept.pop(shape, None) or _CapturedBatch(shape, self._shared, places, *self._how)
+        while len(self._kept) >= MAX_SHAPES:
             gone, _ = self._kept.popitem(last=False)
             self._shared.graphs.drop(gone)
         self._kept[shape] = steps
@@ -101,7 +106,7 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _BatchState:
     """Where the rows of a batch are, those that are still decoded first."""
 
     uniforms: torch.Tensor
@@ -114,7 +119,7 @@ class _State:
     origin: torch.Tensor  # the place in the batch that was asked for
 
     @classmethod
-    def of(cls, shape: Shape, length: int, places: int) -> _State:
+    def of(cls, shape: BatchShape, length: int, places: int) -> _BatchState:
         def zeros(*size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
             return torch.zeros(shape.rows, *size, dtype=dtype, device=shape.device)
 
@@ -132,23 +137,25 @@ class _State:
     def all(self) -> list[torch.Tensor]:
         return [getattr(self, one.name) for one in fields(self)]
 
-    def first(self, rows: int) -> _State:
-        return _State(*(column[:rows] for column in self.all()))
+    def first(self, rows: int) -> _BatchState:
+        return _BatchState(*(column[:rows] for column in self.all()))
 
 
-class _Steps:
+class _CapturedBatch:
     """A batch in tensors that stay where they are, and the steps that change them."""
 
     def __init__(
-        self, shape: Shape, shared: Shared, places: int, config: GenerationConfig, ends: list[int], pad: int
+        self, shape: BatchShape, shared: SharedState, places: int, config: GenerationConfig, ends: list[int], pad: int
     ) -> None:
         self.shape, self.shared, self.config, self.places, self.pad = shape, shared, config, places, pad
-        self.span = max(SPAN, -(-places // (8 * SPANS)) * 8)
-        self.layers = [Prefix(shared.room, number, shape.rows, places, shared.dtype) for number in range(shared.layers)]
+        self.span = max(SPAN, -(-places // (8 * MAX_SPANS)) * 8)
+        self.layers = [
+            PrefixLayer(shared.room, number, shape.rows, places, shared.dtype) for number in range(shared.layers)
+        ]
         self.cache = Cache(layers=list(self.layers))
         self.ends = torch.tensor(ends, dtype=torch.int64, device=shape.device)
         self.number = torch.zeros(1, dtype=torch.int64, device=shape.device)  # of the token that comes next
-        self.state = _State.of(shape, config.max_tokens, places)
+        self.state = _BatchState.of(shape, config.max_tokens, places)
 
     def kept(self) -> int:
         """The bytes of what is not shared."""
@@ -166,7 +173,7 @@ class _Steps:
         with computing:
             self._begin(ids, mask, uniforms)
             for number in range(1, self.config.max_tokens):
-                if number % LOOK == 0:
+                if number % CHECK_EVERY == 0:
                     living = int(state.alive[:rows].sum())
                     if not living:
                         break
@@ -188,7 +195,7 @@ class _Steps:
         self.number.zero_()
         place = positions(mask)
         state.position.copy_(place[:, -1:])
-        logits, filled = self.shared.following(ids, mask.long(), place, None)
+        logits, filled = self.shared.next_logits(ids, mask.long(), place, None)
         for layer, part in zip(self.layers, filled.layers, strict=True):
             layer.refill(part.keys, part.values)
         self._take(logits, state)
@@ -199,7 +206,7 @@ class _Steps:
         So many places of their cache are filled: the last token has not been through the model.
         """
         fewer = rows
-        while living <= -(-fewer // 2) < fewer and -(-fewer // 2) >= FEWEST:
+        while living <= -(-fewer // 2) < fewer and -(-fewer // 2) >= MIN_ROWS:
             fewer = -(-fewer // 2)
         if fewer < rows:
             order = self.state.alive[:rows].logical_not().long().argsort(stable=True)
@@ -222,10 +229,10 @@ class _Steps:
         state = self.state.first(rows)
         for layer in self.layers:
             layer.reach = reach
-        logits, _ = self.shared.following(state.last, state.attended[:, :reach], state.position, self.cache)
+        logits, _ = self.shared.next_logits(state.last, state.attended[:, :reach], state.position, self.cache)
         self._take(logits, state)
 
-    def _take(self, logits: torch.Tensor, state: _State) -> None:
+    def _take(self, logits: torch.Tensor, state: _BatchState) -> None:
         """Sample a token and go on to the next, all on the GPU."""
         if self.shape.greedy:
             token = logits.argmax(-1)

@@ -11,7 +11,7 @@ from transformers import GenerationConfig as HuggingFaceConfig
 
 from hfdsl.errors import ResourceError
 from hfdsl.rl.models.forward import Policy
-from hfdsl.rl.models.rows import bad_row
+from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.workers.config import GenerationConfig
 

@@ -13,28 +13,28 @@ from transformers.cache_utils import StaticCache, StaticLayer
 
 from hfdsl.rl.models.forward import Policy
 
-GRAPHS = 64
+MAX_GRAPHS = 64
 """How many graphs are kept, those that were used last."""
 
-Key: TypeAlias = tuple[Hashable, int, int]
+GraphKey: TypeAlias = tuple[Hashable, int, int]
 """The shape of batches that a graph is for, how many rows it decodes, and how many places of the cache it reads."""
 
 
-class Shared:
+class SharedState:
     """A policy whose steps are captured, and what they keep between calls."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype | None) -> None:
-        self.dtype, self.room, self.graphs = dtype, Room(), Graphs()
+        self.dtype, self.room, self.graphs = dtype, CacheMemory(), GraphCache()
         self.layers = len(StaticCache(policy.model.config.get_text_config(), max_cache_len=1).layers)
-        self._following = _Following(policy)
+        self._next_logits = _NextLogits(policy)
         self._weights: dict[str, torch.Tensor] = {}
 
-    def following(
+    def next_logits(
         self, ids: torch.Tensor, mask: torch.Tensor, places: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
-        """``Policy.following`` with the copies of weights that ``refresh`` has made."""
+        """``Policy.next_logits`` with the copies of weights that ``refresh`` has made."""
         found: tuple[torch.Tensor, Any] = functional_call(
-            self._following, self._weights, (ids, mask, places, cache), tie_weights=False
+            self._next_logits, self._weights, (ids, mask, places, cache), tie_weights=False
         )
         return found
 
@@ -42,14 +42,14 @@ class Shared:
         """Copy weights of linear layers in the dtype that autocast takes them in, so that a step need not cast."""
         self._weights = self._weights or self._empty()
         for name, weight in self._weights.items():
-            weight.copy_(self._following.get_parameter(name))
+            weight.copy_(self._next_logits.get_parameter(name))
 
     def _empty(self) -> dict[str, torch.Tensor]:
         if self.dtype is None:
             return {}
         return {
             f"{name}.{kind}": torch.empty_like(weight, dtype=self.dtype, requires_grad=False)
-            for name, inner in self._following.named_modules()
+            for name, inner in self._next_logits.named_modules()
             if isinstance(inner, nn.Linear)
             for kind, weight in inner.named_parameters(recurse=False)
             if weight.dtype == torch.float32
@@ -57,7 +57,7 @@ class Shared:
 
     def addresses(self) -> tuple[int, ...]:
         """Where the parameters and buffers are: a graph reads them there."""
-        module = self._following
+        module = self._next_logits
         return tuple(tensor.data_ptr() for group in (module.parameters(), module.buffers()) for tensor in group)
 
     def forget(self) -> None:
@@ -71,8 +71,8 @@ class Shared:
         return sum(weight.nbytes for weight in self._weights.values()) + self.room.kept() + self.graphs.kept()
 
 
-class _Following(nn.Module):
-    """``Policy.following`` as the forward pass of a module, which ``functional_call`` wants."""
+class _NextLogits(nn.Module):
+    """``Policy.next_logits`` as the forward pass of a module, which ``functional_call`` wants."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -81,10 +81,10 @@ class _Following(nn.Module):
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, places: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
-        return self.policy.following(ids, mask, places, cache)
+        return self.policy.next_logits(ids, mask, places, cache)
 
 
-class Room:
+class CacheMemory:
     """Memory for keys and values of so many tokens, which one batch uses after the other, whatever its shape."""
 
     def __init__(self) -> None:
@@ -107,14 +107,14 @@ class Room:
         return sum(flat.nbytes for flat in self._flat.values())
 
 
-class Graphs:
+class GraphCache:
     """Captured steps. One runs at a time and leaves nothing in its memory, so that all use the same."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Key, torch.cuda.CUDAGraph] = OrderedDict()
+        self._kept: OrderedDict[GraphKey, torch.cuda.CUDAGraph] = OrderedDict()
         self._pool: Any = None
 
-    def replayed(self, key: Key) -> bool:
+    def replayed(self, key: GraphKey) -> bool:
         """Whether there was such a step to take."""
         if key not in self._kept:
             return False
@@ -122,9 +122,9 @@ class Graphs:
         self._kept[key].replay()
         return True
 
-    def capture(self, key: Key, step: Callable[[], None]) -> None:
+    def capture(self, key: GraphKey, step: Callable[[], None]) -> None:
         """Keep a step, which is not taken."""
-        while len(self._kept) >= GRAPHS:
+        while len(self._kept) >= MAX_GRAPHS:
             self._kept.popitem(last=False)
         if not self._kept:  # a pool ends with its last graph
             self._pool = torch.cuda.graph_pool_handle()
@@ -150,7 +150,7 @@ class Graphs:
         return sum(part["total_size"] for part in parts if tuple(part["segment_pool_id"]) == tuple(self._pool))
 
 
-class Prefix(StaticLayer):
+class PrefixLayer(StaticLayer):
     """Keys and values in the dtype that attention casts them to.
 
     Attention sees the first ``reach`` places of as many rows as a step has.
@@ -159,7 +159,7 @@ class Prefix(StaticLayer):
     keys: Any  # None before the first tokens
     values: Any
 
-    def __init__(self, room: Room, number: int, rows: int, places: int, dtype: torch.dtype | None) -> None:
+    def __init__(self, room: CacheMemory, number: int, rows: int, places: int, dtype: torch.dtype | None) -> None:
         super().__init__(max_cache_len=places)
         self.room, self.number, self.rows, self.kept_in, self.reach = room, number, rows, dtype, places
 

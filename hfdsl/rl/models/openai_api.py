@@ -12,16 +12,16 @@ import torch
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.call import current_call
 from hfdsl.rl.batches import Prompts, Sequences
-from hfdsl.rl.models.client import SHOWN, Client, RequestError
-from hfdsl.rl.models.rows import bad_row
-from hfdsl.rl.models.rules import decoder
+from hfdsl.rl.models.http_client import MAX_SHOWN, Client, RequestError
+from hfdsl.rl.models.row_errors import bad_row
+from hfdsl.rl.models.rule_rewards import decoder
 from hfdsl.rl.workers.config import JudgeConfig, ServedConfig
 
-TOKEN = "token_id:"
+TOKEN_PREFIX = "token_id:"
 """What stands before the number of a token where a server gives tokens as texts."""
 
 
-def served_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, greedy: bool) -> dict[str, Any]:
+def server_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, greedy: bool) -> dict[str, Any]:
     """The columns of a ``Rollout``; each row is a request of its own, with a seed of its own."""
     ids, mask, length = prompts.ids.tensor, prompts.mask.tensor, config.generation.max_tokens
     call, tokens_of = current_call(), [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
@@ -67,8 +67,12 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
     if not isinstance(values, list):
         raise RequestError("HF913", "the answer has no logprobs.token_logprobs; does the server give log-probs?")
     tokens = choice.get("token_ids")
-    if tokens is None and isinstance(texts, list) and all(re.fullmatch(f"{TOKEN}\\d+", str(text)) for text in texts):
-        tokens = [int(text[len(TOKEN) :]) for text in texts]
+    if (
+        tokens is None
+        and isinstance(texts, list)
+        and all(re.fullmatch(f"{TOKEN_PREFIX}\\d+", str(text)) for text in texts)
+    ):
+        tokens = [int(text[len(TOKEN_PREFIX) :]) for text in texts]
     if not isinstance(tokens, list):
         raise RequestError(
             "HF913",
@@ -90,7 +94,7 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
     return tokens, [min(float(value), 0.0) for value in values]
 
 
-class Judgement:
+class JudgeRequests:
     """What a server is asked about a response, and the number in what it says.
 
     Raises:
@@ -139,7 +143,7 @@ class Judgement:
         try:
             score = float(found[-1])
         except (IndexError, ValueError):
-            said = repr(text if len(text) <= SHOWN else f"{text[:SHOWN]} ...")
+            said = repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...")
             problem = f"no number of the pattern {self._config.pattern!r} is in what the judge says: {said}"
             raise RequestError("HF913", problem) from None
         if not math.isfinite(score):
