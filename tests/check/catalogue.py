@@ -1,6 +1,6 @@
 """One hundred mistakes of RL post-training that were listed before hfdsl was built, and what answers each of them.
 
-``shown`` names fixtures (``hf310`` for ``hf310_bad.py`` in ``fixtures`` or ``fixtures_run``) and tests. Where hfdsl has
+``shown`` names fixtures (``hf310`` for ``hf310.py`` in ``fixtures`` or ``fixtures_run``) and tests. Where hfdsl has
 no code of that number, ``why`` says what takes its place: another code, or the reason why the mistake cannot be made.
 """
 

@@ -14,27 +14,26 @@ from hfdsl.check.findings import Report
 from hfdsl.check.render import render
 from hfdsl.errors import HfError
 from hfdsl.tools.output import finding_of
+from tests.check.fixture_programs import FIXTURES_RUN, names
 
-FIXTURES = Path(__file__).parent / "fixtures_run"
-BAD = sorted(file.stem for file in FIXTURES.glob("*_bad.py"))
-GOOD = sorted(file.stem for file in FIXTURES.glob("*_good.py"))
+NAMES = names(FIXTURES_RUN)
 ROOT = Path(__file__).parents[2]
 
 
-def run(name: str) -> None:
+def run(program: Path) -> None:
     """Run a program as ``python FILE`` does; what it adds to the path, and finds there, is gone afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path])
         try:
-            runpy.run_path(str(FIXTURES / f"{name}.py"), run_name="__main__")  # classes of a script travel by value
+            runpy.run_path(str(program), run_name="__main__")  # classes of a script travel by value
         finally:
             sys.modules.pop("my_roles", None)
 
 
 def raised(name: str) -> HfError:
-    """What a program raises."""
+    """What a failing program raises."""
     with pytest.raises(HfError) as error:
-        run(name)
+        run(FIXTURES_RUN / f"{name}.py")
     return error.value
 
 

@@ -77,7 +77,7 @@ def test_every_mistake_of_the_catalogue_has_its_answer(entry: Row) -> None:
     tests = [name for name in entry.shown if name.startswith("test_")]
     assert set(tests) <= set(sources())
     folders = [Path(__file__).parent / folder for folder in ("fixtures", "fixtures_run")]
-    assert all(any((folder / f"{name}_bad.py").exists() for folder in folders) for name in fixtures)
+    assert all(any((folder / f"{name}.py").exists() for folder in folders) for name in fixtures)
     for code in entry.codes:
         assert code.lower() in {name[:5] for name in fixtures} or any(code in sources()[name] for name in tests), code
     assert entry.shown

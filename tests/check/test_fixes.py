@@ -16,25 +16,26 @@ import pytest
 
 from hfdsl.check.findings import Finding, Fix, Report
 from hfdsl.check.repair.edits import apply
-from tests.check.test_fixtures import BAD, FIXTURES
+from tests.check.fixture_programs import FIXTURES
+from tests.check.test_fixtures import NAMES
 from tests.check.test_fixtures import report as report_of
 
 numbers = itertools.count()
 
 FIXABLE = {
-    "hf201_bad",
-    "hf202_bad",
-    "hf202_method_bad",
-    "hf212_bad",
-    "hf303_bad",
-    "hf310_bad",
-    "hf310_minibatches_bad",
-    "hf313_bad",
-    "hf313_function_bad",
-    "hf322_bad",
-    "hf322_length_bad",
-    "hf323_bad",
-    "hf501_bad",
+    "hf201",
+    "hf202",
+    "hf202_method",
+    "hf212",
+    "hf303",
+    "hf310",
+    "hf310_minibatches",
+    "hf313",
+    "hf313_function",
+    "hf322",
+    "hf322_length",
+    "hf323",
+    "hf501",
 }
 """Fixtures whose repair is certain; in most others there is more than one, or it is not in the text."""
 
@@ -78,7 +79,7 @@ def mends(load: Any, text: str, finding: Finding, fix: Fix, before: Report) -> N
     assert after[place] < kinds(before)[place], fix
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_fix_of_a_fixture_mends_it(name: str, load: Any) -> None:
     before = report_of(name)
     assert name not in FIXABLE or any(finding.fixes for finding in before)

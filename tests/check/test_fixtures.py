@@ -5,8 +5,13 @@ The codes that are raised by a definition, a launch or a step have theirs in ``t
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +19,74 @@ import pytest
 
 from hfdsl.check.codes import CODES
 from hfdsl.check.findings import Report
+from tests.check.fixture_programs import FIXTURES, FIXTURES_RUN, marked_line, mended, mended_folder, names
 
-FIXTURES = Path(__file__).parent / "fixtures"
-BAD = sorted(file.stem for file in FIXTURES.glob("*_bad.py"))
-GOOD = sorted(file.stem for file in FIXTURES.glob("*_good.py"))
+NAMES = names(FIXTURES)
+ROOT = Path(__file__).parents[2]
 
 
 def report(name: str) -> Report:
+    """The report of the failing program."""
     fixture: Any = importlib.import_module(f"tests.check.fixtures.{name}")
-    found: Report = fixture.report()
-    return found
+    report_of_fixture: Report = fixture.report()
+    return report_of_fixture
 
 
-def test_every_fixture_has_its_twin() -> None:
-    assert {name.removesuffix("_bad") for name in BAD} == {name.removesuffix("_good") for name in GOOD}
+def report_of_mended(name: str) -> Report:
+    """The report of the mended program, which is imported from a file of its own."""
+    spec = importlib.util.spec_from_file_location(f"mended_{name}", mended_folder(FIXTURES) / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    fixture: Any = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = fixture  # annotations are text: they are looked up there
+    spec.loader.exec_module(fixture)
+    report_of_fixture: Report = fixture.report()
+    return report_of_fixture
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("file", [FIXTURES / f"{name}.py" for name in NAMES], ids=NAMES)
+def test_a_fixture_marks_one_line_and_its_mend(file: Path) -> None:
+    text = file.read_text("utf-8")
+    assert marked_line(file)
+    assert ast.dump(ast.parse(mended(text))) != ast.dump(ast.parse(text))
+    assert re.search("# (bad|good|<-)", mended(text)) is None
+
+
+def test_marks_are_read() -> None:
+    text = "# good: a = 2\na = 1  # bad\nif a:\n    # good:     b\n    b = a  # <- bad\n    c = a  # <-\n# bad: none\n"
+    assert mended(text) == "a = 2\nif a:\n        b\n    c = a\n# bad: none\n"
+
+
+@pytest.mark.parametrize("folder", [FIXTURES, FIXTURES_RUN], ids=["checked", "run"])
+def test_the_mended_programs_have_no_lint(folder: Path) -> None:
+    pytest.importorskip("ruff")
+    command = [sys.executable, "-m", "ruff", "check", "--config", ROOT / "pyproject.toml", "--no-cache"]
+    command += ["--ignore", "D,I,INP,T20", "--config", f'src=["{ROOT}"]', mended_folder(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_failing_program_shows_its_code_at_the_marked_line(name: str) -> None:
-    file = FIXTURES / f"{name}.py"
-    [marked] = [n for n, line in enumerate(file.read_text("utf-8").splitlines(), 1) if line.endswith("# <-")]
-    found = report(name)
-    assert found.codes == (name[:5].upper(),), str(found)
-    place = found.findings[0].primary.span
-    assert (Path(place.file).name, place.line) == (file.name, marked), str(found)
-    assert found.ok is (CODES[found.codes[0]].severity == "warning")
+    file, failing = FIXTURES / f"{name}.py", report(name)
+    assert failing.codes == (name[:5].upper(),), str(failing)
+    place = failing.findings[0].primary.span
+    assert (Path(place.file).name, place.line) == (file.name, marked_line(file)), str(failing)
+    assert failing.ok is (CODES[failing.codes[0]].severity == "warning")
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_finding_reads_the_same_for_machines(name: str) -> None:
-    found = report(name)
-    [line] = found.json().splitlines()
-    told = json.loads(line)
-    assert (told["code"], told["message"]) == (found.findings[0].code, found.findings[0].message)
-    assert told["severity"] == CODES[told["code"]].severity
-    assert told["primary"]["line"] == found.findings[0].primary.span.line
-    assert f"{told['severity']}[{told['code']}]: {told['message']}\n" in str(found)
+    failing = report(name)
+    [line] = failing.json().splitlines()
+    entry = json.loads(line)
+    assert (entry["code"], entry["message"]) == (failing.findings[0].code, failing.findings[0].message)
+    assert entry["severity"] == CODES[entry["code"]].severity
+    assert entry["primary"]["line"] == failing.findings[0].primary.span.line
+    assert f"{entry['severity']}[{entry['code']}]: {entry['message']}\n" in str(failing)
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_mended_program_is_clean(name: str) -> None:
-    found = report(name)
-    assert found.findings == (), str(found)
+    clean = report_of_mended(name)
+    assert clean.findings == (), str(clean)

@@ -13,7 +13,7 @@ from hfdsl.check.findings import Finding, Report
 from hfdsl.check.repair import offers
 from hfdsl.check.repair.offers import Offer, Option, offered
 from hfdsl.check.repair.trials import Trials
-from tests.check.test_fixtures import BAD
+from tests.check.test_fixtures import NAMES
 from tests.check.test_fixtures import report as report_of
 from tests.corpus.table import programs
 
@@ -22,7 +22,7 @@ MAKES = ROOT / "check" / "repair" / "offers.py"
 PASS_ON = {ROOT / "check" / "several.py", ROOT / "tools" / "fixing.py"}
 """Those that give on the lines of findings that are there: of several sizes, and of another process."""
 
-REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: report_of(name)) for name in BAD} | {
+REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: report_of(name)) for name in NAMES} | {
     program.file.stem: program.experiment.check for program in programs()
 }
 

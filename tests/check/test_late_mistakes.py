@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.register import registered_methods
+from tests.check.fixture_programs import FIXTURES, mended_folder
 from tests.check.prelude import Actor, B, P, Prompts, R, Rollout, Scores, pool
 
 deployment = hf.Deployment(actor=hf.place(Actor, pool=pool))
@@ -133,7 +133,7 @@ def test_a_shared_constant_has_one_source() -> None:  # sizes are named once, an
 
 
 def test_a_check_does_not_need_what_workers_import() -> None:  # HF801 is told by a launch alone
-    source = Path(__file__).parent / "fixtures" / "hf602_good.py"
+    source = mended_folder(FIXTURES) / "hf602.py"
     code = f"""
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("loaded_by_hand", {str(source)!r})

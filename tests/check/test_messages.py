@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.check import raising
-from tests.check.test_fixtures import BAD
+from tests.check.test_fixtures import NAMES
 
 HERE = Path(__file__).parent
-REPORTS = {name.removesuffix("_bad"): f"fixtures.{name}" for name in BAD} | {
+REPORTS = {name: f"fixtures.{name}" for name in NAMES} | {
     "row_arithmetic": "joint_rows",
     "all_at_once": "many_mistakes",
 }
-RAISED = [name.removesuffix("_bad") for name in raising.BAD]  # held to their texts in test_fixtures_run.py
+RAISED = raising.NAMES  # held to their texts in test_fixtures_run.py
 
 
 def rendered(module: str, monkeypatch: pytest.MonkeyPatch) -> str:

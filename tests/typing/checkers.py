@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.check.fixture_programs import FIXTURES
+
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests/typing/cases"
-FIXTURES = ROOT / "tests/check/fixtures"
 
 Found = dict[str, dict[int, str]]
 """File name -> line -> what a checker says there."""
@@ -48,7 +49,7 @@ def said_by(checker: str) -> Found:
     found: Found = {}
     with tempfile.TemporaryDirectory(prefix="hfdsl-typing-") as folder:
         sources = {file.name: file.read_text("utf-8") for file in CASES.glob("*.py")}
-        sources |= {file.name: bare(file.read_text("utf-8")) for file in FIXTURES.glob("*_bad.py")}
+        sources |= {file.name: bare(file.read_text("utf-8")) for file in FIXTURES.glob("*.py")}
         for name, source in sources.items():
             (Path(folder) / name).write_text(source + OPTIONS, "utf-8")
         (Path(folder) / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}), "utf-8")

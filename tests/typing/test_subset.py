@@ -13,7 +13,8 @@ from types import ModuleType
 import pytest
 
 import hfdsl as hf
-from tests.typing.checkers import CASES, FIXTURES, said_by
+from tests.check.fixture_programs import FIXTURES
+from tests.typing.checkers import CASES, said_by
 
 CHECKERS = ("mypy", "pyright")
 pytestmark = pytest.mark.xdist_group("checkers")  # one process: each checker is asked once
@@ -21,12 +22,12 @@ pytestmark = pytest.mark.xdist_group("checkers")  # one process: each checker is
 # Lines that a type checker refuses and a check does not, with the reason.
 ARGUED = {
     # a check names the declaration that is wrong; a type checker each use of it
-    ("hf102_bad.py", "actor.score(prompts.ids)"): "the column it is wired to has no dtype: told there",
-    ("hf104_result_bad.py", "return centre(actor.score(prompts))"): "the method has no result type: told there",
-    ("hf108_record_bad.py", "values: hf.f32[B, n]"): "told at the record that has the column",
-    ("hf121_bad.py", "return reward.score(prompts)"): "the method is a coroutine: told there",
-    ("hf121_generator_bad.py", "return reward.score(prompts)"): "the method is a generator: told there",
-    ("hf109_bad.py", "return actor.score(prompts)"): "the annotation of the port is not readable: told there",
+    ("hf102.py", "actor.score(prompts.ids)"): "the column it is wired to has no dtype: told there",
+    ("hf104_result.py", "return centre(actor.score(prompts))"): "the method has no result type: told there",
+    ("hf108_record.py", "values: hf.f32[B, n]"): "told at the record that has the column",
+    ("hf121.py", "return reward.score(prompts)"): "the method is a coroutine: told there",
+    ("hf121_generator.py", "return reward.score(prompts)"): "the method is a generator: told there",
+    ("hf109.py", "return actor.score(prompts)"): "the annotation of the port is not readable: told there",
     # Python's own
     ("wirings.py", "result: Rollout = prompts"): "an annotated name is never wired anywhere",
     ("wirings.py", 'actor.opt(3, "a", ["x"])'): "the inside of a Python container is not hfdsl's",
@@ -57,7 +58,7 @@ def told(report: hf.Report) -> set[int]:
     return {finding.primary.span.line for finding in report}
 
 
-@pytest.mark.parametrize("name", sorted(file.stem for file in FIXTURES.glob("*_bad.py")))
+@pytest.mark.parametrize("name", sorted(file.stem for file in FIXTURES.glob("*.py")))
 def test_a_check_says_of_a_fixture_what_checkers_say(name: str) -> None:
     lines = (FIXTURES / f"{name}.py").read_text("utf-8").splitlines()
     report: hf.Report = importlib.import_module(f"tests.check.fixtures.{name}").report()

@@ -1,7 +1,0 @@
-"""The same, mended: The deviation of a group of one response."""
-
-import torch
-
-from hfdsl.rl.advantages import group_normalized
-
-advantages = group_normalized(torch.tensor([1.0, 0.0]), group=2)

@@ -1,5 +1,0 @@
-"""A protocol that does not say what is collected along two of the axes."""
-
-import hfdsl as hf
-
-halves = hf.Protocol("HALVES", split=("dp",), collect={"dp": "join"})  # <-

@@ -1,5 +1,0 @@
-"""The same, mended: A protocol that does not say what is collected along two of the axes."""
-
-import hfdsl as hf
-
-halves = hf.Protocol("HALVES", split=("dp",), collect={"dp": "join", "pp": "last", "tp": "first"})

@@ -1,5 +1,0 @@
-"""The same, mended: Nodes with GPUs of unknown memory."""
-
-import hfdsl as hf
-
-cluster = hf.Cluster(hf.Nodes(16, gpus=8, gpu_memory_gib=80, cpus=96))

@@ -1,0 +1,37 @@
+"""A collective that rank 0 alone enters."""
+
+import torch
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+
+
+class B(hf.Dim): ...
+
+
+class Prompts(hf.Batch):
+    ids: hf.i64[B]
+
+
+class Scores(hf.Batch):
+    reward: hf.f32[B]
+
+
+class Critic(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, prompts: Prompts) -> Scores:
+        total = prompts.ids.tensor.sum()
+        # good: total = self.axis("dp").all_reduce(total)
+        if self.rank == 0:  # bad
+            total = self.axis("dp").all_reduce(total)  # <- bad
+        return Scores(reward=prompts.ids.tensor / total)
+
+
+@hf.dataflow
+def program(prompts: Prompts, critic: Critic) -> Scores:
+    return critic.score(prompts)
+
+
+deployment = hf.Deployment(critic=hf.place(Critic, pool=hf.ResourcePool([2], name="pool")))
+with program.compile(deployment).launch("local") as running:
+    running.step(Prompts(ids=torch.arange(4)))

@@ -1,5 +1,0 @@
-"""The same, mended: An alphabet with a character twice."""
-
-from hfdsl.rl.data.tokenizers import Characters
-
-tokenizer = Characters("abc")

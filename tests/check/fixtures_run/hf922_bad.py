@@ -1,5 +1,0 @@
-"""A test that tries no container."""
-
-from hfdsl.testing import check_laws
-
-check_laws("DP_PROTO", containers=[])  # <-
