@@ -1,4 +1,7 @@
-"""Four type checkers, each asked once about all programs: the cases, and the fixtures without their ignores."""
+"""Four type checkers, each asked once about all programs: the cases, and the fixtures without their ignores.
+
+mypy is asked about the mended programs too, with their ignores: ``hf310`` mended is ``hf310_mended.py``.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.check.fixture_programs import FIXTURES
+from tests.check.fixture_programs import FIXTURES, FIXTURES_RUN, mended, names
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests/typing/cases"
+
+PROGRAMS = [(folder, name) for folder in (FIXTURES, FIXTURES_RUN) for name in names(folder)]
 
 Found = dict[str, dict[int, str]]
 """File name -> line -> what a checker says there."""
@@ -43,17 +48,24 @@ def bare(source: str) -> str:
     return re.sub(r"  # type: ignore\[[^\]]*\]|^# mypy: .*$", "", source, flags=re.MULTILINE)
 
 
+def _mended(file: Path) -> str:
+    return re.sub(r"^# mypy: .*$", "", mended(file.read_text("utf-8")), flags=re.MULTILINE)
+
+
 @cache
 def said_by(checker: str) -> Found:
     """What a checker says about every program; the test is skipped where it is not installed."""
     found: Found = {}
-    with tempfile.TemporaryDirectory(prefix="hfdsl-typing-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hfdsl-typing-") as temporary:
+        target = Path(temporary)
         sources = {file.name: file.read_text("utf-8") for file in CASES.glob("*.py")}
         sources |= {file.name: bare(file.read_text("utf-8")) for file in FIXTURES.glob("*.py")}
+        if checker == "mypy":
+            sources |= {f"{name}_mended.py": _mended(folder / f"{name}.py") for folder, name in PROGRAMS}
         for name, source in sources.items():
-            (Path(folder) / name).write_text(source + OPTIONS, "utf-8")
-        (Path(folder) / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}), "utf-8")
-        for file_name, line, text in _ask(checker, Path(folder)):
+            (target / name).write_text(source + OPTIONS, "utf-8")
+        (target / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}), "utf-8")
+        for file_name, line, text in _ask(checker, target):
             found.setdefault(file_name, {}).setdefault(line, text)
     return found
 

@@ -14,7 +14,7 @@ import pytest
 
 import hfdsl as hf
 from tests.check.fixture_programs import FIXTURES
-from tests.typing.checkers import CASES, said_by
+from tests.typing.checkers import CASES, PROGRAMS, said_by
 
 CHECKERS = ("mypy", "pyright")
 pytestmark = pytest.mark.xdist_group("checkers")  # one process: each checker is asked once
@@ -63,6 +63,15 @@ def test_a_check_says_of_a_fixture_what_checkers_say(name: str) -> None:
     lines = (FIXTURES / f"{name}.py").read_text("utf-8").splitlines()
     report: hf.Report = importlib.import_module(f"tests.check.fixtures.{name}").report()
     assert set(plain(f"{name}.py", 1, len(lines))) <= told(report), str(report)
+
+
+SOLVED_WHERE_IT_IS_CHECKED = {"hf213": "no type checker solves the factor of a product"}
+"""Mended programs that mypy refuses, with the reason."""
+
+
+def test_mypy_finds_nothing_in_a_mended_program() -> None:
+    refused = {name for _, name in PROGRAMS if f"{name}_mended.py" in said_by("mypy")}
+    assert refused == set(SOLVED_WHERE_IT_IS_CHECKED), said_by("mypy")
 
 
 def test_a_check_says_of_every_dataflow_what_checkers_say() -> None:
