@@ -20,9 +20,9 @@ def mermaid(plan: Plan) -> str:
 
 
 def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Draw the plan into a file: pools as lanes, stages from left to right, columns and bytes on the lines.
+    """Draw the plan into a file: pools side by side, stages from top to bottom, columns and bytes where they are read.
 
-    The suffix picks the format: ``.svg`` and ``.png`` need matplotlib (the ``draw`` extra), ``.mmd`` (Mermaid) nothing.
+    The suffix picks the format: ``.svg`` and ``.mmd`` (Mermaid) need no library, ``.png`` needs the ``draw`` extra.
 
     Raises:
         ValueError: for another suffix.
@@ -32,7 +32,12 @@ def draw(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def draw_scene(drawn: Scene, path: str | os.PathLike[str]) -> None:
-    """The same of a scene."""
+    """Draw a scene into a file.
+
+    Raises:
+        ValueError: for another suffix.
+        ImportError: where matplotlib is needed and missing.
+    """
     file = check_path(path)
     if file.suffix.lower() in TEXT:
         file.write_text(flowchart(drawn), encoding="utf-8")
@@ -43,7 +48,7 @@ def draw_scene(drawn: Scene, path: str | os.PathLike[str]) -> None:
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path, if it can be drawn to.
+    """Return the path if its suffix names a format that can be written here.
 
     Raises:
         ValueError: for a suffix that is no format.
@@ -58,6 +63,6 @@ def check_path(path: str | os.PathLike[str]) -> Path:
     suffix = file.suffix.lower()
     if suffix not in PICTURES + TEXT:
         raise ValueError(f"cannot draw to '{file}': the name must end in .svg, .png, .mmd or .mermaid")
-    if suffix in PICTURES and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError(f"drawing {suffix} needs matplotlib: pip install 'hfdsl[draw]'; .mmd needs nothing")
+    if suffix == ".png" and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError("drawing .png needs matplotlib: pip install 'hfdsl[draw]'; .svg and .mmd need no library")
     return file

@@ -1,36 +1,45 @@
-"""A scene laid out: pools as lanes from top to bottom, stages from left to right, lines in channels that cross no text.
+"""A scene laid out for a page: pools side by side, time from top to bottom, every value a line that covers no text.
 
-Between two columns of boxes lies a gap: first a channel of vertical tracks, then a zone of labels, each label on the
-last, level part of its line. Between two rows lies a corridor of level tracks, for lines that pass by boxes. All values
-of one box leave by one line that branches. Lengths are points, y grows downwards.
+::
+
+    lane of pool a          lane of pool b
+    | [ generate     ]      |                      row of stage 1
+    |   '------.------------.                      corridor below it: one level for each value made in the row
+    |-> [ log_probs  ]      |-> [ score        ]   row of stage 2
+    gutter                  gutter                 one track for each value that is read further down
+
+A value leaves its box at the bottom, follows its level of the corridor to the gutters of the lanes that read it, and
+goes down a track of each to its readers. Corridors run across the whole page, gutters from its top to its bottom, and
+all boxes lie between them. So a line meets no box but at its ends, and two values never share a level or, at one
+height, a track. The names of columns stand in the box that reads them, beside the tip of the line. Lengths are pixels;
+y grows downward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
+from hfdsl.plan.plan import DRIVER
 from hfdsl.tools.scene import Box, Lane, Link, Scene
 
-Measure = Callable[[str, float, bool], float]
-"""The width of a text at a font size, bold or not."""
-
-TITLE, BODY, LABEL = 10.0, 8.0, 7.5  # font sizes
+PAGE = 830.0  # the column in which GitHub shows a README
+HEADING, TITLE, BODY = 18.0, 14.0, 12.0  # font sizes
 LEADING = 1.35  # line height over font size
-PAD = 9.0  # inside a box
-TRACK = 9.0  # between two parallel lines
-MARGIN = 24.0
-LANE_PAD = 14.0  # between the edge of a lane and its boxes
-HEAD = 56.0  # above the first corridor: title and stage numbers
-FOOT = 54.0  # below the last corridor: the legend
+PAD = 10.0  # inside a box
+TRACK = 8.0  # between two parallel lines
+MARGIN = 16.0
+GAP = 12.0  # between two lanes, and above and below boxes
+HEAD = 44.0  # above the first row: the title
+NARROW, WIDE = 130.0, 270.0  # texts in boxes, unless a title is wider
+LABEL_LINES = 3
 LEGEND = (
     "moves to another process",
     "is read in the process that made it",
-    "one colour: all that one box gives   ·   one stage: may run at the same time",
+    "One color is one value on its way to its readers. Boxes of one stage may run at the same time.",
 )
-LABEL_CHARS = 24  # a label's columns are broken into lines of about this length
-LABEL_LINES = 4
 
 
 class Point(NamedTuple):
@@ -40,8 +49,7 @@ class Point(NamedTuple):
     y: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rectangle:
+class Rectangle(NamedTuple):
     """An area: its left upper corner and its size."""
 
     x: float
@@ -50,347 +58,267 @@ class Rectangle:
     height: float
 
 
+class Text(NamedTuple):
+    """A line of text: where its baseline begins, or ends for ``right``."""
+
+    at: Point
+    text: str
+    size: float = BODY
+    bold: bool = False
+    muted: bool = False
+    right: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A drawn link: its corners from box to box, its label's lines, and where the last of them begins."""
+    """A drawn link: its corners from box to box."""
 
     link: Link
     corners: tuple[Point, ...]
-    label: tuple[str, ...]
-    label_at: Point
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
     """Everything with its place."""
 
-    scene: Scene
     width: float
     height: float
     lanes: tuple[tuple[Lane, Rectangle], ...]
     boxes: tuple[tuple[Box, Rectangle], ...]
     wires: tuple[Wire, ...]
-    stages: tuple[tuple[str, float], ...]
+    texts: tuple[Text, ...]
+    samples: tuple[Point, Point]
+    """Where the legend's solid and dashed line begin."""
+
+
+def lay_out(scene: Scene) -> Sheet:
+    """Give everything its place."""
+    return _Layout(scene).sheet()
+
+
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """About the width of a text in a wide sans-serif face; in most faces it takes less.
+
+    >>> text_width("ill", 10) < text_width("own", 10) < text_width("OWN", 10)
+    True
+    """
+    narrow, wide = set("iljtfrI.,:;|'()[] ·"), set("mwMW@%+=#×–")
+    em = sum(0.4 if char in narrow else 0.9 if char in wide else 0.72 if char.isupper() else 0.62 for char in text)
+    return em * size * (1.1 if bold else 1)
+
+
+def wrap(words: Sequence[str], width: float, separator: str = ", ", most: int = LABEL_LINES) -> tuple[str, ...]:
+    """Words in lines that are at most ``width`` wide, unless one word is wider; words beyond the last line are counted.
+
+    >>> wrap(["ids", "mask", "log_probs"], width=80)
+    ('ids, mask,', 'log_probs')
+    >>> wrap(["ids", "mask", "log_probs", "values"], width=80, most=2)
+    ('ids, mask,', '+2 more')
+    """
+    lines: list[list[str]] = []
+    for word in words:
+        if lines and text_width(separator.join([*lines[-1], word]) + separator, BODY) <= width:
+            lines[-1].append(word)
+        else:
+            lines.append([word])
+    if len(lines) > most:
+        lines = [*lines[: most - 1], [f"+{sum(map(len, lines[most - 1 :]))} more"]]
+    broken = [separator.join(line) for line in lines]
+    return (*(f"{line}{separator.rstrip()}" for line in broken[:-1]), *broken[-1:])
 
 
 @dataclass(slots=True)
 class _Net:
-    """The lines that leave one box: their corridor, their level there, and by gap the number of their track."""
+    """The lines that leave one box: the height of its level, and by lane the x of its track."""
 
-    source: str
+    source: Box
     links: list[Link]
-    first: int
-    last: int
-    corridor: int | None = None
-    level: int = 0
-    track: dict[int, int] = field(default_factory=dict)
-
-
-def wrap(columns: Sequence[str], width: int = LABEL_CHARS, lines: int = LABEL_LINES) -> tuple[str, ...]:
-    """Column names in lines of about ``width`` characters; what does not fit is counted.
-
-    >>> wrap(["ids", "mask", "log_probs"], width=10, lines=2)
-    ('ids, mask,', 'log_probs')
-    >>> wrap(["ids", "mask", "log_probs", "values"], width=10, lines=2)
-    ('ids, mask,', '+2 more')
-    """
-    broken: list[list[str]] = []
-    for name in columns:
-        if broken and len(", ".join([*broken[-1], name])) <= width:
-            broken[-1].append(name)
-        else:
-            broken.append([name])
-    if len(broken) > lines:
-        rest = sum(len(row) for row in broken[lines - 1 :])
-        broken = [*broken[: lines - 1], [f"+{rest} more"]]
-    return tuple(", ".join(row) + ("," if i < len(broken) - 1 else "") for i, row in enumerate(broken))
-
-
-def label_lines(link: Link) -> tuple[str, ...]:
-    """A link's label: its columns, then bytes and transport."""
-    return (*wrap(link.columns), *filter(None, [link.note]))
-
-
-def lay_out(scene: Scene, measure: Measure) -> Sheet:
-    """Give everything its place."""
-    return _Layout(scene, measure).sheet()
+    level: float = 0.0
+    track: dict[str, float] = field(default_factory=dict)
 
 
 class _Layout:
-    """One layout under way; the steps in ``__init__`` build on each other in this order."""
+    """One layout in progress: first all heights, with x relative to the boxes of a lane; then where these begin."""
 
-    def __init__(self, scene: Scene, measure: Measure) -> None:
-        self.scene, self.measure = scene, measure
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
         self.box = {box.key: box for box in scene.boxes}
-        self.row_of, self.lane_of_row = _rows(scene)
-        self.incoming = {box.key: self._incoming(box) for box in scene.boxes}
-        self.size = {box.key: self._box_size(box) for box in scene.boxes}
-        self.nets = self._nets()
-        self._assign_corridors()
-        self.row_top, self.row_height, self.lane_area, self.corridor_top, self.height = self._vertical()
-        self.boxes: dict[str, Rectangle] = {}
-        self.gap_left: list[float] = []
-        self.channels = [0] * (scene.stages - 1)
-        self._place_boxes()  # once without the widths of the channels, for the heights that tracks are assigned by
-        self.port = {id(link): y for box in scene.boxes for link, y in self._ports(box)}
-        self.out = {net.source: self._out(net) for net in self.nets}
-        self._assign_tracks()
-        self.width = self._place_boxes()
+        self.lane = _lane_of_boxes(scene)
+        self.lanes = [lane for lane in scene.lanes if lane.key in self.lane.values()]
+        self.incoming = {
+            box.key: sorted((k for k in scene.links if k.target == box.key), key=lambda k: self.box[k.source].stage)
+            for box in scene.boxes
+        }
+        leaving = {box.key: [link for link in scene.links if link.source == box.key] for box in scene.boxes}
+        self.nets = [_Net(self.box[key], links) for key, links in leaving.items() if links]
+        self.inner = {lane.key: self._inner_width(lane) for lane in self.lanes}
+        self.texts: list[tuple[str, Text]] = []
+        self.areas: dict[str, Rectangle] = {}
+        self.port: dict[int, float] = {}
+        self.lane_top, self.lane_bottom, self.end = self._rows_from_top()
+        self.gutter = {lane.key: self._assign_tracks(lane) for lane in self.lanes}
 
-    # -- rows and sizes
-
-    def _incoming(self, box: Box) -> list[Link]:
-        """A box's incoming links from top to bottom as their sources are."""
-        links = [link for link in self.scene.links if link.target == box.key]
-        return sorted(links, key=lambda link: (self.row_of[link.source], -self.box[link.source].stage))
-
-    def _slot(self, link: Link) -> float:
-        return max(1, len(label_lines(link))) * LABEL * LEADING + 9
-
-    def _box_size(self, box: Box) -> tuple[float, float]:
-        width = max([self.measure(box.title, TITLE, True), *(self.measure(line, BODY, False) for line in box.lines)])
-        text = TITLE * LEADING + len(box.lines) * BODY * LEADING
-        slots = sum(self._slot(link) for link in self.incoming[box.key])
-        return width + 2 * PAD, max(text + 2 * PAD, slots + 4)
-
-    # -- nets: which corridor, which level
-
-    def _nets(self) -> list[_Net]:
-        nets = []
-        for box in self.scene.boxes:
-            links = [link for link in self.scene.links if link.source == box.key]
-            if links:
-                ends = [self.box[link.target].stage - 1 for link in links]
-                nets.append(_Net(box.key, links, box.stage, max(ends)))
-        return nets
-
-    def _assign_corridors(self) -> None:
-        """A net that passes by columns goes straight on where its row is free, else by corridor near its ends."""
-        taken: dict[int, list[tuple[int, int, int]]] = {}
-        for net in sorted((n for n in self.nets if n.last > n.first), key=lambda n: n.first - n.last):
-            row = self.row_of[net.source]
-            between = range(net.first + 1, net.last + 1)
-            if not any(self.row_of[b.key] == row and b.stage in between for b in self.scene.boxes):
-                continue
-            far = [self.row_of[k.target] for k in net.links if self.box[k.target].stage - 1 > net.first]
-            net.corridor = min(
-                range(len(self.lane_of_row) + 1),
-                key=lambda c: (sum(abs(c - 0.5 - r) for r in (row, *far)), len(taken.get(c, [])), c),
-            )
-            runs = taken.setdefault(net.corridor, [])
-            busy = {level for first, last, level in runs if first <= net.last and net.first <= last}
-            net.level = next(level for level in range(len(busy) + 1) if level not in busy)
-            runs.append((net.first, net.last, net.level))
-
-    def _levels(self, corridor: int) -> int:
-        return 1 + max((net.level for net in self.nets if net.corridor == corridor), default=-1)
+    def _inner_width(self, lane: Lane) -> float:
+        """The width of texts in the boxes of a lane: what they need, up to the lane's share of the page."""
+        boxes = [box for box in self.scene.boxes if self.lane[box.key] == lane.key]
+        links = [link for box in boxes for link in self.incoming[box.key]]
+        fixed = [text_width(box.title, TITLE, bold=True) + text_width(_stage(box), BODY) + PAD for box in boxes]
+        fixed += [text_width(text, BODY) for box in boxes for text in box.lines]
+        fixed += [text_width(text, BODY) for link in links for text in (*link.columns, _note(link))]
+        asked = [text_width(text, BODY) for text in (*lane.lines, *map(_whole_label, links))]
+        share = (PAGE - 2 * MARGIN) / len(self.lanes) - 8 * TRACK - 2 * PAD
+        return max(*fixed, min(max(asked), WIDE, share), NARROW)
 
     # -- heights
 
-    def _vertical(self) -> tuple[list[float], list[float], dict[str, tuple[float, float]], list[float], float]:
-        rows = range(len(self.lane_of_row))
-        heights = [max(self.size[key][1] for key, row in self.row_of.items() if row == r) for r in rows]
-        tops, corridors, areas = [0.0 for _ in rows], [0.0 for _ in range(len(heights) + 1)], {}
-        y = HEAD
-        for number, lane in enumerate(self.scene.lanes):
-            mine = [r for r in rows if self.lane_of_row[r] == number]
-            corridors[mine[0]] = y + TRACK
-            y += self._levels(mine[0]) * TRACK + TRACK  # outside of the lane, on white
-            top = y
-            y += LANE_PAD
-            for r in mine:
-                if r != mine[0]:
-                    corridors[r] = y + TRACK
-                    y += (self._levels(r) + 1) * TRACK + 4
-                tops[r] = y
-                y += heights[r]
-            y = max(y + LANE_PAD, top + TITLE * LEADING + len(lane.lines) * BODY * LEADING + 2 * LANE_PAD - 6)
-            if len(mine) == 1:  # the title may be higher than the boxes: keep them in the middle
-                tops[mine[0]] = (top + y - heights[mine[0]]) / 2
-            areas[lane.key] = (top, y)
-        corridors[-1] = y + TRACK
-        y += self._levels(len(heights)) * TRACK + TRACK
-        return tops, heights, areas, corridors, y + FOOT
+    def _rows_from_top(self) -> tuple[float, float, float]:
+        """Place rows, and the corridors below them; gives the top and the bottom of lanes, and the end of all."""
+        rows = _rows(self.scene, self.lane)
+        inside = [i for i, row in enumerate(rows) if any(box.kind in ("call", "function") for box in row)] or [0]
+        y, top, bottom = HEAD, 0.0, 0.0
+        for number, row in enumerate(rows):
+            if number == inside[0]:
+                top, y = y, y + self._lane_heads(y)
+            y += GAP
+            y += max(self._place(box, y) for box in row)
+            leaving = [net for net in self.nets if net.source in row]
+            # The rightmost box gets the highest level: its line to the left passes above the drops of the others.
+            for place, net in enumerate(reversed(leaving)):
+                net.level = y + GAP + place * TRACK
+            y += GAP + len(leaving) * TRACK
+            if number == inside[-1]:
+                bottom = y
+        return top, bottom, y + GAP
 
-    def _level_y(self, net: _Net) -> float:
-        if net.corridor is None:
-            return self.out[net.source]
-        return self.corridor_top[net.corridor] + net.level * TRACK
+    def _lane_heads(self, top: float) -> float:
+        heights = []
+        for lane in self.lanes:
+            y = GAP + TITLE
+            self._write(lane.key, Text(Point(0, top + y), lane.title, TITLE, bold=True))
+            for text in (part for line in lane.lines for part in wrap(line.split(), self.inner[lane.key], " ")):
+                y += BODY * LEADING
+                self._write(lane.key, Text(Point(0, top + y), text, muted=True))
+            heights.append(y)
+        return max(heights)
 
-    # -- widths
+    def _place(self, box: Box, top: float) -> float:
+        """Write into a box, with a port beside all that it reads; gives its height."""
+        lane, right = self.lane[box.key], PAD + self.inner[self.lane[box.key]]
+        y = top + PAD + TITLE - 3
+        self._write(lane, Text(Point(PAD, y), box.title, TITLE, bold=True))
+        self._write(lane, Text(Point(right, y), _stage(box), muted=True, right=True))
+        for line in box.lines:
+            y += BODY * LEADING
+            self._write(lane, Text(Point(PAD, y), line, muted=True))
+        for link in self.incoming[box.key]:
+            y += PAD / 2
+            self.port[id(link)] = y + BODY * LEADING - BODY / 3
+            lines = wrap(link.columns, self.inner[lane])
+            for line in lines:
+                y += BODY * LEADING
+                self._write(lane, Text(Point(PAD, y), line))
+            note = _note(link)
+            if not lines or (note and text_width(f"{lines[-1]}  {note}", BODY) > self.inner[lane]):
+                y += BODY * LEADING
+            self._write(lane, Text(Point(right, y), note, muted=True, right=True))
+        self.areas[box.key] = Rectangle(0, top, right + PAD, y + PAD - top)
+        return y + PAD - top
 
-    def _place_boxes(self) -> float:
-        """Columns from left to right; gives the width of the sheet."""
-        x = MARGIN + self._title_width() + 2 * PAD
-        self.gap_left = []
-        for stage in range(self.scene.stages):
-            column = [box for box in self.scene.boxes if box.stage == stage]
-            width = max((self.size[box.key][0] for box in column), default=0.0)
-            for box in column:
-                _, high = self.size[box.key]
-                row = self.row_of[box.key]
-                y = self.row_top[row] + (self.row_height[row] - high) / 2
-                self.boxes[box.key] = Rectangle(x, y, width, high)
-            x += width
-            if stage < self.scene.stages - 1:
-                self.gap_left.append(x)
-                x += self._channel_width(stage) + self._label_width(stage)
-        return max(x + LANE_PAD, MARGIN + 420) + MARGIN  # the legend has its width too
+    def _write(self, lane: str, text: Text) -> None:
+        if text.text:
+            self.texts.append((lane, text))
 
-    def _title_width(self) -> float:
-        return max(
-            max([self.measure(lane.title, TITLE, True), *(self.measure(line, BODY, False) for line in lane.lines)])
-            for lane in self.scene.lanes
-        )
+    # -- tracks, then the rest
 
-    def _channel_width(self, gap: int) -> float:
-        return (self.channels[gap] + 1) * TRACK + 4
-
-    def _label_width(self, gap: int) -> float:
-        """The zone of labels before column ``gap + 1``."""
-        labels = [
-            self.measure(line, LABEL, False)
-            for box in self.scene.boxes
-            if box.stage == gap + 1
-            for link in self.incoming[box.key]
-            for line in label_lines(link)
-        ]
-        return max(labels, default=0.0) + 20
-
-    # -- where lines meet boxes
-
-    def _ports(self, box: Box) -> Iterator[tuple[Link, float]]:
-        """The height at which each link enters: under its label."""
-        area, links = self.boxes[box.key], self.incoming[box.key]
-        y = area.y + (area.height - sum(map(self._slot, links))) / 2
-        for link in links:
-            y += self._slot(link)
-            yield link, y - 5
-
-    def _out(self, net: _Net) -> float:
-        """The height at which a net leaves: level with a port that it feeds, else clear of all that it comes by."""
-        area = self.boxes[net.source]
-        ends = {net.first + 1} if net.corridor is not None else {net.first + 1, net.last + 1}
-        met = [box for box in self.scene.boxes if box.stage in ends]
-        fed = [self.port[id(link)] for link in net.links if self.box[link.target] in met]
-        level = [y for y in fed if area.y + 6 <= y <= area.y + area.height - 6]
-        middle = area.y + area.height / 2
-        if level:
-            return min(level, key=lambda y: abs(y - middle))
-        others = [self.port[id(link)] for box in met for link in self.incoming[box.key]]
-        offsets = [0.0, *(sign * step for step in range(2, int(area.height / 2) - 4, 2) for sign in (-1, 1))]
-        clear = [middle + d for d in offsets if all(abs(middle + d - y) >= 5 for y in others)]
-        return clear[0] if clear else middle
-
-    # -- vertical tracks
-
-    def _assign_tracks(self) -> None:
-        for gap in range(self.scene.stages - 1):
-            spans = []
-            for net in self.nets:
-                heights = self._heights(net, gap)
-                if max(heights, default=0.0) - min(heights, default=0.0) > 0.5:
-                    spans.append((net, min(heights), max(heights)))
-            order = self._track_order(gap, [net for net, _, _ in spans])
-            for place, net in enumerate(order):
-                net.track[gap] = place
-            self.channels[gap] = len(order)
-
-    def _heights(self, net: _Net, gap: int) -> list[float]:
-        """The heights that a net joins within a gap."""
-        ends = [self.port[id(link)] for link in net.links if self.box[link.target].stage - 1 == gap]
-        if net.first == gap:
-            return [self.out[net.source], *ends, *([self._level_y(net)] if net.last > gap else [])]
-        return [self._level_y(net), *ends] if ends else []
-
-    def _track_order(self, gap: int, nets: list[_Net]) -> list[_Net]:
-        """The order of tracks with the fewest crossings, by swapping neighbours."""
-        order = sorted(nets, key=lambda net: -self.out[net.source])
-
-        def crossings(left: _Net, right: _Net) -> int:
-            """Lines cut if ``left`` has its track left of ``right``'s."""
-            a, b = self._heights(left, gap), self._heights(right, gap)
-            leaves = a[1:]  # these go on to the right, through the track of ``right``
-            return sum(min(b) < y < max(b) for y in leaves) + (min(a) < b[0] < max(a))
-
-        for _ in order:
-            for i in range(len(order) - 1):
-                if crossings(order[i + 1], order[i]) < crossings(order[i], order[i + 1]):
-                    order[i], order[i + 1] = order[i + 1], order[i]
-        return order
-
-    # -- the result
-
-    def _track_x(self, net: _Net, gap: int) -> float:
-        return self.gap_left[gap] + (net.track.get(gap, 0) + 1) * TRACK
-
-    def _wire(self, net: _Net, link: Link) -> Wire:
-        area, target = self.boxes[net.source], self.boxes[link.target]
-        end, gap, port = self.box[link.target].stage - 1, net.first, self.port[id(link)]
-        corners = [Point(area.x + area.width, self.out[net.source])]
-        if end > gap:
-            corners += [Point(self._track_x(net, gap), y) for y in (corners[-1].y, self._level_y(net))]
-        x = self._track_x(net, end)
-        corners += [Point(x, corners[-1].y), Point(x, port), Point(target.x, port)]
-        label = label_lines(link)
-        widest = max((self.measure(line, LABEL, False) for line in label), default=0.0)
-        at = Point(target.x - 12 - widest, port - 3)
-        return Wire(link, tuple(_simplified(corners)), label, at)
+    def _assign_tracks(self, lane: Lane) -> int:
+        """Put every net on the free track nearest to its readers, short ones first; gives the number of tracks."""
+        runs = []
+        for net in self.nets:
+            ports = [self.port[id(link)] for link in net.links if self.lane[link.target] == lane.key]
+            if ports:
+                runs.append((max(ports) - net.level, net.level, net))
+        tracks: list[list[tuple[float, float]]] = []
+        for length, start, net in sorted(runs, key=lambda run: run[:2]):
+            free = (i for i, track in enumerate(tracks) if all(start + length < a or b < start for a, b in track))
+            place = next(free, len(tracks))
+            tracks[place:] = tracks[place:] or [[]]
+            tracks[place].append((start, start + length))
+            net.track[lane.key] = -(place + 2) * TRACK
+        return len(tracks)
 
     def sheet(self) -> Sheet:
         """Everything with its place."""
-        lanes = tuple(
-            (lane, Rectangle(MARGIN, top, self.width - 2 * MARGIN, bottom - top))
-            for lane in self.scene.lanes
-            for top, bottom in [self.lane_area[lane.key]]
-        )
-        stages = []
-        for stage in range(self.scene.stages):
-            areas = [self.boxes[box.key] for box in self.scene.boxes if box.stage == stage]
-            if areas and 0 < stage < self.scene.stages - 1:
-                stages.append((f"stage {stage}", areas[0].x + areas[0].width / 2))
+        x, begin, lanes = MARGIN, {}, []
+        for lane in self.lanes:
+            gutter, width = (self.gutter[lane.key] + 2) * TRACK, self.inner[lane.key] + 2 * PAD
+            begin[lane.key] = x + gutter
+            area = Rectangle(x, self.lane_top, gutter + width + GAP, self.lane_bottom - self.lane_top)
+            lanes.append((lane, area))
+            x += area.width + GAP
+        texts = [t._replace(at=Point(begin[lane] + t.at.x, t.at.y)) for lane, t in self.texts]
+        areas = {key: area._replace(x=begin[self.lane[key]] + area.x) for key, area in self.areas.items()}
+
+        def wire(net: _Net, link: Link) -> Wire:
+            source, target, port = areas[net.source.key], areas[link.target], self.port[id(link)]
+            out, track = source.x + 2 * PAD, begin[self.lane[link.target]] + net.track[self.lane[link.target]]
+            down = Point(out, source.y + source.height), Point(out, net.level)
+            return Wire(link, (*down, Point(track, net.level), Point(track, port), Point(target.x, port)))
+
+        subtitle = MARGIN + text_width(self.scene.title, HEADING, bold=True) + PAD
+        texts += [
+            Text(Point(MARGIN, 32), self.scene.title, HEADING, bold=True),
+            Text(Point(subtitle, 32), self.scene.subtitle, muted=True),
+        ]
+        legend = [Point(MARGIN + (34 if i < 2 else 0), self.end + BODY + i * 18) for i in range(3)]
+        texts += [Text(at, line, muted=True) for at, line in zip(legend, LEGEND, strict=True)]
+        ends = [x - GAP, *(t.at.x + text_width(t.text, t.size, t.bold) for t in texts if not t.right)]
         return Sheet(
-            self.scene,
-            self.width,
-            self.height,
-            lanes,
-            tuple((box, self.boxes[box.key]) for box in self.scene.boxes),
-            tuple(self._wire(net, link) for net in self.nets for link in net.links),
-            tuple(stages),
+            width=max(ends) + MARGIN,
+            height=legend[-1].y + MARGIN,
+            lanes=tuple(lanes),
+            boxes=tuple((box, areas[box.key]) for box in self.scene.boxes),
+            wires=tuple(wire(net, link) for net in self.nets for link in net.links),
+            texts=tuple(texts),
+            samples=(Point(MARGIN, legend[0].y - 4), Point(MARGIN, legend[1].y - 4)),
         )
 
 
-def _rows(scene: Scene) -> tuple[dict[str, int], list[int]]:
-    """The row of every box, the lane of every row: a role keeps to a row, roles share one while they do not meet."""
-    row_of: dict[str, int] = {}
-    lane_of_row: list[int] = []
-    for number, lane in enumerate(scene.lanes):
-        rows: list[set[int]] = []
-        roles: Mapping[str, list[Box]] = _by_role([box for box in scene.boxes if box.lane == lane.key])
-        for boxes in roles.values():
-            for group in [boxes] if len({b.stage for b in boxes}) == len(boxes) else [[b] for b in boxes]:
-                stages = {box.stage for box in group}
-                free = next((i for i, row in enumerate(rows) if not row & stages), len(rows))
-                if free == len(rows):
-                    rows.append(set())
-                rows[free] |= stages
-                row_of |= {box.key: len(lane_of_row) + free for box in group}
-        lane_of_row += [number] * len(rows)
-    return row_of, lane_of_row
+def _stage(box: Box) -> str:
+    if box.kind in ("input", "result"):
+        return ""
+    return f"stage {box.stage}" if box.until is None else f"stages {box.stage}–{box.until}"
 
 
-def _by_role(boxes: Sequence[Box]) -> dict[str, list[Box]]:
-    roles: dict[str, list[Box]] = {}
-    for box in boxes:
-        roles.setdefault(box.role, []).append(box)
-    return roles
+def _note(link: Link) -> str:
+    """Bytes, and the transport where the line does not show it already."""
+    shown = ("in process", "from caller", "to caller")
+    names = [name for name in link.transport.split(" / ") if name not in shown]
+    return " · ".join(filter(None, (link.amount, *names)))
 
 
-def _simplified(corners: Sequence[Point]) -> Iterator[Point]:
-    """Without corners that are none."""
-    for i, corner in enumerate(corners):
-        before, after = corners[max(i - 1, 0)], corners[min(i + 1, len(corners) - 1)]
-        level = before.y == corner.y == after.y
-        upright = before.x == corner.x == after.x
-        if i in (0, len(corners) - 1) or not (level or upright):
-            yield corner
+def _whole_label(link: Link) -> str:
+    return f"{', '.join(link.columns)},  {_note(link)}"
+
+
+def _lane_of_boxes(scene: Scene) -> dict[str, str]:
+    """The lane that shows each box: inputs and results stand in that of what reads or makes them."""
+    lanes = {box.key: box.lane for box in scene.boxes}
+    pools = [lane.key for lane in scene.lanes if lane.key != DRIVER]
+    for box in scene.boxes:
+        if box.kind in ("input", "result"):
+            beside = [k.target for k in scene.links if k.source == box.key]
+            beside += [k.source for k in scene.links if k.target == box.key]
+            lanes[box.key] = next((lanes[key] for key in beside if lanes[key] in pools), (*pools, DRIVER)[0])
+    return lanes
+
+
+def _rows(scene: Scene, lane: dict[str, str]) -> list[list[Box]]:
+    """Boxes of one stage in rows: one of each lane in a row."""
+    rows = []
+    for _, group in groupby(sorted(scene.boxes, key=lambda box: box.stage), key=lambda box: box.stage):
+        stacks: dict[str, list[Box]] = {}
+        for box in group:
+            stacks.setdefault(lane[box.key], []).append(box)
+        deepest = max(map(len, stacks.values()))
+        rows += [[stack[i] for stack in stacks.values() if i < len(stack)] for i in range(deepest)]
+    return rows

@@ -1,177 +1,142 @@
-"""A sheet as SVG or PNG, by matplotlib."""
+"""A sheet as SVG, which needs no library, or as PNG, by matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from pathlib import Path as FilePath
-from typing import Any
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, FancyBboxPatch, PathPatch, Polygon
-from matplotlib.path import Path
-from matplotlib.textpath import TextPath
+from collections.abc import Iterator
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from hfdsl.plan.plan import DRIVER
-from hfdsl.tools.layout import (
-    BODY,
-    FOOT,
-    HEAD,
-    LABEL,
-    LEADING,
-    LEGEND,
-    MARGIN,
-    PAD,
-    TITLE,
-    Point,
-    Rectangle,
-    Sheet,
-    Wire,
-    lay_out,
-)
-from hfdsl.tools.scene import Box, Lane, Scene
+from hfdsl.tools.layout import Point, Rectangle, Sheet, Text, Wire, lay_out
+from hfdsl.tools.scene import Scene, folded
 
-FONT = "DejaVu Sans"  # comes with matplotlib: the same picture on every machine
-INK, GREY, PAPER = "#1e293b", "#64748b", "#ffffff"
+FACES = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+INK, MUTED, PAPER = "#1e293b", "#64748b", "#ffffff"
 LANES = ("#eef4fb", "#f1f8ef", "#fdf3e7", "#f6f0fa", "#fdeef0", "#eef8f7")
 DRIVER_LANE = "#f4f4f5"
 LINES = ("#1f77b4", "#c2571a", "#2e8b57", "#8e4ec6", "#b5365f", "#7a6a00", "#0f8b8d", "#555555")
-"""One colour for all that leaves one box."""
-SOLID: Any = "solid"
-DASHES: dict[str, Any] = {"in process": (0, (4, 2.5))}
+"""One color for all that leaves one box."""
 BOXES = {"input": "#e4e4e7", "result": "#e4e4e7", "call": "#ffffff", "function": "#fef9c3"}
-DPI = 144
+DASHES = (5, 3)
 
 
-def save(scene: Scene, path: FilePath) -> None:
+class Panel(NamedTuple):
+    """A rectangle with round corners."""
+
+    area: Rectangle
+    radius: float
+    fill: str
+    edge: str
+    hint: str = ""
+
+
+class Line(NamedTuple):
+    """A line along level and upright pieces, with a tip at its end."""
+
+    points: tuple[Point, ...]
+    color: str
+    dashed: bool = False
+    hint: str = ""
+
+
+class Dot(NamedTuple):
+    """Where a line branches."""
+
+    at: Point
+    color: str
+
+
+Shape: TypeAlias = Panel | Line | Dot | Text
+
+
+def save(scene: Scene, path: Path) -> None:
     """Draw a scene into a file; its suffix says in which format."""
-    sheet = lay_out(scene, _measure)
-    figure = Figure(figsize=(sheet.width / 72, sheet.height / 72), facecolor=PAPER)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, sheet.width), ylim=(sheet.height, 0))
-    axes.set_axis_off()
-    _heading(axes, sheet)
+    sheet = lay_out(folded(scene))
+    if path.suffix.lower() == ".svg":
+        path.write_text(svg(sheet), encoding="utf-8")
+    else:
+        from hfdsl.tools.raster import png
+
+        png(sheet, path)
+
+
+def svg(sheet: Sheet) -> str:
+    """The sheet as SVG: text stays text, and what a line carries is shown where the mouse rests on it."""
+    size = f"{sheet.width:.0f} {sheet.height:.0f}"
+    width, height = size.split()
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {size}"'
+    return "\n".join([f'{head} font-family="{FACES}">', *map(_element, shapes(sheet)), "</svg>", ""])
+
+
+def shapes(sheet: Sheet) -> Iterator[Shape]:
+    """What a sheet is drawn of, from below to above."""
+    yield Panel(Rectangle(0, 0, sheet.width, sheet.height), 8, PAPER, "none")
     for number, (lane, area) in enumerate(sheet.lanes):
-        _lane(axes, lane, area, DRIVER_LANE if lane.key == DRIVER else LANES[number % len(LANES)])
-    _wires(axes, sheet)
-    for box, area in sheet.boxes:
-        _box(axes, box, area)
-    _legend(axes, sheet)
-    svg = path.suffix.lower() == ".svg"
-    # Text stays text, so that an SVG can be searched; nothing in the file tells when it was made.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "hfdsl", "path.sketch": None}):
-        figure.savefig(path, dpi=DPI, facecolor=PAPER, metadata={"Date": None} if svg else None)
-
-
-@cache
-def _measure(text: str, size: float, bold: bool) -> float:
-    """The width of a text in points."""
-    if not text.strip():
-        return 0.0
-    font = FontProperties(family=FONT, weight="bold" if bold else "normal")
-    return float(TextPath((0, 0), text, size=size, prop=font).get_extents().width)
-
-
-def _text(axes: Axes, x: float, y: float, text: str, size: float = BODY, colour: str = INK, **style: Any) -> None:
-    axes.text(x, y, text, fontsize=size, color=colour, family=FONT, parse_math=False, **{"va": "baseline", **style})
-
-
-def _rounded(axes: Axes, area: Rectangle, radius: float, **style: Any) -> None:
-    shape = f"round,pad=0,rounding_size={radius}"
-    axes.add_patch(FancyBboxPatch((area.x, area.y), area.width, area.height, boxstyle=shape, **style))
-
-
-def _heading(axes: Axes, sheet: Sheet) -> None:
-    _text(axes, MARGIN, 30, sheet.scene.title, 15, weight="bold")
-    _text(axes, MARGIN + _measure(sheet.scene.title, 15, True) + 14, 30, sheet.scene.subtitle, 9, GREY)
-    for name, x in sheet.stages:
-        _text(axes, x, HEAD - 4, name, BODY, GREY, ha="center")
-
-
-def _lane(axes: Axes, lane: Lane, area: Rectangle, colour: str) -> None:
-    _rounded(axes, area, 10, facecolor=colour, edgecolor="#cbd5e1", linewidth=0.8, zorder=0)
-    height = TITLE * LEADING + len(lane.lines) * BODY * LEADING
-    y = area.y + (area.height - height) / 2 + TITLE
-    _text(axes, area.x + PAD, y, lane.title, TITLE, weight="bold")
-    y += TITLE * LEADING
-    for line in lane.lines:
-        _text(axes, area.x + PAD, y, line, BODY, GREY)
-        y += BODY * LEADING
-
-
-def _box(axes: Axes, box: Box, area: Rectangle) -> None:
-    radius = {"input": area.height / 2.5, "result": area.height / 2.5}.get(box.kind, 5)
-    _rounded(axes, area, min(radius, 14), facecolor=BOXES[box.kind], edgecolor="#475569", linewidth=0.9, zorder=4)
-    middle = area.x + area.width / 2
-    y = area.y + (area.height - TITLE * LEADING - len(box.lines) * BODY * LEADING) / 2 + TITLE
-    _text(axes, middle, y, box.title, TITLE, ha="center", weight="bold", zorder=5)
-    for line in box.lines:
-        y += BODY * LEADING + 1
-        _text(axes, middle, y, line, BODY, GREY, ha="center", zorder=5)
-
-
-def _wires(axes: Axes, sheet: Sheet) -> None:
+        yield Panel(area, 10, DRIVER_LANE if lane.key == DRIVER else LANES[number % len(LANES)], "#cbd5e1")
+    names = {box.key: box.title for box, _ in sheet.boxes}
     sources = list(dict.fromkeys(wire.link.source for wire in sheet.wires))
-    for wire in sorted(sheet.wires, key=lambda wire: wire.link.transport not in DASHES):  # solid lines over dashed ones
-        colour = LINES[sources.index(wire.link.source) % len(LINES)]
-        dashes = DASHES.get(wire.link.transport, SOLID)
-        # White below, so that where two lines cross one is seen to pass over the other.
-        for paint, width, style in ((PAPER, 3.6, SOLID), (colour, 1.3, dashes)):
-            path = PathPatch(_path(wire.corners), fill=False, edgecolor=paint, linewidth=width, linestyle=style)
-            path.set(zorder=2, capstyle="butt", alpha=0.7 if paint == PAPER else 1)
-            axes.add_patch(path)
-        tip = wire.corners[-1]
-        head = [(tip.x, tip.y), (tip.x - 7, tip.y - 3.2), (tip.x - 7, tip.y + 3.2)]
-        axes.add_patch(Polygon(head, closed=True, facecolor=colour, edgecolor="none", zorder=3))
-        for i, line in enumerate(reversed(wire.label)):
-            tint = GREY if i == 0 and line == wire.link.note else INK
-            _text(axes, wire.label_at.x, wire.label_at.y - i * LABEL * LEADING, line, LABEL, tint, zorder=6)
-    for source in sources:
-        colour = LINES[sources.index(source) % len(LINES)]
-        for point in _branches([wire for wire in sheet.wires if wire.link.source == source]):
-            axes.add_patch(Circle(point, 2.1, facecolor=colour, edgecolor="none", zorder=3))
+    colors = {source: LINES[i % len(LINES)] for i, source in enumerate(sources)}
+    for wire in sorted(sheet.wires, key=lambda wire: not wire.link.in_place):  # solid lines over dashed ones
+        link = wire.link
+        hint = f"{names[link.source]} → {names[link.target]}: {', '.join(link.columns)}  {link.note}".strip()
+        yield Line(wire.corners, colors[link.source], link.in_place, hint=hint)
+    for source, color in colors.items():
+        wires = [wire for wire in sheet.wires if wire.link.source == source]
+        yield from (Dot(point, color) for point in sorted(_branches(wires)))
+    for box, area in sheet.boxes:
+        yield Panel(
+            area, 14 if box.kind in ("input", "result") else 5, BOXES[box.kind], "#475569", ", ".join(box.calls)
+        )
+    yield from sheet.texts
+    for sample, dashed in zip(sheet.samples, (False, True), strict=True):
+        yield Line((sample, Point(sample.x + 26, sample.y)), INK, dashed)
 
 
-def _path(corners: Sequence[Point], radius: float = 4.0) -> Path:
-    """Straight lines with rounded corners."""
-    points, codes = [corners[0]], [Path.MOVETO]
-    for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
-        points += [_towards(corner, before, radius), corner, _towards(corner, after, radius)]
-        codes += [Path.LINETO, Path.CURVE3, Path.CURVE3]
-    return Path([*points, corners[-1]], [*codes, Path.LINETO])
-
-
-def _towards(start: Point, end: Point, distance: float) -> Point:
-    length = abs(end.x - start.x) + abs(end.y - start.y)
-    share = min(distance, length / 2) / length if length else 0.0
-    return Point(start.x + (end.x - start.x) * share, start.y + (end.y - start.y) * share)
-
-
-def _branches(wires: Sequence[Wire]) -> set[Point]:
+def _branches(wires: list[Wire]) -> set[Point]:
     """Where a line of these leaves another one in its middle."""
-    found = set()
-    for wire in wires:
-        for corner in wire.corners[1:-1]:
-            for other in wires:
-                for start, end in zip(other.corners, other.corners[1:], strict=False):
-                    if other is not wire and corner not in (start, end) and _on(corner, start, end):
-                        found.add(corner)
-    return found
+    corners = {corner for wire in wires for corner in wire.corners[1:-1]}
+    pieces = [piece for wire in wires for piece in pairwise(wire.corners)]
+    return {corner for corner in corners if any(_within(corner, *piece) for piece in pieces)}
 
 
-def _on(point: Point, start: Point, end: Point) -> bool:
+def _within(point: Point, start: Point, end: Point) -> bool:
     xs, ys = sorted((start.x, end.x)), sorted((start.y, end.y))
-    return xs[0] <= point.x <= xs[1] and ys[0] <= point.y <= ys[1]
+    return point not in (start, end) and xs[0] <= point.x <= xs[1] and ys[0] <= point.y <= ys[1]
 
 
-def _legend(axes: Axes, sheet: Sheet) -> None:
-    x, y = MARGIN, sheet.height - FOOT + 14
-    for style, text in ((SOLID, LEGEND[0]), (DASHES["in process"], LEGEND[1])):
-        axes.add_line(Line2D([x, x + 26], [y - 3, y - 3], color=INK, linewidth=1.3, linestyle=style))
-        _text(axes, x + 32, y, text, BODY, GREY)
-        x += 32 + _measure(text, BODY, False) + 24
-    _text(axes, MARGIN, y + 16, LEGEND[2], BODY, GREY)
+def _element(shape: Shape) -> str:
+    match shape:
+        case Panel(area, radius, fill, edge, hint):
+            x, y, width, height = map(_number, area)
+            style = f'rx="{radius}" fill="{fill}" stroke="{edge}"'
+            return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" {style}>{_hint(hint)}</rect>'
+        case Line(points, color, dashed, hint):
+            dashes = f' stroke-dasharray="{DASHES[0]} {DASHES[1]}"' if dashed else ""
+            line = f'<polyline points="{_points(points)}" stroke="{color}" stroke-width="1.5"{dashes} fill="none"/>'
+            return f'<g>{_hint(hint)}{line}<polygon points="{_points(tip_of(points))}" fill="{color}"/></g>'
+        case Dot(at, color):
+            return f'<circle cx="{_number(at.x)}" cy="{_number(at.y)}" r="2.5" fill="{color}"/>'
+        case Text(at, text, size, bold, muted, right):
+            style = f'font-size="{_number(size)}" fill="{MUTED if muted else INK}"'
+            style += ' font-weight="bold"' * bold + ' text-anchor="end"' * right
+            return f'<text x="{_number(at.x)}" y="{_number(at.y)}" {style}>{escape(text)}</text>'
+
+
+def tip_of(points: tuple[Point, ...]) -> tuple[Point, Point, Point]:
+    """The arrowhead of a line that ends to the right."""
+    x, y = points[-1]
+    return Point(x, y), Point(x - 7, y - 3.5), Point(x - 7, y + 3.5)
+
+
+def _points(points: tuple[Point, ...]) -> str:
+    return " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+
+
+def _number(length: float) -> str:
+    return f"{length:.1f}".removesuffix(".0")
+
+
+def _hint(text: str) -> str:
+    return f"<title>{escape(text)}</title>" if text else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from hfdsl.deploy.deployment import Deployment
@@ -29,7 +29,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """An input, a call or a result, in the lane of its pool; boxes of one stage may run at the same time."""
+    """An input, a call or a result, in the lane of its pool; boxes of one stage may run at the same time.
+
+    ``calls`` and ``until`` are set where equal calls of several stages share a box: their names, and the last stage.
+    """
 
     key: str
     kind: Kind
@@ -38,6 +41,8 @@ class Box:
     stage: int
     title: str
     lines: tuple[str, ...]
+    calls: tuple[str, ...] = ()
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,11 @@ class Link:
     columns: tuple[str, ...]
     amount: str
     transport: str
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is read in the process that made it."""
+        return self.transport == "in process"
 
     @property
     def note(self) -> str:
@@ -82,6 +92,57 @@ def scene(plan: Plan) -> Scene:
     sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
     boxes = (*inputs, *calls, *results)
     return Scene(plan.name, sizes, _lanes(plan, boxes), boxes, tuple(links), last + 1)
+
+
+def folded(scene: Scene) -> Scene:
+    """The scene with one box for calls of one method that read the same columns, such as updates by mini-batches.
+
+    The results of these calls share a box too.
+    """
+    return _fold(_fold(scene, "call", "#"), "result", "[")
+
+
+def _fold(scene: Scene, kind: Kind, mark: str) -> Scene:
+    """One box for boxes of a kind whose titles are equal up to a mark, and which read the same."""
+    groups: dict[tuple[object, ...], list[Box]] = {}
+    for box in scene.boxes:
+        reads = frozenset((link.source, link.columns, link.amount) for link in scene.links if link.target == box.key)
+        groups.setdefault((box.kind, box.lane, box.title.partition(mark)[0], box.lines, reads), []).append(box)
+    home = {
+        box.key: group[0].key
+        for group in groups.values()
+        if group[0].kind == kind and _may_fold(scene, group)
+        for box in group
+    }
+    boxes = []
+    for group in groups.values():
+        if group[0].key in home:
+            title = f"{group[0].title.partition(mark)[0]} ×{len(group)}"
+            calls, stages = tuple(box.title for box in group), [box.stage for box in group]
+            boxes.append(replace(group[0], title=title, calls=calls, stage=min(stages), until=max(stages)))
+        else:
+            boxes += group
+    links: dict[tuple[object, ...], list[Link]] = {}
+    for link in scene.links:
+        ends = home.get(link.source, link.source), home.get(link.target, link.target)
+        links.setdefault((*ends, link.columns), []).append(replace(link, source=ends[0], target=ends[1]))
+    return replace(scene, boxes=tuple(boxes), links=tuple(map(_together, links.values())))
+
+
+def _may_fold(scene: Scene, group: list[Box]) -> bool:
+    """Whether calls may share a box: all that they read is made before, and all that reads from them comes after."""
+    keys, stage_of = {box.key for box in group}, {box.key: box.stage for box in scene.boxes}
+    first, last = min(box.stage for box in group), max(box.stage for box in group)
+    return (
+        len(group) > 1
+        and all(stage_of[link.source] < first for link in scene.links if link.target in keys)
+        and all(stage_of[link.target] > last for link in scene.links if link.source in keys)
+    )
+
+
+def _together(links: list[Link]) -> Link:
+    amount = f"{len(links)} × {links[0].amount}" if len(links) > 1 and links[0].amount else links[0].amount
+    return replace(links[0], amount=amount, transport=" / ".join(dict.fromkeys(link.transport for link in links)))
 
 
 def returned(plan: Plan) -> dict[str, Ref]:

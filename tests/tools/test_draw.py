@@ -12,7 +12,8 @@ import pytest
 from hfdsl.plan.plan import Plan
 from hfdsl.tools.cli import main
 from hfdsl.tools.draw import draw, mermaid
-from hfdsl.tools.scene import scene
+from hfdsl.tools.layout import PAGE
+from hfdsl.tools.scene import folded, scene
 from hfdsl.tools.target import load
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,17 +81,17 @@ def test_mermaid_text_cannot_end_its_quotes(write: Callable[[str, str], str], pr
     assert '["a#quot;#lt;b#gt;: 2 GPUs"]' in mermaid(load("shouting.py:quoted").deployed("draw").compile())
 
 
-@matplotlib
 def test_svg_is_xml_with_the_names_as_text(plan: Plan, tmp_path: Path) -> None:
     draw(plan, tmp_path / "plan.svg")
     root = ET.fromstring((tmp_path / "plan.svg").read_text(encoding="utf-8"))  # our own file
     assert root.tag == f"{SVG}svg"
     texts = {"".join(element.itertext()).strip() for element in root.iter(f"{SVG}text")}
+    hints = {"".join(element.itertext()).strip() for element in root.iter(f"{SVG}title")}
     assert {"ponder", "train", "score", "actor.think", "judge.weigh", "text, hidden"} <= texts
     assert "8.0 KiB · object store" in texts
+    assert "actor.think → judge.weigh: text, hidden  8.0 KiB · object store" in hints
 
 
-@matplotlib
 def test_a_drawing_is_the_same_every_time(plan: Plan, tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         draw(plan, tmp_path / name)
@@ -104,7 +105,39 @@ def test_png_is_a_picture(plan: Plan, tmp_path: Path) -> None:
     draw(plan, tmp_path / "plan.png")
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     height, width, _ = imread(tmp_path / "plan.png").shape
-    assert width > height > 300
+    assert min(width, height) > 600
+
+
+def test_the_picture_of_the_readme_can_be_read_in_its_column() -> None:
+    root = ET.fromstring((Path(__file__).parents[2] / "docs" / "grpo.svg").read_text(encoding="utf-8"))
+    scale = min(1.0, PAGE / float(root.attrib["width"]))
+    sizes = [float(element.attrib["font-size"]) * scale for element in root.iter(f"{SVG}text")]
+    assert len(sizes) > 40
+    assert min(sizes) >= 10
+
+
+def test_the_picture_of_the_readme_is_the_demo_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    assert main(["draw", "examples/grpo_reasoning.py:experiment", "-o", str(tmp_path / "grpo.svg")]) == 0
+    assert (tmp_path / "grpo.svg").read_bytes() == (root / "docs" / "grpo.svg").read_bytes()
+
+
+def test_equal_calls_of_several_stages_share_a_box(write: Callable[[str, str], str], program: str) -> None:
+    with Path(program).open("a", encoding="utf-8") as file:
+        file.write("\n\n@hf.dataflow\n")
+        file.write("def thrice(questions: Questions, actor: Actor, judge: Judge) -> dict[str, list[Lengths]]:\n")
+        file.write("    thoughts = actor.think(questions)\n")
+        file.write('    return {"lengths": [judge.weigh(thoughts) for _ in range(3)]}\n\n')
+        file.write("\nthrice_drawn = hf.Experiment(thrice, deployment, dims={B: 4, P: 256})\n")
+    shown = scene(load("shouting.py:thrice_drawn").deployed("draw").compile())
+    together = folded(shown)
+    [box, result] = [box for box in together.boxes if box.calls]
+    assert (box.title, box.calls) == ("judge.weigh ×3", ("judge.weigh#1", "judge.weigh#2", "judge.weigh#3"))
+    assert (box.stage, box.until) == (2, 4)
+    [link] = [link for link in together.links if link.target == box.key]
+    assert link.amount == "3 × 4.0 KiB"
+    assert (result.title, result.calls) == ("lengths ×3", ("lengths[0]", "lengths[1]", "lengths[2]"))
 
 
 def test_the_suffix_picks_the_format(program: str, plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,12 +149,13 @@ def test_the_suffix_picks_the_format(program: str, plan: Plan, capsys: pytest.Ca
     assert "must end in .svg, .png, .mmd" in capsys.readouterr().err
 
 
-def test_without_matplotlib_a_picture_is_refused(
+def test_without_matplotlib_only_png_is_refused(
     program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["draw", "shouting.py:pondering", "-o", "plan.svg"]) == 2
+    assert main(["draw", "shouting.py:pondering", "-o", "plan.png"]) == 2
     assert "pip install 'hfdsl[draw]'" in capsys.readouterr().err
+    assert main(["draw", "shouting.py:pondering", "-o", "plan.svg"]) == 0
 
 
 def test_findings_keep_a_drawing_from_being_made(program: str, capsys: pytest.CaptureFixture[str]) -> None:

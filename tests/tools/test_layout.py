@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hfdsl.tools.layout import LABEL, LEADING, Sheet, lay_out
+from hfdsl.tools.layout import PAGE, Sheet, Text, lay_out, text_width
 from hfdsl.tools.scene import Box, Lane, Link, Scene
 
 
@@ -26,10 +26,6 @@ class Area(NamedTuple):
             and self.top < other.bottom - slack
             and other.top < self.bottom - slack
         )
-
-
-def measure(text: str, size: float, bold: bool) -> float:
-    return len(text) * size * 0.6
 
 
 def any_scene(seed: int) -> Scene:
@@ -59,16 +55,10 @@ def boxes_of(sheet: Sheet) -> list[Area]:
     return [Area(a.x, a.y, a.x + a.width, a.y + a.height) for _, a in sheet.boxes]
 
 
-def labels_of(sheet: Sheet) -> list[Area]:
-    return [
-        Area(
-            wire.label_at.x,
-            wire.label_at.y - len(wire.label) * LABEL * LEADING,
-            wire.label_at.x + max(measure(line, LABEL, False) for line in wire.label),
-            wire.label_at.y,
-        )
-        for wire in sheet.wires
-    ]
+def text_area(text: Text) -> Area:
+    width = text_width(text.text, text.size, text.bold)
+    left = text.at.x - width * text.right
+    return Area(left, text.at.y - 0.7 * text.size, left + width, text.at.y)
 
 
 def lines_of(sheet: Sheet) -> Iterator[tuple[str, Area]]:
@@ -84,15 +74,20 @@ def grown(area: Area, by: float) -> Area:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_nothing_covers_anything(seed: int) -> None:
-    sheet = lay_out(any_scene(seed), measure)
-    boxes, labels, lines = boxes_of(sheet), labels_of(sheet), list(lines_of(sheet))
+    sheet = lay_out(any_scene(seed))
+    boxes, texts, lines = boxes_of(sheet), list(map(text_area, sheet.texts)), list(lines_of(sheet))
     paper = Area(0, 0, sheet.width, sheet.height)
-    for area in [*boxes, *labels, *(line for _, line in lines)]:
+    for area in [*boxes, *texts, *(line for _, line in lines)]:
         assert paper.left < area.left <= area.right < paper.right
         assert paper.top < area.top <= area.bottom < paper.bottom
-    assert not any(a.meets(b) for a, b in combinations([*boxes, *labels], 2))
+    assert not any(a.meets(b) for a, b in combinations(boxes, 2))
+    assert not any(a.meets(b) for a, b in combinations(texts, 2))
+    for text in texts:
+        around = [box for box in boxes if box.meets(text)]
+        assert all(box.left < text.left and text.right < box.right for box in around)
+        assert all(box.top < text.top and text.bottom < box.bottom for box in around)
     for _, line in lines:
-        assert not any(grown(line, 0.1).meets(label) for label in labels)
+        assert not any(grown(line, 0.1).meets(text) for text in texts)
         assert not any(grown(line, 0.1).meets(grown(box, -1)) for box in boxes)  # it ends at their edges
     for (source, a), (other, b) in combinations(lines, 2):
         if source != other:
@@ -103,9 +98,20 @@ def test_nothing_covers_anything(seed: int) -> None:
 
 
 def test_boxes_lie_in_their_lanes() -> None:
-    sheet = lay_out(any_scene(7), measure)
+    sheet = lay_out(any_scene(7))
     lanes = {lane.key: area for lane, area in sheet.lanes}
     for box, area in sheet.boxes:
+        if box.kind != "call":
+            continue
         lane = lanes[box.lane]
+        assert lane.x < area.x
+        assert area.x + area.width < lane.x + lane.width
         assert lane.y < area.y
         assert area.y + area.height < lane.y + lane.height
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_text_is_ten_pixels_high_in_the_column_of_a_page(seed: int) -> None:
+    sheet = lay_out(any_scene(seed))
+    if len(sheet.lanes) <= 4:
+        assert min(text.size for text in sheet.texts) * min(1.0, PAGE / sheet.width) >= 10
