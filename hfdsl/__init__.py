@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hfdsl.check.findings import CheckError, Finding, Report
+    from hfdsl.check.findings import Finding
+    from hfdsl.check.report import CheckError, Report
     from hfdsl.deploy.cluster import Cluster, Nodes
     from hfdsl.deploy.deployment import Deployment, Placement, place
     from hfdsl.deploy.experiment import Experiment
@@ -114,7 +115,8 @@ __all__ = [
 ]
 
 _NAMES = {
-    "check.findings": "CheckError Finding Report",
+    "check.findings": "Finding",
+    "check.report": "CheckError Report",
     "deploy.cluster": "Cluster Nodes",
     "deploy.deployment": "Deployment Placement place",
     "deploy.experiment": "Experiment",

@@ -59,7 +59,7 @@ def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, int, in
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """What a cluster has for slots that ask for ``cpu`` of the units of a CPU each, of GPUs alone or of both."""
 
     cluster: Cluster
@@ -92,15 +92,15 @@ class Room:
         return found
 
 
-def room_for(deployment: Deployment, cluster: Cluster, resource: Literal["GPU", "CPU"] = "CPU") -> Room:
+def capacity_for(deployment: Deployment, cluster: Cluster, resource: Literal["GPU", "CPU"] = "CPU") -> Capacity:
     """The room that a cluster has for a deployment's slots: for their GPUs, or (CPU) for all that they ask for."""
     depth = processes_per_slot(process_groups(deployment))
-    return Room(cluster, round(CPU_PER_PROCESS * UNITS * depth), resource)
+    return Capacity(cluster, round(CPU_PER_PROCESS * UNITS * depth), resource)
 
 
-def has_room(cluster: Cluster, deployment: Deployment) -> bool:
+def has_capacity(cluster: Cluster, deployment: Deployment) -> bool:
     """Whether the nodes certainly have room for all pools."""
-    return room_for(deployment, cluster).answer(claims(deployment)) is Answer.PROVED
+    return capacity_for(deployment, cluster).answer(claims(deployment)) is Answer.PROVED
 
 
 def words(names: Sequence[str], quote: str = "'") -> str:

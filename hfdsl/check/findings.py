@@ -1,14 +1,13 @@
-"""Findings and reports: what a check says."""
+"""Findings: the mistakes that a check reports, each with its places in the user's text and what repairs it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from hfdsl.check.codes import CODES
-from hfdsl.errors import HfError
 from hfdsl.graph.spans import NOWHERE, Span
 
 VERSION = 1
@@ -95,67 +94,6 @@ class Finding:
                 for fix in self.fixes
             ],
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All findings of one check, errors first, each kind in the order of the program.
-
-    ``str(report)`` is for people, ``report.json()`` for machines; a report is true where there is no error in it.
-    """
-
-    dataflow: str
-    findings: tuple[Finding, ...] = ()
-    facts: str = field(default="", compare=False)
-
-    @property
-    def errors(self) -> tuple[Finding, ...]:
-        """The findings that refute the program."""
-        return tuple(f for f in self.findings if f.severity is Severity.ERROR)
-
-    @property
-    def warnings(self) -> tuple[Finding, ...]:
-        """The findings that do not."""
-        return tuple(f for f in self.findings if f.severity is Severity.WARNING)
-
-    @property
-    def ok(self) -> bool:
-        """Whether the program may be launched."""
-        return not self.errors
-
-    @property
-    def codes(self) -> tuple[str, ...]:
-        """The codes found, in order."""
-        return tuple(finding.code for finding in self.findings)
-
-    def without(self, code: str) -> Report:
-        """The same without the findings of a code."""
-        return replace(self, findings=tuple(finding for finding in self.findings if finding.code != code))
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.findings)
-
-    def __str__(self) -> str:
-        from hfdsl.check.render import render
-
-        return render(self)
-
-    def json(self) -> str:
-        """One object a line."""
-        import json  # not at the top: `import hfdsl` is kept fast
-
-        return "\n".join(json.dumps(finding.as_dict()) for finding in self.findings)
-
-
-class CheckError(HfError):
-    """A program that its check refutes: ``report`` has all findings (the message shows them)."""
-
-    def __init__(self, report: Report) -> None:
-        super().__init__(report.errors[0].code, f"'{report.dataflow}' has {len(report.errors)} error(s)\n\n{report}")
-        self.report = report
 
 
 def order(findings: Sequence[Finding]) -> tuple[Finding, ...]:

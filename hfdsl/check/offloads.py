@@ -99,15 +99,15 @@ def fullest(subject: Subject) -> list[tuple[Keeps, Fraction | None]]:
     return list(found.values())
 
 
-def _scheduled(subject: Subject) -> tuple[_Step, list[_Gap]]:
+def _scheduled(subject: Subject) -> tuple[_SharedGpus, list[_Gap]]:
     if "offloads" not in subject.memo:
-        step = _Step(subject)
+        step = _SharedGpus(subject)
         subject.memo["offloads"] = step, _schedule(step)
-    found: tuple[_Step, list[_Gap]] = subject.memo["offloads"]
+    found: tuple[_SharedGpus, list[_Gap]] = subject.memo["offloads"]
     return found
 
 
-def _schedule(step: _Step) -> list[_Gap]:
+def _schedule(step: _SharedGpus) -> list[_Gap]:
     asked = {gap for gap in step.gaps if step.places[gap.idle.role].offload and not gap.loop}
     needed: list[_Gap] = []
     while step.gaps:
@@ -127,7 +127,7 @@ def _schedule(step: _Step) -> list[_Gap]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PlacedCall:
     node: int
     role: str
     parts: tuple[Part, ...]
@@ -144,7 +144,7 @@ class _Gap:
     loop: bool
 
 
-class _Step:
+class _SharedGpus:
     """The calls of a step, and the GPUs that they share."""
 
     def __init__(self, subject: Subject) -> None:
@@ -252,11 +252,11 @@ class _Step:
         return max(options, key=lambda option: option[0], default=((), []))[1]
 
 
-def _calls(subject: Subject, places: Mapping[str, Placement[Any]]) -> Iterator[_Call]:
+def _calls(subject: Subject, places: Mapping[str, Placement[Any]]) -> Iterator[_PlacedCall]:
     for node in subject.graph.calls:
         if isinstance(node.op, RoleCall) and node.op.role in places:
             registration = node.op.signature.registration
             by_all = registration is None or registration.execute_mode is not Execute.RANK_ZERO
             placed = getattr(places[node.op.role].role, node.op.signature.name, node.op.signature.body)
             parts = max(parts_used(placed), parts_used(node.op.signature.body), key=len)
-            yield _Call(node.id, node.op.role, parts, by_all, node.op.signature.name)
+            yield _PlacedCall(node.id, node.op.role, parts, by_all, node.op.signature.name)

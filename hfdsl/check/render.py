@@ -5,33 +5,35 @@ from __future__ import annotations
 import linecache
 import os
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
-from hfdsl.check.findings import Finding, Label, Report
+from hfdsl.check.findings import Finding, Label, Severity
 from hfdsl.graph.spans import NOWHERE
 
 _RED, _YELLOW, _BLUE, _BOLD, _END = "\033[31;1m", "\033[33;1m", "\033[34;1m", "\033[1m", "\033[0m"
 
 
-def render(report: Report, *, colour: bool = False) -> str:
-    """The whole report; ``colour`` is for a terminal."""
-    blocks = [_finding(finding, colour) for finding in report.findings]
-    return "\n\n".join([*blocks, _summary(report)])
+def render(dataflow: str, findings: Sequence[Finding], facts: str = "", *, color: bool = False) -> str:
+    """The report on a dataflow as text; ``facts`` end its last line, ``color`` is for a terminal."""
+    blocks = [_finding(finding, color) for finding in findings]
+    return "\n\n".join([*blocks, _summary(dataflow, findings, facts)])
 
 
-def _summary(report: Report) -> str:
-    errors, warnings = len(report.errors), len(report.warnings)
-    if not report.findings:
+def _summary(dataflow: str, findings: Sequence[Finding], facts: str) -> str:
+    errors = sum(finding.severity is Severity.ERROR for finding in findings)
+    warnings = len(findings) - errors
+    if not findings:
         counts = "no findings"
     else:
         counts = ", ".join(
             f"{n} {word}{'s' if n > 1 else ''}" for n, word in ((errors, "error"), (warnings, "warning")) if n
         )
-    return f"check of '{report.dataflow}': {counts}{report.facts}"
+    return f"check of '{dataflow}': {counts}{facts}"
 
 
-def _finding(finding: Finding, colour: bool) -> str:
-    paint = (lambda code, text: f"{code}{text}{_END}") if colour else (lambda code, text: text)
+def _finding(finding: Finding, color: bool) -> str:
+    paint = (lambda code, text: f"{code}{text}{_END}") if color else (lambda code, text: text)
     tint = _RED if finding.severity.value == "error" else _YELLOW
     lines = [f"{paint(tint, f'{finding.severity.value}[{finding.code}]')}: {paint(_BOLD, finding.message)}"]
     for i, label in enumerate((finding.primary, *finding.related)):

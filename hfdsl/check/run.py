@@ -8,16 +8,16 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check.findings import Finding, Label, Report, order
+from hfdsl.check.findings import Finding, Label, order
+from hfdsl.check.multiple_sizes import check_each_size
+from hfdsl.check.report import Report
 from hfdsl.check.rules import (
     balances,
     classes,
     collects,
-    crossed,
     definitions,
+    dims,
     filtered,
-    given,
-    idle,
     memory,
     misuses,
     padding,
@@ -26,15 +26,15 @@ from hfdsl.check.rules import (
     repeatable,
     resources,
     results,
-    sending,
+    serialization,
     sizes,
     slices,
     state,
+    swapped,
     tensor_groups,
     transports,
     wiring,
 )
-from hfdsl.check.several import across
 from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
@@ -55,7 +55,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     wiring.mismatches,
     wiring.unused,
     results.results,
-    crossed.names_are_not_crossed,
+    swapped.names_are_not_crossed,
     repeatable.traces_agree,
     presence.certain_columns,
     presence.provisions_are_right,
@@ -65,13 +65,13 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     filtered.filtered_rows,
     filtered.enough_rows,
     sizes.rows_split_alike,
-    given.whole_sizes,
-    given.dims_are_known,
-    given.row_dims_are_told,
+    dims.whole_sizes,
+    dims.dims_are_known,
+    dims.row_dims_are_determined,
     sizes.requirements,
     padding.pad_rows_count_for_nothing,
     placements.roles_have_places,
-    idle.placed_roles_are_called,
+    placements.placed_roles_are_called,
     placements.meshes_fill_pools,
     placements.pools_are_told_apart,
     placements.constructors_take_arguments,
@@ -87,7 +87,7 @@ PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     tensor_groups.tensor_groups_stay,
     slices.tp_divides_models,
     transports.transports_reach,
-    sending.values_can_be_sent,
+    serialization.values_can_be_sent,
 )
 
 
@@ -146,13 +146,13 @@ def judge(subject: Subject, start: float) -> Report:
         return Trials(subject, _ask)
 
     def trials(finding: Finding) -> Trials | None:
-        return all_trials() if all_trials().take(finding) else None
+        return all_trials() if all_trials().admit(finding) else None
 
     findings = order(_ask(replace(subject, trials=trials)))
     if findings:
-        from hfdsl.check.ignored import heeded
+        from hfdsl.check.suppressions import unsuppressed
 
-        findings = tuple(heeded(findings))
+        findings = tuple(unsuppressed(findings))
     milliseconds = (perf_counter() - start) * 1000
     nodes, roles = len(subject.graph.nodes), len(subject.graph.roles)
     counts = f"{nodes} node{'s' * (nodes != 1)}, {roles} role{'s' * (roles != 1)}"
@@ -161,7 +161,7 @@ def judge(subject: Subject, start: float) -> Report:
 
 
 def _ask(subject: Subject) -> Sequence[Finding]:
-    return across(subject, _findings) if subject.several else _findings(subject)
+    return check_each_size(subject, _findings) if subject.several else _findings(subject)
 
 
 def _findings(subject: Subject) -> list[Finding]:

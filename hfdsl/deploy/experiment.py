@@ -15,7 +15,7 @@ from hfdsl.graph.spans import NOWHERE, Span, frame_span
 from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
-    from hfdsl.check.findings import Report
+    from hfdsl.check.report import Report
     from hfdsl.plan.plan import Plan
 
 

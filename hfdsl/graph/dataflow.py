@@ -18,7 +18,7 @@ from hfdsl.types.batches import closest
 from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
-    from hfdsl.check.findings import Report
+    from hfdsl.check.report import Report
     from hfdsl.deploy.cluster import Cluster
     from hfdsl.deploy.deployment import Deployment
     from hfdsl.graph.program import Graph

@@ -10,11 +10,11 @@ from typing import Any
 
 from hfdsl.check.alike import argument_rows
 from hfdsl.check.constraints import proportional
-from hfdsl.check.findings import CheckError, Report
+from hfdsl.check.multiple_sizes import refuse_multiple_sizes
 from hfdsl.check.offloads import fullest, offloads
+from hfdsl.check.report import CheckError, Report
 from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import examine, judge
-from hfdsl.check.several import refused
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
@@ -51,7 +51,7 @@ def compile_dataflow(
     start = perf_counter()
     on = optimize or Optimize()
     subject = replace(examine(body, deployment, dims, cluster), offload=on.offload)
-    report = Report(subject.graph.name, (refused(subject),)) if subject.several else judge(subject, start)
+    report = Report(subject.graph.name, (refuse_multiple_sizes(subject),)) if subject.several else judge(subject, start)
     if not report.ok:
         raise CheckError(report)
     groups = process_groups(deployment)

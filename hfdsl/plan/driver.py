@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hfdsl.check.findings import Finding, Label, Report, order
+from hfdsl.check.findings import Finding, Label, order
+from hfdsl.check.report import Report
 from hfdsl.check.sources import return_span
 from hfdsl.graph.columns import columns_read, result_origins, row_bytes
 from hfdsl.graph.program import Input

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from hfdsl.check.findings import Report
 from hfdsl.check.offloads import Idle, Keeps
+from hfdsl.check.report import Report
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
 from hfdsl.graph.program import Graph, Node, Operand, Ref

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from hfdsl.check.rules.sending import unsendable_values
+from hfdsl.check.rules.serialization import unsendable_values
 from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Lowering

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hfdsl.check.findings import Finding, Report
+from hfdsl.check.findings import Finding
+from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.tools import output
 from hfdsl.tools.target import UsageError, discovered, load

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 import hfdsl
-from hfdsl.check.findings import CheckError
+from hfdsl.check.report import CheckError
 from hfdsl.errors import HfError
 from hfdsl.tools import commands, output
 from hfdsl.tools.target import UsageError

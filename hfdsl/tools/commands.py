@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfdsl.check.codes import CODES
 from hfdsl.check.codes import explain as page_of
-from hfdsl.check.findings import CheckError
+from hfdsl.check.report import CheckError
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_report
 from hfdsl.tools.target import UsageError, load
 

@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from hfdsl.check.findings import Edit, Finding, Fix, Label, Report
+from hfdsl.check.findings import Edit, Finding, Fix, Label
 from hfdsl.check.repair.edits import apply, overlap
+from hfdsl.check.report import Report
 from hfdsl.graph.spans import Span
 from hfdsl.tools import output
 from hfdsl.tools.checking import Outcome, Question, exit_code, show

@@ -11,7 +11,8 @@ from typing import Any
 
 import hfdsl
 from hfdsl.check.codes import CODES, explain
-from hfdsl.check.findings import Finding, Fix, Label, Report
+from hfdsl.check.findings import Finding, Fix, Label
+from hfdsl.check.report import Report
 from hfdsl.graph.spans import NOWHERE, Span
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

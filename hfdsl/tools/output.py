@@ -8,8 +8,8 @@ import sys
 from typing import Any, TextIO
 
 from hfdsl.check.codes import CODES
-from hfdsl.check.findings import Finding, Label, Report
-from hfdsl.check.render import render
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.graph.spans import traceback_span
 
@@ -17,8 +17,8 @@ OK, FINDINGS, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes; 130 is what a shell gives a command that Ctrl-C ended."""
 
 
-def coloured(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose user has not switched colour off."""
+def colored(stream: TextIO) -> bool:
+    """Whether a stream is a terminal whose user has not turned color off."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -43,7 +43,7 @@ def show_report(report: Report, arguments: argparse.Namespace, file: TextIO | No
     """A report: one finding a line for machines, the whole of it for people."""
     stream = file or sys.stdout
     if not machine(arguments):
-        say(render(report, colour=coloured(stream)), file=stream)
+        say(report.text(color=colored(stream)), file=stream)
     elif report.findings:
         say(report.json(), file=stream)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check.findings import Report
+from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.experiment import Experiment

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hfdsl.check.findings import Report
-from hfdsl.check.render import render
+from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.tools.output import finding_of
 from tests.check.fixture_programs import FIXTURES_RUN, names
@@ -45,6 +44,6 @@ def shown(error: HfError) -> str:
     finding = finding_of(error)
     assert finding is not None
     with chdir(ROOT):
-        text = render(Report("", (finding,))).rpartition("\n\n")[0].replace(f"{ROOT}/", "")
+        text = str(Report("", (finding,))).rpartition("\n\n")[0].replace(f"{ROOT}/", "")
     text = re.sub(r"^ +[\^~]+\n", "", text, flags=re.MULTILINE)
     return re.sub(r'(File "hfdsl/[\w/]+\.py", line) \d+', r"\1 ?", text)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
 from hfdsl.check.arithmetic import Terms, divisibility, limit
-from hfdsl.check.findings import Report
 from hfdsl.check.repair.search import Choice, Demand, Search, conflict
+from hfdsl.check.report import Report
 from hfdsl.check.requirements import Known
 from hfdsl.types.dims import constant, size
 

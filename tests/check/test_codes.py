@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hfdsl.check.codes import CODES, explain
-from hfdsl.check.findings import Report
+from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.graph.dataflow import Dataflow
 from tests.check import prelude

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Mul, register
-from hfdsl.check.findings import Report
+from hfdsl.check.report import Report
 
 
 class B(hf.Dim): ...

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from hfdsl.check.findings import Finding, Fix, Report
+from hfdsl.check.findings import Finding, Fix
 from hfdsl.check.repair.edits import apply
+from hfdsl.check.report import Report
 from tests.check.fixture_programs import FIXTURES
 from tests.check.test_fixtures import NAMES
 from tests.check.test_fixtures import report as report_of

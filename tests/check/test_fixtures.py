@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from hfdsl.check.codes import CODES
-from hfdsl.check.findings import Report
+from hfdsl.check.report import Report
 from tests.check.fixture_programs import FIXTURES, FIXTURES_RUN, marked_line, mended, mended_folder, names
 
 NAMES = names(FIXTURES)

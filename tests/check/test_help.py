@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 import hfdsl
-from hfdsl.check.findings import Finding, Report
-from hfdsl.check.repair import offers
-from hfdsl.check.repair.offers import Offer, Option, offered
+from hfdsl.check.findings import Finding
+from hfdsl.check.repair import suggestions
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_help
 from hfdsl.check.repair.trials import Trials
+from hfdsl.check.report import Report
 from tests.check.test_fixtures import NAMES
 from tests.check.test_fixtures import report as report_of
 from tests.corpus.table import programs
 
 ROOT = Path(hfdsl.__file__).parent
-MAKES = ROOT / "check" / "repair" / "offers.py"
-PASS_ON = {ROOT / "check" / "several.py", ROOT / "tools" / "fixing.py"}
+MAKES = ROOT / "check" / "repair" / "suggestions.py"
+PASS_ON = {ROOT / "check" / "multiple_sizes.py", ROOT / "tools" / "fixing.py"}
 """Those that give on the lines of findings that are there: of several sizes, and of another process."""
 
 REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: report_of(name)) for name in NAMES} | {
@@ -56,19 +57,19 @@ def test_every_help_line_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -
             worked.append(option)
         return works
 
-    def noting(trials: Trials, finding: Finding, given: Iterator[Offer], most: int | None = None) -> Finding:
+    def noting(trials: Trials, finding: Finding, given: Iterator[Suggestion], most: int | None = None) -> Finding:
         kept = []
 
-        def passed() -> Iterator[Offer]:
-            for offer in given:
-                kept.append(offer)
-                yield offer
+        def passed() -> Iterator[Suggestion]:
+            for suggestion in given:
+                kept.append(suggestion)
+                yield suggestion
 
-        found = offered(trials, finding, passed(), most)
-        made.update({line: tuple(o for offer in kept for o in offer.options) for line in found.help})
+        found = with_help(trials, finding, passed(), most)
+        made.update({line: tuple(o for suggestion in kept for o in suggestion.options) for line in found.help})
         return found
 
     monkeypatch.setattr(Trials, "mends", watched)
-    monkeypatch.setattr(offers, "offered", noting)
+    monkeypatch.setattr(suggestions, "with_help", noting)
     for line in (line for finding in REPORTS[name]() for line in finding.help):
         assert any(option in worked and option.words in line for option in made[line]), line

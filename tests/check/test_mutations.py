@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.check.findings import Report
+from hfdsl.check.report import Report
 from hfdsl.testing.strategies.graphs import load
 
 PROGRAM = """

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, Mul, register
-from hfdsl.check.findings import Report
 from hfdsl.check.repair.search import Demand, PairSearch
+from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.types.dims import atom_size, constant
 

@@ -1,4 +1,4 @@
-"""Reports as people read them: order, marks under what is meant, colours."""
+"""Reports as people read them: order, marks under what is meant, colors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from hfdsl.check import render as module
 from hfdsl.check.capacity import shape
-from hfdsl.check.findings import CheckError, Edit, Finding, Fix, Label, Report, order
-from hfdsl.check.render import render
+from hfdsl.check.findings import Edit, Finding, Fix, Label, order
+from hfdsl.check.report import CheckError, Report
 from hfdsl.graph.spans import NOWHERE, Span
 
 ERROR, WARNING = "HF310", "HF509"
@@ -38,7 +38,7 @@ def test_errors_come_first_and_what_has_no_place_last() -> None:
 )
 def test_findings_are_counted(codes: list[str], text: str) -> None:
     report = Report("step", tuple(finding(code) for code in codes))
-    assert render(report).splitlines()[-1] == text
+    assert str(report).splitlines()[-1] == text
 
 
 def test_a_check_that_fails_hands_on_its_report() -> None:
@@ -61,7 +61,7 @@ def test_a_mark_stands_under_what_is_meant(source: str) -> None:
     text = "größe = actor.score(rollout)"
     start, stop = (len(text[: text.index(word)].encode()) for word in ("actor", "(rollout"))
     told = Finding(ERROR, "message", Label(Span(source, 1, start, 1, stop), "here"))
-    *_, line, mark = render(Report("step", (told,))).rpartition("\n\n")[0].splitlines()
+    *_, line, mark = str(Report("step", (told,))).rpartition("\n\n")[0].splitlines()
     assert line == f"    1 | {text}"
     assert mark == "      |         ^^^^^^^^^^^ here"
 
@@ -70,7 +70,7 @@ def shown(file: Path, text: str, span: tuple[int, ...], label: str = "") -> list
     """What is shown of a place in a file of this text, without the head, and of the same place as another one."""
     file.write_text(text, encoding="utf-8")
     place = Label(Span(str(file), *span), label)
-    message, *lines, _, _ = render(Report("step", (Finding(ERROR, "message", place, (place,)),))).splitlines()
+    message, *lines, _, _ = str(Report("step", (Finding(ERROR, "message", place, (place,)),))).splitlines()
     assert message == "error[HF310]: message"
     return lines
 
@@ -121,7 +121,7 @@ def test_a_file_is_named_from_the_current_folder_where_it_lies_below(
 
 def test_what_mends_comes_last() -> None:
     told = Finding(ERROR, "message", Label(NOWHERE), notes=("one", "two"), help=("three", "four"))
-    assert render(Report("step", (told,))).rpartition("\n\n")[0].splitlines() == [
+    assert str(Report("step", (told,))).rpartition("\n\n")[0].splitlines() == [
         "error[HF310]: message", "  = note: one", "  = note: two", "  = help: three", "  = help: four",
     ]  # fmt: skip
 
@@ -129,7 +129,7 @@ def test_what_mends_comes_last() -> None:
 def test_what_has_no_place_is_a_note_where_there_is_something_to_say() -> None:
     def lines(*labels: Label) -> list[str]:
         told = Finding(ERROR, "message", labels[0], labels[1:])
-        return render(Report("step", (told,))).rpartition("\n\n")[0].splitlines()
+        return str(Report("step", (told,))).rpartition("\n\n")[0].splitlines()
 
     assert lines(Label(NOWHERE)) == ["error[HF310]: message"]
     assert lines(Label(NOWHERE, "one"), Label(NOWHERE, "two")) == [
@@ -139,18 +139,18 @@ def test_what_has_no_place_is_a_note_where_there_is_something_to_say() -> None:
     ]
 
 
-def test_an_error_and_its_mark_have_a_colour_and_a_warning_another(source: str) -> None:
+def test_an_error_and_its_mark_have_a_color_and_a_warning_another(source: str) -> None:
     place, other = Span(source, 3, 4, 3, 5), Span(source, 3, 8, 3, 9)
     told = Finding(ERROR, "message", Label(place, "here"), (Label(other, "there"),))
 
     def marks(finding: Finding) -> list[str]:
-        lines = render(Report("step", (finding,)), colour=True).splitlines()
+        lines = Report("step", (finding,)).text(color=True).splitlines()
         return [line.split("m")[0] for line in lines if line.startswith("\x1b")]
 
     red, yellow, blue = (code.removesuffix("m") for code in (module._RED, module._YELLOW, module._BLUE))
     assert marks(told) == [red, red, blue], "the head, the mark of the place, and that of the other place"
     assert marks(replace(told, code=WARNING)) == [yellow, yellow, blue]
-    plain = render(Report("step", (told,)))
+    plain = str(Report("step", (told,)))
     assert "\x1b" not in plain
     assert "   x = 1" in plain
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.findings import Report
+from hfdsl.check.report import Report
 from hfdsl.deploy.pools import ResourcePool, devices, roots
 from tests.deploy.test_packing import packs
 

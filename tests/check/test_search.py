@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, Mul, register
-from hfdsl.check.findings import Finding, Report
+from hfdsl.check.findings import Finding
+from hfdsl.check.report import Report
 
 
 class B(hf.Dim): ...

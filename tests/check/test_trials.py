@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import hfdsl as hf
-from hfdsl.check.findings import Edit, Report
+from hfdsl.check.findings import Edit
 from hfdsl.check.repair import trials
 from hfdsl.check.repair.trials import Trials, rewritten
+from hfdsl.check.report import Report
 from hfdsl.check.run import examine
 from hfdsl.graph.spans import Span
 

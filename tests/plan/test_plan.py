@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import hfdsl as hf
-from hfdsl.check.findings import CheckError
+from hfdsl.check.report import CheckError
 from hfdsl.graph.signatures import ListType
 from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import DRIVER, Plan

@@ -11,7 +11,7 @@ from hypothesis import find
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.check.findings import CheckError
+from hfdsl.check.report import CheckError
 from hfdsl.errors import HfError
 from hfdsl.testing import (
     check_laws,

@@ -237,6 +237,6 @@ def test_discover_of_a_file_that_is_not_there(write: Write, capsys: Capture) -> 
     assert "did you mean 'program.py'?" in err
 
 
-def test_no_colour_where_no_terminal_is(program: str, capsys: Capture) -> None:
+def test_no_color_where_no_terminal_is(program: str, capsys: Capture) -> None:
     for form in ("human", "json", "sarif", "github"):
         assert "\033" not in said(capsys, "shouting.py:experiment", "--set", "B=3", "--format", form)[1]

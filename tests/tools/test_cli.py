@@ -101,7 +101,7 @@ def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None
     assert "this is a bug in hfdsl" in err
 
 
-def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_color_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -109,9 +109,9 @@ def test_colour_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal: Any = Terminal()
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert output.coloured(terminal)
+    assert output.colored(terminal)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not output.coloured(terminal)
+    assert not output.colored(terminal)
 
 
 def test_check_against_a_cluster(program: str, write: Callable[[str, str], str], capsys: Capture) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from hfdsl.check.findings import Edit, Fix
 from hfdsl.check.repair import edits
 from hfdsl.check.repair.alternatives import moved, placed
-from hfdsl.check.repair.offers import Offer, Option
+from hfdsl.check.repair.suggestions import Option, Suggestion
 from hfdsl.check.repair.trials import written
 from hfdsl.check.requirements import Known, holds, names
 from hfdsl.check.sources import argument_span, call_at, span_of
@@ -26,7 +26,7 @@ from hfdsl.graph.spans import Span
 from hfdsl.types.dims import Answer
 
 
-def named(misuse: Misuse) -> Iterator[Offer]:
+def named(misuse: Misuse) -> Iterator[Suggestion]:
     """The nearest names of a column, method or port."""
     if misuse.kind is MisuseKind.KEYWORD_ONLY and misuse.signature is not None:
         yield from _rewritten(
@@ -38,7 +38,7 @@ def named(misuse: Misuse) -> Iterator[Offer]:
         yield from _rewritten(f"did you mean '{name}'?", (edit,) if edit else (), title)
 
 
-def repeated(subject: Subject, mismatch: Mismatch, port: str, times: int) -> Iterator[Offer]:
+def repeated(subject: Subject, mismatch: Mismatch, port: str, times: int) -> Iterator[Suggestion]:
     """The rows of ``port`` repeated: of a column, those of its record too."""
     node = subject.graph.nodes[mismatch.node]
     argument = argument_span(node.span, signature_of(node), port)
@@ -55,14 +55,14 @@ def _before(place: Span, rest: str) -> Span:
     return replace(place, end_column=place.end_column - len(rest.encode()))
 
 
-def exchanged(node: Node, one: str, other: str, *, certain: bool = True) -> Iterator[Offer]:
+def exchanged(node: Node, one: str, other: str, *, certain: bool = True) -> Iterator[Suggestion]:
     """What is wired to two ports of a call, each at the other one."""
     places = [argument_span(node.span, signature_of(node), port) for port in (one, other)]
     if node.span not in places:
         yield from _rewritten(f"swap what is wired to '{one}' and '{other}'", edits.swap(*places), certain=certain)
 
 
-def reversed_sync(call: Span) -> Iterator[Offer]:
+def reversed_sync(call: Span) -> Iterator[Suggestion]:
     """``hf.sync`` of two roles, from the second to the first."""
     found = call_at(call)
     if found is not None and len(found.args) == 2 and not found.keywords:
@@ -74,14 +74,14 @@ def _exchanged(call: ast.Call) -> str:
     return ast.unparse(ast.Call(call.func, call.args[::-1], []))
 
 
-def cut(place: Span, rows: int) -> Iterator[Offer]:
+def cut(place: Span, rows: int) -> Iterator[Suggestion]:
     """So many rows of what is made at ``place``, whatever a filter keeps: more are left out, fewer start over."""
     edit = edits.wrap(place, "fill", rows)
     if edit:
         yield from _rewritten(f"let a fixed number of rows go on: {edit[0].text}...{edit[1].text}", edit, certain=False)
 
 
-def taken(call: Span, rows: int, most: int) -> Iterator[Offer]:
+def taken(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
     """Fewer rows in a ``take``, or as many with those that start over."""
     found = call_at(call)
     if found is None or len(found.args) != 2:
@@ -94,17 +94,19 @@ def taken(call: Span, rows: int, most: int) -> Iterator[Offer]:
         yield from _rewritten(text, (Edit(span_of(call.file, found.func), name),), certain=False)
 
 
-def _rewritten(words: str, made: Sequence[Edit] | None, title: str = "", *, certain: bool = True) -> Iterator[Offer]:
+def _rewritten(
+    words: str, made: Sequence[Edit] | None, title: str = "", *, certain: bool = True
+) -> Iterator[Suggestion]:
     """An edit of the dataflow's own text, where it can be told; a machine makes it where it is ``certain`` to be meant.
 
     Other edits mend the program too, but what it then computes is for its author to decide.
     """
     if made:
         fix = Fix(title or words, tuple(made)) if certain else None
-        yield Offer((Option(words, partial(written, tuple(made)), fix),))
+        yield Suggestion((Option(words, partial(written, tuple(made)), fix),))
 
 
-def filled(deployment: dict[str, Placement], role: str) -> Iterator[Offer]:  # type: ignore[type-arg]  # of any role
+def filled(deployment: dict[str, Placement], role: str) -> Iterator[Suggestion]:  # type: ignore[type-arg]  # of any role
     """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh."""
     place = deployment[role]
     mesh, slots, ranks = place.mesh, place.pool.world_size, place.mesh.world_size
@@ -115,20 +117,20 @@ def filled(deployment: dict[str, Placement], role: str) -> Iterator[Offer]:  # t
         fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None and alone else None
         other = {role: replace(place, mesh=replace(mesh, dp=dp))}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
-        yield Offer((Option(words, partial(moved, other), fix),))
+        yield Suggestion((Option(words, partial(moved, other), fix),))
     if ranks < slots:
         part, _ = place.pool.split([ranks, slots - ranks])
         other = {role: replace(place, pool=part)}
-        yield Offer((Option(f"split the pool: pool.split([{ranks}, {slots - ranks}])", partial(moved, other)),))
+        yield Suggestion((Option(f"split the pool: pool.split([{ranks}, {slots - ranks}])", partial(moved, other)),))
 
 
-def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Offer]:
+def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggestion]:
     """A role of the deployment under the name that the dataflow has for it."""
     edit = edits.rename(deployment.span, old, new)
     fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
     places = {new if name == old else name: place for name, place in deployment.placements.items()}
     other = placed(deployment, places)
-    yield Offer((Option(f"rename '{old}' to '{new}'", lambda program: replace(program, deployment=other), fix),))
+    yield Suggestion((Option(f"rename '{old}' to '{new}'", lambda program: replace(program, deployment=other), fix),))
 
 
 def required(signature: Signature, text: str, known: Sequence[Known]) -> Iterator[Fix]:

@@ -10,8 +10,8 @@ from itertools import chain, combinations
 from hfdsl.check.alike import alike
 from hfdsl.check.constraints import Divides, Key, Limit, arithmetic, refuted
 from hfdsl.check.findings import Fix
-from hfdsl.check.repair.offers import Offer, Option
 from hfdsl.check.repair.search import Demand, PairSearch, Search
+from hfdsl.check.repair.suggestions import Option, Suggestion
 from hfdsl.check.subject import Subject
 from hfdsl.types.dims import Dim, Size, constant
 
@@ -57,13 +57,13 @@ def given(subject: Subject, atoms: Iterable[object]) -> list[type[Dim]]:
     return [atom for atom in atoms if isinstance(atom, type) and atom in subject.dims]
 
 
-def resized(subject: Subject, sizes: Sizes, works: str = WORKS) -> Iterator[Offer]:
+def resized(subject: Subject, sizes: Sizes, works: str = WORKS) -> Iterator[Suggestion]:
     """Other sizes of one dim; what is broken beside that stays so."""
     for dim, numbers in sizes.items():
         after = chain.from_iterable(_with(subject, {dim: number}) for number in numbers)
         then = "this then works out" if any(map(refuted, after)) else works
         options = tuple(_option(subject, {dim: number}, str(number)) for number in numbers)
-        yield Offer(options, f"set {subject.named(dim)} to ", f": {then}")
+        yield Suggestion(options, f"set {subject.named(dim)} to ", f": {then}")
 
 
 def in_words(subject: Subject, sizes: Sizes) -> str:
@@ -71,7 +71,7 @@ def in_words(subject: Subject, sizes: Sizes) -> str:
     return " or ".join(f"{subject.named(dim)} set to {' or '.join(map(str, n))}" for dim, n in sizes.items())
 
 
-def resized_together(subject: Subject, atoms: Iterable[object], mine: set[Key]) -> Iterator[Offer]:
+def resized_together(subject: Subject, atoms: Iterable[object], mine: set[Key]) -> Iterator[Suggestion]:
     """Other sizes of two dims at once, the pair with the smallest relative change first."""
     found = []
     for dims in _together(subject, atoms)[:PAIRS]:
@@ -83,7 +83,7 @@ def resized_together(subject: Subject, atoms: Iterable[object], mine: set[Key]) 
         sizes = dict(zip(dims, pair, strict=True))
         then = "this then works out" if any(map(refuted, _with(subject, sizes))) else WORKS
         words = " and ".join(f"{dim} to {number}" for dim, number in zip(dims, pair, strict=True))
-        yield Offer((_option(subject, sizes, words),), "set ", f": {then}")
+        yield Suggestion((_option(subject, sizes, words),), "set ", f": {then}")
 
 
 def _with(subject: Subject, sizes: Mapping[type[Dim], int]) -> Iterator[Subject]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from hfdsl.check.findings import Edit, Finding, Fix
 from hfdsl.check.repair.edits import apply
-from hfdsl.check.repair.offers import Option
+from hfdsl.check.repair.suggestions import Option
 from hfdsl.check.subject import Subject
 from hfdsl.graph.infer import infer
 from hfdsl.graph.trace import trace
@@ -33,16 +33,16 @@ In a program with more of them than that, ``hfdsl check --fix`` alone tries repa
 thorough: ContextVar[bool] = ContextVar("thorough", default=False)
 """Whether the repairs of all findings are tried, for a command that is to make them."""
 
-Place: TypeAlias = tuple[str, str, int]
+FindingKey: TypeAlias = tuple[str, str, int]
 """A finding as it is known again after an edit, which moves columns and changes numbers in messages."""
 
 
-def place(finding: Finding) -> Place:
+def finding_key(finding: Finding) -> FindingKey:
     """The code, the file and the line."""
     return finding.code, finding.primary.span.file, finding.primary.span.line
 
 
-def better(finding: Place, before: Counter[Place], after: Counter[Place]) -> bool:
+def improves(finding: FindingKey, before: Counter[FindingKey], after: Counter[FindingKey]) -> bool:
     """Whether ``finding`` has gone and no other has come."""
     return after <= before and after[finding] < before[finding]
 
@@ -53,8 +53,8 @@ class Trials:
 
     subject: Subject
     ask: Callable[[Subject], Iterable[Finding]]
-    taken: set[Place] = field(default_factory=set)
-    mended: dict[tuple[Place, str, Fix | None], bool] = field(default_factory=dict)
+    admitted: set[FindingKey] = field(default_factory=set)
+    mended: dict[tuple[FindingKey, str, Fix | None], bool] = field(default_factory=dict)
 
     @cached_property
     def most(self) -> int:
@@ -62,23 +62,23 @@ class Trials:
         graph, wrong = self.subject.graph, self.subject.inference.mismatches
         return min(MOST, WORK // (len(graph.nodes) + len(graph.misuses) + len(wrong) + 1))
 
-    def take(self, finding: Finding) -> bool:
+    def admit(self, finding: Finding) -> bool:
         """Whether repairs of a finding are tried: at so many places, and at each as often as it is asked for there."""
-        if thorough.get() or len(self.taken) < self.most:
-            self.taken.add(place(finding))
-        return place(finding) in self.taken
+        if thorough.get() or len(self.admitted) < self.most:
+            self.admitted.add(finding_key(finding))
+        return finding_key(finding) in self.admitted
 
     @cached_property
-    def before(self) -> Counter[Place]:
+    def before(self) -> Counter[FindingKey]:
         """What is found in the program as it stands."""
-        return self._places(self.subject)
+        return self._keys(self.subject)
 
-    def _places(self, subject: Subject) -> Counter[Place]:
-        return Counter(map(place, self.ask(replace(subject, trials=None))))
+    def _keys(self, subject: Subject) -> Counter[FindingKey]:
+        return Counter(map(finding_key, self.ask(replace(subject, trials=None))))
 
     def mends(self, finding: Finding, option: Option) -> bool:
         """Whether a change removes a finding and adds none: it is made, and every pass is asked again."""
-        key = place(finding), option.words, option.fix
+        key = finding_key(finding), option.words, option.fix
         if option.fix is None:
             return self._mends(finding, option)
         if key not in self.mended:  # a loop that unrolls asks again and again
@@ -87,8 +87,8 @@ class Trials:
 
     def _mends(self, finding: Finding, option: Option) -> bool:
         changed, beside = option.change(self.subject), option.beside and option.beside(self.subject)
-        before = self.before if beside is None else self._places(beside)
-        return changed is not None and better(place(finding), before, self._places(changed))
+        before = self.before if beside is None else self._keys(beside)
+        return changed is not None and improves(finding_key(finding), before, self._keys(changed))
 
 
 def written(edits: Sequence[Edit], subject: Subject) -> Subject | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import known_of, moved, unmet, works
-from hfdsl.check.repair.offers import Offer, Option, mended
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
 from hfdsl.check.requirements import MESH_SIZES, Known, config_fields, holds, names, numbers, remainder
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
@@ -47,7 +47,7 @@ def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
                 Label(placement.span, f"placed on {placement.mesh}"),
                 (_declared(placement.role, text),),
             )
-            yield mended(subject, finding, _meshes(subject, name, placement, text), most=1)
+            yield with_suggestions(subject, finding, _meshes(subject, name, placement, text), most=1)
 
 
 def _declared(role: type, text: str) -> Label:
@@ -62,7 +62,7 @@ def _unknown(text: str, known: Known) -> str:
     return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, there)}"
 
 
-def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -> Iterator[Offer]:
+def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -> Iterator[Suggestion]:
     """Other sizes of a model axis that the requirement names, for which everything works; dp fills the pool."""
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
@@ -73,7 +73,7 @@ def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -
             nearest = sorted(found, key=lambda mesh: abs(size(mesh) - size(placement.mesh)))[:3]
             places = [{role: replace(placement, mesh=mesh)} for mesh in nearest]
             options = (Option(spelled(place[role].mesh), partial(moved, place)) for place in places)
-            yield Offer(tuple(options), "use ", f": {text} then holds and the pool is filled")
+            yield Suggestion(tuple(options), "use ", f": {text} then holds and the pool is filled")
 
 
 def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:

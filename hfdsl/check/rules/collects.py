@@ -10,7 +10,7 @@ from typing import Any
 
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import registered
-from hfdsl.check.repair.offers import Offer, Option, mended
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.errors import ProtocolError
@@ -59,7 +59,7 @@ def _in_the_body(axis: str, left: Placement) -> str:
 
 def _others(
     body: Callable[..., Any], registration: Registration, protocol: Protocol, axis: str, size: int, left: Placement
-) -> Iterator[Offer]:
+) -> Iterator[Suggestion]:
     """The collect that keeps a value that lies so along an axis of this size."""
     picks: dict[str, Any] = dict(protocol.picks)
     match left:
@@ -79,7 +79,7 @@ def _others(
     )
     words = f"collect {axis}={picks[axis]!r}{next(same, '')}"
     change = partial(registered, body, replace(registration, dispatch_mode=other))
-    yield Offer((Option(words, change),))
+    yield Suggestion((Option(words, change),))
 
 
 NOTHING = (StaticType(None), StaticType(type(None)))
@@ -112,8 +112,8 @@ def values_are_kept(subject: Subject) -> Iterator[Finding]:
                 Label(node.span, f"{size} coordinates along {axis}"),
                 (Label(placement.span, f"placed on {placement.mesh}"), Label(signature.span, declared)),
             )
-            offers = _others(signature.body, registration, protocol, axis, size, left[axis])
-            yield mended(subject, finding, offers, _in_the_body(axis, left[axis]))
+            suggestions = _others(signature.body, registration, protocol, axis, size, left[axis])
+            yield with_suggestions(subject, finding, suggestions, _in_the_body(axis, left[axis]))
 
 
 def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:

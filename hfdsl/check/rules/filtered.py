@@ -9,8 +9,8 @@ from functools import partial
 from hfdsl.check.constraints import Divides, constraints, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import registered
-from hfdsl.check.repair.offers import Offer, Option, mended
 from hfdsl.check.repair.search import SEARCH
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
 from hfdsl.check.subject import Subject
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, Node, RoleCall, Take
@@ -39,10 +39,10 @@ def _unknown_rows(subject: Subject, demands: Iterable[Divides]) -> Iterator[Find
             Label(node.span, first.need),
             (*(_made(subject, maker) for maker, _ in _makers(subject, size).values()), *first.others, *more.values()),
         )
-        yield mended(subject, finding, _policies(subject, [first, *others]), _policy(node, first.code))
+        yield with_suggestions(subject, finding, _policies(subject, [first, *others]), _policy(node, first.code))
 
 
-def _policies(subject: Subject, demands: list[Divides]) -> Iterator[Offer]:
+def _policies(subject: Subject, demands: list[Divides]) -> Iterator[Suggestion]:
     """As many rows as meet all demands, of those that a filter may keep; or pad rows for a method that splits them."""
     from hfdsl.check.repair.fixes import cut  # late: most programs need none
 
@@ -55,7 +55,7 @@ def _policies(subject: Subject, demands: list[Divides]) -> Iterator[Offer]:
     if isinstance(op, RoleCall) and op.signature.registration is not None and first.code == "HF310":
         padded = replace(op.signature.registration, pad="repeat_last")
         words = f"register '{first.node.label}' with pad=\"repeat_last\""
-        yield Offer((Option(words, partial(registered, op.signature.body, padded)),))
+        yield Suggestion((Option(words, partial(registered, op.signature.body, padded)),))
 
 
 def _enough(subject: Subject, demands: list[Divides], kept: Atom) -> int | None:
@@ -117,10 +117,10 @@ def enough_rows(subject: Subject) -> Iterator[Finding]:
                 (subject.produced(node.batch.node),),
             )
             advice = f"take at most {most}, or hf.fill(x, {node.op.rows}) which starts over from the first"
-            yield mended(subject, finding, _fewer(node, node.op.rows, int(most)), advice)
+            yield with_suggestions(subject, finding, _fewer(node, node.op.rows, int(most)), advice)
 
 
-def _fewer(node: Node, rows: int, most: int) -> Iterator[Offer]:
+def _fewer(node: Node, rows: int, most: int) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import taken  # as above
 
     yield from taken(node.span, rows, most)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
-from hfdsl.check.capacity import has_room, shape, words
+from hfdsl.check.capacity import has_capacity, shape, words
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.offloads import Keeps, fullest
 from hfdsl.check.repair.alternatives import changed, moved
-from hfdsl.check.repair.offers import Offer, Option, mended
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.pools import ResourcePool
 
@@ -47,16 +47,16 @@ def memory_fits_gpus(subject: Subject) -> Iterator[Finding]:
             last,
             tuple(others),
         )
-        yield mended(subject, finding, _own_pool(subject, tuple(found.amounts)))
+        yield with_suggestions(subject, finding, _own_pool(subject, tuple(found.amounts)))
 
 
-def _own_pool(subject: Subject, names: tuple[str, ...]) -> Iterator[Offer]:
+def _own_pool(subject: Subject, names: tuple[str, ...]) -> Iterator[Suggestion]:
     """A pool of its own for the last role, where the cluster has room for it."""
     if subject.cluster is None or subject.deployment is None:
         return
     place = subject.deployment[names[-1]]
     pool = ResourcePool(place.pool.processes, name=f"for {names[-1]}")
     alone = {names[-1]: replace(place, pool=pool)}
-    if has_room(subject.cluster, changed(subject.deployment, alone)):
+    if has_capacity(subject.cluster, changed(subject.deployment, alone)):
         room = f"the cluster has room for hf.ResourcePool({shape(pool.processes)})"
-        yield Offer((Option(f"give '{names[-1]}' a pool of its own: {room}", partial(moved, alone)),))
+        yield Suggestion((Option(f"give '{names[-1]}' a pool of its own: {room}", partial(moved, alone)),))

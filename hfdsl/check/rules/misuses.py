@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.offers import Offer, mended
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import keyword_span, return_span, unpacks
 from hfdsl.check.subject import Subject
 from hfdsl.graph.program import Input, Misuse, MisuseKind, Pack
@@ -171,7 +171,7 @@ def misuses(subject: Subject) -> Iterator[Finding]:
             Label(_misuse_span(misuse)),
             tuple(_misuse_related(subject, misuse)),
         )
-        yield mended(subject, finding, _offers(misuse), advice.format(**fields), most=1)
+        yield with_suggestions(subject, finding, _suggestions(misuse), advice.format(**fields), most=1)
 
 
 def _as_meant(misuse: Misuse) -> Misuse:
@@ -181,7 +181,7 @@ def _as_meant(misuse: Misuse) -> Misuse:
     return replace(misuse, kind=MisuseKind.CONTROL, name="**", subject=unpacked) if unpacked else misuse
 
 
-def _offers(misuse: Misuse) -> Iterator[Offer]:
+def _suggestions(misuse: Misuse) -> Iterator[Suggestion]:
     """What may mend a misuse."""
     if misuse.kind in (*NAMES, MisuseKind.NO_SYNC):
         from hfdsl.check.repair import fixes  # late: most programs need none

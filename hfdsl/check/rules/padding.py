@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from hfdsl.check.constraints import call_rows, chunks_of, refuted
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.offers import mended
 from hfdsl.check.repair.sizes import in_words, repairs, resized
+from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.types.batches import schema
@@ -38,7 +38,7 @@ def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
                 (Label(signature.span, f"registered with pad={registration.pad!r}"),),
             )
             advice = f"with {in_words(subject, sizes)} no row is padded" if sizes else ""
-            yield mended(subject, finding, resized(subject, sizes, "no row is padded then"), advice)
+            yield with_suggestions(subject, finding, resized(subject, sizes, "no row is padded then"), advice)
 
 
 def _counted(returns: PortType) -> str:

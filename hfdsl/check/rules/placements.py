@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.offers import Offer, mended
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.requirements import parameters
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, Placement
@@ -41,7 +41,7 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
             )
             rename = "".join(f"rename '{old}' to '{name}'" for old in near)
             advice = rename or f"add {name}=hf.place({role.__name__}, ..., pool=...)"
-            yield mended(subject, finding, _renamed(subject.deployment, near, name), advice)
+            yield with_suggestions(subject, finding, _renamed(subject.deployment, near, name), advice)
         elif not issubclass(placements[name].role, role):
             yield Finding(
                 "HF515",
@@ -72,6 +72,31 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def placed_roles_are_called(subject: Subject) -> Iterator[Finding]:
+    """A role that the dataflow takes and never calls: its processes start and load their weights all the same.
+
+    Another dataflow of the same deployment may call it, hence a warning.
+    """
+    if subject.deployment is None or subject.graph.misuses:  # a call that was not understood may be the one
+        return
+    called = {node.op.role for node in subject.graph.nodes if isinstance(node.op, RoleCall)}
+    for name, role in subject.graph.roles.items():
+        if name in called or name not in subject.deployment.placements:
+            continue
+        placement = subject.deployment[name]
+        pool, ranks = placement.pool, placement.mesh.world_size
+        what = "GPU" if pool.use_gpu else "slot"
+        yield Finding(
+            "HF509",
+            f"role '{name}' is placed on {ranks} {what}{'s' * (ranks != 1)} of pool '{pool.name}', and "
+            f"'{subject.graph.name}' never calls it: unless another dataflow of the deployment does, its processes "
+            "start and load their weights for nothing",
+            Label(placement.span),
+            (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
+            notes=("call it, or remove the parameter and the place",),
+        )
+
+
 def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
     """A mesh has as many ranks as its pool has slots."""
     places = dict(subject.deployment.placements) if subject.deployment else {}
@@ -84,20 +109,20 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
                 f"'{placement.pool.name}' {list(placement.pool.processes)} has {_counted(slots, 'slot')}",
                 Label(placement.span),
             )
-            yield mended(subject, finding, _filled(places, name))
+            yield with_suggestions(subject, finding, _filled(places, name))
 
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _filled(places: dict[str, Placement[Any]], role: str) -> Iterator[Offer]:
+def _filled(places: dict[str, Placement[Any]], role: str) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import filled  # late: most programs need none
 
     yield from filled(places, role)
 
 
-def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Offer]:
+def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import role_renamed  # as above
 
     for name in old:

@@ -9,10 +9,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from hfdsl.check.capacity import UNITS, Claim, Claims, Room, claims, has_room, room_for, shape, words
+from hfdsl.check.capacity import UNITS, Capacity, Claim, Claims, capacity_for, claims, has_capacity, shape, words
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import changed, moved, works
-from hfdsl.check.repair.offers import Offer, Option, mended
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.rules.memory import overfull
 from hfdsl.check.rules.tensor_groups import crossings
@@ -32,44 +32,44 @@ def pools_fit_cluster(subject: Subject) -> Iterator[Finding]:
     if subject.deployment is None or subject.cluster is None:
         return
     asked = claims(subject.deployment)
-    for code, room in (
-        ("HF502", room_for(subject.deployment, subject.cluster, "GPU")),
-        ("HF505", room_for(subject.deployment, subject.cluster, "CPU")),
+    for code, capacity in (
+        ("HF502", capacity_for(subject.deployment, subject.cluster, "GPU")),
+        ("HF505", capacity_for(subject.deployment, subject.cluster, "CPU")),
     ):
-        if room.answer(asked) is Answer.REFUTED:
-            yield _too_large(subject, code, room, asked)
+        if capacity.answer(asked) is Answer.REFUTED:
+            yield _too_large(subject, code, capacity, asked)
             return
 
 
-def _too_large(subject: Subject, code: str, room: Room, asked: Claims) -> Finding:
+def _too_large(subject: Subject, code: str, capacity: Capacity, asked: Claims) -> Finding:
     """The first pool that has no room beside those before it, alone where it does not even fit alone."""
-    mine = [claim for claim in asked if claim.pool.use_gpu or room.resource == "CPU"]
-    alone = next((claim for claim in mine if room.answer([claim]) is Answer.REFUTED), None)
-    last = alone or next(claim for i, claim in enumerate(mine, 1) if room.answer(mine[:i]) is Answer.REFUTED)
+    mine = [claim for claim in asked if claim.pool.use_gpu or capacity.resource == "CPU"]
+    alone = next((claim for claim in mine if capacity.answer([claim]) is Answer.REFUTED), None)
+    last = alone or next(claim for i, claim in enumerate(mine, 1) if capacity.answer(mine[:i]) is Answer.REFUTED)
     told = [alone] if alone else mine
     finding = Finding(
         code,
-        f"{_listed(told)} {'needs' if alone else 'need'} {_reason(room, told)}",
-        Label(last.span, f"{_of(last, room)} for {words(last.roles)}"),
+        f"{_listed(told)} {'needs' if alone else 'need'} {_reason(capacity, told)}",
+        Label(last.span, f"{_of(last, capacity)} for {words(last.roles)}"),
         (
-            *(Label(d.span, f"{_of(d, room)} for {words(d.roles)}") for d in told if d is not last),
-            Label(room.cluster.span, f"the cluster: {room.cluster}"),
+            *(Label(d.span, f"{_of(d, capacity)} for {words(d.roles)}") for d in told if d is not last),
+            Label(capacity.cluster.span, f"the cluster: {capacity.cluster}"),
         ),
     )
-    return mended(subject, finding, islice(_fixes(subject, room, asked, last), TRIED), most=1)
+    return with_suggestions(subject, finding, islice(_fixes(subject, capacity, asked, last), TRIED), most=1)
 
 
-def _reason(room: Room, told: Claims) -> str:
+def _reason(capacity: Capacity, told: Claims) -> str:
     """What is needed against what there is, in the numbers that refute it."""
-    parts, nodes = room.parts(told), room.nodes
-    i = 0 if room.resource == "GPU" else 1
+    parts, nodes = capacity.parts(told), capacity.nodes
+    i = 0 if capacity.resource == "GPU" else 1
     scale = UNITS if i else 1
     need, have = (sum(Fraction(a[i], scale) * n for a, n in side.items()) for side in (parts, nodes))
     found = too_many(parts, nodes)
     if need > have or found is None:
-        each = f", {room.cpu / UNITS:g} a process slot" if i else ""
+        each = f", {capacity.cpu / UNITS:g} a process slot" if i else ""
         unplaced = "" if need > have else ", but in no way do its nodes hold these parts"
-        return f"{float(need):g} {room.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
+        return f"{float(need):g} {capacity.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
     size, count, places = found
     what = " and ".join(
         f"{float(Fraction(amount, unit)):g} {name}s"
@@ -81,9 +81,9 @@ def _reason(room: Room, told: Claims) -> str:
     return f"{what} on one node {count} times, and the nodes have that {places} time{'s' if places > 1 else ''}"
 
 
-def _of(claim: Claim, room: Room) -> str:
+def _of(claim: Claim, capacity: Capacity) -> str:
     slots = sum(size * count for size, count in claim.sizes.items())
-    return f"{slots} GPUs" if room.resource == "GPU" else f"{slots * room.cpu / UNITS:g} CPUs"
+    return f"{slots} GPUs" if capacity.resource == "GPU" else f"{slots * capacity.cpu / UNITS:g} CPUs"
 
 
 def _listed(told: Claims) -> str:
@@ -95,13 +95,13 @@ def _listed(told: Claims) -> str:
 # -- what mends it
 
 
-def _fixes(subject: Subject, room: Room, asked: Claims, culprit: Claim) -> Iterator[Offer]:
+def _fixes(subject: Subject, capacity: Capacity, asked: Claims, culprit: Claim) -> Iterator[Suggestion]:
     """Other pools for the roles of the culprit that leave rows, memory and groups as well off."""
     deployment, pool = subject.deployment, culprit.pool
     if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
         return  # a pool that is split or merged: its parts would have to be written anew
-    fits = partial(_fits, subject, deployment, room.cluster)
-    wide = max(kind.gpus for kind in room.cluster.kinds)
+    fits = partial(_fits, subject, deployment, capacity.cluster)
+    wide = max(kind.gpus for kind in capacity.cluster.kinds)
     if pool.use_gpu and 0 < wide < max(pool.processes):
         parts = [min(wide, size - start) for size in pool.processes for start in range(0, size, wide)]
         spread = _like(pool, parts)
@@ -122,8 +122,8 @@ def _fixes(subject: Subject, room: Room, asked: Claims, culprit: Claim) -> Itera
             yield _offer(f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}", smaller)
 
 
-def _offer(text: str, places: Mapping[str, Placement[Any]]) -> Offer:
-    return Offer((Option(text, partial(moved, places)),))
+def _offer(text: str, places: Mapping[str, Placement[Any]]) -> Suggestion:
+    return Suggestion((Option(text, partial(moved, places)),))
 
 
 def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -> Mapping[str, Placement[Any]] | None:
@@ -163,7 +163,7 @@ def _fits(subject: Subject, deployment: Deployment, cluster: Cluster, placements
     other = changed(deployment, placements)
     after = replace(subject, deployment=other)
     return (
-        has_room(cluster, other)
+        has_capacity(cluster, other)
         and works(subject, placements)
         and len(list(overfull(after))) <= len(list(overfull(subject)))
         and len(list(crossings(after))) <= len(list(crossings(subject)))

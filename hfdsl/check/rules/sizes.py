@@ -22,11 +22,11 @@ from hfdsl.check.constraints import (
     unproved,
 )
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.offers import mended
 from hfdsl.check.repair.search import conflict
 from hfdsl.check.repair.sizes import demands_on, in_words, repairs, resized, resized_together
+from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.requirements import names
-from hfdsl.check.rules.given import untold
+from hfdsl.check.rules.dims import undetermined_row_dims
 from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import FunctionCall
@@ -37,7 +37,8 @@ from hfdsl.types.dims import Answer, Atom
 def row_arithmetic(subject: Subject) -> Iterator[Finding]:
     """One finding for all splits that the same sizes upset, with sizes that satisfy every constraint of the program."""
     demands = list({(d.size, d.divisor, d.why, d.node.span): d for d in unproved(subject)}.values())
-    open_row_dims = set(untold(subject) if subject.deployment else ())  # HF301: the run would not know them either
+    # HF301: the run would not know them either.
+    open_row_dims = set(undetermined_row_dims(subject) if subject.deployment else ())
     answers = [(d, divided(subject, d)) for d in demands]
     for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
         yield _uneven(subject, broken)
@@ -112,8 +113,12 @@ def _resized(subject: Subject, finding: Finding, atoms: Sequence[Atom], mine: se
     sizes = repairs(subject, atoms, mine)
     told = finding if sizes else _impossible(subject, atoms, least=2) or finding
     advice = f"with {in_words(subject, sizes)} this works out" if sizes else ""
-    helped = mended(subject, told, resized(subject, sizes))
-    return helped if helped.help else mended(subject, told, resized_together(subject, atoms, mine), advice, most=1)
+    helped = with_suggestions(subject, told, resized(subject, sizes))
+    return (
+        helped
+        if helped.help
+        else with_suggestions(subject, told, resized_together(subject, atoms, mine), advice, most=1)
+    )
 
 
 def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str) -> Finding:

@@ -12,7 +12,7 @@ from typing import Any
 from hfdsl.check.capacity import words
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import moved, works
-from hfdsl.check.repair.offers import Offer, Option, mended
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
@@ -51,7 +51,9 @@ def _finding(subject: Subject, tp: int, sizes: Mapping[str, int], places: Mappin
         first,
         tuple(others),
     )
-    return mended(subject, finding, _narrower(subject, places, sorted(fitting, key=lambda size: abs(size - tp))))
+    return with_suggestions(
+        subject, finding, _narrower(subject, places, sorted(fitting, key=lambda size: abs(size - tp)))
+    )
 
 
 def _divisors(sizes: Mapping[str, int]) -> list[int]:
@@ -59,7 +61,7 @@ def _divisors(sizes: Mapping[str, int]) -> list[int]:
     return [size for size in range(1, common + 1) if not common % size]
 
 
-def _narrower(subject: Subject, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Offer]:
+def _narrower(subject: Subject, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
     """Meshes of the nearest sizes that divide the model, with dp to fill the pools."""
     options: list[Option] = []
     for size in nearest:
@@ -69,7 +71,7 @@ def _narrower(subject: Subject, places: Mapping[str, Placement[Any]], nearest: S
             alike = len(set(meshes.values())) == 1
             told = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
             options.append(Option(told, partial(moved, changed)))
-    yield Offer(tuple(options[:FEW]), "use ", ": tp then divides the model and the pool is filled")
+    yield Suggestion(tuple(options[:FEW]), "use ", ": tp then divides the model and the pool is filled")
 
 
 def _with(placement: Placement[Any], tp: int) -> Placement[Any] | None:

@@ -23,7 +23,7 @@ Late: TypeAlias = tuple[int, Holder]
 
 
 @dataclass
-class _Loop:
+class _WeightVersions:
     """The dataflow in a loop. ``updates[trained]``: the steps of its updates; ``copies[copy]``: how many it has."""
 
     updates: dict[Holder, list[int]]
@@ -70,7 +70,7 @@ def _staleness(
 ) -> dict[tuple[int, str], Late]:
     """How old every state is where it is read, in the last of so many steps: any further one is like it."""
     behind = _exports_behind(subject, {node.id for node, effect in calls if effect.kind == "exports"})
-    loop = _Loop({holder: [] for holder in trained})
+    loop = _WeightVersions({holder: [] for holder in trained})
     late: dict[tuple[int, str], Late] = {}
     order = ("reads", "exports", "loads", "writes")  # of one call: it reads before it writes
     for step in range(steps):

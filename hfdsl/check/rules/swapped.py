@@ -1,17 +1,19 @@
-"""Swapped values: two ports of one call, each wired to the record or column that the other one takes."""
+"""Swapped values: two ports of one call, each wired to the value that the other port means, by type or by name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.offers import Offer, mended
-from hfdsl.check.sources import argument_span
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
+from hfdsl.check.sources import argument_name, argument_span, port_span
 from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.infer import Mismatch, MismatchKind, RecordValue
-from hfdsl.graph.program import Node
-from hfdsl.graph.signatures import RecordType
+from hfdsl.graph.program import Node, Operand, Ref
+from hfdsl.graph.signatures import RecordType, Signature
+from hfdsl.graph.spans import Span
 from hfdsl.types.columns import ColumnSpec
 
 
@@ -37,7 +39,7 @@ def _fits(value: Mismatch, port: Mismatch) -> bool:
     return False
 
 
-def told_once(subject: Subject, finding: Finding, mismatch: Mismatch, other: Mismatch) -> Finding:
+def as_one_finding(subject: Subject, finding: Finding, mismatch: Mismatch, other: Mismatch) -> Finding:
     """The finding on one of two swapped values, made one on both."""
     node = subject.graph.nodes[mismatch.node]
     there = argument_span(node.span, signature_of(node), other.port)
@@ -48,10 +50,58 @@ def told_once(subject: Subject, finding: Finding, mismatch: Mismatch, other: Mis
         related=(Label(there, f"this is {other.actual}"), *finding.related),
         notes=(),
     )
-    return mended(subject, told, _offers(node, mismatch.port, other.port), "swap the two")
+    return with_suggestions(subject, told, _exchanged(node, mismatch.port, other.port), "swap the two")
 
 
-def _offers(node: Node, one: str, other: str) -> Iterator[Offer]:
+# -- by name
+
+
+def names_are_not_crossed(subject: Subject) -> Iterator[Finding]:
+    """A value called as another port of its call, whose own value is called as this port, is at the wrong one.
+
+    A line that a loop or a helper runs with other names too is written for both orders.
+    """
+    lines: dict[Span, list[tuple[Node, Signature]]] = {}
+    for node in subject.graph.nodes:
+        if signature := signature_of(node):
+            lines.setdefault(node.span, []).append((node, signature))
+    for call, *turns in lines.values():
+        for one, other in _crossed(*call):
+            if all((one, other) in _crossed(*turn) for turn in turns):
+                yield _crossed_names(subject, *call, one, other)
+
+
+def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
+    """The pairs of ports of one type, which tells nothing apart, each with a value that has the other's name."""
+    types = {port.name: port.type for port in signature.ports}
+    names = {port: _name(node, signature, port, operand) for port, operand in node.arguments}
+    crossed = [(one, other) for one, other in combinations(names, 2) if (names[one], names[other]) == (other, one)]
+    return [(one, other) for one, other in crossed if types[one] == types[other]]
+
+
+def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str | None:
+    """What a value is called: a column by its own name, a constant or another value as it is written."""
+    column = operand.column if isinstance(operand, Ref) else None
+    return column or argument_name(node.span, signature, port)
+
+
+def _crossed_names(subject: Subject, node: Node, signature: Signature, one: str, other: str) -> Finding:
+    finding = Finding(
+        "HF230",
+        f"'{node.label}' gets '{other}' at its port '{one}' and '{one}' at its port '{other}'",
+        Label(argument_span(node.span, signature, one), f"goes to '{one}'"),
+        (
+            Label(argument_span(node.span, signature, other), f"goes to '{other}'"),
+            Label(port_span(signature, one), f"port '{one}' and port '{other}' take the same type"),
+        ),
+        notes=("if this is meant, say so at the end of the line: # hf: ignore[HF230]",),
+    )
+    return with_suggestions(
+        subject, finding, _exchanged(node, one, other, certain=False), "else wire them the other way round"
+    )
+
+
+def _exchanged(node: Node, one: str, other: str, *, certain: bool = True) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import exchanged  # late: most programs need none
 
-    yield from exchanged(node, one, other)
+    yield from exchanged(node, one, other, certain=certain)

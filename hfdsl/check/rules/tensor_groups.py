@@ -11,7 +11,7 @@ from typing import Any
 from hfdsl.check.capacity import shape
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import moved, works
-from hfdsl.check.repair.offers import Offer, Option, mended
+from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
@@ -33,7 +33,7 @@ def tensor_groups_stay(subject: Subject) -> Iterator[Finding]:
                 "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
             ),
         )
-        yield mended(subject, finding, _narrower(subject, name, placement), most=1)
+        yield with_suggestions(subject, finding, _narrower(subject, name, placement), most=1)
 
 
 def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]]:
@@ -44,7 +44,7 @@ def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]
             yield name, placement, *found
 
 
-def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterator[Offer]:
+def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
     """The widest groups that stay on a node, with dp to fill the pool: the first that works is told."""
     mesh = placement.mesh
     for size in reversed(range(2, mesh.tp)):
@@ -53,7 +53,7 @@ def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterato
             narrow = replace(placement, mesh=other)
             if _runs(other) and works(subject, {name: narrow}):  # what another split breaks anyway counts too
                 text = f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
-                yield Offer((Option(text, partial(moved, {name: narrow})),))
+                yield Suggestion((Option(text, partial(moved, {name: narrow})),))
 
 
 def _crossing(subject: Subject, placement: Placement[Any]) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from hfdsl.check.constraints import filtered
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.offers import Offer, mended
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.check.subject import Subject, signature_of
@@ -39,11 +39,11 @@ def mismatches(subject: Subject) -> Iterator[Finding]:
             other = swapped.partner(mismatch, of_node[mismatch.node])
             if other is not None:  # two wrong values are one mistake
                 seen.add((place[0], other.port, other.kind))
-                finding = swapped.told_once(subject, finding, mismatch, other)
+                finding = swapped.as_one_finding(subject, finding, mismatch, other)
             yield finding
 
 
-Told: TypeAlias = tuple[str, str, tuple[str, ...]]
+Explanation: TypeAlias = tuple[str, str, tuple[str, ...]]
 """The code, the message and the advice of a finding."""
 
 
@@ -54,7 +54,7 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
     primary = argument_span(node.span, signature, m.port)
     named = f"{what} '{m.port}' of '{node.label}'"
     if m.kind is Kind.ABSENT:
-        told: Told | None = presence.absent(
+        told: Explanation | None = presence.absent(
             subject, m, f"{named} takes {m.formal} but is wired to {_actual(m)}", primary
         )
     else:
@@ -73,7 +73,7 @@ def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
     notes = (*shapes.notes(m), *advice)
     finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes)
-    return mended(subject, finding, _repeats(subject, m)) if code == "HF212" else finding
+    return with_suggestions(subject, finding, _repeats(subject, m)) if code == "HF212" else finding
 
 
 def _actual(m: Mismatch) -> str:
@@ -88,7 +88,7 @@ def _actual(m: Mismatch) -> str:
     return f"the {type(value).__name__} {shown}" if shown else "None"
 
 
-def _explain(subject: Subject, m: Mismatch, port: str) -> Told | None:
+def _explain(subject: Subject, m: Mismatch, port: str) -> Explanation | None:
     """What is to be said of a mismatch of types or sizes; None where known sizes settle it."""
     facts = dict(m.detail)
     wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
@@ -144,7 +144,7 @@ def _to_list(m: Mismatch) -> tuple[str, ...]:
     return ("take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows",)
 
 
-def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> Told | None:
+def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> Explanation | None:
     want, have = map(subject.known, m.sizes)
     if want == have:
         return None  # the sizes that were given make them equal
@@ -160,7 +160,7 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> To
     return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", ()
 
 
-def _repeats(subject: Subject, m: Mismatch) -> Iterator[Offer]:
+def _repeats(subject: Subject, m: Mismatch) -> Iterator[Suggestion]:
     """Where one side has a whole number of times the rows of the other, the other can be repeated."""
     from hfdsl.check.repair.fixes import repeated  # late: most programs need none
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from hfdsl.check.findings import CheckError
+from hfdsl.check.report import CheckError
 from hfdsl.deploy.deployment import Deployment, place
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError

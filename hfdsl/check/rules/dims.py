@@ -17,13 +17,13 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size, atom_size, solve
 
 
-def told(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
+def determined_dims(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
     """The dims that are known once these lengths are, beside those that are given: each length tells at most one.
 
     >>> from hfdsl.types.dims import Add, Dim, size
     >>> class P(Dim): ...
     >>> class R(Dim): ...
-    >>> sorted(map(str, told([], [size(Add[P, R]), size(P)])))
+    >>> sorted(map(str, determined_dims([], [size(Add[P, R]), size(P)])))
     ['P', 'R']
     """
     known = set(given)
@@ -32,12 +32,12 @@ def told(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
     return known
 
 
-def untold(subject: Subject) -> dict[Any, int]:
+def undetermined_row_dims(subject: Subject) -> dict[Any, int]:
     """The row dims that no input has and that have no size, each with the node that first makes such rows.
 
     Among them are the type variables that nothing binds (HF108).
     """
-    known = told(subject.dims, (size for node in subject.graph.inputs for size in sizes_of(node.result)))
+    known = determined_dims(subject.dims, (size for node in subject.graph.inputs for size in sizes_of(node.result)))
     found: dict[Any, int] = {}
     for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
         rows = value.rows if isinstance(value, RecordValue) else None
@@ -62,9 +62,9 @@ def _splits_nothing(subject: Subject, node: Node) -> bool:
     )
 
 
-def row_dims_are_told(subject: Subject) -> Iterator[Finding]:
+def row_dims_are_determined(subject: Subject) -> Iterator[Finding]:
     """To cut and join rows a run must know how many there are."""
-    for dim, node in untold(subject).items() if subject.deployment else ():
+    for dim, node in undetermined_row_dims(subject).items() if subject.deployment else ():
         if isinstance(dim, type):
             yield Finding(
                 "HF301",

@@ -31,7 +31,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Suggestion:
     """Changes of one kind, any of which will do: ``set B to``, ``8`` or ``12``, ``: every split works out``."""
 
     options: tuple[Option, ...]
@@ -39,28 +39,28 @@ class Offer:
     after: str = ""
 
 
-def offered(trials: Trials, finding: Finding, offers: Iterable[Offer], most: int | None = None) -> Finding:
+def with_help(trials: Trials, finding: Finding, suggestions: Iterable[Suggestion], most: int | None = None) -> Finding:
     """The finding with those of the offers that mend it, at most so many: here alone a help line is made."""
     lines, fixes = list[str](), list[Fix]()
-    for offer in offers:
-        working = [option for option in offer.options if trials.mends(finding, option)]
+    for suggestion in suggestions:
+        working = [option for option in suggestion.options if trials.mends(finding, option)]
         if working:
-            lines.append(f"{offer.before}{' or '.join(option.words for option in working)}{offer.after}")
+            lines.append(f"{suggestion.before}{' or '.join(option.words for option in working)}{suggestion.after}")
             fixes += [option.fix for option in working if option.fix is not None]
         if most is not None and len(lines) >= most:
             break
     return replace(finding, help=(*finding.help, *lines), fixes=(*finding.fixes, *fixes))
 
 
-def mended(
-    subject: Subject, finding: Finding, offers: Iterable[Offer], advice: str = "", most: int | None = None
+def with_suggestions(
+    subject: Subject, finding: Finding, suggestions: Iterable[Suggestion], advice: str = "", most: int | None = None
 ) -> Finding:
     """The finding with what mends it; with ``advice`` as a note where nothing was tried, or nothing that was works."""
     trials = subject.repairs(finding)
-    helped = finding if trials is None else offered(trials, finding, offers, most)
-    return helped if helped.help else advised(finding, advice)
+    helped = finding if trials is None else with_help(trials, finding, suggestions, most)
+    return helped if helped.help else with_note(finding, advice)
 
 
-def advised(finding: Finding, advice: str) -> Finding:
+def with_note(finding: Finding, advice: str) -> Finding:
     """The finding with one more note."""
     return replace(finding, notes=(*finding.notes, advice)) if advice else finding

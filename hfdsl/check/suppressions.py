@@ -13,7 +13,7 @@ from hfdsl.check.findings import Finding, Severity
 COMMENT = re.compile(r"#\s*hf:\s*ignore(?:\[([^\]]*)\])?(?=\s*(?:#.*)?$)")
 
 
-def heeded(findings: Iterable[Finding]) -> Iterator[Finding]:
+def unsuppressed(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The findings that no comment hides; one that a comment meant to hide says why it did not."""
     for finding in findings:
         codes = _ignored(finding)

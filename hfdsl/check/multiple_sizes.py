@@ -9,13 +9,13 @@ from dataclasses import replace
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.subject import Subject
 
-Told = list[tuple[Subject, Finding]]
+Occurrences = list[tuple[Subject, Finding]]
 """What one mistake gives with each combination of sizes that shows it."""
 
 
-def across(subject: Subject, findings: Callable[[Subject], Sequence[Finding]]) -> list[Finding]:
+def check_each_size(subject: Subject, findings: Callable[[Subject], Sequence[Finding]]) -> list[Finding]:
     """The findings with each combination of sizes, a mistake once, with the sizes that show it."""
-    found: dict[tuple[object, ...], Told] = {}
+    found: dict[tuple[object, ...], Occurrences] = {}
     for binding in subject.bindings():
         for finding in findings(binding):
             # The numbers in a message differ from size to size, the mistake does not.
@@ -24,7 +24,7 @@ def across(subject: Subject, findings: Callable[[Subject], Sequence[Finding]]) -
     return [_one(subject, told) for told in found.values()]
 
 
-def _one(subject: Subject, told: Told) -> Finding:
+def _one(subject: Subject, told: Occurrences) -> Finding:
     _, finding = told[0]
     where = []
     for dim, sizes in subject.several.items():
@@ -43,7 +43,7 @@ def _of_one_size(subject: Subject, line: str) -> bool:
     return any(line.startswith(f"set {dim} = ") for dim in subject.several)
 
 
-def refused(subject: Subject) -> Finding:
+def refuse_multiple_sizes(subject: Subject) -> Finding:
     """The finding that a plan is for one size of each dim."""
     given = ", ".join(f"{dim} = {sizes}" for dim, sizes in subject.several.items())
     names = ", ".join(map(str, subject.several))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.findings import Report
+from hfdsl.check.report import Report
 
 
 class B(hf.Dim): ...

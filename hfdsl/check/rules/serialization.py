@@ -1,9 +1,13 @@
-"""Can a value be sent to another process? What no pickler takes is found by its type, and nothing is pickled for it."""
+"""Serialization: can the values and the code of a program be pickled for the processes that run it?
+
+Values that no pickler takes are recognized by their type; nothing is pickled for it.
+"""
 
 from __future__ import annotations
 
 import copyreg
 import functools
+import inspect
 import sys
 import types
 from collections import deque
@@ -12,6 +16,15 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import argument_span
+from hfdsl.check.subject import Subject, signature_of
+from hfdsl.deploy.deployment import Deployment, Placement
+from hfdsl.graph.program import Constant, Graph
+from hfdsl.graph.spans import definition_span
+
+LOCAL = 'backend="local" keeps all ranks in this process; backend="ray" sends every process what it needs'
 
 UNSENDABLE = {
     "_io.BufferedRandom": "an open file",
@@ -155,3 +168,59 @@ def by_value(subject: Any) -> bool:
 
 def _path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def values_can_be_sent(subject: Subject) -> Iterator[Finding]:
+    """What roles and calls are given is data, not something that belongs to the driver's process."""
+    if subject.deployment is not None:
+        yield from unsendable_values(subject.graph, subject.deployment)
+
+
+def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]:
+    """The values of a program that no pickler takes."""
+    for role, placement in deployment.placements.items():
+        for name, value in _arguments(placement).items():
+            if found := unsendable(value, name):
+                path, kind = found
+                yield Finding(
+                    "HF802",
+                    f"role '{role}' is given {path}, {kind}, which cannot be sent to another process",
+                    Label(placement.span),
+                    notes=(LOCAL, f"give what it is made from, and let {placement.role.__name__}.__init__ make it"),
+                )
+    for node in graph.nodes:
+        signature = signature_of(node)
+        for name, operand in node.arguments if signature else ():
+            if isinstance(operand, Constant) and (found := unsendable(operand.value, name)):
+                path, kind = found
+                yield Finding(
+                    "HF802",
+                    f"'{node.label}' is given {path}, {kind}, which cannot be sent to another process",
+                    Label(argument_span(node.span, signature, name)),
+                    notes=(LOCAL, "give what it is made from, and let the body make it"),
+                )
+    for name, code in _code(graph, deployment).items():
+        if found := unsendable(code, name):
+            path, kind = found
+            yield Finding(
+                "HF802",
+                f"'{name}' uses {path}, {kind}, and is sent with what it uses, which cannot be sent to another process",
+                Label(definition_span(code)),
+                notes=(LOCAL, f"make {path} where it is used, or within a role's __init__"),
+            )
+
+
+def _arguments(placement: Placement[Any]) -> dict[str, Any]:
+    """The constructor's arguments by parameter."""
+    try:
+        bound = inspect.signature(placement.role).bind(*placement.args, **placement.kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {f"argument {i}": value for i, value in enumerate(placement.args, 1)} | dict(placement.kwargs)
+    return bound
+
+
+def _code(graph: Graph, deployment: Deployment) -> dict[str, Any]:
+    """The role classes and function bodies that processes run, by name."""
+    roles = {placement.role.__name__: placement.role for placement in deployment.placements.values()}
+    signatures = [s for node in graph.calls if (s := signature_of(node)) is not None and s.registration is None]
+    return {**roles, **{signature.name: signature.body for signature in signatures}}
