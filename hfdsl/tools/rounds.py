@@ -10,10 +10,11 @@ from time import perf_counter
 
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.plan.plan import Plan
-from hfdsl.rl.training.config import Loaded, Update
+from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import compiled
 from hfdsl.rl.training.rounds import Rounds as Filling
 from hfdsl.rl.training.rounds import Taken, check_rounds, kept_by
+from hfdsl.rl.training.run_config import UpdateConfig
 from hfdsl.runtime.running import Running
 from hfdsl.tools.scene import Link, Scene, returned, scene
 
@@ -25,7 +26,7 @@ class Rounds:
     loaded: Loaded
     sampling: Experiment
     updating: Experiment
-    asked: Update
+    asked: UpdateConfig
 
     def __str__(self) -> str:
         one, other, asked = self.sampling.dataflow.body.__name__, self.updating.dataflow.body.__name__, self.asked

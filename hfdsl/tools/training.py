@@ -16,7 +16,7 @@ from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.config import load as load_configuration
 from hfdsl.rl.training.experiments import Experiments
-from hfdsl.rl.training.tables import differences, flat, read, written
+from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
 from hfdsl.tools.rounds import Rounds
 from hfdsl.tools.target import Source, Target, UsageError, attribute_of, parts_of, source_of
@@ -84,7 +84,7 @@ def train(arguments: argparse.Namespace) -> int:
             show_report(report, arguments, sys.stderr if report.findings else None)
         if not all(reports):
             return FINDINGS
-        say(f"\n{written(loaded.table())}")
+        say(f"\n{to_toml(loaded.table())}")
 
     def show(record: Record) -> None:
         if machine(arguments):
@@ -138,12 +138,12 @@ def diff(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: HF901 where one cannot be read.
     """
-    one, other = (read(_file(place)) for place in (arguments.one, arguments.other))
+    one, other = (read_toml(_file(place)) for place in (arguments.one, arguments.other))
     found = differences(one, other)
     if machine(arguments):
         show_json({name: list(pair) for name, pair in found.items()})
     elif not found:
-        say(f"the {len(dict(flat(one)))} fields are the same")
+        say(f"the {len(dict(flattened(one)))} fields are the same")
     else:
         width = max(map(len, found))
         for name, (before, after) in found.items():

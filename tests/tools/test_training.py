@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hfdsl.rl.training.tables import read, written
+from hfdsl.rl.training.tables import read_toml, to_toml
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
 from tests.rl.training.toy import table
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    Path("run.toml").write_text(written(table(tmp_path, steps=2, output="run")))
+    Path("run.toml").write_text(to_toml(table(tmp_path, steps=2, output="run")))
     return "run.toml"
 
 
@@ -148,6 +148,6 @@ def test_diff_tells_what_differs(config: str, capsys: Capture) -> None:
 def test_the_examples_are_read_and_checked(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(ROOT)
     for place in sorted(Path("examples/deployments").glob("*.toml")):
-        assert read(place)
+        assert read_toml(place)
         argv = ("check", "examples/spelling.toml", "--set", f"deployment={place}")
         assert said(capsys, *argv)[0] == output.OK, place

@@ -16,7 +16,7 @@ from typing import Any
 
 from hfdsl.errors import CheckpointError
 from hfdsl.rl.data.order import Cursor
-from hfdsl.rl.training.config import MAY_CHANGE
+from hfdsl.rl.training.run_config import MAY_CHANGE
 from hfdsl.rl.training.tables import ABSENT, differences
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.saving import Saving, synced

@@ -1,27 +1,38 @@
-"""The configuration of a run: one tree of frozen dataclasses, from a file, changed from the command line."""
+"""The configuration of a run: from a table, a file or Python to the dataflows and role classes that it names.
+
+What a table may have depends on what it names. ``algorithm`` names a dataflow, whose parameters are the roles; a role's
+class says what the role's table holds. So a table is read in the order of that dependency, every change once::
+
+    algorithm = "flows.py:flow"         1. the names: algorithm, update.algorithm, roles
+    roles = { reward = "flows.py:Keen" }
+    options = { width = 3 }             2. options: with them the dataflow is made, and its roles are known
+    dims = { B = 32 }                   3. all the rest, as a RunConfig with a field for each role
+    policy = { size = 11 }
+
+For the ready algorithms that class is written down, in ``hfdsl.rl.training.algorithms``; for others, or where a role
+has a class of the user's own, it is made here, from annotations.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 import hfdsl as hf
 from hfdsl.errors import ConfigError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.dims import program_dims
 from hfdsl.protocols.worker import Worker
-from hfdsl.rl.data.feed import OnBad
 from hfdsl.rl.data.order import Cursor
-from hfdsl.rl.data.prompts import Prompt
-from hfdsl.rl.data.sources import Source
-from hfdsl.rl.data.tokenizers import Tokenizer
 from hfdsl.rl.training import tables
-from hfdsl.rl.training.placement import Places
-from hfdsl.rl.training.typed import build, required
+from hfdsl.rl.training.algorithms import READY, READY_ARGUMENTS, READY_OPTIONS
+from hfdsl.rl.training.feeds import run_feed
+from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
+from hfdsl.rl.training.typed import NONE, build, hints, is_dataclass_type, required
 from hfdsl.types.batches import closest
 
 Find: TypeAlias = Callable[[str], Any]
@@ -29,128 +40,10 @@ Find: TypeAlias = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
-    """What is trained on. A bad row ends the run, or with ``on_bad = "skip"`` it is passed over and counted.
-
-    ``seed`` is that of the order; left out, it is the run's. With ``ahead`` the next batch is made while a step runs.
-    """
-
-    source: Source
-    tokenizer: Tokenizer
-    prompt: Prompt = field(default_factory=Prompt)
-    on_bad: OnBad = "raise"
-    seed: int | None = None
-    ahead: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A dataflow that looks at the policy every ``every`` steps, before the first and after the last.
-
-    It takes the first rows of ``source``, as many as ``dims`` says, and training passes over rows of the same text
-    unless ``held_out`` is false. What it returns of ``Sequences`` and ``Scores`` can be read in ``samples.jsonl``:
-    the first ``samples`` of them.
-    """
-
-    source: Source
-    every: int = 10
-    algorithm: str = "hfdsl.rl.training.evaluation:evaluate"
-    dims: dict[str, int] = field(default_factory=dict)
-    held_out: bool = True
-    samples: int = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """A dataflow that trains on ``rows`` rows, which as many rounds of the run's own dataflow keep as it takes.
-
-    Where ``rounds`` of them keep fewer, the run ends, or with ``short = "repeat"`` the rows start over from the first.
-    What the last round keeps above ``rows`` is dropped.
-    """
-
-    algorithm: str
-    options: Any = None
-    rows: int
-    rounds: int = 10
-    short: Literal["raise", "repeat"] = "raise"
-
-    def __post_init__(self) -> None:
-        if self.rows < 1 or self.rounds < 1:
-            raise ValueError(f"rows and rounds are at least 1, got {self.rows} and {self.rounds}")
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
-    """A checkpoint after every ``every`` steps and after the last, of which the last ``keep`` are kept.
-
-    It is written ``behind`` the steps that follow, from a copy of the state in the memory of the host; or they wait.
-    """
-
-    every: int = 100
-    keep: int = 2
-    behind: bool = True
-
-    def __post_init__(self) -> None:
-        if self.every < 1 or self.keep < 1:
-            raise ValueError(f"every and keep are at least 1, got {self.every} and {self.keep}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What every run is configured by; a field for each role, of its own class, comes to it.
-
-    ``algorithm`` names a dataflow, or a function that makes one; ``options`` are those of either. ``roles`` names
-    classes that are not those of the dataflow's parameters. ``dims`` are sizes by the names of dims. Paths are those of
-    the folder in which the command runs. Steps of the numbers ``record`` are recorded, for ``hfdsl replay``.
-    With an ``update`` the dataflow is a round of sampling for it.
-    """
-
-    algorithm: str
-    options: Any = None
-    roles: dict[str, str] = field(default_factory=dict)
-    deployment: Places
-    dims: dict[str, int]
-    data: Data
-    steps: int
-    seed: int = 0
-    output: str
-    backend: Literal["local", "ray"] = "local"
-    deadline: float = 1800.0
-    tensorboard: bool = False
-    record: tuple[int, ...] = ()
-    evaluation: Evaluation | None = None
-    update: Update | None = None
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps is at least 1, got {self.steps}")
-        if self.evaluation is not None and self.evaluation.every < 1:
-            raise ValueError(f"evaluation.every is at least 1, got {self.evaluation.every}")
-
-
-MAY_CHANGE = (
-    "steps",
-    "output",
-    "backend",
-    "deadline",
-    "tensorboard",
-    "record",
-    "checkpoints",
-    "deployment",
-    "evaluation.every",
-    "evaluation.samples",
-    "update.rounds",  # this and the next matter only to a step whose rounds keep too little
-    "update.short",
-)
-"""The fields that do not change what the next step does: a run may go on with others. Meshes are looked at apart."""
-
-
-@dataclass(frozen=True, slots=True)
 class Loaded:
     """A configuration with what it names: the dataflows, and the class of every role."""
 
-    config: Run
+    config: RunConfig
     algorithm: Dataflow[..., Any]
     evaluation: Dataflow[..., Any] | None
     update: Dataflow[..., Any] | None
@@ -158,38 +51,36 @@ class Loaded:
 
     def table(self) -> tables.Table:
         """The configuration with every default, as plain values."""
-        made: tables.Table = tables.as_table(self.config)
-        return made
+        table: tables.Table = tables.as_table(self.config)
+        return table
 
     def deployment(self) -> hf.Deployment:
-        """Where everything runs; errors as for ``Places.deployment``."""
-        return self.config.deployment.deployment({name: self._made(name) for name in self.roles})
+        """The deployment of all roles; errors as for ``DeploymentConfig.deployment``."""
+        return self.config.deployment.deployment({name: self._constructor(name) for name in self.roles})
 
     def experiment(self) -> hf.Experiment:
-        """The same as what ``hfdsl check``, ``plan``, ``draw``, ``requires`` and ``run`` take."""
+        """What ``hfdsl check``, ``plan``, ``draw``, ``requires`` and ``run`` take."""
         return hf.Experiment(self.algorithm, self.deployment(), self.sizes(), self._batches, self.config.seed)
 
     def _batches(self) -> Iterator[Any]:
-        from hfdsl.rl.training.loop import prepare
-
-        feed, cursor = prepare(self).feed, self.cursor()
+        feed, cursor = run_feed(self.config, self.roles, self.algorithm, self.evaluation), self.cursor()
         while True:
-            prompts, cursor = feed.take(cursor)
-            yield prompts
+            batch, cursor = feed.take(cursor)
+            yield batch
 
     def cursor(self) -> Cursor:
         """Where the data begins."""
         return Cursor(self.config.seed if self.config.data.seed is None else self.config.data.seed)
 
-    def _made(self, name: str) -> tuple[type[Worker], tuple[Any, ...], Mapping[str, Any]]:
-        role = self.roles[name]
-        given = getattr(self.config, name, None)
-        if given is None:
+    def _constructor(self, name: str) -> tuple[type[Worker], tuple[Any, ...], Mapping[str, Any]]:
+        """The class of a role with the arguments of its constructor."""
+        role, config = self.roles[name], getattr(self.config, name, None)
+        if config is None:
             return role, (), {}
         parameters = _parameters(role)
-        if type(given) is get_type_hints(role.__init__).get(parameters[0].name):
-            return role, (given,), {}
-        return role, (), {one.name: getattr(given, one.name) for one in parameters}
+        if type(config) is get_type_hints(role.__init__).get(parameters[0].name):
+            return role, (config,), {}
+        return role, (), {parameter.name: getattr(config, parameter.name) for parameter in parameters}
 
     def sizes(self, changes: Mapping[str, int] | None = None) -> dict[type[hf.Dim], int]:
         """The sizes of the dims that the dataflows have.
@@ -199,24 +90,33 @@ class Loaded:
         """
         flows = [flow for flow in (self.algorithm, self.evaluation, self.update) if flow is not None]
         known = {dim.__name__: dim for flow in flows for dim in program_dims(flow.trace())}
-        given = {**self.config.dims, **(changes or {})}
-        for name in given:
+        sizes = {**self.config.dims, **(changes or {})}
+        for name in sizes:
             if name not in known:
                 raise ConfigError("HF901", f"dims: there is no dim '{name}'; {closest(name, sorted(known))}")
-        return {known[name]: size for name, size in given.items()}
+        return {known[name]: size for name, size in sizes.items()}
 
 
 def load(path: str | Path, changes: Sequence[str] = (), find: Find | None = None) -> Loaded:
-    """The configuration of a TOML file with these changes, ``"actor.training.optimizer.learning_rate=1e-5"``.
+    """The configuration of a TOML file with changes such as ``"actor.training.optimizer.learning_rate=1e-5"``.
 
     Raises:
-        ConfigError: HF901 naming the file or the change, the field, what it takes and what it was given.
+        ConfigError: HF901 naming the file or the change, the field, what it takes and what it got.
     """
-    table = tables.read(path)
+    table = tables.read_toml(path)
     try:
-        return from_table(table, changes, find or by_name)
+        return from_table(table, changes, find)
     except ConfigError as error:
         raise ConfigError("HF901", f"{path}: {error.message}") from None
+
+
+def from_config(config: RunConfig, find: Find | None = None) -> Loaded:
+    """The same of a configuration that was written in Python, such as a ``GRPO`` of ``hfdsl.rl.training.algorithms``.
+
+    Raises:
+        ConfigError: HF901 where a role's class does not take the role's configuration.
+    """
+    return from_table({field.name: getattr(config, field.name) for field in fields(config)}, (), find)
 
 
 def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find | None = None) -> Loaded:
@@ -226,32 +126,14 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
         ConfigError: HF901.
     """
     find = find or by_name
-    table, changes = _with_deployment(table, changes)
-    table = tables.changed(table, Run, [one for one in changes if _naming(one)])
-    if not isinstance(table.get("algorithm"), str):
-        raise ConfigError("HF901", "'algorithm' (str) is missing: a dataflow, as 'module:name'")
-    named = _named(find, table["algorithm"], "algorithm")
-    options = _options(named)
-    updating, taken = _updating(table.get("update"), find)
-    flow = _with_options(named, options, table.get("options"))
-    classes = _classes(flow, table.get("roles", {}), find)
-    kind = _schema(options, classes, taken)
-    config: Run = build(kind, tables.resolved(tables.changed(table, kind, [_dotted(one, flow) for one in changes])))
-    flow = _with_options(named, options, config.options)  # those that were changed too
-    evaluation = config.evaluation and _named(find, config.evaluation.algorithm, "evaluation.algorithm")
+    shape, changes = read_shape(table, changes, find)
+    table = tables.with_changes(shape.table, shape.kind, [_dotted(change, shape.algorithm) for change in changes])
+    # The options have been built already, to make the dataflows.
+    config: RunConfig = build(shape.kind, _with_options(tables.resolve_references(table), shape))
+    evaluation = config.evaluation and _found(find, config.evaluation.algorithm, "evaluation.algorithm")
     if evaluation is not None and not isinstance(evaluation, Dataflow):
         raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow")
-    update = _with_options(updating, taken, config.update.options, "update.") if config.update else None
-    return Loaded(config, flow, evaluation, update, classes)
-
-
-NAMING = ("algorithm", "roles", "update.algorithm")
-"""The fields that say which other fields there are."""
-
-
-def _naming(change: str) -> bool:
-    name = change.partition("=")[0].strip()
-    return any(name == one or name.startswith(f"{one}.") for one in NAMING)
+    return Loaded(config, shape.algorithm, evaluation, shape.update, shape.roles)
 
 
 def by_name(text: str) -> Any:
@@ -265,37 +147,102 @@ def by_name(text: str) -> Any:
     """
     module, _, name = text.partition(":")
     try:
-        found: Any = import_module(module)
+        value: Any = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError("HF901", f"there is no '{text}', which is read as 'module:name': {error}") from None
-    return found
+    return value
 
 
-def _named(find: Find, text: str, field_name: str) -> Any:
+def _found(find: Find, text: str, field_name: str) -> Any:
     try:
         return find(text)
     except ConfigError as error:
         raise ConfigError("HF901", f"'{field_name}': {error.message}") from None
 
 
+# -- what a table names
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table names, and so which fields it has: those of ``kind``."""
+
+    table: tables.Table
+    kind: type[RunConfig]
+    algorithm: Dataflow[..., Any]
+    options: Any
+    update: Dataflow[..., Any] | None
+    update_options: Any
+    roles: Mapping[str, type[Worker]]
+
+
+def read_shape(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> tuple[Shape, list[str]]:
+    """The dataflows and roles that a table names, and the changes that are still to be made.
+
+    Raises:
+        ConfigError: HF901 for names of nothing, and options that a dataflow does not take.
+    """
+    table, changes = _with_deployment(table, changes)
+    naming, changes = _divided(changes, "algorithm", "roles", "update.algorithm")
+    to_options, changes = _divided(changes, "options", "update")
+    table = tables.with_changes(table, RunConfig, naming)
+    if not isinstance(table.get("algorithm"), str):
+        raise ConfigError("HF901", "'algorithm' (str) is missing: a dataflow, as 'module:name'")
+    ready = READY.get(table["algorithm"])
+    named, update = _Named.find(find, table["algorithm"], "algorithm"), None
+    if isinstance(update_name := _entry(table.get("update"), "algorithm"), str):
+        update = _Named.find(find, update_name, "update.algorithm")
+    ready = ready if ready and _takes_update(ready, update) else None
+    table = tables.with_changes(table, ready or _configuration(named, update, {}), to_options)
+    options = named.build_options(table.get("options"))
+    flow = named.dataflow(options)
+    update_flow = update_options = None
+    if update is not None and table.get("update") not in (None, NONE):
+        update_options = update.build_options(_entry(table["update"], "options"))
+        update_flow = update.dataflow(update_options)
+    roles = _role_classes(flow, table.get("roles", {}), find)
+    role_configs = {name: kind for name, role in roles.items() if (kind := _configured_by(name, role)) is not None}
+    shape = Shape(
+        table=table,
+        kind=(ready and _narrowed(ready, role_configs)) or _configuration(named, update, role_configs),
+        algorithm=flow,
+        options=options,
+        update=update_flow,
+        update_options=update_options,
+        roles=roles,
+    )
+    return shape, changes
+
+
+def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]:
+    """The changes of these fields, or of fields below them, and the others."""
+    groups: tuple[list[str], list[str]] = [], []
+    for change in changes:
+        field_name = change.partition("=")[0].strip()
+        groups[not any(f"{field_name}.".startswith(f"{name}.") for name in names)].append(change)
+    return groups
+
+
 def _with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[tables.Table, list[str]]:
-    """The table with the file of its deployment read; ``deployment=FILE`` goes over it before all other changes."""
-    told = [one.partition("=") for one in changes]
-    files = [tables.parsed(text, str, "deployment") for name, _, text in told if name.strip() == "deployment"]
-    place = files[-1] if files else table.get("deployment")
-    rest = [one for one in changes if one.partition("=")[0].strip() != "deployment"]
-    if isinstance(place, str):
-        place = {**tables.read(place), "file": place}
-    return {**table, **({} if place is None else {"deployment": place})}, rest
+    """The table with the file of its deployment read; ``deployment=FILE`` replaces it before all other changes."""
+    fields_and_texts = [change.partition("=") for change in changes]
+    files = [tables.parse_value(text, str, "deployment") for name, _, text in fields_and_texts if _is_deployment(name)]
+    deployment = files[-1] if files else table.get("deployment")
+    if isinstance(deployment, str):
+        deployment = {**tables.read_toml(deployment), "file": deployment}
+    others = [change for change in changes if not _is_deployment(change.partition("=")[0])]
+    return {**table, **({} if deployment is None else {"deployment": deployment})}, others
 
 
-def _updating(table: Any, find: Find) -> tuple[Any, type | None]:
-    """What the table of an update names, and the class of its options; None where there is no such table."""
-    name = table.get("algorithm") if isinstance(table, Mapping) else None
-    named = _named(find, name, "update.algorithm") if isinstance(name, str) else None
-    return named, None if named is None else _options(named, "update.algorithm")
+def _is_deployment(name: str) -> bool:
+    return name.strip() == "deployment"
+
+
+def _entry(table: Any, name: str) -> Any:
+    """A field of a table, or of the dataclass that stands for one."""
+    return table.get(name) if isinstance(table, Mapping) else getattr(table, name, None)
 
 
 def _dotted(change: str, flow: Dataflow[..., Any]) -> str:
@@ -304,49 +251,59 @@ def _dotted(change: str, flow: Dataflow[..., Any]) -> str:
     return f"dims.{change}" if name in {dim.__name__ for dim in program_dims(flow.trace())} else change
 
 
-def _schema(options: type | None, classes: Mapping[str, type[Worker]], updates: type | None) -> type[Run]:
-    """The class of a configuration for these roles, these options, and those of an update."""
-    added: list[tuple[str, Any, Any]] = []
-    if options is not None:
-        added.append(("options", options, _default(options)))
-    if updates is not None:
-        own = ("options", updates, _default(updates))
-        update = make_dataclass("Update", [own], bases=(Update,), frozen=True, kw_only=True)
-        added.append(("update", update | None, field(default=None)))
-    for name, role in classes.items():
-        if name in Run.__dataclass_fields__:
-            raise ConfigError("HF901", f"a role cannot be called '{name}': the configuration has a field of that name")
-        kind = _configured_by(name, role)
-        if kind is not None:
-            added.append((name, kind, _default(kind)))
-    return make_dataclass("Configuration", added, bases=(Run,), frozen=True, kw_only=True)
+def _with_options(values: tables.Table, shape: Shape) -> tables.Table:
+    """A table with the options that have been built."""
+    if shape.options is not None:
+        values = {**values, "options": shape.options}
+    if shape.update_options is not None and isinstance(values["update"], Mapping):
+        values = {**values, "update": {**values["update"], "options": shape.update_options}}
+    return values
 
 
-def _default(kind: type) -> Any:
-    """A field of this class, which may be left out where all of its own fields may."""
-    return field() if any(required(one) for one in fields(kind)) else field(default_factory=kind)
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What ``algorithm`` or ``update.algorithm`` names: a dataflow, or a function that makes one, and its options."""
+
+    field: str
+    target: Any
+    options: type | None
+
+    @classmethod
+    def find(cls, find: Find, text: str, field: str) -> _Named:
+        target = _found(find, text, field)
+        if not callable(target):
+            raise ConfigError("HF901", f"'{field}': {target!r} is no dataflow, and no function that makes one")
+        return cls(field, target, READY_OPTIONS.get(text) or cls._options(target))
+
+    @staticmethod
+    def _options(target: Any) -> type | None:
+        if not isinstance(target, Dataflow):
+            return _arguments(target, inspect.signature(target).parameters.values(), "Options")
+        parameters = inspect.signature(target.body).parameters
+        listed = [parameters[name] for name in target.options]
+        return _arguments(target.body, listed, "Options") if listed else None
+
+    def build_options(self, table: Any) -> Any:
+        """The options of a table; None where there are none to be had."""
+        if self.options is None:
+            return None
+        path = f"{self.field.removesuffix('algorithm')}options"
+        try:
+            table = tables.resolve_references({"options": table or {}})["options"]
+        except ConfigError as error:
+            raise ConfigError("HF901", f"{path}: {error.message}: options refer to nothing but options") from None
+        return build(self.options, table, path)
+
+    def dataflow(self, options: Any) -> Dataflow[..., Any]:
+        """The dataflow with these options."""
+        values = {} if options is None else {field.name: getattr(options, field.name) for field in fields(options)}
+        flow = self.target.given(**values) if isinstance(self.target, Dataflow) else self.target(**values)
+        if not isinstance(flow, Dataflow):
+            raise ConfigError("HF901", f"'{self.field}': the function gives {flow!r}, which is no dataflow")
+        return flow
 
 
-def _options(named: Any, where: str = "algorithm") -> type | None:
-    """The options of a dataflow, or of a function that makes one; None where it has none."""
-    if isinstance(named, Dataflow):
-        own = [inspect.signature(named.body).parameters[name] for name in named.options]
-        return _arguments(named.body, own, "Options") if own else None
-    if not callable(named):
-        raise ConfigError("HF901", f"'{where}': {named!r} is no dataflow, and no function that makes one")
-    return _arguments(named, inspect.signature(named).parameters.values(), "Options")
-
-
-def _with_options(named: Any, kind: type | None, options: Any, where: str = "") -> Dataflow[..., Any]:
-    given = build(kind, options or {}, f"{where}options") if kind is not None else None
-    values: dict[str, Any] = {one.name: getattr(given, one.name) for one in fields(given)} if given is not None else {}
-    flow = named.given(**values) if isinstance(named, Dataflow) else named(**values)
-    if not isinstance(flow, Dataflow):
-        raise ConfigError("HF901", f"'{where}algorithm': the function gives {flow!r}, which is no dataflow")
-    return flow
-
-
-def _classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str, type[Worker]]:
+def _role_classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str, type[Worker]]:
     """The class of every role: that of the dataflow's parameter, or another that is named."""
     classes = dict(flow.trace().roles)
     for name, text in others.items() if isinstance(others, Mapping) else ():
@@ -354,22 +311,74 @@ def _classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str, typ
             raise ConfigError(
                 "HF901", f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, list(classes))}"
             )
-        found = _named(find, text, f"roles.{name}") if isinstance(text, str) else text
-        if not (isinstance(found, type) and issubclass(found, Worker)):
-            raise ConfigError("HF901", f"roles.{name}: {found!r} is no role class")
-        classes[name] = found
+        role = _found(find, text, f"roles.{name}") if isinstance(text, str) else text
+        if not (isinstance(role, type) and issubclass(role, Worker)):
+            raise ConfigError("HF901", f"roles.{name}: {role!r} is no role class")
+        classes[name] = role
     return classes
 
 
+# -- the class of a configuration
+
+
+def _takes_update(ready: type[RunConfig], update: _Named | None) -> bool:
+    """Whether a ready configuration is one for this update, or for none."""
+    return update is None or any(hints(kind)["options"] is update.options for kind in _classes_in(ready, "update"))
+
+
+def _narrowed(ready: type[RunConfig], roles: Mapping[str, type]) -> type[RunConfig] | None:
+    """A ready configuration with just these classes of tables; None where it has other roles, or other tables.
+
+    The field of a role that may be of several classes, such as a reward, takes that of the class that was named, so
+    that its table need not tell its ``kind``.
+    """
+    ready_roles = {field.name for field in fields(ready)} - {field.name for field in fields(RunConfig)}
+    if ready_roles != roles.keys() or any(kind not in _classes_in(ready, name) for name, kind in roles.items()):
+        return None
+    narrower = {name: kind for name, kind in roles.items() if hints(ready)[name] is not kind}
+    return _subclass(ready, ready.__name__, narrower) if narrower else ready
+
+
+def _configuration(named: _Named, update: _Named | None, roles: Mapping[str, type]) -> type[RunConfig]:
+    """The configuration of a dataflow that is not a ready one, or has other roles than those it comes with."""
+    for name in roles:
+        if name in RunConfig.__dataclass_fields__:
+            raise ConfigError("HF901", f"a role cannot be called '{name}': the configuration has a field of that name")
+    options = {} if named.options is None else {"options": named.options}
+    kind = _subclass(RunConfig, "Configuration", {**options, **roles})
+    if update is None or update.options is None:
+        return kind
+    update_kind = _subclass(UpdateConfig, "UpdateConfig", {"options": update.options})
+    return make_dataclass(
+        "Configuration", [("update", update_kind | None, field(default=None))], bases=(kind,), frozen=True, kw_only=True
+    )
+
+
+def _subclass(base: type[Any], name: str, added: Mapping[str, type]) -> type[Any]:
+    """A subclass with more fields, each of a class; one may be left out where all of its own fields may."""
+    listed = [
+        (name, kind, field() if any(map(required, fields(kind))) else field(default_factory=kind))
+        for name, kind in added.items()
+    ]
+    return make_dataclass(name, listed, bases=(base,), frozen=True, kw_only=True)
+
+
+def _classes_in(kind: type, name: str) -> list[type]:
+    """The dataclasses that a field takes."""
+    annotation = hints(kind)[name]
+    return [option for option in (annotation, *get_args(annotation)) if is_dataclass_type(option)]
+
+
 def _configured_by(name: str, role: type[Worker]) -> type | None:
-    """What a role's table is: the dataclass that its constructor takes, or one of its several parameters."""
+    """The class of a role's table: the dataclass that its constructor takes, or one of its several parameters."""
+    if role in READY_ARGUMENTS:
+        return READY_ARGUMENTS[role]
     parameters = _parameters(role)
     if not parameters:
         return None
-    annotations = get_type_hints(role.__init__)
-    only = annotations.get(parameters[0].name)
-    if len(parameters) == 1 and isinstance(only, type) and is_dataclass(only):
-        return only
+    annotation = get_type_hints(role.__init__).get(parameters[0].name)
+    if len(parameters) == 1 and is_dataclass_type(annotation):
+        return annotation
     return _arguments(role.__init__, parameters, f"{name.title()}Arguments")
 
 
@@ -381,9 +390,9 @@ def _arguments(function: Any, parameters: Iterable[inspect.Parameter], name: str
     """Parameters as the fields of a dataclass."""
     annotations = get_type_hints(function)
     listed: list[tuple[str, Any, Any]] = []
-    for one in parameters:
-        if one.name not in annotations:
-            raise ConfigError("HF901", f"parameter '{one.name}' of {function.__qualname__} has no annotation")
-        default = field() if one.default is one.empty else field(default=one.default)
-        listed.append((one.name, annotations[one.name], default))
+    for parameter in parameters:
+        if parameter.name not in annotations:
+            raise ConfigError("HF901", f"parameter '{parameter.name}' of {function.__qualname__} has no annotation")
+        default = field() if parameter.default is parameter.empty else field(default=parameter.default)
+        listed.append((parameter.name, annotations[parameter.name], default))
     return make_dataclass(name, listed, frozen=True, kw_only=True)

@@ -15,21 +15,18 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.graph.program import Input, RoleCall
+from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
-from hfdsl.rl.batches import Prompts, Sequences
 from hfdsl.rl.data.feed import Ahead, Feed
-from hfdsl.rl.data.prompts import Encoder
-from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training import checkpoints, tables
 from hfdsl.rl.training.checkpoints import Point
-from hfdsl.rl.training.config import Loaded, Run
+from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import Experiments, compiled
+from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
-from hfdsl.rl.training.models import check_models
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.samples import Samples
 from hfdsl.runtime.recording import RECORDED, STATED
@@ -80,35 +77,24 @@ def prepare(loaded: Loaded) -> Prepared:
     config = loaded.config
     experiments = Experiments.of(loaded)
     plan = compiled(experiments.run)
-    tokenizer = load_tokenizer(config.data.tokenizer)
-    check_models(loaded, tokenizer, config.dims)
-    feed = _feed(config, config.data.source, plan, tokenizer, config.dims)
+    feed = training_feed(config, loaded.roles, plan.graph)
     update, evaluation, unseen = None, None, None
     if config.update is not None and experiments.update is not None:
         update = compiled(experiments.update)
         check_rounds(plan, update, config.update)
     if config.evaluation is not None and experiments.evaluation is not None:
-        sizes = {**config.dims, **config.evaluation.dims}
         evaluation = compiled(experiments.evaluation)
-        unseen, texts = _feed(config, config.evaluation.source, evaluation, tokenizer, sizes).first()
-        feed = replace(feed, held_out=texts) if config.evaluation.held_out else feed
-    return Prepared(loaded, plan, evaluation, update, feed, unseen, tokenizer, loaded.table())
-
-
-def _feed(config: Run, source: Source, plan: Plan, tokenizer: Any, sizes: Mapping[str, int]) -> Feed:
-    """The batches that a dataflow takes: prompts, or demonstrations."""
-    takes = [node.op.record for node in plan.graph.inputs if isinstance(node.op, Input)]
-    if takes not in ([Prompts], [Sequences]):
-        named = ", ".join(record.__name__ for record in takes) or "nothing"
-        raise ConfigError("HF901", f"'{plan.name}' takes {named}; a run feeds one batch of Prompts or of Sequences")
-    for name in ("B", "P") if takes == [Prompts] else ("B", "P", "R"):
-        if name not in sizes:
-            raise ConfigError("HF901", f"dims: '{name}' is missing: {NEEDED[name]}")
-    encoder = Encoder(config.data.prompt, tokenizer, sizes["P"], None if takes == [Prompts] else sizes["R"])
-    return Feed(source.open(), encoder, sizes["B"], config.data.on_bad)
-
-
-NEEDED = {"B": "the rows of a step", "P": "the most tokens of a prompt", "R": "the most tokens of a response"}
+        unseen, feed = evaluation_batch(config, config.evaluation, evaluation.graph, feed)
+    return Prepared(
+        loaded=loaded,
+        plan=plan,
+        evaluation=evaluation,
+        update=update,
+        feed=feed,
+        unseen=unseen,
+        tokenizer=load_tokenizer(config.data.tokenizer),
+        table=loaded.table(),
+    )
 
 
 def train(
@@ -146,7 +132,7 @@ def train(
             "HF901", f"'output': there is a run in '{folder}'; go on with --resume, or name another folder"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(tables.written(run.table), "utf-8")
+    (folder / "config.toml").write_text(tables.to_toml(run.table), "utf-8")
     launched = run.plan.launch(config.backend, seed=config.seed, deadline=config.deadline, worker_env=worker_env)
     with (
         launched as running,

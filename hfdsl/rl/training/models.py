@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hfdsl.errors import DataError
-from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.slicing import model_config
 
 
-def check_models(loaded: Loaded, tokenizer: Any, sizes: Mapping[str, int]) -> None:
+def check_models(config: RunConfig, roles: Iterable[str], tokenizer: Any) -> None:
     """Hold vocabulary, end of sequence and length of every model against the tokenizer and the sizes.
 
     Raises:
         DataError: HF903 where P + R is more than a model takes, HF904 where a model has no embedding for a token, or
             ends a response with another token than the tokenizer does.
     """
-    length = sizes.get("P", 0) + sizes.get("R", 0)
-    for role, model in _models(loaded):
+    length = config.dims.get("P", 0) + config.dims.get("R", 0)
+    for role, model in _models(config, roles):
         says = model_config(model)
         words, longest, end = (says.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
         if words is not None and words < len(tokenizer):
@@ -43,8 +43,8 @@ def check_models(loaded: Loaded, tokenizer: Any, sizes: Mapping[str, int]) -> No
             )
 
 
-def _models(loaded: Loaded) -> Iterator[tuple[str, ModelConfig]]:
-    for role in loaded.roles:
-        model = getattr(getattr(loaded.config, role, None), "model", None)
+def _models(config: RunConfig, roles: Iterable[str]) -> Iterator[tuple[str, ModelConfig]]:
+    for role in roles:
+        model = getattr(getattr(config, role, None), "model", None)
         if isinstance(model, ModelConfig):
             yield role, model

@@ -1,4 +1,4 @@
-"""Placement as data: pools and the roles on them, from a table, so that another file is another deployment."""
+"""Deployments as data: pools and the placement of roles, so that another file is another deployment."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from hfdsl.types.batches import closest
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool: ``processes`` on each node; or the slots of other pools, ``merged``; or a run of another's ``slots``.
-
-    ``slots`` is the first slot of ``part_of`` and the one after the last.
-    """
+class PoolConfig:
+    """A pool: ``processes`` on each node, the slots of other pools, ``merged``, or a range of another pool's slots."""
 
     processes: tuple[int, ...] = ()
+    """How many processes every node holds."""
     gpu: bool = True
+    """Every process has a GPU."""
     merged: tuple[str, ...] = ()
+    """The pools whose slots this one joins."""
     part_of: str | None = None
+    """The pool of which this one is a part."""
     slots: tuple[int, int] | None = None
+    """The first slot of ``part_of``, and the one after the last."""
 
     def __post_init__(self) -> None:
         if [bool(self.processes), bool(self.merged), self.part_of is not None].count(True) != 1:
@@ -37,49 +39,56 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a role runs; ``mesh`` has the sizes of its axes, and the rest is as in ``hf.place``."""
+class PlacementConfig:
+    """Where a role runs, as in ``hf.place``."""
 
     pool: str
+    """The name of its pool."""
     mesh: dict[str, int] | None = None
+    """The sizes of its mesh by axis, such as ``{ dp = 2, tp = 2 }``."""
     colocate: bool = True
+    """Share processes with the other roles of the pool."""
     gpu_memory: str | dict[str, str] | None = None
+    """The GPU memory of a process: ``"40GiB"`` or ``"60%"`` of the device, or such an amount for each part."""
     transport: Way | None = None
+    """The only way for its columns between processes; left out, the plan chooses."""
     offload: bool | None = None
+    """Keep it on the host while it is idle."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """All pools, and the place of every role; ``default`` is the place of those that have none of their own.
+class DeploymentConfig:
+    """The pools of a run, and the placement of every role."""
 
-    ``file`` is where it stands, for messages.
-    """
-
-    pools: dict[str, Pool]
-    roles: dict[str, Place] = field(default_factory=dict)
-    default: Place | None = None
+    pools: dict[str, PoolConfig]
+    """Pools by name."""
+    roles: dict[str, PlacementConfig] = field(default_factory=dict)
+    """Placements by role."""
+    default: PlacementConfig | None = None
+    """The placement of roles that have none of their own."""
     file: str | None = None
+    """The file that this table was read from, for messages."""
 
     def deployment(self, roles: Mapping[str, tuple[type[Worker], tuple[Any, ...], Mapping[str, Any]]]) -> hf.Deployment:
         """The deployment of these roles, each a class with the arguments of its constructor.
 
         Raises:
-            ConfigError: HF901 for a place of a role that is not there, a role without a place, a pool that is not
-                there or made of itself.
-            ResourceError: HF501, HF514 for meshes and pools that make no sense.
+            ConfigError: HF901 for the placement of an unknown role, a role without a placement, and a pool that is
+                unknown or made of itself.
+            ResourceError: HF501, HF514 for meshes that do not fit their pools.
         """
         for name in self.roles:
             if name not in roles:
                 raise ConfigError(
                     "HF901", f"{self._where}there is no role '{name}' to place; {closest(name, list(roles))}"
                 )
-        made: dict[str, hf.ResourcePool] = {}
+        pools: dict[str, hf.ResourcePool] = {}
         placements: dict[str, Placement[Any]] = {}
         for name, (role, args, kwargs) in roles.items():
             place = self.roles.get(name, self.default)
             if place is None:
                 raise ConfigError("HF901", f"{self._where}role '{name}' has no place, and there is no default")
-            pool = self._pool(place.pool, made, ())
+            pool = self._pool(place.pool, pools, ())
             placement = hf.place(
                 role,
                 *args,
@@ -96,29 +105,30 @@ class Places:
         deployment.span = Span(self.file, 1) if self.file else NOWHERE
         return deployment
 
-    def _pool(self, name: str, made: dict[str, hf.ResourcePool], within: tuple[str, ...]) -> hf.ResourcePool:
+    def _pool(self, name: str, pools: dict[str, hf.ResourcePool], within: tuple[str, ...]) -> hf.ResourcePool:
+        """The pool of a name, from ``pools`` or added to it with those it is made of; ``within`` finds circles."""
         if name in within:
             raise ConfigError("HF901", f"{self._where}pool '{name}' is made of itself")
         if name not in self.pools:
             raise ConfigError("HF901", f"{self._where}there is no pool '{name}'; {closest(name, list(self.pools))}")
-        if name not in made:
-            pool, within = self.pools[name], (*within, name)
-            if pool.merged:
-                first, *rest = (self._pool(one, made, within) for one in pool.merged)
-                for one in rest:
-                    first = first.merge(one, name)
-                made[name] = first
-            elif pool.part_of is not None and pool.slots is not None:
-                whole, (start, stop) = self._pool(pool.part_of, made, within), pool.slots
+        if name not in pools:
+            config, within = self.pools[name], (*within, name)
+            if config.merged:
+                first, *others = (self._pool(part, pools, within) for part in config.merged)
+                for other in others:
+                    first = first.merge(other, name)
+                pools[name] = first
+            elif config.part_of is not None and config.slots is not None:
+                whole, (start, stop) = self._pool(config.part_of, pools, within), config.slots
                 sizes = [start, stop - start, whole.world_size - stop]
-                made[name] = whole.split([size for size in sizes if size])[1 if start else 0]
+                pools[name] = whole.split([size for size in sizes if size])[1 if start else 0]
             else:
-                made[name] = hf.ResourcePool(pool.processes, use_gpu=pool.gpu, name=name)
-        return made[name]
+                pools[name] = hf.ResourcePool(config.processes, use_gpu=config.gpu, name=name)
+        return pools[name]
 
-    def _offload(self, name: str, role: type[Worker], pool: hf.ResourcePool, asked: bool | None) -> bool | None:
-        """The default is for roles that can be offloaded; one that has a place of its own has to."""
-        return None if name not in self.roles and (not_offloadable(role) or not pool.use_gpu) else asked
+    def _offload(self, name: str, role: type[Worker], pool: hf.ResourcePool, offload: bool | None) -> bool | None:
+        """A default applies only to roles that can be offloaded; a placement of the role itself is not questioned."""
+        return None if name not in self.roles and (not_offloadable(role) or not pool.use_gpu) else offload
 
     def _mesh(self, role: str, axes: Mapping[str, Any]) -> hf.Mesh:
         try:

@@ -15,8 +15,8 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
 from hfdsl.rl.data.feed import Ahead, Feed
 from hfdsl.rl.data.order import Cursor
-from hfdsl.rl.training.config import Update
 from hfdsl.rl.training.metrics import values_of
+from hfdsl.rl.training.run_config import UpdateConfig
 from hfdsl.rl.training.samples import records
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import Batch
@@ -60,7 +60,7 @@ class Rounds:
     feed: Feed | Ahead
     sampling: Running
     updating: Running
-    asked: Update
+    asked: UpdateConfig
 
     def step(self, cursor: Cursor, number: int, recorded: Recorded) -> Taken:
         """As many rounds as it takes, and the update, which is what is recorded.
@@ -108,7 +108,7 @@ def taken_by(plan: Plan) -> type[Batch]:
     return next(node.op.record for node in plan.graph.inputs if isinstance(node.op, Input))
 
 
-def check_rounds(sampling: Plan, updating: Plan, asked: Update) -> None:
+def check_rounds(sampling: Plan, updating: Plan, asked: UpdateConfig) -> None:
     """Hold what a round gives against what the update takes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Tables of TOML: read, changed from the command line, written again, and compared."""
+"""Tables of TOML: read, changed by ``--set``, with references resolved, written again, and compared."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any, TypeAlias, Union, get_args, get_origin
 
 from hfdsl.errors import ConfigError
-from hfdsl.rl.training.typed import KIND, NONE, check_value, hints, joined, no_field
+from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
 
 Table: TypeAlias = dict[str, Any]
 
 REFERENCE = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)*)")
+"""``"$actor.model"``: the same value as another field's."""
 
 
-def read(path: str | Path) -> Table:
+def read_toml(path: str | Path) -> Table:
     """The table of a TOML file.
 
     Raises:
-        ConfigError: HF901 where it cannot be read.
+        ConfigError: HF901 if it cannot be read.
     """
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
@@ -35,18 +36,18 @@ def read(path: str | Path) -> Table:
 # -- changes
 
 
-def changed(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -> Table:
-    """The table with ``a.b=VALUE`` put in, one after the other; a value is read as the field's annotation says.
+def with_changes(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -> Table:
+    """The table after changes ``a.b=VALUE``, one by one; a value is read as the field's annotation says.
 
     Raises:
-        ConfigError: HF901 for a text of another form, a field that is not there, or a value that it does not take.
+        ConfigError: HF901 for another form, a field that does not exist, or a value that it does not take.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Run:
     ...     name: str
     ...     steps: int = 1
-    >>> changed({"name": "a"}, Run, ["steps=20", "name=7"])
+    >>> with_changes({"name": "a"}, Run, ["steps=20", "name=7"])
     {'name': '7', 'steps': 20}
     """
     result = copy.deepcopy(dict(table))
@@ -55,7 +56,7 @@ def changed(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -> Tab
         if not sign or not name:
             raise ConfigError("HF901", f"a change is FIELD=VALUE, such as seed=1, got '{change}'")
         parts = name.strip().split(".")
-        value = parsed(text, _annotation(kind, result, parts), name)
+        value = parse_value(text, _annotation(kind, result, parts), name)
         inner = result
         for part in parts[:-1]:
             inner = inner.setdefault(part, {})
@@ -64,24 +65,24 @@ def changed(table: Mapping[str, Any], kind: type, changes: Sequence[str]) -> Tab
 
 
 def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> Any:
-    """What the field at a path takes, in a table that says which classes its parts are of."""
+    """The annotation of the field at a path, in a table that names the classes of its parts."""
     for part in parts:
         if isinstance(table, str) and REFERENCE.fullmatch(table):
             raise ConfigError(
                 "HF901", f"'{path}' is '{table}', the same as another table: change that one, or write both"
             )
         options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-        classes = [one for one in options if isinstance(one, type) and is_dataclass(one)]
+        classes = [option for option in options if is_dataclass_type(option)]
         if len(classes) > 1:
-            told = table.get(KIND) if isinstance(table, Mapping) else None
-            classes = [one for one in classes if one.__name__ == told] or classes
+            named = table.get(KIND) if isinstance(table, Mapping) else None
+            classes = [option for option in classes if option.__name__ == named] or classes
         if classes:
-            holding = [one for one in classes if part in {field.name for field in fields(one)} or part == KIND]
+            holding = [option for option in classes if part == KIND or part in {field.name for field in fields(option)}]
             if not holding:
                 raise no_field(classes[0], path, part)
             kind = str if part == KIND and part not in hints(holding[0]) else hints(holding[0])[part]
-        elif any(get_origin(one) is dict or one in (dict, Any) for one in options):
-            inner = next((get_args(one) for one in options if get_origin(one) is dict), ())
+        elif any(get_origin(option) is dict or option in (dict, Any) for option in options):
+            inner = next((get_args(option) for option in options if get_origin(option) is dict), ())
             kind = inner[1] if inner else Any
         else:
             raise ConfigError("HF901", f"'{path}' has no fields, and '{joined(path, part)}' names one")
@@ -90,8 +91,8 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
     return kind
 
 
-def parsed(text: str, kind: Any, name: str) -> Any:
-    """A value as TOML has it, or the text itself where the field takes one."""
+def parse_value(text: str, annotation: Any, name: str) -> Any:
+    """The value of a text as TOML has it, or the text itself where the field takes one."""
     text = text.strip()
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -100,12 +101,12 @@ def parsed(text: str, kind: Any, name: str) -> Any:
     if isinstance(value, str) and REFERENCE.fullmatch(value):
         return value
     try:
-        check_value(kind, value, name)
+        value_of(annotation, value, name)
     except ConfigError:
         if isinstance(value, str):
             raise
         try:
-            check_value(kind, text, name)
+            value_of(annotation, text, name)
         except ConfigError:
             pass
         else:
@@ -114,49 +115,56 @@ def parsed(text: str, kind: Any, name: str) -> Any:
     return value
 
 
-def resolved(table: Mapping[str, Any]) -> Table:
-    """The table with every ``"$a.b"`` replaced by what stands at ``a.b``; ``"$$"`` begins a text with a dollar.
+# -- references
+
+
+def resolve_references(table: Mapping[str, Any]) -> Table:
+    """The table with the value of ``a.b`` wherever it has ``"$a.b"``; a text that begins with ``$`` is written ``$$``.
 
     Raises:
-        ConfigError: HF901 where there is nothing there, or it refers to itself.
+        ConfigError: HF901 for a reference to nothing, or to itself.
 
-    >>> resolved({"actor": {"model": {"seed": 1}}, "reference": {"model": "$actor.model"}})["reference"]
+    >>> resolve_references({"actor": {"model": {"seed": 1}}, "reference": {"model": "$actor.model"}})["reference"]
     {'model': {'seed': 1}}
     """
 
-    def value(one: Any, seen: tuple[str, ...]) -> Any:
-        if isinstance(one, Mapping):
-            return {key: value(inner, seen) for key, inner in one.items()}
-        if isinstance(one, list):
-            return [value(inner, seen) for inner in one]
-        if isinstance(one, str) and one.startswith("$$"):
-            return one[1:]
-        if isinstance(one, str) and (match := REFERENCE.fullmatch(one)):
-            if one in seen:
-                raise ConfigError("HF901", f"'{one}' refers to itself")
-            found: Any = table
-            for part in match[1].split("."):
-                found = value(found, (*seen, one)) if isinstance(found, str) else found
-                if not isinstance(found, Mapping) or part not in found:
-                    raise ConfigError("HF901", f"'{one}' refers to '{match[1]}', and there is no '{part}'")
-                found = found[part]
-            return value(found, (*seen, one))
-        return one
+    def value(item: Any, seen: tuple[str, ...]) -> Any:
+        if isinstance(item, Mapping):
+            return {key: value(inner, seen) for key, inner in item.items()}
+        if isinstance(item, list):
+            return [value(inner, seen) for inner in item]
+        if isinstance(item, str) and item.startswith("$$"):
+            return item[1:]
+        if isinstance(item, str) and (match := REFERENCE.fullmatch(item)):
+            return value(target(item, match[1], seen), (*seen, item))
+        return item
 
-    made: Table = value(table, ())
-    return made
+    def target(reference: str, path: str, seen: tuple[str, ...]) -> Any:
+        """What a reference names; a table on the way to it may itself be a reference."""
+        if reference in seen:
+            raise ConfigError("HF901", f"'{reference}' refers to itself")
+        inner: Any = table
+        for part in path.split("."):
+            inner = value(inner, (*seen, reference)) if isinstance(inner, str) else inner
+            if not isinstance(inner, Mapping) or part not in inner:
+                raise ConfigError("HF901", f"'{reference}' refers to '{path}', and there is no '{part}'")
+            inner = inner[part]
+        return inner
+
+    resolved: Table = value(table, ())
+    return resolved
 
 
 # -- back to text
 
 
 def as_table(config: Any) -> Any:
-    """A tree of dataclasses as plain values: what ``build`` makes the same tree of."""
+    """A tree of dataclasses as plain values, from which ``build`` makes the same tree."""
     if is_dataclass(config) and not isinstance(config, type):
         annotations = hints(type(config))
         values = {field: getattr(config, field.name) for field in fields(config)}
         return {
-            field.name: NONE if value is None else _tagged(as_table(value), value, annotations[field.name])
+            field.name: NONE if value is None else _with_kind(as_table(value), value, annotations[field.name])
             for field, value in values.items()
             if not (value is None and field.default is None)
         }
@@ -167,30 +175,30 @@ def as_table(config: Any) -> Any:
     return config
 
 
-def _tagged(table: Any, value: Any, kind: Any) -> Any:
-    options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else ()
-    several = sum(isinstance(one, type) and is_dataclass(one) for one in options) > 1
+def _with_kind(table: Any, value: Any, annotation: Any) -> Any:
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    several = sum(map(is_dataclass_type, options)) > 1
     return {KIND: type(value).__name__, **table} if several and is_dataclass(value) else table
 
 
-def written(table: Mapping[str, Any], path: str = "") -> str:
-    """A table as TOML: its own values first, then the tables in it.
+def to_toml(table: Mapping[str, Any], path: str = "") -> str:
+    """A table as TOML: plain values first, then the tables in it.
 
-    >>> print(written({"name": "a", "actor": {"rate": 1e-06, "betas": [0.9, 0.95]}}), end="")
+    >>> print(to_toml({"name": "a", "actor": {"rate": 1e-06, "betas": [0.9, 0.95]}}), end="")
     name = "a"
     <BLANKLINE>
     [actor]
     rate = 1e-06
     betas = [0.9, 0.95]
     """
-    own = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    below = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    head = f"\n[{path}]\n" if path and (own or not below) else ""
-    lines = "".join(f"{_key(key)} = {_written(value)}\n" for key, value in own.items())
-    return head + lines + "".join(written(value, joined(path, _key(key))) for key, value in below.items())
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    head = f"\n[{path}]\n" if path and (plain or not tables) else ""
+    lines = "".join(f"{_key(key)} = {_literal(value)}\n" for key, value in plain.items())
+    return head + lines + "".join(to_toml(value, joined(path, _key(key))) for key, value in tables.items())
 
 
-def _written(value: Any) -> str:
+def _literal(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
@@ -200,9 +208,9 @@ def _written(value: Any) -> str:
         case int() | float():
             return repr(value)
         case list() | tuple():
-            return f"[{', '.join(map(_written, value))}]"
+            return f"[{', '.join(map(_literal, value))}]"
         case Mapping():
-            return "{" + ", ".join(f"{_key(key)} = {_written(one)}" for key, one in value.items()) + "}"
+            return "{" + ", ".join(f"{_key(key)} = {_literal(inner)}" for key, inner in value.items()) + "}"
         case _:
             raise ConfigError("HF901", f"TOML has no form for {value!r}")
 
@@ -212,18 +220,18 @@ def _key(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML has it, which is as JSON has it but for one character."""
+    # TOML's basic strings are JSON's, except that TOML does not allow DEL unescaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # -- comparison
 
 
-def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def flattened(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Every value with its dotted name."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
-            yield from flat(value, joined(path, key))
+            yield from flattened(value, joined(path, key))
         else:
             yield joined(path, key), value
 
@@ -231,13 +239,13 @@ def flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 ABSENT = "(absent)"
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The fields in which two tables differ, with both values.
 
     >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"d": 3}})
     {'b.c': (2, '(absent)'), 'b.d': ('(absent)', 3)}
     """
-    left, right = dict(flat(one)), dict(flat(other))
-    names = [*left, *(name for name in right if name not in left)]
-    pairs = {name: (left.get(name, ABSENT), right.get(name, ABSENT)) for name in names}
+    old, new = dict(flattened(before)), dict(flattened(after))
+    names = [*old, *(name for name in new if name not in old)]
+    pairs = {name: (old.get(name, ABSENT), new.get(name, ABSENT)) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,11 +1,35 @@
-"""Tables of plain values as trees of frozen dataclasses: every value is held against its field's annotation."""
+"""Build trees of frozen dataclasses from tables of plain values, holding every value against its field's annotation.
+
+>>> from hfdsl.rl.workers.config import TrainingConfig
+>>> build(TrainingConfig, {"optimizer": {"learning_rate": 1}}).optimizer.learning_rate  # an int may stand for a float
+1.0
+
+``value_of`` walks annotation and table together and carries the dotted path of where it is, so every message names the
+field as a user writes it after ``--set``:
+
+>>> build(TrainingConfig, {"optimizer": {"learning_rate": "fast"}})
+Traceback (most recent call last):
+...
+hfdsl.errors.ConfigError: HF901: 'optimizer.learning_rate' takes float, got 'fast'
+
+A field that does not exist is looked for by spelling, then by its name in the whole tree below:
+
+>>> build(TrainingConfig, {"learning_rate": 1})
+Traceback (most recent call last):
+...
+hfdsl.errors.ConfigError: HF901: there is no field 'learning_rate'; did you mean 'optimizer.learning_rate'?
+
+pydantic and msgspec were tried in its place. Neither refuses an unknown field of a dataclass that a user wrote without
+its help, neither suggests a name, and msgspec takes no union of dataclasses; so most of this file, and all of
+``tables``, would stay, wrapped around a dependency.
+"""
 
 from __future__ import annotations
 
 import difflib
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import ConfigError, HfError
@@ -14,20 +38,50 @@ from hfdsl.types.batches import closest
 T = TypeVar("T")
 
 NONE = "none"
-"""What a table has for None where a field takes it, and its default is something else."""
+"""How TOML, which has no null, writes None in a field whose default is something else."""
 
 KIND = "kind"
-"""The key that tells which class a table is of, where a field takes one of several."""
+"""The key that names the class of a table where a field takes one of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """The smallest value of a field: ``steps: Annotated[int, AtLeast(1)]``."""
+
+    minimum: int
+
+
+def check_bounds(config: Any) -> None:
+    """Hold the fields of a dataclass against their bounds, for its ``__post_init__``.
+
+    Raises:
+        ValueError: for a field below its minimum.
+    """
+    for name, annotation in get_type_hints(type(config), include_extras=True).items():
+        minimum, value = minimum_of(annotation), getattr(config, name)
+        if minimum is not None and value < minimum:
+            raise ValueError(f"{name} is at least {minimum}, got {value}")
+
+
+def minimum_of(annotation: Any) -> int | None:
+    """The bound that an annotation has, if any.
+
+    >>> from typing import Annotated
+    >>> minimum_of(Annotated[int, AtLeast(1)]), minimum_of(int)
+    (1, None)
+    """
+    bounds = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, AtLeast)]
+    return bounds[0].minimum if bounds else None
 
 
 def build(kind: type[T], table: Any, path: str = "") -> T:
     """The dataclass ``kind`` with the values of a table.
 
     A field takes ``bool``, ``int``, ``float``, ``str``, a ``Literal``, a tuple, a dict, another dataclass, or one of
-    several of these; of several dataclasses the table names one as its ``kind``.
+    several of these; where it takes several dataclasses, the table names one as its ``kind``.
 
     Raises:
-        ConfigError: HF901 naming the field, what it takes, and what it was given.
+        ConfigError: HF901 naming the field, what it takes, and what it got.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -40,15 +94,15 @@ def build(kind: type[T], table: Any, path: str = "") -> T:
     ...
     hfdsl.errors.ConfigError: HF901: there is no field 'learnig_rate'; did you mean 'learning_rate'?
     """
-    made: T = _value(kind, table, path)
-    return made
+    config: T = value_of(kind, table, path)
+    return config
 
 
 def hints(kind: type) -> dict[str, Any]:
-    """The annotations of a dataclass, evaluated.
+    """The evaluated annotations of a dataclass.
 
     Raises:
-        ConfigError: HF901 where one cannot be.
+        ConfigError: HF901 if one cannot be evaluated.
     """
     try:
         return get_type_hints(kind)
@@ -56,33 +110,31 @@ def hints(kind: type) -> dict[str, Any]:
         raise ConfigError("HF901", f"the fields of {kind.__name__} cannot be read: {error}") from None
 
 
-def check_value(kind: Any, value: Any, path: str) -> Any:
-    """A value as an annotation has it; errors as for ``build``."""
-    return _value(kind, value, path)
-
-
-def _value(kind: Any, value: Any, path: str) -> Any:
-    if isinstance(kind, type) and is_dataclass(kind):
-        return _dataclass(kind, value, path)
-    origin, inner = get_origin(kind), get_args(kind)
+def value_of(annotation: Any, value: Any, path: str) -> Any:
+    """A plain value as an annotation has it; errors as for ``build``."""
+    if is_dataclass_type(annotation):
+        return _dataclass(annotation, value, path)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return _union(kind, value, path)
+        return _union(annotation, value, path)
     if origin is Literal:
-        if not any(value == one and type(value) is type(one) for one in inner):
-            raise _wrong(kind, value, path)
+        if not any(value == option and type(value) is type(option) for option in arguments):
+            raise _wrong(annotation, value, path)
         return value
-    if kind in _SCALARS:
-        return _SCALARS[kind](value, path)
-    if origin is tuple or kind is tuple:
-        return _tuple(kind, value, path)
-    if origin is dict or origin is Mapping or kind is dict:
+    if annotation in (bool, int, float, str):
+        if type(value) is not annotation and not (annotation is float and type(value) is int):
+            raise _wrong(annotation, value, path)  # not by isinstance: True is no int here
+        return annotation(value)
+    if origin is tuple or annotation is tuple:
+        return _tuple(annotation, value, path)
+    if origin in (dict, Mapping) or annotation is dict:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise _wrong(kind, value, path)
-        item = inner[1] if inner else Any
-        return {key: _value(item, one, joined(path, key)) for key, one in value.items()}
-    if kind is Any:
+            raise _wrong(annotation, value, path)
+        item = arguments[1] if arguments else Any
+        return {key: value_of(item, inner, joined(path, key)) for key, inner in value.items()}
+    if annotation is Any:
         return value
-    raise ConfigError("HF901", f"{path} is declared as {shown(kind)}, which no table can give")
+    raise ConfigError("HF901", f"{path} is declared as {shown(annotation)}, which no table can give")
 
 
 def _dataclass(kind: type, value: Any, path: str) -> Any:
@@ -98,87 +150,76 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
     if missing:
         named = ", ".join(f"'{joined(path, name)}' ({shown(annotations[name])})" for name in missing)
         raise ConfigError("HF901", f"{named} {'is' if len(missing) == 1 else 'are'} missing")
-    given = {
-        name: _value(annotations[name], value[name], joined(path, name))
-        for name in known
-        if name in value and not (value[name] is None and not required(known[name]) and known[name].default is None)
+    arguments = {
+        name: value_of(annotations[name], value[name], joined(path, name))
+        for name, field in known.items()
+        if name in value and not (value[name] is None and not required(field) and field.default is None)
     }
     try:
-        return kind(**given)
+        return kind(**arguments)
     except HfError as error:
         raise ConfigError("HF901", f"{path or kind.__name__}: {error.message}") from None
     except (ValueError, TypeError) as error:
         raise ConfigError("HF901", f"{path or kind.__name__}: {error}") from None
 
 
-def _union(kind: Any, value: Any, path: str) -> Any:
-    options = get_args(kind)
+def _union(annotation: Any, value: Any, path: str) -> Any:
+    options = get_args(annotation)
     if value is None or (value == NONE and str not in options and type(None) in options):
         if type(None) in options:
             return None
-        raise _wrong(kind, value, path)
+        raise _wrong(annotation, value, path)
     if any(type(value) is option for option in options if isinstance(option, type)):
         return value
-    classes = {option.__name__: option for option in options if isinstance(option, type) and is_dataclass(option)}
+    classes = {option.__name__: option for option in options if is_dataclass_type(option)}
     if isinstance(value, Mapping) and classes:
         if len(classes) > 1 and value.get(KIND) not in classes:
-            named = (
-                f"got '{value[KIND]}'; {closest(str(value[KIND]), list(classes))}" if KIND in value else "it has none"
-            )
-            raise ConfigError("HF901", f"{joined(path, KIND)} names one of {', '.join(classes)}; {named}")
-        return _value(classes[str(value[KIND])] if len(classes) > 1 else next(iter(classes.values())), value, path)
+            got = f"got '{value[KIND]}'; {closest(str(value[KIND]), list(classes))}" if KIND in value else "it has none"
+            raise ConfigError("HF901", f"{joined(path, KIND)} names one of {', '.join(classes)}; {got}")
+        return value_of(classes[str(value[KIND])] if len(classes) > 1 else next(iter(classes.values())), value, path)
     for option in options:
         if option not in classes.values() and option is not type(None):
             try:
-                return _value(option, value, path)
+                return value_of(option, value, path)
             except ConfigError:
                 continue
-    raise _wrong(kind, value, path)
+    raise _wrong(annotation, value, path)
 
 
-def _tuple(kind: Any, value: Any, path: str) -> Any:
-    inner = get_args(kind)
+def _tuple(annotation: Any, value: Any, path: str) -> Any:
     if not isinstance(value, (list, tuple)):
-        raise _wrong(kind, value, path)
-    if len(inner) == 2 and inner[1] is Ellipsis:
-        inner = (inner[0],) * len(value)
-    if inner and len(inner) != len(value):
-        raise _wrong(kind, value, path)
+        raise _wrong(annotation, value, path)
+    items = item_annotations(annotation, len(value))
+    if len(items) != len(value):
+        raise _wrong(annotation, value, path)
     return tuple(
-        _value(item, one, f"{path}[{i}]")
-        for i, (item, one) in enumerate(zip(inner or (Any,) * len(value), value, strict=True))
+        value_of(item, inner, f"{path}[{i}]") for i, (item, inner) in enumerate(zip(items, value, strict=True))
     )
 
 
-def _number(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise _wrong(float, value, path)
-    return float(value)
+def item_annotations(annotation: Any, count: int) -> tuple[Any, ...]:
+    """The annotations of a tuple's items, where there are ``count`` of them.
+
+    >>> item_annotations(tuple[int, ...], 3), item_annotations(tuple[int, str], 3), item_annotations(tuple, 1)
+    ((<class 'int'>, <class 'int'>, <class 'int'>), (<class 'int'>, <class 'str'>), (typing.Any,))
+    """
+    items = get_args(annotation)
+    if items[1:] == (...,):
+        return items[:1] * count
+    return items or (Any,) * count
 
 
-def _exactly(kind: type) -> Any:
-    def take(value: Any, path: str) -> Any:
-        if type(value) is not kind:
-            raise _wrong(kind, value, path)
-        return value
-
-    return take
-
-
-_SCALARS: dict[Any, Any] = {float: _number, **{kind: _exactly(kind) for kind in (bool, int, str)}}
-
-
-def _wrong(kind: Any, value: Any, path: str) -> ConfigError:
-    return ConfigError("HF901", f"'{path}' takes {shown(kind)}, got {value!r}")
+def _wrong(annotation: Any, value: Any, path: str) -> ConfigError:
+    return ConfigError("HF901", f"'{path}' takes {shown(annotation)}, got {value!r}")
 
 
 def no_field(kind: type, path: str, name: str) -> ConfigError:
-    """There is no such field; the one that took its place, or the nearest one, here or deeper."""
+    """The error of a field that does not exist, with its new name, or the nearest one, here or deeper."""
     where = f" in '{path}'" if path else ""
     renamed = next((field.name for field in fields(kind) if field.metadata.get("formerly") == name), None)
     if renamed is not None:
         return ConfigError("HF901", f"there is no field '{name}'{where}; its name is now '{renamed}'")
-    deeper = [one for one in leaves(kind) if one.rpartition(".")[2] == name]
+    deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name]
     names = [field.name for field in fields(kind)]
     if deeper and not difflib.get_close_matches(name, names, n=1):
         return ConfigError("HF901", f"there is no field '{name}'{where}; did you mean '{joined(path, deeper[0])}'?")
@@ -187,12 +228,17 @@ def no_field(kind: type, path: str, name: str) -> ConfigError:
 
 def leaves(kind: Any, path: str = "") -> Iterator[str]:
     """The dotted names of all fields below a class that are no dataclasses themselves."""
-    for name, hint in hints(kind).items() if is_dataclass(kind) and isinstance(kind, type) else ():
-        classes = [one for one in (hint, *get_args(hint)) if isinstance(one, type) and is_dataclass(one)]
+    for name, hint in hints(kind).items() if is_dataclass_type(kind) else ():
+        classes = [option for option in (hint, *get_args(hint)) if is_dataclass_type(option)]
         if not classes:
             yield joined(path, name)
-        for one in classes:
-            yield from leaves(one, joined(path, name))
+        for inner in classes:
+            yield from leaves(inner, joined(path, name))
+
+
+def is_dataclass_type(annotation: Any) -> bool:
+    """Whether an annotation is a dataclass."""
+    return isinstance(annotation, type) and is_dataclass(annotation)
 
 
 def required(field: Field[Any]) -> bool:
@@ -201,26 +247,26 @@ def required(field: Field[Any]) -> bool:
 
 
 def joined(path: str, name: str) -> str:
-    """A field below a field."""
+    """The dotted name of a field below another."""
     return f"{path}.{name}" if path else name
 
 
-def shown(kind: Any) -> str:
-    """An annotation as its author wrote it, more or less.
+def shown(annotation: Any) -> str:
+    """An annotation for a message.
 
     >>> shown(int | None), shown(Literal["a", "b"]), shown(tuple[float, ...])
     ('int or None', "'a' or 'b'", 'a list of float')
     """
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return " or ".join(map(shown, inner))
+        return " or ".join(map(shown, arguments))
     if origin is Literal:
-        return " or ".join(map(repr, inner))
+        return " or ".join(map(repr, arguments))
     if origin is tuple:
-        listed = inner[:1] if inner[1:] == (...,) else inner
+        listed = arguments[:1] if arguments[1:] == (...,) else arguments
         return f"a list of {', '.join(map(shown, listed))}"
-    if origin in (dict, Mapping) or kind is dict:
+    if origin in (dict, Mapping) or annotation is dict:
         return "a table"
-    if isinstance(kind, type) and is_dataclass(kind):
-        return f"a table of {kind.__name__}"
-    return "None" if kind is type(None) else getattr(kind, "__name__", str(kind))
+    if is_dataclass_type(annotation):
+        return f"a table of {annotation.__name__}"
+    return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))

@@ -10,8 +10,8 @@ import pytest
 import hfdsl as hf
 from hfdsl.errors import ConfigError, ResourceError
 from hfdsl.rl.training.config import from_table, load
-from hfdsl.rl.training.placement import Place, Places, Pool
-from hfdsl.rl.training.tables import as_table, written
+from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
+from hfdsl.rl.training.tables import as_table, to_toml
 from hfdsl.rl.workers import Reference, Verifier
 from tests.rl.training.toy import Adam, Follows, Keen, Policy, ToyConfig, table
 
@@ -61,7 +61,7 @@ def test_another_class_of_a_role_has_its_own_table(tmp_path: Path) -> None:
 def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
     loaded = from_table(table(tmp_path, deployment=SEVERAL), ["seed=4"])
     file = tmp_path / "again.toml"
-    file.write_text(written(loaded.table()))
+    file.write_text(to_toml(loaded.table()))
     assert as_table(load(file).config) == loaded.table()
 
 
@@ -86,7 +86,7 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
         ("dims.Q=1", "dims: there is no dim 'Q'; there are: B, P, R"),
         ("Q=1", "there is no field 'Q'; there are: algorithm"),
         ("steps=0", "Configuration: steps is at least 1, got 0"),
-        ("checkpoints.keep=0", "checkpoints: every and keep are at least 1, got 3 and 0"),
+        ("checkpoints.keep=0", "checkpoints: keep is at least 1, got 0"),
         ("evaluation.algorithm=tests.rl.training.toy:follow", "is no dataflow"),
         ("deployment=nowhere.toml", "nowhere.toml: No such file or directory"),
         ("deployment.default.pool=al", "there is no pool 'al'; did you mean 'all'?"),
@@ -129,11 +129,13 @@ def test_pools_are_made_as_described(tmp_path: Path) -> None:
 
 
 def test_offload_as_a_default_is_for_roles_that_can(tmp_path: Path) -> None:
-    pools = {"gpus": Pool((1,)), "cpus": Pool((1,), gpu=False)}
+    pools = {"gpus": PoolConfig((1,)), "cpus": PoolConfig((1,), gpu=False)}
     roles: Any = {"reference": (Reference, (), {}), "verifier": (Verifier, (), {}), "apart": (Reference, (), {})}
-    places = Places(pools, {"apart": Place("cpus")}, Place("gpus", offload=True)).deployment(roles)
+    places = DeploymentConfig(
+        pools, {"apart": PlacementConfig("cpus")}, PlacementConfig("gpus", offload=True)
+    ).deployment(roles)
     assert [places[name].offload for name in roles] == [True, None, None]
-    on_cpus = Places(pools, {}, Place("cpus", offload=True)).deployment(roles)
+    on_cpus = DeploymentConfig(pools, {}, PlacementConfig("cpus", offload=True)).deployment(roles)
     assert [on_cpus[name].offload for name in roles] == [None] * 3
     sizes = {"pools": {"all": {"processes": [1]}}, "default": {"pool": "all", "gpu_memory": {"weights": "30%"}}}
     assert str(from_table(table(tmp_path, deployment=sizes)).deployment()["policy"].gpu_memory) == "30% weights"
@@ -145,7 +147,7 @@ def test_offload_as_a_default_is_for_roles_that_can(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quote", ["", '"'])
 def test_a_finding_points_at_the_file_of_the_deployment(tmp_path: Path, quote: str) -> None:
     file = tmp_path / "places.toml"
-    file.write_text(written(table(tmp_path)["deployment"]) + "\n[roles.policy]\npool = 'all'\n")
+    file.write_text(to_toml(table(tmp_path)["deployment"]) + "\n[roles.policy]\npool = 'all'\n")
     loaded = from_table(table(tmp_path), [f"deployment={quote}{file}{quote}", "B=5"])
     report = loaded.experiment().check()
     assert report.codes == ("HF310",)

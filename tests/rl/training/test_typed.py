@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import ConfigError, SizeError
-from hfdsl.rl.training.tables import as_table, changed, differences, flat, resolved, written
+from hfdsl.rl.training.tables import as_table, differences, flattened, resolve_references, to_toml, with_changes
 from hfdsl.rl.training.typed import build
 from hfdsl.rl.workers import TrainingConfig
 
@@ -60,7 +60,7 @@ class Tree:
 
 def refused(table: Any, changes: tuple[str, ...] = ()) -> str:
     with pytest.raises(ConfigError) as caught:
-        build(Tree, changed(table, Tree, changes))
+        build(Tree, with_changes(table, Tree, changes))
     return str(caught.value)
 
 
@@ -106,7 +106,7 @@ def test_a_field_that_has_another_name_now_is_refused_with_it() -> None:
         build(TrainingConfig, {"optimizer": {"final": 0.1}}, "actor")
     assert str(caught.value) == text
     with pytest.raises(ConfigError) as caught:
-        changed({"actor": {}}, _Run, ["actor.optimizer.final=0.1"])
+        with_changes({"actor": {}}, _Run, ["actor.optimizer.final=0.1"])
     assert str(caught.value) == text
 
 
@@ -134,7 +134,7 @@ def test_a_change_that_does_not_fit_is_told(change: str, text: str) -> None:
 
 
 def test_changes_are_read_as_their_fields_say() -> None:
-    table = changed(
+    table = with_changes(
         {"name": "a", "actor": {"source": {"kind": "Made", "size": 3}}},
         Tree,
         [
@@ -158,16 +158,16 @@ def test_changes_are_read_as_their_fields_say() -> None:
 
 def test_references_are_what_they_refer_to() -> None:
     table = {"name": "a", "actor": {"optimizer": {"rate": 1.0}}, "other": "$actor"}
-    assert build(Tree, resolved(table)).other == Actor(Adam(1.0))
+    assert build(Tree, resolve_references(table)).other == Actor(Adam(1.0))
     with pytest.raises(ConfigError, match=r"'other' is '\$actor', the same as another table: change that one"):
-        changed(table, Tree, ["other.fast=true"])
+        with_changes(table, Tree, ["other.fast=true"])
     with pytest.raises(
         ConfigError, match=r"'\$actor.optimiser' refers to 'actor.optimiser', and there is no 'optimiser'"
     ):
-        resolved({"other": "$actor.optimiser", "actor": {}})
+        resolve_references({"other": "$actor.optimiser", "actor": {}})
     with pytest.raises(ConfigError, match=r"'\$b' refers to itself"):
-        resolved({"a": "$b", "b": "$a"})
-    assert resolved({"price": "$$5", "a": "$$a"}) == {"price": "$5", "a": "$a"}
+        resolve_references({"a": "$b", "b": "$a"})
+    assert resolve_references({"price": "$$5", "a": "$$a"}) == {"price": "$5", "a": "$a"}
 
 
 FLOATS = st.floats(allow_nan=False)
@@ -185,7 +185,7 @@ TREES = st.builds(Tree, st.text(), ACTORS, st.dictionaries(st.text(), st.integer
 
 @given(TREES)
 def test_a_configuration_is_written_and_read_again(tree: Tree) -> None:
-    assert build(Tree, resolved(tomllib.loads(written(as_table(tree))))) == tree
+    assert build(Tree, resolve_references(tomllib.loads(to_toml(as_table(tree))))) == tree
 
 
 @given(TREES, TREES)
@@ -206,11 +206,11 @@ def test_a_change_of_one_field_changes_that_field(rate: float, size: int, name: 
     changes = [
         f"actor.optimizer.rate={rate!r}",
         f"actor.source.size={size}",
-        f"name={written({'x': name})[4:]}",
+        f"name={to_toml({'x': name})[4:]}",
         f"actor.fast={str(fast).lower()}",
     ]
-    tree = build(Tree, resolved(changed(before, Tree, changes)))
+    tree = build(Tree, resolve_references(with_changes(before, Tree, changes)))
     assert tree == Tree(name, Actor(Adam(rate), Made(size), fast=fast))
     named = {"actor.optimizer.rate", "actor.source.size", "name", "actor.fast"}
     assert set(differences(before, as_table(tree))) <= named
-    assert named <= dict(flat(before)).keys()
+    assert named <= dict(flattened(before)).keys()

@@ -1,0 +1,398 @@
+"""The configuration of every ready algorithm: a ``RunConfig`` with its options and the tables of its roles.
+
+``hfdsl.rl.training.config.from_config`` takes one; a TOML file with the same ``algorithm`` has the same fields. Options
+are those of the dataflow with their defaults again, since an editor completes only what is written down;
+``tests/rl/training/test_algorithms.py`` holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from hfdsl.protocols.worker import Worker
+from hfdsl.rl.kl import AdaptiveKL, FixedKL
+from hfdsl.rl.losses import DPO, Clip, ClippedValue, Reinforce, SequenceClip
+from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
+from hfdsl.rl.workers.config import (
+    ActorConfig,
+    CriticConfig,
+    JudgeConfig,
+    ReferenceConfig,
+    RewardConfig,
+    VerifierConfig,
+)
+from hfdsl.rl.workers.kl_penalty import KLPenalty
+
+AnyReward: TypeAlias = RewardConfig | VerifierConfig | JudgeConfig
+"""The table of a reward, which is that of the class that ``roles.reward`` names."""
+
+# -- roles
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorRun(RunConfig):
+    """A run of a policy that generates and learns."""
+
+    actor: ActorConfig
+    """The policy that generates and learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardRun(ActorRun):
+    """A run whose responses are scored."""
+
+    reward: AnyReward
+    """What scores responses; ``roles.reward`` names its class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceRun(RewardRun):
+    """A run whose policy is held near a frozen one."""
+
+    reference: ReferenceConfig
+    """The frozen policy that the actor is held near."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticRun(ReferenceRun):
+    """A run with a critic."""
+
+    critic: CriticConfig
+    """The model that estimates values."""
+
+
+# -- options
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions:
+    """The options of algorithms that compare the responses to a prompt with each other."""
+
+    group: int = 8
+    """How many responses to a prompt are sampled."""
+    updates: int = 2
+    """How many updates a step takes, each on an equal part of its rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOOptions(GroupOptions):
+    """The options of GRPO."""
+
+    loss: Clip = Clip(0.2, kl=0.04, aggregation="sequence-mean-token-mean")
+    """The loss of the policy, with its KL term to the reference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrGRPOOptions(GroupOptions):
+    """The options of Dr. GRPO."""
+
+    loss: Clip = Clip(0.2, aggregation="sequence-mean-token-sum", constant=1024)
+    """The loss of the policy; its ``constant`` is the length of the longest response."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSPOOptions(GroupOptions):
+    """The options of GSPO."""
+
+    updates: int = 4
+    loss: SequenceClip = SequenceClip(3e-4, 4e-4)
+    """The loss of the policy, which clips the ratio of a whole response."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLOOOptions:
+    """The options of RLOO."""
+
+    group: int = 4
+    """How many responses to a prompt are sampled."""
+    kl: float = 0.03
+    """The weight of the KL to the reference in the rewards."""
+    loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum")
+    """The loss of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReMaxOptions:
+    """The options of ReMax."""
+
+    kl: float = 0.1
+    """The weight of the KL to the reference in the rewards."""
+    loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum")
+    """The loss of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforcePlusPlusOptions:
+    """The options of REINFORCE++."""
+
+    updates: int = 2
+    """How many updates a step takes, each on an equal part of its rows."""
+    kl: float = 0.01
+    """The weight of the KL to the reference in the rewards."""
+    loss: Clip = Clip(0.2)
+    """The loss of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptivePPOOptions:
+    """The options of PPO whose penalty is a role."""
+
+    epochs: int = 2
+    """How often a step goes over its rows."""
+    mini_batches: int = 2
+    """How many updates an epoch takes, each on an equal part of its rows."""
+    gamma: float = 1.0
+    """The discount of later rewards."""
+    lam: float = 0.95
+    """The lambda of generalized advantage estimation: 0 trusts the critic alone, 1 the rewards alone."""
+    loss: Clip = Clip(0.2)
+    """The loss of the policy."""
+    value_loss: ClippedValue = ClippedValue(0.2)
+    """The loss of the critic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOOptions(AdaptivePPOOptions):
+    """The options of PPO."""
+
+    kl: float = 0.05
+    """The weight of the KL to the reference in the rewards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPORoundOptions:
+    """The options of a round of DAPO's sampling."""
+
+    group: int = 16
+    """How many responses to a prompt are sampled."""
+    longest: int = 20480
+    """From this length in tokens on, a response loses a score of 1."""
+    buffer: int = 4096
+    """Over how many tokens before ``longest`` the loss of score grows from 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPOUpdateOptions:
+    """The options of the updates of DAPO."""
+
+    updates: int = 16
+    """How many updates a step takes, each on an equal part of its rows."""
+    loss: Clip = Clip(0.2, 0.28, aggregation="token-mean")
+    """The loss of the policy, whose clip leaves more room upwards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPOOptions(DAPORoundOptions, DAPOUpdateOptions):
+    """The options of DAPO in steps of one round."""
+
+    rows: int = 8192
+    """How many rows are trained on; they start over from the first where fewer are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineDPOOptions:
+    """The options of online DPO."""
+
+    updates: int = 1
+    """How many updates a step takes, each on an equal part of its pairs."""
+    loss: DPO = DPO(0.1)
+    """The loss of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationOptions:
+    """The options of on-policy distillation."""
+
+    updates: int = 1
+    """How many updates a step takes, each on an equal part of its rows."""
+    loss: Clip = Clip(0.2)
+    """The loss of the policy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MutualOptions:
+    """The options of mutual learning."""
+
+    group: int = 8
+    """How many responses to a prompt each policy samples."""
+    loss: Clip = Clip(0.2, kl=0.04, aggregation="sequence-mean-token-mean")
+    """The loss of both policies, with its KL term to the other one."""
+
+
+# -- runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO(ReferenceRun):
+    """GRPO: no critic; a response is better or worse than the others to its prompt."""
+
+    algorithm: str = "hfdsl.rl.dataflows.grpo:grpo"
+    options: GRPOOptions = GRPOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrGRPO(RewardRun):
+    """Dr. GRPO: GRPO without the divisions that favor long wrong responses and easy or hard questions."""
+
+    algorithm: str = "hfdsl.rl.dataflows.dr_grpo:dr_grpo"
+    options: DrGRPOOptions = DrGRPOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSPO(RewardRun):
+    """GSPO: the ratio of a response as a whole is clipped."""
+
+    algorithm: str = "hfdsl.rl.dataflows.gspo:gspo"
+    options: GSPOOptions = GSPOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RLOO(ReferenceRun):
+    """RLOO: REINFORCE with the other responses to a prompt as the baseline of each."""
+
+    algorithm: str = "hfdsl.rl.dataflows.rloo:rloo"
+    options: RLOOOptions = RLOOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReMax(ReferenceRun):
+    """ReMax: the greedy response to a prompt is the baseline of a sampled one."""
+
+    algorithm: str = "hfdsl.rl.dataflows.remax:remax"
+    options: ReMaxOptions = ReMaxOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforcePlusPlus(ReferenceRun):
+    """REINFORCE++: one response per prompt, and advantages that are normalized over the whole batch."""
+
+    algorithm: str = "hfdsl.rl.dataflows.reinforce_plus_plus:reinforce_plus_plus"
+    options: ReinforcePlusPlusOptions = ReinforcePlusPlusOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO(CriticRun):
+    """PPO: a critic, generalized advantages, and a penalty for leaving the reference."""
+
+    algorithm: str = "hfdsl.rl.dataflows.ppo:ppo"
+    options: PPOOptions = PPOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLPenaltyArguments:
+    """The penalty for leaving the reference, as a role."""
+
+    control: AdaptiveKL | FixedKL
+    """How strong the penalty is: fixed, or adapted to a target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOAdaptiveKL(CriticRun):
+    """PPO whose penalty adapts itself, so that the KL of a response stays near a target."""
+
+    algorithm: str = "hfdsl.rl.dataflows.ppo_adaptive_kl:ppo_adaptive_kl"
+    options: AdaptivePPOOptions = AdaptivePPOOptions()
+    penalty: KLPenaltyArguments
+    """The penalty for leaving the reference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPO(RewardRun):
+    """DAPO in steps of one round: groups that are all right or all wrong are dropped."""
+
+    algorithm: str = "hfdsl.rl.dataflows.dapo:dapo"
+    options: DAPOOptions = DAPOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPOUpdate(UpdateConfig):
+    """The updates of DAPO on a batch that rounds have filled."""
+
+    algorithm: str = "hfdsl.rl.dataflows.dapo:dapo_update"
+    options: DAPOUpdateOptions = DAPOUpdateOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DAPORounds(RewardRun):
+    """DAPO as in the paper: as many rounds of sampling as fill a batch, and updates on just that."""
+
+    algorithm: str = "hfdsl.rl.dataflows.dapo:dapo_round"
+    options: DAPORoundOptions = DAPORoundOptions()
+    update: DAPOUpdate | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineDPO(ReferenceRun):
+    """Online DPO: the better of two responses is preferred to the other."""
+
+    algorithm: str = "hfdsl.rl.dataflows.online_dpo:online_dpo"
+    options: OnlineDPOOptions = OnlineDPOOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation(ActorRun):
+    """On-policy distillation: a teacher grades every token of a student's responses."""
+
+    algorithm: str = "hfdsl.rl.dataflows.distillation:distillation"
+    options: DistillationOptions = DistillationOptions()
+    teacher: ReferenceConfig
+    """The frozen policy that grades."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutual(RunConfig):
+    """Mutual learning: two policies are trained at once by GRPO, and each is the reference of the other."""
+
+    algorithm: str = "hfdsl.rl.dataflows.mutual:mutual"
+    options: MutualOptions = MutualOptions()
+    left: ActorConfig
+    """One policy."""
+    right: ActorConfig
+    """The other policy."""
+    reward: AnyReward
+    """What scores responses; ``roles.reward`` names its class."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervised(ActorRun):
+    """The supervised stage: the policy imitates demonstrations."""
+
+    algorithm: str = "hfdsl.rl.dataflows.supervised:supervised"
+
+
+RUNS: tuple[type[RunConfig], ...] = (
+    DAPO,
+    DAPORounds,
+    Distillation,
+    DrGRPO,
+    GRPO,
+    GSPO,
+    Mutual,
+    OnlineDPO,
+    PPO,
+    PPOAdaptiveKL,
+    ReMax,
+    ReinforcePlusPlus,
+    RLOO,
+    Supervised,
+)
+
+
+def _defaults(kind: type, name: str) -> Any:
+    return next(field.default for field in fields(kind) if field.name == name)
+
+
+READY: Mapping[str, type[RunConfig]] = {_defaults(kind, "algorithm"): kind for kind in RUNS}
+"""The ready configurations, by what ``algorithm`` names."""
+
+READY_OPTIONS: Mapping[str, type] = {
+    _defaults(kind, "algorithm"): type(options)
+    for kind in (*RUNS, DAPOUpdate)
+    if (options := _defaults(kind, "options")) is not None
+}
+"""The classes of their options, by what ``algorithm`` or ``update.algorithm`` names."""
+
+READY_ARGUMENTS: Mapping[type[Worker], type] = {KLPenalty: KLPenaltyArguments}
+"""The tables of ready roles whose constructor does not take a dataclass."""

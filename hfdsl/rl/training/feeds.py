@@ -1,0 +1,64 @@
+"""The batches of a run, and those that it is evaluated on, from its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hfdsl.errors import ConfigError
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.program import Graph, Input
+from hfdsl.protocols.worker import Worker
+from hfdsl.rl.batches import Prompts, Sequences
+from hfdsl.rl.data.feed import Feed
+from hfdsl.rl.data.prompts import Encoder
+from hfdsl.rl.data.sources import Source
+from hfdsl.rl.data.tokenizers import load_tokenizer
+from hfdsl.rl.training.models import check_models
+from hfdsl.rl.training.run_config import EvaluationConfig, RunConfig
+
+NEEDED = {"B": "the rows of a step", "P": "the most tokens of a prompt", "R": "the most tokens of a response"}
+
+
+def run_feed(
+    config: RunConfig,
+    roles: Mapping[str, type[Worker]],
+    flow: Dataflow[..., Any],
+    evaluation: Dataflow[..., Any] | None,
+) -> Feed:
+    """The batches of a run, without the rows that its evaluation holds out; errors as for ``training_feed``."""
+    feed = training_feed(config, roles, flow.trace())
+    if config.evaluation is None or evaluation is None:
+        return feed
+    return evaluation_batch(config, config.evaluation, evaluation.trace(), feed)[1]
+
+
+def training_feed(config: RunConfig, roles: Mapping[str, type[Worker]], graph: Graph) -> Feed:
+    """The batches of a dataflow, from all rows.
+
+    Raises:
+        ConfigError: HF901 for a dataflow that takes other batches, or a size that is missing.
+        DataError: HF902 to HF904 for data, tokenizers and models that do not go together.
+    """
+    check_models(config, roles, load_tokenizer(config.data.tokenizer))
+    return _feed(config, config.data.source, graph, config.dims)
+
+
+def evaluation_batch(config: RunConfig, evaluation: EvaluationConfig, graph: Graph, feed: Feed) -> tuple[Any, Feed]:
+    """The batch that a run is evaluated on, and its feed without rows of the same text; errors as above."""
+    batch, texts = _feed(config, evaluation.source, graph, {**config.dims, **evaluation.dims}).first()
+    return batch, replace(feed, held_out=texts) if evaluation.held_out else feed
+
+
+def _feed(config: RunConfig, source: Source, graph: Graph, sizes: Mapping[str, int]) -> Feed:
+    takes = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
+    if takes not in ([Prompts], [Sequences]):
+        named = ", ".join(record.__name__ for record in takes) or "nothing"
+        raise ConfigError("HF901", f"'{graph.name}' takes {named}; a run feeds one batch of Prompts or of Sequences")
+    for name in ("B", "P") if takes == [Prompts] else ("B", "P", "R"):
+        if name not in sizes:
+            raise ConfigError("HF901", f"dims: '{name}' is missing: {NEEDED[name]}")
+    tokenizer = load_tokenizer(config.data.tokenizer)
+    encoder = Encoder(config.data.prompt, tokenizer, sizes["P"], None if takes == [Prompts] else sizes["R"])
+    return Feed(source.open(), encoder, sizes["B"], config.data.on_bad)

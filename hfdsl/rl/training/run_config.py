@@ -1,0 +1,150 @@
+"""The fields of a training run, as frozen dataclasses.
+
+The string below a field documents it: editors show it, and ``hfdsl schema`` copies it into the JSON schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from hfdsl.rl.data.feed import OnBad
+from hfdsl.rl.data.prompts import Prompt
+from hfdsl.rl.data.sources import Source
+from hfdsl.rl.data.tokenizers import Tokenizer
+from hfdsl.rl.training.placement import DeploymentConfig
+from hfdsl.rl.training.typed import AtLeast, check_bounds
+
+Positive: TypeAlias = Annotated[int, AtLeast(1)]
+
+
+@dataclass(frozen=True, slots=True)
+class DataConfig:
+    """The training data: where rows come from, and how they become batches of tokens."""
+
+    source: Source
+    """Where rows come from."""
+    tokenizer: Tokenizer
+    """What turns text into tokens; it must match the models."""
+    prompt: Prompt = field(default_factory=Prompt)
+    """How the fields of a row become the text of a prompt."""
+    on_bad: OnBad = "raise"
+    """What a row that cannot be read, or is too long, does: end the run, or be skipped and counted."""
+    seed: int | None = None
+    """The seed of the order of rows; the run's seed if it is left out."""
+    ahead: bool = True
+    """Prepare the next batch in a thread while a step runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationConfig:
+    """A dataflow that evaluates the policy before the first step, every ``every`` steps, and after the last."""
+
+    source: Source
+    """Where evaluation rows come from; the first rows are used, as many as ``dims`` says."""
+    every: Positive = 10
+    """Steps between two evaluations."""
+    algorithm: str = "hfdsl.rl.training.evaluation:evaluate"
+    """The dataflow, as ``module:name`` or ``file.py:name``."""
+    dims: dict[str, int] = field(default_factory=dict)
+    """Sizes that differ from those of the run, by the names of dims."""
+    held_out: bool = True
+    """Skip training rows whose text is that of an evaluation row."""
+    samples: int = 4
+    """How many of its responses are written to ``samples.jsonl``."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateConfig:
+    """A dataflow that trains on exactly ``rows`` rows, gathered from rounds of the run's own dataflow."""
+
+    algorithm: str
+    """The dataflow, as ``module:name`` or ``file.py:name``; it takes one batch of the rows that a round keeps."""
+    options: Any = None
+    """The options of the dataflow."""
+    rows: Positive
+    """How many rows an update takes; what the last round keeps beyond that is dropped."""
+    rounds: Positive = 10
+    """How many rounds a step may take to gather the rows."""
+    short: Literal["raise", "repeat"] = "raise"
+    """What happens if all rounds keep fewer rows: end the run, or repeat the rows from the first."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """When checkpoints are written, and how many are kept."""
+
+    every: Positive = 100
+    """Steps between two checkpoints; there is always one after the last step."""
+    keep: Positive = 2
+    """How many checkpoints are kept, the newest ones."""
+    behind: bool = True
+    """Write while the next steps run, from a copy of the state in host memory; else steps wait."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A training run. Every role of its dataflow adds a table of its own."""
+
+    algorithm: str
+    """The dataflow, or a function that returns one, as ``module:name`` or ``file.py:name``."""
+    options: Any = None
+    """The options of the dataflow, or the parameters of the function."""
+    roles: dict[str, str] = field(default_factory=dict)
+    """Role classes other than those of the dataflow's parameters, by role, as ``module:name`` or ``file.py:name``."""
+    deployment: DeploymentConfig
+    """Where roles run: a table, or the path of a TOML file with that table."""
+    dims: dict[str, int]
+    """Sizes, by the names of dims."""
+    data: DataConfig
+    """The training data."""
+    steps: Positive
+    """How many steps the run takes."""
+    seed: int = 0
+    """The seed of every random stream of the run."""
+    output: str
+    """The folder for configuration, metrics, samples and checkpoints, relative to where the command runs."""
+    backend: Literal["local", "ray"] = "local"
+    """Simulate all ranks in this process, or run them on Ray."""
+    deadline: float = 1800.0
+    """Seconds after which a step that has not finished is an error."""
+    tensorboard: bool = False
+    """Write TensorBoard event files, too; this needs tensorboardX."""
+    record: tuple[int, ...] = ()
+    """The numbers of the steps that are recorded for ``hfdsl replay``."""
+    evaluation: EvaluationConfig | None = None
+    """How the policy is evaluated; left out, it is not."""
+    update: UpdateConfig | None = None
+    """The update that rounds of ``algorithm`` gather rows for; left out, every step is one pass of ``algorithm``."""
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """When checkpoints are written, and how many are kept."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+MAY_CHANGE = (
+    "steps",
+    "output",
+    "backend",
+    "deadline",
+    "tensorboard",
+    "record",
+    "checkpoints",
+    "deployment",
+    "evaluation.every",
+    "evaluation.samples",
+    "update.rounds",  # this and the next matter only to a step whose rounds keep too few rows
+    "update.short",
+)
+"""The fields that do not change what the next step computes, so a resumed run may change them. Meshes are compared
+separately."""
