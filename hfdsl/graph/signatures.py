@@ -17,7 +17,7 @@ from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec, optional_of
-from hfdsl.types.rows import Grouped, GroupedBy, Independent, Rows
+from hfdsl.types.rows import Grouped, GroupedBy, Independent, Rows, group_size
 
 VALUE = ""
 """The name under which a value that is no record is kept: a loose column, a metric, a Python object."""
@@ -117,6 +117,11 @@ class Signature:
     def per_rank(self) -> bool:
         """Whether the caller gives one value a rank, ready cut."""
         return self.protocol is not None and self.protocol.takes == "per_rank"
+
+    @property
+    def group(self) -> int:
+        """How many consecutive rows must stay in one chunk."""
+        return group_size(self.rows)
 
     def takes(self, port: Port) -> PortType:
         """What the caller wires to a port: its type, or a list with one value of it a rank."""

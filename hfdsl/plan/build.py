@@ -32,7 +32,7 @@ from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Answer, Dim, Sizes
-from hfdsl.types.rows import Grouped, WholeRows
+from hfdsl.types.rows import WholeRows
 
 
 def compile_dataflow(
@@ -149,7 +149,7 @@ def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout)
         return False  # nobody knows which of their rows belong together
     if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
         return False
-    group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
+    group = signature.group
     demands = [(rows, home.chunks * group), *((size, home.chunks) for size in others if size is not None)]
     return all(subject.known(size).divisible_by(divisor) is Answer.PROVED for size, divisor in demands)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from hfdsl.deploy.pools import node_runs
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.rows import RowRange, RowRanges, merged
+from hfdsl.protocols.ranges import RowRange, RowRanges, merged
 
 Process: TypeAlias = tuple[str, int]
 """A group's name and a rank of it."""

@@ -15,7 +15,7 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.plan.optimize import Optimize
 from hfdsl.protocols.dispatch import Functions
 from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.split import Pad
+from hfdsl.protocols.partitioning import Pad
 from hfdsl.types.dims import Dim
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from hfdsl.graph.columns import columns_of, result_type, stored_spec, weight_of
 from hfdsl.graph.program import Constant, Filter, Input, MiniBatch, Node, Operand, Pack, Present, Ref, Repeat, Take
 from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
 from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
-from hfdsl.plan.rows import NO_ROWS, RowRange, RowRanges, RowTable, argument_rows, merged, positions
-from hfdsl.protocols.filtering import runs
+from hfdsl.plan.rows import RowTable, argument_rows
+from hfdsl.protocols.ranges import NO_ROWS, RowRange, RowRanges, as_ranges, merged, positions
 from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.joining import join_column, there
@@ -74,7 +74,7 @@ class Reader:
                 return tuple((first + shift, last + shift) for first, last in ranges)
             case _:
                 selected = self.table.selected[node]
-                return runs([row for first, last in ranges for row in selected[first:last]]) or NO_ROWS
+                return as_ranges([row for first, last in ranges for row in selected[first:last]]) or NO_ROWS
 
     def has_rows(self, node: int, column: str) -> bool:
         """Whether rows of a stored column can be read alone."""
@@ -121,7 +121,7 @@ class Reader:
                 return self.column(_inner(self.nodes[node]), column, ranges)  # a number has no rows to repeat
             case Repeat(times):
                 if len(ranges) != 1:
-                    rows = runs([row // times for first, last in ranges for row in range(first, last)])
+                    rows = as_ranges([row // times for first, last in ranges for row in range(first, last)])
                     return self.column(_inner(self.nodes[node]), column, rows or NO_ROWS)
                 ((start, stop),) = ranges
                 first = start // times

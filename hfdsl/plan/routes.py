@@ -22,10 +22,11 @@ from hfdsl.plan.payloads import (
 )
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Read, reads, result, unfetched, weights, whole, whole_arguments
-from hfdsl.plan.rows import RowRanges, RowTable, RuntimeQuery, runtime_queries
+from hfdsl.plan.rows import RowTable, RuntimeQuery, runtime_queries
 from hfdsl.plan.segments import Dependencies, Segment, dependencies, segments
 from hfdsl.plan.spreading import broadcasts
 from hfdsl.plan.transports import goes_direct
+from hfdsl.protocols.ranges import RowRanges
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
 

@@ -145,8 +145,5 @@ def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
 
 def call_rows(step: Step, rank: int, table: RowTable) -> int | None:
     """How many rows a rank of a step is given, pad rows included; None where it is given whole values."""
-    given = table.input_bounds.get(step.node)
-    if given is None:
-        return None
-    chunk = step.chunk_of[step.ranks.index(rank)]
-    return given[chunk + 1] - given[chunk]
+    row_split = table.splits.get(step.node)
+    return None if row_split is None else row_split.chunk_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from hfdsl.errors import SizeError
 
@@ -45,15 +44,3 @@ def taken_rows(there: int, rows: int, *, fill: bool, what: str) -> tuple[int, ..
             "HF321", f"{what} of {rows} rows: there are only {there}" if there else f"{what}: no rows are left"
         )
     return tuple(row % there for row in range(rows))
-
-
-def runs(rows: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Rows as runs of consecutive ones, half-open, in order.
-
-    >>> runs([3, 4, 5, 0, 1])
-    ((3, 6), (0, 2))
-    """
-    if not rows:
-        return ()
-    ends = [i for i, (a, b) in enumerate(pairwise(rows), 1) if b != a + 1]
-    return tuple((rows[i], rows[j - 1] + 1) for i, j in pairwise([0, *ends, len(rows)]))

@@ -12,12 +12,12 @@ from typing import Protocol as Structural
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.protocols.dispatch import Dispatch, Execute, Functions, Mode, as_dispatch, as_functions, meaning_of
 from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.placement import Placement, Sharded
 from hfdsl.protocols.predefined import ALL_TO_ALL, ONE_TO_ALL
 from hfdsl.protocols.protocol import Gives, Protocol
-from hfdsl.protocols.split import Pad
 from hfdsl.types.batches import closest
-from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows
+from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows, group_size
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +67,7 @@ class Registration:
     @property
     def group(self) -> int:
         """How many consecutive rows must stay on one rank."""
-        return self.rows.n if isinstance(self.rows, Grouped) else 1
+        return group_size(self.rows)
 
     @property
     def cuts(self) -> bool:

@@ -1,7 +1,8 @@
-"""Splitting and joining along the first axis: the row containers, padding, and what is no container.
+"""Splitting and joining along the first axis: the row containers, and what is none.
 
 A *row container* is an ``hf.Batch`` (any object with ``__hf_rows__``, ``__hf_slice__`` and ``__hf_concat__``), a torch
-tensor, a numpy array or a list. Everything else cannot be split, and says so by name.
+tensor, a numpy array or a list. Everything else cannot be split, and is refused by name.
+Which rows go where is decided in ``partitioning``; here they are cut and joined.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from hfdsl.errors import HfError, ProtocolError, SizeError
-
-Pad: TypeAlias = Literal["repeat_last", "cycle"]
-"""How rows are filled up to an even split: the last row again, or all rows again from the first."""
+from hfdsl.errors import HfError, ProtocolError
+from hfdsl.protocols.partitioning import Pad, RowSplit
+from hfdsl.protocols.ranges import RowRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,48 +130,15 @@ def _with_article(kind: str) -> str:
     return kind if kind == "None" else f"{article} {kind}"
 
 
-def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> int:
-    """How many rows must be added before ``rows`` split into ``chunks`` even chunks of whole groups of ``group`` rows.
+def cut(value: Any, ranges: RowRanges, what: str = "value") -> Any:
+    """The rows of a container in these ranges, one range after another; a single range of a tensor or array is a view.
 
-    Raises ``SizeError``: HF310 when the rows do not divide and no padding is asked for, HF313 where it cuts a group.
-
-    >>> pad_size(10, 4, pad="repeat_last")
-    2
+    >>> cut(["a", "b", "c"], ((1, 3), (0, 1)))
+    ['b', 'c', 'a']
     """
-    if rows % group:
-        raise SizeError("HF313", f"{what} has {rows} rows, which do not make whole groups of {group}")
-    missing = -rows % (chunks * group)
-    if missing and pad is None:
-        down, up = rows - rows % (chunks * group), rows + missing
-        near = f"{down} or {up}" if down else f"{up}"
-        if group > 1:
-            raise SizeError(
-                "HF313",
-                f"{what} has {rows} rows in groups of {group}; over {chunks} chunks a group would be cut; "
-                f'give {near} rows, or register the method with pad="repeat_last" or pad="cycle"',
-            )
-        raise SizeError(
-            "HF310",
-            f"{what} has {rows} rows, which do not split over {chunks} chunks ({rows} % {chunks} = {rows % chunks}); "
-            f'give {near} rows, or register the method with pad="repeat_last" or pad="cycle"',
-        )
-    return missing
-
-
-def add_rows(value: Any, missing: int, pad: Pad | None) -> Any:
-    """A new container with ``missing`` rows added at the end; the caller's own is left as it is, and given for none.
-
-    >>> add_rows([1, 2], 3, "cycle"), add_rows([1, 2], 3, "repeat_last")
-    ([1, 2, 1, 2, 1], [1, 2, 2, 2, 2])
-    """
-    if not missing:
-        return value
-    container = _container(value, "value")
-    rows = container.rows(value)
-    if pad == "repeat_last":
-        return container.join([value, *[container.cut(value, rows - 1, rows)] * missing])
-    again, rest = divmod(missing, rows)
-    return container.join([value, *[value] * again, container.cut(value, 0, rest)])
+    container = _container(value, what)
+    pieces = [container.cut(value, first, last) for first, last in ranges]
+    return pieces[0] if len(pieces) == 1 else container.join(pieces)
 
 
 def split(value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, what: str = "value") -> list[Any]:
@@ -182,12 +149,8 @@ def split(value: Any, chunks: int, *, pad: Pad | None = None, group: int = 1, wh
     >>> split([1, 2, 3, 4], 2)
     [[1, 2], [3, 4]]
     """
-    container = _container(value, what)
-    rows = rows_of(value, what)
-    missing = pad_size(rows, chunks, pad=pad, group=group, what=what)
-    value = add_rows(value, missing, pad)
-    size = (rows + missing) // chunks
-    return [container.cut(value, index * size, (index + 1) * size) for index in range(chunks)]
+    row_split = RowSplit.even(rows_of(value, what), chunks, pad=pad, group=group, what=what)
+    return [cut(value, row_split.chunk_rows(chunk)) for chunk in range(chunks)]
 
 
 def join(pieces: Sequence[Any], *, what: str = "output") -> Any:
@@ -213,25 +176,19 @@ def join(pieces: Sequence[Any], *, what: str = "output") -> Any:
     return container.join(pieces)
 
 
-def drop_pad(value: Any, added: int, rows: int, *, what: str = "output") -> Any:
-    """A joined output without the rows that came from ``added`` pad rows beside ``rows`` real ones.
+def restored(value: Any, row_split: RowSplit, what: str = "output") -> Any:
+    """A joined output with the caller's rows in the caller's order, and no rows that came from pad rows.
 
-    A body may give several output rows per input row, evenly; ``SizeError`` (HF310) when it is not even and nobody can
-    say which rows are padding.
+    A body may give several output rows per input row, evenly; ``SizeError`` (HF310) when it is not even, so that rows
+    of the output cannot be attributed to rows of the input.
 
-    >>> drop_pad([1, 2, 3, 3], added=1, rows=3)
+    >>> restored([1, 2, 3, 3], RowSplit.even(3, 2, pad="repeat_last"))
     [1, 2, 3]
     """
-    if not added or value is None:
+    if value is None or not (row_split.added or row_split.partition):
         return value
     try:
-        given = rows_of(value, what)
+        rows = rows_of(value, what)
     except ProtocolError:
         return value  # metrics: reduced over all rows that the ranks saw
-    if given % (rows + added):
-        raise SizeError(
-            "HF310",
-            f"{what} has {given} rows for {rows} rows and {added} pad rows: which of them are padding is unknown; "
-            "return a fixed number of rows per input row, or give rows that divide",
-        )
-    return _container(value, what).cut(value, 0, given // (rows + added) * rows)
+    return cut(value, row_split.restored(rows, what))

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hfdsl.errors import ProtocolError
-from hfdsl.protocols.balancing import balanced_order, put_back, reordered, weights_of
+from hfdsl.protocols.balancing import weights_of
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
 from hfdsl.protocols.protocol import Protocol
-from hfdsl.protocols.split import Pad, Site, add_rows, drop_pad, join, kind_of, pad_size, rows_of, split
+from hfdsl.protocols.split import Site, cut, join, kind_of, restored, rows_of
 from hfdsl.types.batches import Batch, same_columns
-
-
-@dataclass(frozen=True, slots=True)
-class Padding:
-    """The rows that dispatch added (``added``) to the caller's ``rows``, so that collect can take them out again.
-
-    ``order`` are all of them in the order in which they were given, so that it can put them back; () for their own.
-    """
-
-    rows: int = 0
-    added: int = 0
-    order: tuple[int, ...] = ()
-
-
-NO_PADDING = Padding()
 
 
 def dispatch(
@@ -40,8 +25,8 @@ def dispatch(
     pad: Pad | None = None,
     group: int = 1,
     balance: str | None = None,
-) -> tuple[tuple[list[Any], ...], dict[str, list[Any]], Padding]:
-    """Every argument as a list with one entry a rank, and the padding that was added on the way.
+) -> tuple[tuple[list[Any], ...], dict[str, list[Any]], RowSplit]:
+    """Every argument as a list with one entry per rank, and how their rows were split.
 
     Rows are balanced by the column ``balance`` where all arguments are here; HF425 where none of them has it.
 
@@ -53,27 +38,20 @@ def dispatch(
     ([[1], [1], [2], [2]],)
     """
     site = site or Site()
+    row_split = NO_SPLIT
     if protocol.takes == "per_rank":
         spread = _per_rank(mesh, site)
-        padding = NO_PADDING
     elif protocol.splits:
-        items = _items(args, kwargs)
-        padding = padding_of(protocol, mesh, items, site=site, pad=pad, group=group)
-        spread = _chunked(protocol, mesh, site, pad, group)
+        items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        row_split = split_of(protocol, mesh, items, site=site, pad=pad, group=group)
         if balance is not None and not any(is_later(value) for _, value in items):
-            weights = weights_of(items, balance, site) or []
-            chunks = protocol.chunk_count(mesh)
-            padding = replace(padding, order=balanced_order(weights, chunks, group, padding.added, pad))
-            spread = _balanced(spread, padding, pad) if padding.order else spread
+            weights = weights_of(items, balance, site)
+            row_split = row_split if weights is None else row_split.balanced(weights, row_split.rows // group)
+        spread = _chunked(protocol, mesh, site, row_split, pad, group)
     else:
-        padding = NO_PADDING
         spread = _everywhere(mesh)
     placed = tuple(spread(key, value) for key, value in enumerate(args))
-    return placed, {key: spread(key, value) for key, value in kwargs.items()}, padding
-
-
-def _items(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[int | str, Any]]:
-    return [*enumerate(args), *kwargs.items()]
+    return placed, {key: spread(key, value) for key, value in kwargs.items()}, row_split
 
 
 def _everywhere(mesh: Mesh) -> Callable[[int | str, Any], list[Any]]:
@@ -88,26 +66,17 @@ def _per_rank(mesh: Mesh, site: Site) -> Callable[[int | str, Any], list[Any]]:
 
 
 def _chunked(
-    protocol: Protocol, mesh: Mesh, site: Site, pad: Pad | None, group: int
+    protocol: Protocol, mesh: Mesh, site: Site, row_split: RowSplit, pad: Pad | None, group: int
 ) -> Callable[[int | str, Any], list[Any]]:
     def spread(key: int | str, value: Any) -> list[Any]:
         what, count = site.argument(key), protocol.chunk_count(mesh)
         if is_later(value):
-            chunks = [value.__hf_cut__(index, count, pad=pad, group=group, what=what) for index in range(count)]
+            chunks = [value.__hf_cut__(i, count, pad=pad, group=group, what=what) for i in range(count)]
         else:
-            chunks = split(value, count, pad=pad, group=group, what=what)
+            chunks = [cut(value, row_split.chunk_rows(i), what) for i in range(count)]
         return [chunks[index] for index in protocol.chunk_of(mesh)]
 
     return spread
-
-
-def _balanced(
-    spread: Callable[[int | str, Any], list[Any]], padding: Padding, pad: Pad | None
-) -> Callable[[int | str, Any], list[Any]]:
-    def in_order(key: int | str, value: Any) -> list[Any]:
-        return spread(key, reordered(add_rows(value, padding.added, pad), padding.order))
-
-    return in_order
 
 
 def is_later(value: Any) -> bool:
@@ -127,7 +96,7 @@ def per_rank_list(value: Any, world_size: int, what: str) -> list[Any]:
     )
 
 
-def padding_of(
+def split_of(
     protocol: Protocol,
     mesh: Mesh,
     items: Iterable[tuple[int | str, Any]],
@@ -135,14 +104,14 @@ def padding_of(
     site: Site,
     pad: Pad | None = None,
     group: int = 1,
-) -> Padding:
-    """The padding that splitting these arguments takes, as far as they are here; errors as for ``dispatch``."""
+) -> RowSplit:
+    """How these arguments are split, as far as they are here; errors as for ``dispatch``."""
     counts = {site.argument(key): rows_of(value, site.argument(key)) for key, value in items if not is_later(value)}
     if not counts:
-        return NO_PADDING
+        return NO_SPLIT
     same_rows(counts)
     what, rows = next(iter(counts.items()))
-    return Padding(rows, pad_size(rows, protocol.chunk_count(mesh), pad=pad, group=group, what=what))
+    return RowSplit.even(rows, protocol.chunk_count(mesh), pad=pad, group=group, what=what)
 
 
 def same_rows(counts: Mapping[str, int]) -> None:
@@ -161,7 +130,7 @@ def collect(
     outputs: Sequence[Any],
     *,
     site: Site | None = None,
-    padding: Padding = NO_PADDING,
+    row_split: RowSplit = NO_SPLIT,
 ) -> Any:
     """What the caller gets from one output a rank; outputs of ranks that are not collected are never looked at.
 
@@ -179,9 +148,4 @@ def collect(
     if all(isinstance(piece, Batch) for piece in pieces):
         same_columns(pieces, [f"rank {rank}" for rank in ranks])
     what = f"the output of {site.method}"
-    return undone(join(pieces, what=what), padding, what)
-
-
-def undone(value: Any, padding: Padding, what: str) -> Any:
-    """A joined output as if nothing had been padded or balanced."""
-    return drop_pad(put_back(value, padding.order, what), padding.added, padding.rows, what=what)
+    return restored(join(pieces, what=what), row_split, what)

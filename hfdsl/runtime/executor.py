@@ -17,7 +17,7 @@ from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, pack
 from hfdsl.plan.routes import Task
-from hfdsl.plan.rows import RowTable, argument_rows, balanced_rows
+from hfdsl.plan.rows import RowTable, argument_rows
 from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.protocols.conditions import provisions_of
@@ -286,12 +286,11 @@ class Executor:
         return Ran(self._group, self._rank, start, time.time(), tuple(done), given, store.held, store.most), gives
 
     def _body(self, order: Order, step: Step, index: int, arguments: dict[str, Any], table: RowTable) -> dict[str, Any]:
-        given = table.input_bounds.get(step.node)
+        row_split = table.splits.get(step.node)
         chunk = step.chunk_of[index]
-        first, last = (given[chunk], given[chunk + 1]) if given else (0, None)
-        rows = last - first if last is not None else None
-        balanced = balanced_rows(table, step, chunk)
-        begin = balanced[0] if balanced else first
+        rows = row_split.chunk_size if row_split else None
+        balanced = row_split.positions(chunk) if row_split else None
+        begin = balanced[0] if balanced else chunk * (rows or 0)
         call = Call(self._seed, order.number, step.call, self._rank, begin, rows, order.plan, balanced)
         body = step.signature.body if step.role is None else getattr(self._workers[step.role], step.signature.name)
         if self._recorder is not None:
@@ -370,12 +369,12 @@ def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
 
 def _real_rows(step: Step, chunk: int, table: RowTable, columns: dict[str, Any], rank: int) -> dict[str, Any]:
     """The result without the rows that came of padding, after its row count was held against its signature."""
-    rows, bounds, given = table.rows.get(step.node), table.bounds.get(step.node), table.input_bounds.get(step.node)
+    rows, bounds, row_split = table.rows.get(step.node), table.bounds.get(step.node), table.splits.get(step.node)
     if rows is None or not bounds or rank not in step.layout.holders:
         return columns  # it has no rows, each entry of a list has rows of its own, or nobody looks at it
     part = step.layout.holders.index(rank)
     wanted = expected = bounds[part + 1] - bounds[part]
-    taken = given[chunk + 1] - given[chunk] if given else 0
+    taken = row_split.chunk_size if row_split else 0
     if taken and step.rows_from is not None and step.layout.chunks == step.chunks:
         expected = taken * rows // table.rows[step.rows_from]
     why = f"its {taken} input rows make {expected}" if taken else f"the program has {expected} there"

@@ -18,11 +18,12 @@ from hfdsl.plan.payloads import Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Reader, pack, unpack
 from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
-from hfdsl.plan.rows import RowRanges, RuntimeQuery, row_table, runtime_queries
+from hfdsl.plan.rows import RuntimeQuery, row_table, runtime_queries
 from hfdsl.plan.segments import Segment
 from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.ranges import RowRanges
 from hfdsl.runtime.backend import Backend, Call, nothing
 from hfdsl.runtime.executor import Lesson, Order, Ran
 from hfdsl.runtime.store import Content, apart, bytes_of, memory_of

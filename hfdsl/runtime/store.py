@@ -12,7 +12,7 @@ from hfdsl.graph.columns import WEIGHT
 from hfdsl.graph.guards import versions
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.plan.reading import Piece, picked
-from hfdsl.plan.rows import RowRange, RowRanges
+from hfdsl.protocols.ranges import RowRange, RowRanges
 from hfdsl.types.joining import rows_after_rows
 from hfdsl.types.ragged import Jagged
 from hfdsl.types.weights import row_weights

@@ -92,10 +92,11 @@ def timeline(record: Record) -> Timeline:
 
 
 def _imbalances(record: Record) -> Iterator[tuple[str, Imbalance]]:
-    partitions = record.routes.table.partitions
+    splits = record.routes.table.splits
     for step in record.plan.steps:
-        if step.balance is not None and (partition := partitions.get(step.node)) is not None:
-            yield step.label, Imbalance(*partition.imbalance(step.chunks))
+        row_split = splits.get(step.node) if step.balance is not None else None
+        if row_split is not None and row_split.partition is not None:
+            yield step.label, Imbalance(*row_split.partition.imbalance(step.chunks))
 
 
 class _Made(NamedTuple):

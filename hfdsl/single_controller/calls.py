@@ -15,8 +15,8 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from hfdsl.errors import HfError, ProtocolError, RoleError, WiringError
 from hfdsl.protocols.kinds import PerRank
-from hfdsl.protocols.split import Pad, Site, kind_of
-from hfdsl.protocols.transfer import NO_PADDING, Padding
+from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
+from hfdsl.protocols.split import Site, kind_of
 from hfdsl.single_controller.host import Order, Recipe, assemble
 
 BULKY = 64 * 1024
@@ -35,7 +35,7 @@ class Future:
 
     refs: tuple[ObjectRef[Any], ...]
     collected: tuple[int, ...]
-    padding: Padding = NO_PADDING
+    row_split: RowSplit = NO_SPLIT
     what: str = "output"
     joined: bool = True
 
@@ -43,12 +43,12 @@ class Future:
         """The value, joined and without pad rows; ``RoleError`` (HF806) if a rank failed, ``TimeoutError`` if late."""
         # All ranks are waited for, so that a failure of one that is not collected is not missed: it only sends None.
         outputs = fetch(self.refs, timeout)
-        return assemble([outputs[rank] for rank in self.collected], self.padding, self.what, joined=self.joined)
+        return assemble([outputs[rank] for rank in self.collected], self.row_split, self.what, joined=self.joined)
 
     def whole(self) -> Later:
         """The value as an argument, whole."""
         refs = tuple(self.refs[rank] for rank in self.collected)
-        return Later(refs, Recipe(len(refs), self.padding, self.what, self.joined))
+        return Later(refs, Recipe(len(refs), self.row_split, self.what, self.joined))
 
     def __hf_cut__(self, index: int, count: int, *, pad: Pad | None, group: int, what: str) -> Later:
         whole = self.whole()

@@ -14,6 +14,7 @@ from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError,
 from hfdsl.protocols import transfer
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.protocols.mesh import Mesh, mesh_or_flat
+from hfdsl.protocols.partitioning import NO_SPLIT
 from hfdsl.protocols.register import Registration, registration_of
 from hfdsl.protocols.split import Site
 from hfdsl.protocols.worker import RankContext
@@ -219,7 +220,7 @@ class RayWorkerGroup:
         check_arguments(target.bare, site.method, args, kwargs)
         if meaning.splits:
             args, kwargs = tuple(map(as_future, args)), {key: as_future(value) for key, value in kwargs.items()}
-        placed, named, padding = transfer.dispatch(
+        placed, named, row_split = transfer.dispatch(
             meaning,
             self.mesh,
             args,
@@ -230,10 +231,10 @@ class RayWorkerGroup:
             balance=registration.balance,
         )
         collected = meaning.collected(self.mesh)
-        rows = None if padding is transfer.NO_PADDING else padding.rows
+        rows = None if row_split is NO_SPLIT else row_split.rows
         refs = self._submit(target, placed, named, range(self.world_size), keep=frozenset(collected), rows=rows)
         if meaning.joins:
-            future = Future(tuple(refs), collected, padding, f"the output of {site.method}")
+            future = Future(tuple(refs), collected, row_split, f"the output of {site.method}")
             return future.get() if registration.blocking else future
         if not registration.blocking:
             return [refs[rank] for rank in collected]

@@ -15,17 +15,18 @@ from typing import Any, cast
 import ray
 
 from hfdsl.errors import RoleError
-from hfdsl.protocols.split import Pad, join, rows_of, split
-from hfdsl.protocols.transfer import NO_PADDING, Padding, same_rows, undone
+from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
+from hfdsl.protocols.split import cut, join, restored, rows_of
+from hfdsl.protocols.transfer import same_rows
 from hfdsl.protocols.worker import RankContext, current_rank
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank's output beside the padding that only the rank could know."""
+    """A rank's output, with the split of the call's rows that only the rank could know."""
 
     value: Any
-    padding: Padding
+    row_split: RowSplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Recipe:
     """How to make one argument of several values: join an earlier call's outputs, then cut this rank's chunk."""
 
     values: int
-    padding: Padding = NO_PADDING
+    row_split: RowSplit = NO_SPLIT
     what: str = "output"
     joined: bool = True
     chunks: int | None = None
@@ -45,14 +46,13 @@ class Recipe:
     def whole(self, source: Iterator[Any]) -> Any:
         """The joined value of the next outputs."""
         outputs = [next(source) for _ in range(self.values)]
-        return assemble(outputs, self.padding, self.what, joined=self.joined)
+        return assemble(outputs, self.row_split, self.what, joined=self.joined)
 
-    def cut(self, value: Any) -> tuple[Any, Padding]:
-        """This rank's chunk, and the padding that even chunks took."""
-        count = self.chunks or 1
-        chunks = split(value, count, pad=self.pad, group=self.group, what=self.argument)
-        rows = rows_of(value)
-        return chunks[self.index], Padding(rows, rows_of(chunks[0]) * count - rows)
+    def cut(self, value: Any) -> tuple[Any, RowSplit]:
+        """This rank's chunk, and how the rows were split."""
+        rows, what = rows_of(value, self.argument), self.argument
+        row_split = RowSplit.even(rows, self.chunks or 1, pad=self.pad, group=self.group, what=what)
+        return cut(value, row_split.chunk_rows(self.index), what), row_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,34 +70,34 @@ class Order:
         """The order as a list of plain values, which Ray sends without pickling: that halves the cost of a call."""
         return [self.role, self.method, list(self.keywords), self.keep, list(self.recipes), self.rows]
 
-    def arguments(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any], Padding]:
-        """The arguments of the call, and the padding of those that were cut here."""
+    def arguments(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any], RowSplit]:
+        """The arguments of the call, and how the rows of those were split that were cut here."""
         if not self.recipes:
-            return *self._named(list(values)), NO_PADDING
+            return *self._named(list(values)), NO_SPLIT
         source = iter(values)
         made = [next(source) if recipe is None else recipe.whole(source) for recipe in self.recipes]
         cuts = [(at, recipe) for at, recipe in enumerate(self.recipes) if recipe is not None and recipe.chunks]
         counts = {recipe.argument: rows_of(made[at], recipe.argument) for at, recipe in cuts}
         same_rows({**counts, **({"what was given at once": self.rows} if counts and self.rows is not None else {})})
-        padding = NO_PADDING
+        row_split = NO_SPLIT
         for at, recipe in cuts:
-            made[at], padding = recipe.cut(made[at])
-        return *self._named(made), padding
+            made[at], row_split = recipe.cut(made[at])
+        return *self._named(made), row_split
 
     def _named(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         positions = len(values) - len(self.keywords)
         return values[:positions], dict(zip(self.keywords, values[positions:], strict=True))
 
 
-def assemble(outputs: Sequence[Any], padding: Padding, what: str, *, joined: bool) -> Any:
+def assemble(outputs: Sequence[Any], row_split: RowSplit, what: str, *, joined: bool) -> Any:
     """The joined output of a call without its pad rows; or the lone value, where nothing was split."""
     if not joined:
         return outputs[0]
     for output in outputs:
         if isinstance(output, Shard):
-            padding = output.padding
+            row_split = output.row_split
     whole = join([output.value if isinstance(output, Shard) else output for output in outputs], what=what)
-    return undone(whole, padding, what)
+    return restored(whole, row_split, what)
 
 
 class Host:
@@ -151,12 +151,12 @@ class Host:
     def hf_call(self, packed: list[Any], *values: Any) -> Any:
         """Run one method of one role."""
         order = Order(*packed)
-        args, kwargs, padding = order.arguments(values)
+        args, kwargs, row_split = order.arguments(values)
         try:
             result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
             raise self._told(order.role, order.method, error) from None
-        return _kept(order, result, padding)
+        return _kept(order, result, row_split)
 
     def _told(self, role: str, method: str, error: Exception) -> RoleError:
         if isinstance(error, RoleError):
@@ -177,24 +177,24 @@ class AsyncHost(Host):
     async def hf_call(self, packed: list[Any], *values: Any) -> Any:
         """Run one method of one role, awaiting it where it is a coroutine."""
         order = Order(*packed)
-        args, kwargs, padding = order.arguments(values)
+        args, kwargs, row_split = order.arguments(values)
         try:
             result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
             if inspect.isawaitable(result):
                 result = await result
         except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
             raise self._told(order.role, order.method, error) from None
-        return _kept(order, result, padding)
+        return _kept(order, result, row_split)
 
 
 def _arrived(value: Any) -> Any:
     return ray.get(value) if isinstance(value, ray.ObjectRef) else value
 
 
-def _kept(order: Order, result: Any, padding: Padding) -> Any:
+def _kept(order: Order, result: Any, row_split: RowSplit) -> Any:
     if not order.keep:
         return None  # nobody collects it: it stays here
-    return Shard(result, padding) if padding.added else result
+    return Shard(result, row_split) if row_split.added else result
 
 
 def methods_of(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:

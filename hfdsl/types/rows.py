@@ -57,6 +57,15 @@ class GroupedBy:
             raise DefinitionError("HF113", f"GroupedBy takes the name of a parameter, got {self.parameter!r}")
 
 
+def group_size(rows: IndependentRows | WholeRows | Grouped | GroupedBy) -> int:
+    """How many consecutive rows must stay together, whoever splits them.
+
+    >>> group_size(Grouped(8)), group_size(Independent)
+    (8, 1)
+    """
+    return rows.n if isinstance(rows, Grouped) else 1
+
+
 Independent = IndependentRows()
 Whole = WholeRows()
 

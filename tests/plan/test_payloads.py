@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.plan.payloads import DRIVER_PROCESS, RemoteReads, planned_topology
-from hfdsl.plan.rows import merged
+from hfdsl.protocols.ranges import merged
 from tests.plan.oracle import B, R, Role, Rows
 
 spans = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(lambda ends: (min(ends), max(ends)))

@@ -93,9 +93,8 @@ class Moves:
             return [(cut.node, cut.column, -1, cut.chunk)]
         first = self.found.table.bounds[cut.node][cut.chunk]
         rows: Sequence[int] = range(self.found.table.rows[cut.node])
-        if (
-            partition := self.found.table.partitions.get(cut.node)
-        ) is not None:  # the chunks have the rows in another order
+        row_split = self.found.table.splits.get(cut.node)
+        if row_split is not None and (partition := row_split.partition) is not None:  # chunks have another order
             each = len(rows) // len(partition.places)
             units = [unit for unit in partition.order if unit < len(partition.places)]
             rows = [unit * each + i for unit in units for i in range(each)]

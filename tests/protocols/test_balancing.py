@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import ProtocolError, SizeError
 from hfdsl.protocols import PREDEFINED, Mesh
-from hfdsl.protocols.balancing import balanced_order, put_back, reordered, weights_of
-from hfdsl.protocols.split import Pad, Site
+from hfdsl.protocols.balancing import weights_of
+from hfdsl.protocols.partitioning import Pad, RowSplit
+from hfdsl.protocols.split import Site, cut, restored
 from hfdsl.protocols.transfer import collect, dispatch
 from tests.protocols.test_mesh import meshes
 from tests.protocols.test_transfer import SPLITTING
@@ -53,15 +54,15 @@ def test_a_dealt_call_gives_what_it_gives_in_order(
     protocol = PREDEFINED[name]
     weights = weights * group
     rows = make(list(range(len(weights))))
-    placed, _, padding = dispatch(
+    placed, _, row_split = dispatch(
         protocol, mesh, (rows, make(weights)), {}, site=SITE, pad=pad, group=group, balance="weights"
     )
     assert len({len(chunk) for chunk in placed[0]}) == 1, "every chunk has as many rows"
     for chunk in placed[0] if len(weights) % (protocol.chunk_count(mesh) * group) == 0 else ():
         assert all(int(row) % group == at % group for at, row in enumerate(chunk)), "groups are whole"
-    output = collect(protocol, mesh, [twice(chunk) for chunk in placed[0]], site=SITE, padding=padding)
+    output = collect(protocol, mesh, [twice(chunk) for chunk in placed[0]], site=SITE, row_split=row_split)
     assert [int(row) for row in output] == [row for row in range(len(weights)) for _ in range(2)]
-    assert collect(protocol, mesh, [None] * mesh.world_size, site=SITE, padding=padding) is None
+    assert collect(protocol, mesh, [None] * mesh.world_size, site=SITE, row_split=row_split) is None
 
 
 def given_to(value: Any, balance: str, *, name: str = "rows") -> list[Any]:
@@ -127,13 +128,21 @@ def test_an_argument_whose_name_is_unknown_may_weigh_by_its_column() -> None:
         assert [chunk.x.tensor.tolist() for chunk in placed] == [[0, 3], [1, 2]]
 
 
+def halves(weights: Sequence[int]) -> RowSplit:
+    """Rows of these weights over two chunks."""
+    return RowSplit.even(len(weights), 2).balanced(weights, len(weights))
+
+
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=6).map(lambda half: half * 2))
 def test_what_weighs_less_than_nothing_weighs_nothing(weights: list[int]) -> None:
     clipped = [max(0, weight) for weight in weights]
-    assert balanced_order(weights, 2, 1, 0, None) == balanced_order(clipped, 2, 1, 0, None)
-    assert balanced_order(weights, 2, 1, 2, "cycle") == balanced_order(clipped, 2, 1, 2, "cycle")
-    assert balanced_order([0, 0, -5, -5], 2, 1, 0, None) == (), "nothing is lighter than nothing"
-    assert balanced_order([2, 1, 0, 0], 2, 1, 0, None) in ((0, 2, 1, 3), (0, 3, 1, 2)), "and something heavier"
+    assert halves(weights) == halves(clipped)
+    padded = RowSplit(len(weights), 2, 2, "cycle")
+    assert padded.balanced(weights, len(weights)) == padded.balanced(clipped, len(weights))
+    assert halves([0, 0, -5, -5]).partition is None, "nothing is lighter than nothing"
+    partition = halves([2, 1, 0, 0]).partition
+    assert partition is not None
+    assert partition.order in ((0, 2, 1, 3), (0, 3, 1, 2)), "and something heavier"
 
 
 @pytest.mark.parametrize(
@@ -152,14 +161,14 @@ def test_what_does_not_weigh_is_told(value: Any, balance: str, text: str) -> Non
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6).map(lambda half: half * 2))
 def test_rows_that_are_put_back_are_where_they_were(weights: Sequence[int]) -> None:
-    order = balanced_order(weights, 2, 1, 0, None) or tuple(range(len(weights)))
+    row_split = halves(weights)
     names = [f"n{i}" for i in range(len(weights))]
-    assert put_back(reordered(names, order), order) == names
-    assert put_back(names, ()) is names
-    assert put_back(3.0, order) == 3.0
-    assert reordered(3.0, order) == 3.0, "what has no rows has no order"
+    chunks = [cut(names, row_split.chunk_rows(chunk)) for chunk in range(2)]
+    assert restored([name for chunk in chunks for name in chunk], row_split) == names
+    assert restored(names, RowSplit.even(len(names), 2)) is names
+    assert restored(3.0, row_split) == 3.0, "what has no rows has no order"
 
 
 def test_rows_of_which_nobody_knows_whose_they_are_are_told() -> None:
     with pytest.raises(SizeError, match="HF310: the output has 3 rows for 4 rows that were balanced"):
-        put_back([1, 2, 3], [0, 3, 1, 2], "the output")
+        restored([1, 2, 3], halves([9, 9, 1, 1]), "the output")

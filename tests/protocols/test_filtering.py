@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfdsl.errors import SizeError
-from hfdsl.protocols.filtering import kept_rows, runs, taken_rows
+from hfdsl.protocols.filtering import kept_rows, taken_rows
+from hfdsl.protocols.ranges import as_ranges
 
 groups = st.integers(1, 4)
 
@@ -68,7 +69,7 @@ def test_one_row_is_enough_to_fill_any_number() -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=12))
 def test_runs_are_the_same_rows_in_as_few_pieces_as_can_be(rows: list[int]) -> None:
-    found = runs(rows)
+    found = as_ranges(rows)
     assert [row for first, end in found for row in range(first, end)] == rows
     assert all(first < end for first, end in found)
     assert all(end != first for (_, end), (first, _) in pairwise(found))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import ProtocolError, SizeError, WiringError
 from hfdsl.protocols import PREDEFINED, Mesh, PerRank
-from hfdsl.protocols.balancing import put_back
-from hfdsl.protocols.split import Site, add_rows, drop_pad, join, rows_of, split
+from hfdsl.protocols.partitioning import RowSplit
+from hfdsl.protocols.split import Site, join, restored, rows_of, split
 from hfdsl.protocols.transfer import collect, dispatch
 from tests.protocols.test_mesh import meshes
 
@@ -59,10 +59,10 @@ def read(value: Any) -> list[int]:
 def run(name: str, mesh: Mesh, value: Any, body: Callable[[Any], Any], **options: Any) -> Any:
     """One call: what is not collected must not be looked at, so those ranks give junk."""
     protocol = PREDEFINED[name]
-    (placed,), _, padding = dispatch(protocol, mesh, (value,), {}, **options)
+    (placed,), _, row_split = dispatch(protocol, mesh, (value,), {}, **options)
     kept = protocol.collected(mesh)
     outputs = [body(placed[rank]) if rank in kept else object() for rank in range(mesh.world_size)]
-    return collect(protocol, mesh, outputs, padding=padding)
+    return collect(protocol, mesh, outputs, row_split=row_split)
 
 
 @pytest.mark.parametrize("kind", MAKE)
@@ -243,8 +243,10 @@ def test_metrics_have_no_rows_and_come_back_whole() -> None:
     metrics = Metrics(loss=1.5)
     with pytest.raises(ProtocolError, match=r"HF413: argument 0 of f is a Metrics, which has no rows to split"):
         dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=2), (metrics,), {}, site=Site("f"))
-    assert drop_pad(metrics, added=1, rows=3) is metrics
-    assert put_back(metrics, [1, 0]) is metrics
+    assert restored(metrics, RowSplit.even(3, 2, pad="cycle")) is metrics
+    balanced = RowSplit.even(4, 2).balanced([9, 9, 1, 1], 4)
+    assert balanced.partition is not None
+    assert restored(metrics, balanced) is metrics
 
 
 def test_a_column_that_some_ranks_gave_and_others_did_not_is_an_error() -> None:
@@ -260,19 +262,20 @@ def test_a_record_of_one_rank_and_nothing_of_another_are_not_joined() -> None:
 
 def test_what_is_still_being_made_is_cut_where_it_arrives() -> None:
     mesh, site = Mesh(dp=2, tp=2), Site("f", ("a", "b"))
-    (later,), _, padding = dispatch(PREDEFINED["THREE_D_PROTO"], mesh, (Later(),), {}, site=site)
+    (later,), _, row_split = dispatch(PREDEFINED["THREE_D_PROTO"], mesh, (Later(),), {}, site=site)
     assert later == [("cut", chunk, 2, "argument 'a' of f") for chunk in (0, 0, 1, 1)]
-    assert (padding.rows, padding.added) == (0, 0)
-    (_, rows), _, padding = dispatch(
+    assert (row_split.rows, row_split.added) == (0, 0)
+    (_, rows), _, row_split = dispatch(
         PREDEFINED["THREE_D_PROTO"], mesh, (Later(), [1, 2, 3]), {}, site=site, pad="cycle"
     )
     assert rows == [[1, 2], [1, 2], [3, 1], [3, 1]], "the rows that are here are counted"
-    assert (padding.rows, padding.added) == (3, 1)
+    assert (row_split.rows, row_split.added) == (3, 1)
 
 
 def test_nothing_is_added_where_rows_divide() -> None:
     rows = [1, 2]
-    assert add_rows(rows, 0, "cycle") is rows
+    assert restored(rows, RowSplit.even(2, 2, pad="cycle")) is rows
+    assert split(rows, 2, pad="cycle") == [[1], [2]]
     assert split([], 2, pad="cycle") == [[], []]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hfdsl.errors import WiringError
 from hfdsl.plan.payloads import ColumnSlice, Payload
-from hfdsl.plan.rows import merged
+from hfdsl.protocols.ranges import merged
 from hfdsl.runtime.store import Kept, Store, apart, memory_of
 from hfdsl.types.ragged import Jagged
 

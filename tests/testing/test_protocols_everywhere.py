@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.protocols import PREDEFINED, Protocol
-from hfdsl.protocols.split import Pad
+from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.transfer import collect, dispatch
 from hfdsl.testing import strategies
 from hfdsl.testing.laws.check import applying, meshes_up_to
@@ -89,12 +89,12 @@ def test_pad_rows_never_leak_and_never_grow_the_callers_object(
     protocol: Protocol = PREDEFINED[name]
     batch = RECORD.make(range(count * group))
     before, kept = rows_of(batch), dict(batch.__hf_columns__)
-    [placed], _, padding = dispatch(protocol, mesh, (batch,), {}, pad=pad, group=group)
+    [placed], _, row_split = dispatch(protocol, mesh, (batch,), {}, pad=pad, group=group)
     seen = [row for part in placed for row in rows_of(part)]
     assert set(seen) == set(before)  # nothing was made up
     assert len({len(part) for part in placed}) == 1
     poisoned = [RECORD.make([-1 - row for row in RECORD.read(part)]) for part in placed]
-    got = collect(protocol, mesh, poisoned, padding=padding)
+    got = collect(protocol, mesh, poisoned, row_split=row_split)
     assert RECORD.read(got) == [-1 - row for row in range(count * group)]
     assert rows_of(batch) == before
     assert all(batch.__hf_columns__[column] is value for column, value in kept.items())

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.predefined import DP_PROTO
-from hfdsl.protocols.split import Pad, join, split
+from hfdsl.protocols.split import join, split
 from hfdsl.protocols.transfer import collect
 from hfdsl.types.batches import schema, upcast
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import DefinitionError, WiringError
-from hfdsl.protocols.split import Pad, join, split
+from hfdsl.protocols.partitioning import Pad
+from hfdsl.protocols.split import join, split
 from hfdsl.types.batches import own_rows, schema
 
 

@@ -10,10 +10,9 @@ from hfdsl.errors import DefinitionError
 from hfdsl.protocols import transfer
 from hfdsl.protocols.dispatch import Dispatch, Functions, as_dispatch, as_functions, meaning_of
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import ModeLike
-from hfdsl.protocols.split import Pad
-from hfdsl.protocols.transfer import NO_PADDING, Padding
 from hfdsl.testing.arguments import refused
 
 __tracebackhide__ = True  # pytest shows the user's own lines
@@ -74,18 +73,18 @@ class Subject:
 
     def dispatch(
         self, mesh: Mesh, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, pad: Pad | None = None
-    ) -> tuple[Any, Any, Padding]:
+    ) -> tuple[Any, Any, RowSplit]:
         """What every rank is given."""
         if isinstance(self.tested, Functions):
             placed, named = self.tested.dispatch_fn(_Group(mesh), *args, **(kwargs or {}))
-            return placed, named, NO_PADDING
+            return placed, named, NO_SPLIT
         return transfer.dispatch(self.tested, mesh, args, kwargs or {}, pad=pad)
 
-    def collect(self, mesh: Mesh, outputs: list[Any], padding: Padding = NO_PADDING) -> Any:
+    def collect(self, mesh: Mesh, outputs: list[Any], row_split: RowSplit = NO_SPLIT) -> Any:
         """What the caller gets."""
         if isinstance(self.tested, Functions):
             return self.tested.collect_fn(_Group(mesh), outputs)
-        return transfer.collect(self.tested, mesh, outputs, padding=padding)
+        return transfer.collect(self.tested, mesh, outputs, row_split=row_split)
 
 
 def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str | None = None) -> Subject:

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from hfdsl.errors import SizeError
 from hfdsl.protocols.mesh import Mesh, axis_rank, axis_size
+from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.protocol import Protocol
-from hfdsl.protocols.split import Pad
 from hfdsl.testing.laws.composed import composition
 from hfdsl.testing.laws.subject import Subject
 from hfdsl.testing.laws.trial import Trial, doubled, mapped, unchanged, usual, want

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfdsl.protocols.mesh import AXES, Mesh, axis_rank
-from hfdsl.protocols.split import Pad
-from hfdsl.protocols.transfer import NO_PADDING, Padding
+from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
 from hfdsl.testing.code import as_code
 from hfdsl.testing.laws.subject import Subject
 from hfdsl.testing.laws.values import Kind
@@ -86,30 +85,30 @@ class Trial:
 
     def dispatch(
         self, value: Any, pad: Pad | None = None, mesh: Mesh | None = None, named: Any = None
-    ) -> tuple[list[Any], Padding]:
+    ) -> tuple[list[Any], RowSplit]:
         """What the ranks are given of one argument."""
         mesh = mesh or self.mesh
-        placed, _, padding = self.subject.dispatch(mesh, (value,), None if named is None else {"other": named}, pad)
+        placed, _, row_split = self.subject.dispatch(mesh, (value,), None if named is None else {"other": named}, pad)
         if len(placed) != 1 or not isinstance(placed[0], (list, tuple)):
             raise Breach(f"dispatch of one argument gave {_kind(placed)}: give ([one value a rank], {{}})")
         if len(placed[0]) != mesh.world_size:
             raise Breach(f"dispatch made {len(placed[0])} parts for {mesh.world_size} ranks")
         self.parts = list(placed[0])
-        return self.parts, padding
+        return self.parts, row_split
 
     def apply(self, body: Body, parts: Sequence[Any]) -> list[Any]:
         """What the ranks answer, each in a container of its own."""
         return [self.case.kind.make(body(self.read(part))) for part in parts]
 
-    def collect(self, outputs: Sequence[Any], padding: Padding = NO_PADDING, mesh: Mesh | None = None) -> Any:
+    def collect(self, outputs: Sequence[Any], row_split: RowSplit = NO_SPLIT, mesh: Mesh | None = None) -> Any:
         """What the caller gets."""
-        self.got = self.subject.collect(mesh or self.mesh, list(outputs), padding)
+        self.got = self.subject.collect(mesh or self.mesh, list(outputs), row_split)
         return self.got
 
     def run(self, body: Body, pad: Pad | None = None, mesh: Mesh | None = None) -> Any:
         """The whole call."""
-        parts, padding = self.dispatch(self.value(), pad, mesh)
-        return self.collect(self.apply(body, parts), padding, mesh)
+        parts, row_split = self.dispatch(self.value(), pad, mesh)
+        return self.collect(self.apply(body, parts), row_split, mesh)
 
     def read(self, value: Any) -> list[int]:
         """The numbers of a value's rows.
