@@ -1,4 +1,31 @@
-"""An optimizer step over the micro-batches of all data-parallel ranks."""
+"""An optimizer step over the micro-batches of all data-parallel ranks.
+
+How gradients meet
+------------------
+Losses are shares of the whole batch's loss (see ``updates``), so the gradient of the whole batch is the *sum* of the
+ranks' gradients:
+
+- Ranks that hold all parameters add them up with one all-reduce of a flat tensor, in coordinate order, so that every
+  rank has the same bits.
+- FSDP reduces gradients itself and takes the mean over ranks; each loss is multiplied by the number of ranks first. Its
+  passes are collective: with 3 micro-batches on rank 0 and 2 on rank 1 the third pass would wait forever, so rank 1
+  repeats one with no row that counts (``padded_to_peers``).
+- Over ``tp`` nothing is added up. The ranks of ``tp`` see the same rows; each has the gradient of its slices, and the
+  same gradient as its peers of what is replicated.
+
+The norm over slices
+--------------------
+Take ``tp=2``, a weight that is sliced and a bias that is replicated::
+
+             gradient of the slice   gradient of the bias   slice**2 + bias**2 / 2
+    rank 0            3                       12                  9 + 72 = 81
+    rank 1            4                       12                 16 + 72 = 88
+                                                                 sum:    169 = 13**2
+
+The norm of the whole gradient (3, 4, 12) is 13. Each rank counts its slices in full and what is replicated by 1/tp, and
+one all-reduce gives the square on every rank. If each took the norm of what it has, ranks would clip by different
+factors, and what is replicated would drift apart.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +45,28 @@ from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy, Scorer
 from hfdsl.rl.models.micro_batches import MicroBatch
 from hfdsl.rl.models.offloading import model_to_device, model_to_host, optimizer_to_device, optimizer_to_host
-from hfdsl.rl.models.sharding import is_sharded, local, shard, sharded_like
+from hfdsl.rl.models.sharding import is_sharded, local_part, shard, sharded_like
 from hfdsl.rl.models.tensor_parallel import parameters_with_partial_gradients, sliced_parameters
 from hfdsl.rl.workers.config import OptimizerConfig, TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStep:
-    """What one optimizer step was: the norm of the whole batch's gradient before it was clipped, and the rate."""
+    """The figures of one optimizer step."""
 
     grad_norm: float
+    """The norm of the whole batch's gradient before clipping."""
+
     learning_rate: float
+    """The learning rate of the step."""
 
 
 class Learner:
-    """A module and its optimizer.
-
-    Gradients of whole copies are added up in coordinate order, those of parts by FSDP. Over ``tp`` nothing is added
-    up: a rank has the gradients of its slices, and of what is whole the same as the others.
-    """
+    """A module and its optimizer."""
 
     def __init__(self, module: Policy | Scorer, model: Any, config: TrainingConfig, peers: AxisGroup) -> None:
         if config.checkpointing:
-            enable = getattr(model, "activation_checkpointing_enable", None)  # the name of late
+            enable = getattr(model, "activation_checkpointing_enable", None)  # newer versions
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
         if config.sharding == "fsdp":
             if model.base_model._compiled_call_impl is not None:
@@ -49,19 +75,18 @@ class Learner:
         self.module, self.config = module, config
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.sliced = sliced_parameters(module)
-        o = config.optimizer
         self.optimizer = torch.optim.AdamW(
             self.parameters,
-            lr=o.learning_rate,
-            betas=o.betas,
-            eps=o.epsilon,
-            weight_decay=o.weight_decay,
+            lr=config.optimizer.learning_rate,
+            betas=config.optimizer.betas,
+            eps=config.optimizer.epsilon,
+            weight_decay=config.optimizer.weight_decay,
             fused=device().type == "cuda" or None,
         )
         self.steps = 0
 
-    def evened(self, parts: list[MicroBatch], peers: AxisGroup) -> list[MicroBatch]:
-        """As many micro-batches as any peer has, where all take each pass together; those added count for nothing."""
+    def padded_to_peers(self, parts: list[MicroBatch], peers: AxisGroup) -> list[MicroBatch]:
+        """Under FSDP, as many micro-batches as the peer with the most has; no token of those added counts."""
         if not is_sharded(self.module):
             return parts
         most = peers.all_reduce(len(parts), "max")
@@ -71,17 +96,17 @@ class Learner:
         """One update with the sum of these losses and of those of all peers.
 
         Raises:
-            HfError: HF811 where the gradient is not finite; nothing is changed then.
+            HfError: HF811 where the gradient is not finite; no parameter has changed then.
         """
         sharded = is_sharded(self.module)
         self.module.train()
         self.optimizer.zero_grad()
         for loss in losses:
-            (loss * peers.size if sharded else loss).backward()  # FSDP takes the mean over ranks
+            (loss * peers.size if sharded else loss).backward()  # FSDP: a mean
         self.module.eval()
         if not sharded and peers.size > 1:
-            self._add_up(peers)
-        norm = self._clip(peers) if self.module.tp.size == 1 else self._clip_slices(peers)
+            self._all_reduce_gradients(peers)
+        norm = self._clip() if self.module.tp.size == 1 else self._clip_slices(peers)
         if not math.isfinite(norm):
             self.optimizer.zero_grad()
             raise HfError("HF811", f"the norm of the gradient is {norm}, although the loss of every row is finite")
@@ -92,49 +117,50 @@ class Learner:
         self.steps += 1
         return OptimizerStep(norm, learning_rate)
 
-    def _clip(self, peers: AxisGroup) -> float:
-        found = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm).detach()
-        return float(found.full_tensor() if isinstance(found, DTensor) else found)
+    def _clip(self) -> float:
+        """Clip the gradient; the norm that it had."""
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimizer.clip_norm).detach()
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _clip_slices(self, peers: AxisGroup) -> float:
-        """The same where ranks of ``tp`` have slices."""
+        """The same where the ranks of ``tp`` hold slices: see the example above."""
         tp, clip = self.module.tp, self.config.optimizer.clip_norm
         for parameter in parameters_with_partial_gradients(self.module):
             if parameter.grad is not None:
-                own = local(parameter.grad)
-                own.copy_(tp.all_reduce(own.contiguous()))
-        found = [(p, local(p.grad)) for p in self.parameters if p.grad is not None]
-        own = get_total_norm([gradient for p, gradient in found if p in self.sliced])
-        same = get_total_norm([gradient for p, gradient in found if p not in self.sliced])
-        square = own.float().square() + same.float().square() / tp.size  # those that are the same count once
+                gradient = local_part(parameter.grad)
+                gradient.copy_(tp.all_reduce(gradient.contiguous()))
+        gradients = [(p, local_part(p.grad)) for p in self.parameters if p.grad is not None]
+        of_slices = get_total_norm([gradient for p, gradient in gradients if p in self.sliced])
+        of_replicas = get_total_norm([gradient for p, gradient in gradients if p not in self.sliced])
+        square = of_slices.float().square() + of_replicas.float().square() / tp.size
         square = peers.all_reduce(square) if is_sharded(self.module) else square
         norm = float(tp.all_reduce(square).sqrt())
-        for _, gradient in found:
-            gradient.mul_(min(1.0, clip / (norm + 1e-6)))
+        for _, gradient in gradients:
+            gradient.mul_(min(1.0, clip / (norm + 1e-6)))  # the addend of clip_grad_norm_
         return norm
 
-    def _add_up(self, peers: AxisGroup) -> None:
+    def _all_reduce_gradients(self, peers: AxisGroup) -> None:
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
-        summed = peers.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]))
-        for parameter, part in zip(self.parameters, summed.split([g.numel() for g in gradients]), strict=True):
+        flat = peers.all_reduce(torch.cat([gradient.flatten() for gradient in gradients]))
+        for parameter, part in zip(self.parameters, flat.split([g.numel() for g in gradients]), strict=True):
             parameter.grad = part.view_as(parameter)
 
     def offload(self, part: Part) -> None:
-        """The weights, or what an update uses besides, go to the host."""
+        """Move the weights, or the optimizer's states, to the host."""
         if part == "weights":
             model_to_host(self.module)
         else:
             optimizer_to_host(self.optimizer)
 
     def onload(self, part: Part) -> None:
-        """They come back."""
+        """Move them back to the device."""
         if part == "weights":
             model_to_device(self.module)
         else:
             optimizer_to_device(self.optimizer)
 
     def state(self) -> dict[str, Any]:
-        """What this rank needs to go on as if it had never stopped: its weights, its optimizer's states, its steps."""
+        """What this rank needs to continue exactly: its weights, its optimizer's states, its steps."""
         return {
             "weights": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict()["state"],
@@ -142,20 +168,21 @@ class Learner:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from there; the tensors of ``state`` are this rank's parts."""
-        own = self.module.state_dict()
+        """Continue from a state, whose tensors are this rank's parts."""
+        weights = self.module.state_dict()
         for name, value in state["weights"].items():
-            local(own[name]).copy_(local(value))
-        found = {
+            local_part(weights[name]).copy_(local_part(value))
+        # A state holds local tensors; under FSDP each becomes this rank's shard of the parameter's layout again.
+        moments_of = {
             number: {name: sharded_like(value, self.parameters[number]) for name, value in moments.items()}
             for number, moments in state["optimizer"].items()
         }
-        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": found})
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments_of})
         self.steps = state["steps"]
 
 
 def lr_factor(config: OptimizerConfig, step: int) -> float:
-    """The learning rate of a step, as a share of its peak.
+    """The factor of the peak learning rate in a step, counted from 0.
 
     >>> [lr_factor(OptimizerConfig(schedule="linear", warmup_steps=2, total_steps=4), step) for step in range(5)]
     [0.5, 1.0, 1.0, 0.5, 0.0]

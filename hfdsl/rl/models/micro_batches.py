@@ -1,6 +1,16 @@
-"""Rows cut into micro-batches, and back.
+"""Rows cut into micro-batches, and their results assembled to columns again.
 
 Dim letters: B rows of a rank, b rows of a micro-batch, P prompt tokens, R response tokens, T = P + R.
+
+Prompts are padded on the left and responses on the right, so a micro-batch needs only the columns around the border in
+which any of its rows has a token. With P = 4, R = 3 and at most 8 tokens a micro-batch::
+
+             prompt     response
+    row 0    . . a b  | c . .      2 before, 1 after     rows 0 and 1 together: 2 + 2 columns of 2 rows, 8 tokens
+    row 1    . . d e  | f g .      2 before, 2 after
+    row 2    h i j k  | l m n      4 before, 3 after     row 2 by itself: 7 tokens
+
+The first is ``MicroBatch(rows=[1, 0], real_rows=2, start=2, length=2)``: from column 2 on, with 2 columns of responses.
 """
 
 from __future__ import annotations
@@ -15,19 +25,23 @@ from hfdsl.rl.workers.config import BatchingConfig
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Some rows, and the columns in which any of them has a token.
-
-    Rows after the first ``real`` are there to fill it up; nothing of theirs counts.
-    """
+    """Some rows, and the columns in which any of them has a token."""
 
     rows: torch.Tensor
+    """The rows' numbers within the rank's, i64[b]."""
+
     real_rows: int
-    first: int
+    """How many of them count; those after them only fill the micro-batch up."""
+
+    start: int
+    """The first column of the sequences that is needed."""
+
     length: int
+    """How many columns of the responses are needed."""
 
     def sequences(self, column: torch.Tensor, width: int) -> torch.Tensor:
         """The part of a column [B, T] where responses have ``width`` columns: [b, t]."""
-        return column[self.rows, self.first : column.shape[1] - width + self.length]
+        return column[self.rows, self.start : column.shape[1] - width + self.length]
 
     def response(self, column: torch.Tensor) -> torch.Tensor:
         """The part of a column [B, R]: [b, r]."""
@@ -41,10 +55,10 @@ class MicroBatch:
         return mask
 
 
-def micro_batches(mask: torch.Tensor, width: int, config: BatchingConfig, longer: int = 0) -> list[MicroBatch]:
+def micro_batches(mask: torch.Tensor, width: int, config: BatchingConfig, extra_tokens: int = 0) -> list[MicroBatch]:
     """The micro-batches of sequences with mask bool[B, T], of which the last ``width`` columns are responses.
 
-    ``longer`` tokens are going to be added to every row.
+    ``extra_tokens`` is how many tokens every row will grow by while it is generated.
 
     >>> mask = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 0]]).bool()
     >>> [part.rows.tolist() for part in micro_batches(mask, 2, BatchingConfig(tokens=8))]
@@ -55,7 +69,7 @@ def micro_batches(mask: torch.Tensor, width: int, config: BatchingConfig, longer
     lengths, border = _lengths(mask, width), mask.shape[1] - width
     return [
         MicroBatch(torch.tensor(rows, device=mask.device), len(rows), border - before, after)
-        for rows in _by_length(lengths, config.tokens, longer)
+        for rows in _by_length(lengths, config.tokens, extra_tokens)
         for before, after in [map(max, zip(*(lengths[row] for row in rows), strict=True))]
     ]
 
@@ -67,7 +81,7 @@ def _fixed(count: int, height: int, device: torch.device, width: int) -> Iterato
 
 
 def _lengths(mask: torch.Tensor, width: int) -> list[tuple[int, int]]:
-    """How many columns a row needs before and after the start of its response, at least one where there is one."""
+    """How many columns each row needs before and after the border, at least one where there is any."""
     columns = torch.arange(mask.shape[1], device=mask.device)
     border = mask.shape[1] - width
     sides = [
@@ -80,22 +94,22 @@ def _lengths(mask: torch.Tensor, width: int) -> list[tuple[int, int]]:
     return list(zip(*(side.tolist() for side in sides), strict=True))
 
 
-def _by_length(lengths: Sequence[tuple[int, int]], tokens: int, longer: int) -> Iterator[list[int]]:
-    """Rows of like lengths together, the longest first; a row alone may be longer than ``tokens``."""
-    part, before, after = list[int](), 0, 0
+def _by_length(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: int) -> Iterator[list[int]]:
+    """Rows of like lengths together, the longest first; a single row may be longer than ``tokens``."""
+    rows, before, after = list[int](), 0, 0
     for row in sorted(range(len(lengths)), key=lambda row: (-sum(lengths[row]), row)):
-        wide = max(before, lengths[row][0]) + max(after, lengths[row][1])
-        if part and (wide + longer) * (len(part) + 1) > tokens:
-            yield part
-            part, before, after = [], 0, 0
-        part.append(row)
+        columns = max(before, lengths[row][0]) + max(after, lengths[row][1])
+        if rows and (columns + extra_tokens) * (len(rows) + 1) > tokens:
+            yield rows
+            rows, before, after = [], 0, 0
+        rows.append(row)
         before, after = max(before, lengths[row][0]), max(after, lengths[row][1])
-    if part:
-        yield part
+    if rows:
+        yield rows
 
 
 def assembled(parts: Sequence[tuple[MicroBatch, torch.Tensor]], rows: int, width: int) -> torch.Tensor:
-    """The column [B, width] of parts [b, r]; 0 where no part has a token."""
+    """The column [B, width] of the results [b, r] of all micro-batches; 0 where none has a token."""
     like = parts[0][1]
     column = torch.zeros(rows, width, dtype=like.dtype, device=like.device)
     for part, values in parts:

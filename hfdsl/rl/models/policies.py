@@ -128,7 +128,7 @@ def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:
     """As many rows at once as the cache is to hold; where steps are captured, of one shape."""
     rows, length, tokens = len(mask), sampling.generation.max_tokens, sampling.generation.cache_tokens
     if sampling.captured is None or sampling.batching.rows is not None:
-        return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens), longer=length)
+        return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens), extra_tokens=length)
     count = -(-rows * (mask.shape[1] + length) // tokens)
     return micro_batches(mask, 0, BatchingConfig(rows=-(-rows // count)))
 

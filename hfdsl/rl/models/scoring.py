@@ -1,15 +1,30 @@
-"""What frozen or momentarily unchanged models say of sequences, micro-batch by micro-batch."""
+"""Log-probs, values and scores of given sequences, micro-batch by micro-batch and without gradients.
+
+Dim letters: B rows of a rank, b rows of a micro-batch, P prompt tokens, R response tokens, T = P + R; t and r are the
+columns of a micro-batch that hold a token.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
 from hfdsl.rl.batches import Sequences
 from hfdsl.rl.models.device import autocast, device
 from hfdsl.rl.models.forward import Policy, Scorer
-from hfdsl.rl.models.micro_batches import assembled, micro_batches
+from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
 from hfdsl.rl.models.sharding import gathered_parameters
 from hfdsl.rl.workers.config import BatchingConfig, FloatDType
+
+
+def columns(sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids, mask and response mask, on the device of the model."""
+    return (
+        sequences.ids.tensor.to(device()),
+        sequences.mask.tensor.to(device()),
+        sequences.response_mask.tensor.to(device()),
+    )
 
 
 def log_probs(policy: Policy, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
@@ -17,17 +32,6 @@ def log_probs(policy: Policy, sequences: Sequences, batching: BatchingConfig, dt
     return response_log_probs(policy, *columns(sequences), batching, dtype)
 
 
-def columns(sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids, mask and response mask, where the model is."""
-    here = device()
-    return (
-        sequences.ids.tensor.to(here),
-        sequences.mask.tensor.to(here),
-        sequences.response_mask.tensor.to(here),
-    )
-
-
-@torch.no_grad()
 def response_log_probs(
     policy: Policy,
     ids: torch.Tensor,
@@ -37,38 +41,54 @@ def response_log_probs(
     dtype: FloatDType | None,
 ) -> torch.Tensor:
     """The log-probs of responses, f32[B, R]; 0 on padding."""
-    rows, width = response_mask.shape
-    with gathered_parameters(policy), autocast(dtype, ids.device):
-        parts = [
-            (part, policy(part.sequences(ids, width), part.sequences(mask, width), part.length)[0])
-            for part in micro_batches(mask, width, batching)
-        ]
-    return assembled(parts, rows, width) * response_mask
+
+    def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        log_probs, _ = policy(ids, mask, part.length)
+        return log_probs  # type: ignore[no-any-return]  # of torch
+
+    passes = _passes(policy, forward, ids, mask, response_mask.shape[1], batching, dtype)
+    return assembled(passes, *response_mask.shape) * response_mask
 
 
-@torch.no_grad()
 def values(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
     """The value of the state before each token of a response, f32[B, R]; 0 on padding."""
     ids, mask, response_mask = columns(sequences)
-    rows, width = response_mask.shape
-    with gathered_parameters(scorer), autocast(dtype, ids.device):
-        parts = [
-            (part, scorer(part.sequences(ids, width), part.sequences(mask, width))[:, -part.length - 1 : -1])
-            for part in micro_batches(mask, width, batching)
-        ]
-    return assembled(parts, rows, width) * response_mask
+
+    def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        # The value of a state stands at the last token of that state, which is the one before the token it leads to.
+        return scorer(ids, mask)[:, -part.length - 1 : -1]  # type: ignore[no-any-return]  # of torch
+
+    passes = _passes(scorer, forward, ids, mask, response_mask.shape[1], batching, dtype)
+    return assembled(passes, *response_mask.shape) * response_mask
+
+
+def scores(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
+    """The head's number at the last token of every sequence, f32[B]."""
+    ids, mask, response_mask = columns(sequences)
+
+    def forward(part: MicroBatch, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        last = mask.shape[1] - 1 - mask.flip(1).long().argmax(1)  # of several maxima, argmax gives the first
+        return scorer(ids, mask).gather(1, last[:, None]).squeeze(1)  # type: ignore[no-any-return]  # of torch
+
+    numbers = torch.zeros(len(ids), device=ids.device)
+    for part, last_numbers in _passes(scorer, forward, ids, mask, response_mask.shape[1], batching, dtype):
+        numbers[part.rows[: part.real_rows]] = last_numbers[: part.real_rows]
+    return numbers
 
 
 @torch.no_grad()
-def scores(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype: FloatDType | None) -> torch.Tensor:
-    """The number at the last token of every sequence, f32[B]."""
-    ids, mask, response_mask = columns(sequences)
-    rows, width = response_mask.shape
-    found = torch.zeros(rows, device=ids.device)
-    with gathered_parameters(scorer), autocast(dtype, ids.device):
-        for part in micro_batches(mask, width, batching):
-            there = part.sequences(mask, width)
-            last = there.shape[1] - 1 - there.flip(1).long().argmax(1)
-            numbers = scorer(part.sequences(ids, width), there).gather(1, last[:, None]).squeeze(1)
-            found[part.rows[: part.real_rows]] = numbers[: part.real_rows]
-    return found
+def _passes(
+    module: Policy | Scorer,
+    forward: Callable[[MicroBatch, torch.Tensor, torch.Tensor], torch.Tensor],
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    width: int,
+    batching: BatchingConfig,
+    dtype: FloatDType | None,
+) -> list[tuple[MicroBatch, torch.Tensor]]:
+    """What ``forward`` makes of the ids and the mask of each micro-batch, i64[b, t] and bool[b, t]."""
+    with gathered_parameters(module), autocast(dtype, ids.device):
+        return [
+            (part, forward(part, part.sequences(ids, width), part.sequences(mask, width)))
+            for part in micro_batches(mask, width, batching)
+        ]

@@ -1,7 +1,8 @@
-"""Parameters that the ranks of ``dp`` hold parts of: FSDP2 (Zhao et al., 2023, PyTorch FSDP).
+"""Parameters sharded over the ranks of ``dp`` with FSDP2 (Zhao et al., 2023, PyTorch FSDP).
 
-Of a model that is sliced over ``tp``, the parts are those of a slice. What is read outside of an update is read with
-all parameters in place, so that ranks need not take the same number of passes then.
+Where a model is also sliced over ``tp``, a rank's shard is a part of its slice. FSDP gathers parameters within each
+pass, so all ranks have to run the same number of passes. Updates do; outside of them, ``gathered_parameters`` gathers
+everything first, so that ranks with more micro-batches or longer responses may run more passes than others.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from hfdsl.rl.workers.config import FloatDType
 
 
 def shard(module: nn.Module, blocks: tuple[str, ...], autocast: FloatDType | None, peers: AxisGroup) -> None:
-    """Give every peer a part of the parameters; each module of a class that ``blocks`` names is gathered by itself.
+    """Shard the parameters over all peers; FSDP gathers each module whose class ``blocks`` names as a unit.
 
     Raises:
-        ResourceError: HF812 where the ranks are no processes of their own.
+        ResourceError: HF812 where ranks share a process.
     """
     if peers.size == 1:
         return
@@ -51,26 +52,27 @@ def shard(module: nn.Module, blocks: tuple[str, ...], autocast: FloatDType | Non
 
 @contextmanager
 def gathered_parameters(module: nn.Module) -> Iterator[None]:
-    """Within this, every rank has all parameters, and may take as many passes as it likes."""
-    parts = [inner for inner in module.modules() if isinstance(inner, FSDPModule)]
-    for part in parts:
-        part.set_reshard_after_forward(False, recurse=False)
-        part.unshard()
+    """Within this context every rank has all parameters, and may run any number of passes."""
+    units = [inner for inner in module.modules() if isinstance(inner, FSDPModule)]
+    for unit in units:
+        unit.set_reshard_after_forward(False, recurse=False)
+        unit.unshard()
     try:
         yield
     finally:
-        for part in parts:
-            part.reshard()
-            part.set_reshard_after_forward(part is not module, recurse=False)
+        for unit in units:
+            unit.reshard()
+            # FSDP's default: the root keeps its parameters from forward to backward, the blocks do not.
+            unit.set_reshard_after_forward(unit is not module, recurse=False)
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether ranks hold parts of a module."""
+    """Whether a module's parameters are sharded over ``dp``."""
     return isinstance(module, FSDPModule)
 
 
 def full_state_dict(module: Policy) -> dict[str, Any]:
-    """All weights by name, a copy; every peer of ``dp`` and ``tp`` takes part."""
+    """All weights by name, a copy; a collective of all peers of ``dp`` and ``tp``."""
     dims = slice_dims(module)
     weights: dict[str, Any] = {}
     for name, value in module.state_dict().items():
@@ -81,25 +83,26 @@ def full_state_dict(module: Policy) -> dict[str, Any]:
 
 
 def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:
-    """Make whole weights those of a module, of which this rank may hold a part or a slice."""
-    own, dims = module.state_dict(), slice_dims(module)
+    """Load whole weights into a module of which this rank may hold a shard or a slice."""
+    state, dims = module.state_dict(), slice_dims(module)
     with torch.no_grad():
-        for name, value in weights.items():
-            mine = own[name]
-            here = local_slice(value, dims[name], module.tp) if name in dims else value
-            here = here.to(mine.device, mine.dtype)
-            if isinstance(mine, DTensor):
-                here = distribute_tensor(here, mine.device_mesh, mine.placements, src_data_rank=None)
-            mine.copy_(here)
+        for name, weight in weights.items():
+            target = state[name]
+            value = local_slice(weight, dims[name], module.tp) if name in dims else weight
+            value = value.to(target.device, target.dtype)
+            if isinstance(target, DTensor):
+                # Every rank has the whole weight, so each takes its shard without a broadcast.
+                value = distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+            target.copy_(value)
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor, which it holds all of where nothing is sharded."""
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's shard of a tensor, or all of it where it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def sharded_like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """This rank's part of an optimizer's state, spread as the parameter is; a number is nobody's part."""
+    """This rank's shard of an optimizer's state, in the layout of the parameter; numbers are not sharded."""
     if not isinstance(parameter, DTensor) or isinstance(value, DTensor) or not value.dim():
         return value
     return DTensor.from_local(

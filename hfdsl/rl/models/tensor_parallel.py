@@ -1,4 +1,33 @@
-"""Which slices of a model the ranks of ``tp`` hold: by the plan that its class in transformers declares."""
+"""Which slices of a model the ranks of ``tp`` hold, by the plan that its class in transformers declares.
+
+An example
+----------
+A Llama with 4 attention heads, 2 key-value heads and a feed-forward layer of 8 features, over ``tp=2``::
+
+    module                     style                    rank 0           rank 1
+    embed_tokens               embedding_rowwise        tokens 0..V/2    tokens V/2..V
+    layers.*.self_attn.q_proj  colwise                  heads 0, 1       heads 2, 3
+    layers.*.self_attn.k_proj  colwise                  kv head 0        kv head 1
+    layers.*.self_attn.v_proj  colwise                  kv head 0        kv head 1
+    layers.*.self_attn.o_proj  rowwise                  heads 0, 1       heads 2, 3
+    layers.*.mlp.up_proj       colwise                  features 0..3    features 4..7
+    layers.*.mlp.down_proj     rowwise                  features 0..3    features 4..7
+    lm_head                    colwise                  tokens 0..V/2    tokens V/2..V
+
+Why this is right: between a ``colwise`` and a ``rowwise`` module a rank sees only its own features, so what happens
+there must not mix features of two ranks. An activation function works feature by feature. Attention works head by head:
+slices are consecutive, query head i reads key-value head i // 2, and both are on the same rank. That is what the
+checks below are for:
+
+- ``tp`` divides the heads, the key-value heads and the features (``_check_sizes``); with ``tp=4`` two ranks would need
+  the same key-value head.
+- No module with parameters stands between slices unless the plan names it (``_check_complete``): a norm over all
+  features would see half of them.
+- Dropout is 0 (``_check_sizes``): ranks draw different masks, and replicated values would differ.
+
+A module that the plan calls ``replicated_with_grad_allreduce``, such as a norm within a head, is whole on every rank
+but reads slices, so each rank has a part of its gradient: ``parameters_with_partial_gradients``.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +56,7 @@ COLUMN_STYLES: Final = ("colwise", "colwise_gather_output", "colwise_rep")
 ROW_STYLES: Final = ("rowwise", "rowwise_split_input", "rowwise_rep")
 VOCAB_STYLE: Final = "embedding_rowwise"
 REPLICATED_STYLE: Final = "replicated_with_grad_allreduce"
-"""What transformers calls the ways to cut a module; the last is of modules that are whole and read slices."""
+"""The styles of plans in transformers; the last is of replicated modules that read slices."""
 
 LAYERS: Final[Mapping[str, type[Sliced]]] = {
     **dict.fromkeys(COLUMN_STYLES, ColumnParallelLinear),
@@ -36,21 +65,24 @@ LAYERS: Final[Mapping[str, type[Sliced]]] = {
 }
 
 KEY_PROJECTIONS: Final = ("k_proj", "qkv_proj", "query_key_value")
-"""The modules by which heads are cut, where their outputs are not gathered."""
+"""The modules whose features are those of heads: where they are sliced and not gathered, attention is."""
 
 DIVISIBLE_FIELDS: Final = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+"""The numbers of a configuration that ``tp`` has to divide; the first two where attention is sliced."""
 
 
 def parallelize(model: Any, peers: AxisGroup, name: str) -> Any:
-    """The same causal model, of which this rank keeps its slice; ``name`` is what a message calls it.
+    """The same causal model with this rank's slices only; messages call it ``name``.
 
     Raises:
         ResourceError: HF812 where it cannot be cut into so many slices.
     """
     if peers.size == 1:
         return model
-    enters: dict[str, EnterParallel] = {"": partial(copy_to_ranks, peers=peers)}  # the output layer reads part by part
-    kept: dict[int, nn.Parameter] = {}
+    # Modules of one parent share their input's copy. Not so the output layer, the only one at the top: it reads the
+    # hidden states in several parts (see ``Policy.forward``), each of which needs a copy of its own.
+    enters: dict[str, EnterParallel] = {"": partial(copy_to_ranks, peers=peers)}
+    slices: dict[int, nn.Parameter] = {}
     for path, style in tensor_parallel_plan(model, peers.size, name).items():
         module, (parent, _, leaf) = model.get_submodule(path), path.rpartition(".")
         if style == REPLICATED_STYLE:
@@ -60,41 +92,41 @@ def parallelize(model: Any, peers: AxisGroup, name: str) -> Any:
         if style in COLUMN_STYLES and parent not in enters:
             enters[parent] = entry = ParallelInput(peers)
             owner.register_forward_hook(entry.forget, always_call=True)
-        new = _empty(style, module, enters.get(parent), peers)
+        layer = _empty(style, module, enters.get(parent), peers)
         for kind, parameter in module._parameters.items():
-            new.register_parameter(kind, _own(parameter, new.dims.get(kind), peers, kept))
-        setattr(owner, leaf, new)
+            layer.register_parameter(kind, _slice(parameter, layer.dims.get(kind), peers, slices))
+        setattr(owner, leaf, layer)
     return model
 
 
 def _empty(style: str, module: Any, enter: EnterParallel | None, peers: AxisGroup) -> Sliced:
-    """The module that takes another's place, still without its parameters."""
+    """The layer that replaces a module, still without its parameters."""
     if enter is not None and style in COLUMN_STYLES:
         return ColumnParallelLinear(enter, peers, gather=style != "colwise")
-    return (
-        RowParallelLinear(peers, split=style != "rowwise")
-        if style in ROW_STYLES
-        else VocabParallelEmbedding(module.padding_idx, peers)
-    )
+    if style in ROW_STYLES:
+        return RowParallelLinear(peers, split=style != "rowwise")
+    return VocabParallelEmbedding(module.padding_idx, peers)
 
 
-def _own(
-    whole: nn.Parameter | None, dim: int | None, peers: AxisGroup, kept: dict[int, nn.Parameter]
+def _slice(
+    whole: nn.Parameter | None, dim: int | None, peers: AxisGroup, slices: dict[int, nn.Parameter]
 ) -> nn.Parameter | None:
+    """This rank's slice of a parameter; ``slices`` has those made so far, so that tied parameters stay tied."""
     if whole is None or dim is None:
         return whole
-    if id(whole) not in kept:  # tied ones stay tied; all whole ones were there before the first slice
-        kept[id(whole)] = nn.Parameter(local_slice(whole.data, dim, peers), whole.requires_grad)
-    return kept[id(whole)]
+    # By id, which is safe: all whole parameters exist before the first slice, so none can reuse the id of another.
+    if id(whole) not in slices:
+        slices[id(whole)] = nn.Parameter(local_slice(whole.data, dim, peers), whole.requires_grad)
+    return slices[id(whole)]
 
 
 def tensor_parallel_plan(model: Any, size: int, name: str) -> dict[str, str]:
-    """How every module that is cut into ``size`` slices is cut, by its name.
+    """The style of every module that is cut into ``size`` slices, by its name.
 
-    An output layer whose tokens cannot be divided stays whole, and an embedding that is tied to it.
+    An output layer whose tokens do not divide stays whole, and so does an embedding that is tied to it.
 
     Raises:
-        ResourceError: HF812 where the model has no plan, or one that is not known or does not work out.
+        ResourceError: HF812 where the model has no plan, or one with an unknown style or sizes that do not divide.
     """
     modules = dict(model.named_modules())
     patterns = [
@@ -115,7 +147,7 @@ def tensor_parallel_plan(model: Any, size: int, name: str) -> dict[str, str]:
 
 
 def _with_vocabulary(plan: dict[str, str], model: Any, size: int) -> None:
-    """Cut the output layer and the embedding where that works out, both where they are tied."""
+    """Slice the output layer and the embedding where their sizes allow it; both or neither where they are tied."""
     names = {id(module): path for path, module in model.named_modules()}
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     tied = head.weight is embedding.weight
@@ -135,10 +167,10 @@ def _with_vocabulary(plan: dict[str, str], model: Any, size: int) -> None:
 def _check_sizes(plan: Mapping[str, str], modules: Mapping[str, nn.Module], config: Any, size: int, name: str) -> None:
     heads = any(path.rpartition(".")[2] in KEY_PROJECTIONS and style == "colwise" for path, style in plan.items())
     counts = {field: getattr(config, field, None) for field in (DIVISIBLE_FIELDS if heads else DIVISIBLE_FIELDS[2:])}
-    found = {field: count for field, count in counts.items() if isinstance(count, int)}
-    for field, count in found.items():
+    sizes = {field: count for field, count in counts.items() if isinstance(count, int)}
+    for field, count in sizes.items():
         if count % size:
-            common = gcd(*found.values())
+            common = gcd(*sizes.values())
             fitting = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
             raise _refused(name, size, f"{field}={count} of its config is not divisible by {size}; tp can be {fitting}")
     for field, share in config.to_dict().items():
@@ -148,19 +180,17 @@ def _check_sizes(plan: Mapping[str, str], modules: Mapping[str, nn.Module], conf
         module: Any = modules[path]
         count = module.in_features if style in ROW_STYLES else module.out_features if style in COLUMN_STYLES else size
         if count % size:
-            what = "input" if style in ROW_STYLES else "output"
-            raise _refused(name, size, f"{path} has {count} {what} features, which is not divisible by {size}")
+            side = "input" if style in ROW_STYLES else "output"
+            raise _refused(name, size, f"{path} has {count} {side} features, which is not divisible by {size}")
 
 
 def _check_complete(plan: Mapping[str, str], modules: Mapping[str, nn.Module], size: int, name: str) -> None:
-    """Beside modules that hand slices to each other there may be none with parameters that the plan does not name."""
+    """Beside modules that pass slices to each other, the plan names every module that has parameters."""
     parents = {path.rpartition(".")[0] for path, style in plan.items() if style in ("colwise", "rowwise")}
     for parent in sorted(parents):
         for path, module in modules.items():
-            within = path.startswith(f"{parent}.") and not any(
-                path == one or path.startswith(f"{one}.") for one in plan
-            )
-            if within and next(module.parameters(recurse=False), None) is not None:
+            named = any(path == planned or path.startswith(f"{planned}.") for planned in plan)
+            if path.startswith(f"{parent}.") and not named and next(module.parameters(recurse=False), None) is not None:
                 raise _refused(name, size, f"its plan does not say how to cut {path}, which reads slices")
 
 
@@ -168,11 +198,11 @@ def _refused(name: str, size: int, problem: str) -> ResourceError:
     return ResourceError("HF812", f"the model {name} cannot be cut over the mesh axis tp={size}: {problem}")
 
 
-# -- what is sliced of a module ----------------------------------------------------------------------------------------
+# -- the slices of a module --------------------------------------------------------------------------------------------
 
 
 def slice_dims(module: nn.Module) -> dict[str, int]:
-    """By the name in ``state_dict()`` the dim of which this rank has a slice."""
+    """The dims that are sliced, by the parameter's name in ``state_dict()``."""
     return {
         f"{path}.{name}": dim
         for path, inner in module.named_modules()
@@ -183,7 +213,7 @@ def slice_dims(module: nn.Module) -> dict[str, int]:
 
 
 def planned_slice_dims(model: Any, size: int) -> dict[str, int]:
-    """The same of a whole model that is going to be cut into ``size`` slices."""
+    """The same for a whole model that is to be cut into ``size`` slices."""
     if size == 1:
         return {}
     return {
@@ -200,7 +230,7 @@ def sliced_parameters(module: nn.Module) -> set[nn.Parameter]:
 
 
 def parameters_with_partial_gradients(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Whole parameters that read slices, so that a rank has a part of their gradient."""
+    """Replicated parameters that read slices: each rank has a part of their gradient."""
     for inner in module.modules():
         if getattr(inner, "reads_slices", False):
             yield from inner.parameters()

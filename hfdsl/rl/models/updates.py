@@ -1,6 +1,37 @@
-"""What an update does: losses of micro-batches whose weights make them shares of the whole batch's loss.
+"""Updates: every micro-batch's loss is its share of the loss of the whole batch.
 
 Dim letters: B rows of a rank, b rows of a micro-batch, R response tokens.
+
+An example
+----------
+Two ranks of ``dp`` have two rows each. The losses of their tokens, and the micro-batches that they go through::
+
+    rank 0   row 0   1  2  3     micro-batch [row 0]
+             row 1  10           micro-batch [row 1]
+    rank 1   row 2   4  4        micro-batch [row 2, row 3]
+             row 3   0  8
+
+The batch has 8 tokens with a total of 32, so with ``token-mean`` its loss is 4. A mean over each micro-batch, then over
+the micro-batches of a rank, then over ranks would give ((2 + 10) / 2 + 4) / 2 = 5, and with rows 0 and 1 in one
+micro-batch (4 + 4) / 2 = 4: the update would depend on how rows happen to be split.
+
+So the weights come first. ``token_weights`` counts the tokens of the whole batch (each rank counts its own, and one
+all-reduce adds them up), and every token weighs 1/8 wherever it is. Micro-batches then yield 6/8, 10/8 and 16/8::
+
+>>> import torch
+>>> from hfdsl.rl.masked import token_weights
+>>> losses = torch.tensor([[1., 2, 3], [10, 0, 0], [4, 4, 0], [0, 8, 0]])
+>>> lengths = torch.tensor([[3], [1], [2], [2]])
+>>> shares = losses * token_weights(torch.arange(3) < lengths)
+>>> splits = [[0], [1], [2, 3]], [[0, 1], [2, 3]], [[3, 0, 2, 1]]
+>>> [sum(float(shares[rows].sum()) for rows in split) for split in splits]
+[4.0, 4.0, 4.0]
+
+Why this is right: the loss is a sum over tokens, whose weights depend on the masks of the whole batch and on nothing
+else. ``backward`` adds gradients up, and so does the all-reduce over ranks (``Learner.step``). Any split into
+micro-batches and ranks is another bracketing of the same sum, so all of them give the same gradient, up to the order in
+which floats are rounded. The other aggregations differ in their weights alone. Metrics are sums of the same kind:
+ranks return shares, which ``hf.Metric[float, "sum"]`` adds up.
 """
 
 from __future__ import annotations
@@ -34,18 +65,18 @@ def policy_update(
     old, advantage = experience.log_probs.tensor.to(ids.device), experience.advantage.tensor.to(ids.device)
     reference = None if experience.ref_log_probs is None else experience.ref_log_probs.tensor.to(ids.device)
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
+    def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         inputs = part.sequences(ids, width), part.sequences(mask, width), part.length
         log_probs, entropy = learner.module(*inputs, "differentiable" if loss.entropy else "detached")
-        found = loss(
+        policy_terms = loss(
             log_probs,
             part.response(old),
             part.response(advantage),
-            counted,
+            token_mask,
             reference_log_probs=None if reference is None else part.response(reference),
             entropy=entropy,
         )
-        return {**found._asdict(), "entropy": entropy.detach()}
+        return {**policy_terms._asdict(), "entropy": entropy.detach()}
 
     weights = loss.weights(response_mask, peers.all_reduce)
     return _step(learner, mask, response_mask, weights, terms, config, peers)
@@ -56,11 +87,10 @@ def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peer
     ids, mask, response_mask = columns(sequences)
     width = response_mask.shape[1]
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
-        log_probs, entropy = learner.module(
-            part.sequences(ids, width), part.sequences(mask, width), part.length, "detached"
-        )
-        return {"loss": imitation(log_probs, counted), "entropy": entropy.detach()}
+    def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
+        inputs = part.sequences(ids, width), part.sequences(mask, width), part.length
+        log_probs, entropy = learner.module(*inputs, "detached")
+        return {"loss": imitation(log_probs, token_mask), "entropy": entropy.detach()}
 
     weights = token_weights(response_mask, reduce=peers.all_reduce)
     return _step(learner, mask, response_mask, weights, terms, config, peers)
@@ -71,26 +101,28 @@ def dpo_update(
 ) -> dict[str, float]:
     """One step of a policy on pairs of responses: the columns of ``PreferenceMetrics``.
 
-    The gradient of a pair's loss is a number for each of its responses times the gradient of that response's log-prob.
-    The numbers come from a pass without gradients; then every row goes its own way through the micro-batches.
+    The loss of a pair is no sum over rows, and micro-batches separate the rows of a pair. But by the chain rule its
+    gradient is a sum over rows: d loss / d log-prob of a response, a number, times the gradient of that log-prob. A
+    pass without gradients gives the log-probs and with them the numbers; the update then learns from
+    number * log-prob, row by row.
     """
     ids, mask, response_mask = columns(preferences)
     width = response_mask.shape[1]
     now = response_log_probs(policy, ids, mask, response_mask, config.batching, config.training.autocast)
     reference = masked_sum(preferences.ref_log_probs.tensor.to(ids.device).double(), response_mask, -1).view(-1, 2)
     sums = masked_sum(now.double(), response_mask, -1).view(-1, 2).requires_grad_()
-    first = preferences.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
-    chosen = (first < 0).long()  # which of the two
+    sign = preferences.preference.tensor.to(ids.device).view(-1, 2)[:, 0]
+    chosen = (sign < 0).long()  # the index of the better response: 0 or 1
     order = torch.stack([chosen, 1 - chosen], 1)
-    found = loss(*sums.gather(1, order).unbind(1), *reference.gather(1, order).unbind(1))
-    decided = (first != 0).double()
+    pair_terms = loss(*sums.gather(1, order).unbind(1), *reference.gather(1, order).unbind(1))
+    decided = (sign != 0).double()
     pairs = peers.all_reduce(decided.sum()).clamp(min=1)
-    shares = {name: (term * decided).sum() / pairs for name, term in found._asdict().items()}
-    [pull] = torch.autograd.grad(shares["loss"], sums)
+    shares = {name: (term * decided).sum() / pairs for name, term in pair_terms._asdict().items()}
+    [slope] = torch.autograd.grad(shares["loss"], sums)
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
+    def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         log_probs, _ = policy(part.sequences(ids, width), part.sequences(mask, width), part.length)
-        return {"loss": pull.flatten()[part.rows, None].to(log_probs.dtype) * log_probs}
+        return {"loss": slope.flatten()[part.rows, None].to(log_probs.dtype) * log_probs}
 
     step = _step(learner, mask, response_mask, torch.ones_like(response_mask), terms, config, peers)
     return {**step, **{name: float(share.detach()) for name, share in shares.items()}}
@@ -104,9 +136,11 @@ def value_update(
     width = response_mask.shape[1]
     old, returns = experience.values.tensor.to(ids.device), experience.returns.tensor.to(ids.device)
 
-    def terms(part: MicroBatch, counted: torch.Tensor) -> TokenTerms:
-        values = learner.module(part.sequences(ids, width), part.sequences(mask, width))[:, -part.length - 1 : -1]
-        return loss(values, part.response(old), part.response(returns), counted)._asdict()
+    def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
+        numbers = learner.module(part.sequences(ids, width), part.sequences(mask, width))
+        # The value of a state stands at the last token of that state, which is the one before the token it leads to.
+        values = numbers[:, -part.length - 1 : -1]
+        return loss(values, part.response(old), part.response(returns), token_mask)._asdict()
 
     weights = loss.weights(response_mask, peers.all_reduce)
     return _step(learner, mask, response_mask, weights, terms, config, peers)
@@ -121,22 +155,25 @@ def _step(
     config: ActorConfig | CriticConfig,
     peers: AxisGroup,
 ) -> dict[str, float]:
-    """Learn from the weighted terms of all tokens; this rank's shares of their sums, and what the step was."""
+    """Learn from the weighted terms of all tokens; this rank's shares of their sums, and the columns of the step."""
     sums: dict[str, list[torch.Tensor]] = {}
     losses_of: list[tuple[MicroBatch, torch.Tensor]] = []
 
+    # A generator, so that the learner runs the backward pass of a micro-batch, and frees its activations, before the
+    # forward pass of the next.
     def losses() -> Iterator[torch.Tensor]:
         parts = micro_batches(mask, response_mask.shape[1], config.batching)
-        for part in learner.evened(parts, peers):
-            counted = part.token_mask(response_mask)
+        for part in learner.padded_to_peers(parts, peers):
+            token_mask = part.token_mask(response_mask)
             with autocast(config.training.autocast, mask.device):
-                found = terms(part, counted)
-            shares = {name: _weighted(term, part.response(weights), counted) for name, term in found.items()}
+                token_terms = terms(part, token_mask)
+            shares = {name: _weighted(term, part.response(weights), token_mask) for name, term in token_terms.items()}
             losses_of.append((part, shares["loss"].detach()))
             for name, share in shares.items():
                 sums.setdefault(name, []).append(share.detach().double().sum())
             yield shares["loss"].sum()
-        _check_finite(losses_of)  # at the end: a look at a number is a wait for the GPU
+        # Once, after the last micro-batch: reading a number waits for the GPU. No parameter has changed yet.
+        _check_finite(losses_of)
 
     step = learner.step(losses(), peers)
     return {
@@ -147,12 +184,14 @@ def _step(
     }
 
 
-def _weighted(term: torch.Tensor, weights: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    return torch.where(counted, term * weights.to(term.dtype), torch.zeros((), dtype=term.dtype, device=term.device))
+def _weighted(term: torch.Tensor, weights: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
+    # ``where`` and not a product with the mask: 0 * nan is nan, and padding may hold anything.
+    zero = torch.zeros((), dtype=term.dtype, device=term.device)
+    return torch.where(token_mask, term * weights.to(term.dtype), zero)
 
 
 def _check_finite(losses: Sequence[tuple[MicroBatch, torch.Tensor]]) -> None:
-    """Name the first row whose loss is no finite number.
+    """Name the first row whose loss is not a finite number.
 
     Raises:
         HfError: HF811.

@@ -1,4 +1,7 @@
-"""What the ready roles are made with: frozen dataclasses of plain values, which print, compare and are sent."""
+"""The configurations of the ready roles: frozen dataclasses of plain values, which print, compare and pickle.
+
+The text below a field says what it holds, its unit, and which values are usual.
+"""
 
 from __future__ import annotations
 
@@ -15,93 +18,140 @@ Decoder: TypeAlias = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A model: the folder of a saved one, or a transformers configuration, from which it starts with random weights.
+    """A model: the folder of a saved one, or a transformers configuration that starts with random weights.
 
-    ``config`` holds the arguments of the configuration class of its ``"model_type"``. With both, the weights are those
-    of ``path`` and ``config`` overrides what its configuration says. ``dtype`` is that of the parameters. The pad and
-    end-of-sequence tokens are those of the model's configuration where they are not given here. With ``compile``, its
-    passes over whole sequences are compiled when they are first needed, which takes a minute or two and makes them
-    faster on a GPU.
+    With both ``path`` and ``config``, the weights come from ``path``, and ``config`` overrides its configuration.
     """
 
     path: str | None = None
+    """The folder that ``save_pretrained`` wrote; None for a new model, which needs ``config``."""
+
     config: dict[str, Any] | None = None
+    """Arguments of the transformers configuration class that its ``"model_type"`` names, or changes to a saved one."""
+
     dtype: FloatDType = "float32"
+    """The dtype of the parameters. Models that learn keep float32 and compute in bfloat16 by ``autocast``; models that
+    only score or generate may be bfloat16, which halves their memory."""
+
     seed: int = 0
+    """The seed of random weights; a saved model has no use for it."""
+
     pad_token: int | None = None
+    """The token that fills a response after its end; None takes the one of the model's configuration."""
+
     end_tokens: tuple[int, ...] | None = None
+    """The tokens that end a response; None takes those of the model's configuration."""
+
     attention: str | None = None
+    """The ``attn_implementation`` of transformers, such as ``"sdpa"``; None takes its default for the model."""
+
     compile: bool = False
+    """Whether passes over whole sequences are compiled at first use: one or two minutes then, faster on a GPU after."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """AdamW, its learning rate over ``total_steps`` updates, and the norm that gradients are clipped to.
-
-    The rate rises over ``warmup_steps`` and then stays, or falls to ``min_lr_ratio`` of its peak.
-    """
+    """AdamW, the schedule of its learning rate, and the norm that gradients are clipped to."""
 
     learning_rate: float = 1e-6
+    """The peak of the learning rate. RL usually takes 1e-7 to 5e-6, a supervised stage 1e-5 to 3e-4; the default suits
+    RL on models of some billion parameters."""
+
     betas: tuple[float, float] = (0.9, 0.95)
+    """The decay rates of AdamW's two moments. The second is usual for language models; AdamW's own is 0.999."""
+
     epsilon: float = 1e-8
+    """AdamW's addend to the denominator, which bounds steps where gradients are tiny; usually 1e-8."""
+
     weight_decay: float = 0.0
+    """The decoupled weight decay of a step, times the learning rate; usually 0 for RL, up to 0.1 for pretraining."""
+
     clip_norm: float = 1.0
+    """The largest norm of the whole batch's gradient; a larger one is scaled down to it. Usually 0.5 to 1."""
+
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate goes on after its warmup: it stays, or falls to ``min_lr_ratio`` along a line or a cosine.
+    RL usually keeps it constant."""
+
     warmup_steps: int = 0
+    """The updates over which the learning rate rises linearly to its peak; usually 0 to 5 % of ``total_steps``."""
+
     total_steps: int = 1
+    """The update at which a falling learning rate arrives at its lowest; a constant one has no use for it. A step of a
+    dataflow may have several updates (mini-batches times epochs), and each counts."""
+
     min_lr_ratio: float = field(default=0.0, metadata={"formerly": "final"})
+    """The lowest learning rate of a falling schedule, as a share of the peak: 0 to 1, usually 0 or 0.1."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """How responses are sampled; ``max_tokens`` is R, the width of every response.
+    """How responses are sampled.
 
     The engine ``"plain"`` samples micro-batch by micro-batch, each row from a random stream of its own. ``"captured"``
     does the same in steps of fixed shapes, which are CUDA graphs on a GPU, and keeps its cache between calls. Rows that
-    have ended leave a micro-batch, many at a time. Both hold keys and values of ``cache_tokens`` at a time, unless
-    micro-batches have a fixed number of rows. ``"auto"`` is the captured one on a GPU where the model allows it, and
-    the plain one elsewhere.
+    have ended leave a micro-batch, many at a time. ``"auto"`` is the captured one on a GPU where the model allows it,
+    and the plain one elsewhere.
 
-    ``"continuous"`` is the continuous batching of transformers: rows come and go as they end, so that nothing waits for
-    the longest, and what is sampled depends on the split. It computes in the dtype of the parameters, and takes
-    ``cache_memory`` of a GPU's free memory while it runs.
+    ``"continuous"`` is the continuous batching of transformers: a row that ends gives its place to the next at once, so
+    that nothing waits for the longest row; but what is sampled depends on the split into ranks. It computes in the
+    dtype of the parameters.
     """
 
     max_tokens: int
+    """The most tokens of a response, and the width R of every response column."""
+
     temperature: float = 1.0
+    """The logits are divided by it, for sampling and for log-probs. Above 0; RL samples at 1, so that the policy that
+    generates is the one that learns."""
+
     top_p: float = 1.0
+    """Sample from the fewest tokens that have this probability together, 0 to 1; 1 keeps all, as RL needs it for
+    unbiased gradients."""
+
     top_k: int = 0
+    """Sample from this many of the likeliest tokens; 0 keeps all."""
+
     engine: Literal["auto", "plain", "captured", "continuous"] = "auto"
+    """The engine, as above."""
+
     cache_memory: float = 0.5
+    """For ``"continuous"`` on a GPU: the share of the free memory that its cache takes while it runs, 0 to 1."""
+
     cache_tokens: int = 131_072
+    """For ``"plain"`` and ``"captured"``: the most tokens whose keys and values are held at a time, prompts and
+    responses together. Fewer need less memory, more decode more rows at once; micro-batches of ``rows`` ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingConfig:
-    """How rows are cut into micro-batches.
-
-    With ``tokens``, rows of like lengths go together, at most so many tokens with padding, and common padding is left
-    out. With ``rows``, every micro-batch has so many rows of full width, in the order of the batch: a row's numbers
-    then do not depend on the split, where ranks have a multiple of ``rows`` rows.
-    """
+    """How rows are cut into micro-batches: by tokens, or by rows."""
 
     tokens: int = 16_384
+    """The most tokens of a micro-batch, padding included. Rows of like lengths go together, and padding that all of
+    them have is left out. Usually 8,192 to 65,536: as many as the activations of a pass leave memory for."""
+
     rows: int | None = None
+    """Where given, every micro-batch has this many rows of full width, in the order of the batch, and ``tokens`` is
+    ignored. A row's numbers then have the same bits on any number of ranks that have a multiple of ``rows`` rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfig:
-    """How a model learns: its optimizer, the dtype of its computation, and how memory is saved.
-
-    With ``checkpointing``, activations are computed again for the gradient. Under ``sharding="fsdp"`` every rank of
-    ``dp`` holds a part of the parameters, gradients and optimizer states (FSDP2); else each holds all of them. A mesh
-    with ``tp`` slices the model, whatever this says.
-    """
+    """How a model learns. A mesh with ``tp`` slices the model, whatever ``sharding`` says."""
 
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """The optimizer and its schedule."""
+
     autocast: FloatDType | None = None
+    """The dtype of matrix products; None computes in the dtype of the parameters. On a GPU usually ``"bfloat16"``."""
+
     checkpointing: bool = False
+    """Whether activations are recomputed in the backward pass: about a third more time, much less memory."""
+
     sharding: Literal["none", "fsdp"] = "none"
+    """With ``"fsdp"`` every rank of ``dp`` holds a part of the parameters, gradients and optimizer states (FSDP2); with
+    ``"none"`` each holds all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,102 +159,157 @@ class ActorConfig:
     """A policy that generates and learns."""
 
     model: ModelConfig
+    """The policy's model."""
+
     generation: GenerationConfig
+    """How it samples."""
+
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    """How it learns; its ``autocast`` holds for generation too."""
+
     batching: BatchingConfig = field(default_factory=BatchingConfig)
+    """The micro-batches of updates and log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
-    """A policy that only generates, with weights that it is brought."""
+    """A policy that only generates, with weights that ``hf.sync`` sends from the actor."""
 
     model: ModelConfig
+    """The model; its own weights last until the first ``hf.sync``."""
+
     generation: GenerationConfig
+    """How it samples."""
+
     autocast: FloatDType | None = None
+    """The dtype of matrix products, which should be the actor's; None computes in the dtype of the parameters."""
+
     batching: BatchingConfig = field(default_factory=BatchingConfig)
+    """The micro-batches of log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConfig:
-    """A frozen policy; ``temperature`` is the actor's."""
+    """A frozen policy: the reference of a KL term, or a teacher."""
 
     model: ModelConfig
+    """The model, usually the one that the actor starts from."""
+
     temperature: float = 1.0
+    """The logits are divided by it; it should be the actor's, so that their log-probs can be compared."""
+
     autocast: FloatDType | None = None
+    """The dtype of matrix products, which should be the actor's; None computes in the dtype of the parameters."""
+
     batching: BatchingConfig = field(default_factory=BatchingConfig)
+    """The micro-batches of log-probs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CriticConfig:
-    """A model with a head for values."""
+    """A model with a linear head for values, which starts at 0."""
 
     model: ModelConfig
+    """The model; its output layer is not used."""
+
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    """How it learns; a critic usually takes a learning rate ten times the actor's."""
+
     batching: BatchingConfig = field(default_factory=BatchingConfig)
+    """The micro-batches of updates and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardConfig:
-    """A model with a head for the score of a whole response."""
+    """A model with a linear head for the score of a whole response, a weight ``score.weight`` beside its backbone."""
 
     model: ModelConfig
+    """The saved reward model."""
+
     autocast: FloatDType | None = None
+    """The dtype of matrix products; None computes in the dtype of the parameters."""
+
     batching: BatchingConfig = field(default_factory=BatchingConfig)
+    """The micro-batches of scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierConfig:
-    """A rule: the scorer of a reasoning-gym data set, or a function, also by its name as ``"module:name"``.
-
-    Either is called with a response and its ``task``, which for ``dataset`` is an entry of the data set. The response
-    is a text where there is a ``tokenizer``: one as the data has it, the folder of a saved one, or a function from
-    tokens to text, also by its name. Without one it is the list of tokens.
-    """
+    """A reward by rule: either the scorer of a reasoning-gym data set, or a function of a response and its task."""
 
     dataset: str | None = None
+    """The name of a reasoning-gym data set, whose entries are the tasks."""
+
     function: ScoreFunction | str | None = None
+    """A function of a response and its ``task``, or its name as ``"module:name"``."""
+
     tokenizer: Decoder | Tokenizer | str | None = None
+    """What turns the tokens of a response into a text: a tokenizer as the data has it, the folder of a saved one, or a
+    function, also by its name. None gives the scorer the list of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """A server that speaks the OpenAI API, such as vLLM's or SGLang's, and the model that it is asked for.
-
-    A request takes ``timeout`` seconds at most. What may do better in a while is tried again until ``patience`` seconds
-    have passed. Every rank has ``concurrency`` requests under way. ``api_key`` is the name of the environment variable
-    with the key. ``extra`` goes into every request as it is.
-    """
+    """A server that speaks the OpenAI API, such as vLLM's or SGLang's."""
 
     url: str
+    """Its address with the version, ``"http://host:port/v1"``."""
+
     model: str
+    """The name of the model, as the server knows it."""
+
     timeout: float = 120.0
+    """The most seconds of one request. A response of thousands of tokens on a busy server can take minutes."""
+
     patience: float = 300.0
+    """The most seconds from the first try of a request to its last. Busy or unreachable servers are tried again."""
+
     concurrency: int = 32
+    """The most requests that a rank has open; usually 16 to 256, of which the server makes batches."""
+
     api_key: str | None = None
+    """The name of the environment variable that holds the key; never the key itself."""
+
     extra: dict[str, Any] = field(default_factory=dict)
+    """Fields that go into every request, such as ``{"repetition_penalty": 1.1}``; they override those of the role."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedConfig:
-    """A policy that a server has; prompts and responses are tokens, so its tokenizer is that of the others."""
+    """A policy on a server. Prompts and responses travel as tokens, so its tokenizer is that of the other roles."""
 
     server: ServerConfig
+    """The server and its model."""
+
     generation: GenerationConfig
+    """How it samples; ``engine`` and the cache are the server's own."""
+
     pad_token: int
+    """The token that fills a response after its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeConfig:
-    """What a judge is asked, and where the number is in what it says.
-
-    ``question`` is a template over ``{prompt}``, ``{response}`` and ``{task[...]}``. The last match of ``pattern`` is
-    the score; of a pattern with groups, the last group.
-    """
+    """A judge on a server: the question that it is asked about a response, and where its answer has the score."""
 
     server: ServerConfig
+    """The server and its model."""
+
     question: str
+    """A template over ``{prompt}``, ``{response}`` and ``{task[...]}``."""
+
     tokenizer: Decoder | Tokenizer | str
+    """What turns the tokens of prompts and responses into texts, as in ``VerifierConfig``."""
+
     system: str | None = None
+    """The system message before the question; None sends none."""
+
     pattern: str = r"-?\d+(?:\.\d+)?"
+    """A regular expression whose last match in the answer is the score; of one with groups, its last group. The default
+    takes the last number."""
+
     temperature: float = 0.0
+    """The judge's temperature; 0 gives the same score again."""
+
     max_tokens: int = 512
+    """The most tokens of the judge's answer. One that reasons before it scores needs more."""

@@ -28,7 +28,7 @@ from hfdsl.rl.batches import (
     Values,
 )
 from hfdsl.rl.losses import Clip, ClippedValue, PolicyLoss
-from hfdsl.rl.models.sharding import local
+from hfdsl.rl.models.sharding import local_part
 from hfdsl.rl.rewards import token_rewards
 from hfdsl.types.batches import schema
 from tests.rl.workers import tiny
@@ -95,7 +95,7 @@ class Weighed(w.Actor):
     @hf.register(hf.Dispatch.ONE_TO_ALL)
     def held(self) -> int:
         moments = (moment for state in self.learner.optimizer.state.values() for moment in state.values())
-        return sum(local(tensor).numel() for tensor in (*self.learner.parameters, *moments))
+        return sum(local_part(tensor).numel() for tensor in (*self.learner.parameters, *moments))
 
 
 @hf.dataflow
