@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hfdsl.graph.program import Filter, FunctionCall, Graph, MiniBatch, Pack, Present, Ref, Repeat, RoleCall, Take
+from hfdsl.graph.program import FunctionCall, Graph, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, ListType, PortType, RecordType
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
@@ -46,19 +46,11 @@ def columns_of(wanted: PortType, operand: Ref) -> tuple[str, ...]:
 
 def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]:
     """The stored columns that a column of a node is read from."""
-    node = graph.nodes[number]
-    match node.op:
-        case Repeat() | MiniBatch() | Filter() | Take():
-            if node.batch is not None:
-                yield from origins(graph, node.batch.node, column)
-        case Pack():
-            operand = dict(node.arguments)[column]
-            if isinstance(operand, Ref):
-                yield from origins(graph, operand.node, operand.column or VALUE)
-        case Present():
-            yield from (pair for ref in node.refs for pair in origins(graph, ref.node, ref.column or VALUE))
-        case _:
-            yield number, column
+    source = graph.nodes[number].source(column)
+    if source is None:
+        yield number, column
+    elif isinstance(source, Ref):
+        yield from origins(graph, source.node, source.column or VALUE)
 
 
 def result_type(graph: Graph, ref: Ref) -> PortType:

@@ -17,7 +17,8 @@ from hfdsl.protocols.filtering import kept_rows, taken_rows
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
-from hfdsl.types.columns import Column, MetricSpec, Obj, ObjSpec, bool_
+from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
+from hfdsl.types.joining import picked_rows, repeated_rows
 from hfdsl.types.rows import Grouped, GroupedBy, Independent, IndependentRows, Rows, WholeRows
 
 P = ParamSpec("P")
@@ -105,11 +106,7 @@ def repeat(batch: BatchT, times: int) -> BatchT:
         return tracer.repeat(batch, times)  # type: ignore[no-any-return]  # a symbolic record stands for a record
     if times < 1:
         raise SizeError("HF304", f"repeat takes a count of at least 1, got {times}")
-    return _with_rows(
-        batch,
-        lambda rows: [row for row in rows for _ in range(times)],
-        lambda rows: rows.repeat_interleave(times, dim=0),
-    )
+    return _with_rows(batch, lambda column: repeated_rows(column, times))
 
 
 def minibatches(batch: BatchT, count: int) -> tuple[BatchT, ...]:
@@ -162,7 +159,7 @@ def filter(batch: BatchT, keep: bool_[Row], *, group: int = 1) -> BatchT:  # noq
     if not isinstance(keep, Column) or str(keep.tensor.dtype) != "torch.bool" or keep.tensor.shape != (len(batch),):
         got = f"{keep.tensor.dtype} of shape {tuple(keep.tensor.shape)}" if isinstance(keep, Column) else repr(keep)
         raise WiringError("HF206", f"filter takes one truth value (hf.bool_) for each of {len(batch)} rows, got {got}")
-    return _picked(batch, kept_rows(keep.tensor.tolist(), group, "filter"))
+    return _rows_of(batch, kept_rows(keep.tensor.tolist(), group, "filter"))
 
 
 def take(batch: BatchT, rows: int) -> BatchT:
@@ -181,7 +178,7 @@ def take(batch: BatchT, rows: int) -> BatchT:
     tracer = active_tracer((batch, rows))
     if tracer is not None:
         return tracer.take(batch, rows, fill=False)  # type: ignore[no-any-return]  # as above
-    return _picked(batch, taken_rows(len(batch), rows, fill=False, what="take"))
+    return _rows_of(batch, taken_rows(len(batch), rows, fill=False, what="take"))
 
 
 def fill(batch: BatchT, rows: int) -> BatchT:
@@ -200,7 +197,7 @@ def fill(batch: BatchT, rows: int) -> BatchT:
     tracer = active_tracer((batch, rows))
     if tracer is not None:
         return tracer.take(batch, rows, fill=True)  # type: ignore[no-any-return]  # as above
-    return _picked(batch, taken_rows(len(batch), rows, fill=True, what="fill"))
+    return _rows_of(batch, taken_rows(len(batch), rows, fill=True, what="fill"))
 
 
 def sync(source: Worker, *targets: Worker) -> None:
@@ -242,20 +239,15 @@ def sync(source: Worker, *targets: Worker) -> None:
             getattr(target, take)(exported[give])
 
 
-def _picked(batch: BatchT, rows: Sequence[int]) -> BatchT:
-    picked = list(rows)
-    return _with_rows(batch, lambda values: [values[row] for row in picked], lambda values: values[picked])
+def _rows_of(batch: BatchT, rows: Sequence[int]) -> BatchT:
+    return _with_rows(batch, lambda column: picked_rows(column, rows))
 
 
-def _with_rows(batch: BatchT, objects: Callable[[list[Any]], list[Any]], tensor: Callable[[Any], Any]) -> BatchT:
+def _with_rows(batch: BatchT, change: Callable[[Any], Any]) -> BatchT:
     """The record with other rows of its columns; metrics, and columns that are not there, stay as they are."""
     fields = schema(type(batch)).fields
     columns = {
-        name: value
-        if isinstance(fields[name], MetricSpec) or value is None
-        else objects(value)
-        if isinstance(fields[name], ObjSpec)
-        else tensor(value)
+        name: value if isinstance(fields[name], MetricSpec) or value is None else change(value)
         for name, value in batch.__hf_columns__.items()
     }
     return type(batch)(**columns)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from hfdsl.graph.signatures import PortType, Signature
 from hfdsl.graph.spans import Span
+from hfdsl.protocols.filtering import taken_rows
+from hfdsl.protocols.ranges import NO_ROWS, RowRanges, as_ranges
 from hfdsl.types.batches import Batch
+from hfdsl.types.joining import picked_rows, repeated_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class Broken:
 
 
 Operand: TypeAlias = Ref | Constant | Broken
+Arguments: TypeAlias = "tuple[tuple[str, Operand], ...]"
+"""What is wired to each port, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,11 @@ class Input:
 
     name: str
     record: type[Batch]
+
+    @property
+    def label(self) -> str:
+        """The parameter's name."""
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,11 @@ class RoleCall:
     signature: Signature
     call: int
 
+    @property
+    def label(self) -> str:
+        """As it is written: ``actor.generate``."""
+        return f"{self.role}.{self.signature.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionCall:
@@ -60,47 +75,177 @@ class FunctionCall:
     signature: Signature
     call: int
 
+    @property
+    def label(self) -> str:
+        """The function's name."""
+        return self.signature.name
+
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
-    """Every row ``times`` times in a row: groups of ``times`` consecutive rows."""
+class Derived:
+    """An operation that no process carries out: whoever reads its result reads rows of its arguments instead.
+
+    A subclass says where a column comes from (``source``), which rows of it (``source_rows``) and, if these are not the
+    rows of the result yet, what to do with them (``from_source``). Everything that follows a value back to the process
+    that stores it, a check, a plan or a reader, asks these methods. ``selected`` is what ``select`` returned.
+    """
+
+    transparent: ClassVar[bool] = True
+    """Whether rows of the source are the rows of the result: nothing is changed, and nothing checked."""
+    same_rows: ClassVar[bool] = False
+    """Whether row i of the result is row i of every argument."""
+
+    @property
+    def label(self) -> str:
+        """A name for people."""
+        return type(self).__name__.lower()
+
+    def source(self, arguments: Arguments, column: str) -> Operand:
+        """What a column of the result is read from."""
+        _, batch = arguments[0]
+        return Ref(batch.node, column or None) if isinstance(batch, Ref) else batch
+
+    def select(self, rows: int | None, kept: tuple[int, ...] | None, what: str) -> tuple[int, ...] | None:
+        """The rows that are picked one by one out of ``rows``; None if none are, or it is not known yet which.
+
+        ``kept`` are those that a filter keeps, once the run knows; ``what`` names the operation in an error.
+        """
+        return None
+
+    def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
+        """The rows of the source to read for these rows of the result, which has ``rows`` rows."""
+        return ranges
+
+    def from_source(self, value: Any, ranges: RowRanges) -> Any:
+        """These rows of the result, made of the rows of the source that ``source_rows`` names for them."""
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Derived):
+    """Every row ``times`` times in a row: groups of ``times`` consecutive rows.
+
+    Rows 1 to 3 of ``repeat(x, 2)`` are rows 0, 1, 1 of x, of which two are read:
+
+    >>> twice = Repeat(2)
+    >>> twice.source_rows(((1, 4),), 8, ()), twice.from_source(["x0", "x1"], ((1, 4),))
+    (((0, 2),), ['x0', 'x1', 'x1'])
+    """
 
     times: int
 
+    transparent = False
+
+    def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
+        """Every row once, however many of its copies are asked for."""
+        return tuple((first // self.times, -(-last // self.times)) for first, last in ranges)
+
+    def from_source(self, value: Any, ranges: RowRanges) -> Any:
+        """The rows repeated, without the copies at both ends that were not asked for."""
+        if len(ranges) == 1:
+            ((start, stop),) = ranges
+            begin = start // self.times * self.times
+            return repeated_rows(value, self.times)[start - begin : stop - begin]
+        picks, before = list[int](), 0
+        for (first, last), (low, high) in zip(ranges, self.source_rows(ranges, 0, ()), strict=True):
+            picks += [before + row // self.times - low for row in range(first, last)]
+            before += high - low
+        return picked_rows(value, picks)
+
 
 @dataclass(frozen=True, slots=True)
-class MiniBatch:
-    """The ``index``-th of ``count`` equal runs of consecutive rows."""
+class MiniBatch(Derived):
+    """The ``index``-th of ``count`` equal runs of consecutive rows.
+
+    >>> MiniBatch(1, 2).source_rows(((0, 3),), 4, ())
+    ((4, 7),)
+    """
 
     index: int
     count: int
 
+    @property
+    def label(self) -> str:
+        """Which one of how many."""
+        return f"minibatch {self.index + 1}/{self.count}"
+
+    def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
+        """The same rows, after those of the mini-batches before."""
+        return tuple((first + self.index * rows, last + self.index * rows) for first, last in ranges)
+
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """The rows for which the column ``keep`` is true, in order; runs of ``group`` rows are kept or dropped together."""
+class Filter(Derived):
+    """The rows for which the column ``keep`` is true, in order; runs of ``group`` rows are kept or dropped together.
+
+    >>> Filter(1).source_rows(((0, 2),), 3, (1, 4, 5))
+    ((1, 2), (4, 5))
+    """
 
     group: int
 
+    def select(self, rows: int | None, kept: tuple[int, ...] | None, what: str) -> tuple[int, ...] | None:
+        """The rows that are kept."""
+        return kept
+
+    def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
+        """The selected rows."""
+        return _selected_ranges(ranges, selected)
+
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Take(Derived):
     """The first ``rows`` rows; with ``fill`` the rows start over where there are fewer."""
 
     rows: int
     fill: bool
 
+    @property
+    def label(self) -> str:
+        """The function that was called."""
+        return "fill" if self.fill else "take"
+
+    def select(self, rows: int | None, kept: tuple[int, ...] | None, what: str) -> tuple[int, ...] | None:
+        """The rows that are taken; errors as for ``taken_rows``."""
+        return None if rows is None else taken_rows(rows, self.rows, fill=self.fill, what=what)
+
+    def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
+        """The selected rows."""
+        return _selected_ranges(ranges, selected)
+
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(Derived):
     """A record put together from columns: every argument is one column of ``record``."""
 
     record: type[Batch]
 
+    same_rows = True
+
+    @property
+    def label(self) -> str:
+        """The record's name."""
+        return self.record.__name__
+
+    def source(self, arguments: Arguments, column: str) -> Operand:
+        """The argument of that name."""
+        return dict(arguments).get(column, Broken())
+
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class Present(Derived):
     """An optional column, its only argument, as one that is there; where it is absent, reading it fails."""
+
+    transparent = False
+    same_rows = True
+
+    def source(self, arguments: Arguments, column: str) -> Operand:
+        """The optional column."""
+        return arguments[0][1]
+
+
+def _selected_ranges(ranges: RowRanges, selected: Sequence[int]) -> RowRanges:
+    return as_ranges([row for first, last in ranges for row in selected[first:last]]) or NO_ROWS
 
 
 Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Filter | Take | Pack | Present
@@ -112,32 +257,14 @@ class Node:
 
     id: int
     op: Op
-    arguments: tuple[tuple[str, Operand], ...]
+    arguments: Arguments
     result: PortType
     span: Span
 
     @property
     def label(self) -> str:
         """A name for people: ``actor.generate``, ``repeat``, ``prompts``."""
-        match self.op:
-            case RoleCall(role, signature):
-                return f"{role}.{signature.name}"
-            case FunctionCall(signature):
-                return signature.name
-            case Input(name):
-                return name
-            case Pack(record):
-                return record.__name__
-            case Repeat():
-                return "repeat"
-            case MiniBatch(index, count):
-                return f"minibatch {index + 1}/{count}"
-            case Filter():
-                return "filter"
-            case Take(_, fill):
-                return "fill" if fill else "take"
-            case Present():
-                return "present"
+        return self.op.label
 
     @property
     def batch(self) -> Ref | None:
@@ -149,6 +276,10 @@ class Node:
     def refs(self) -> Iterator[Ref]:
         """The values that this node reads."""
         return (operand for _, operand in self.arguments if isinstance(operand, Ref))
+
+    def source(self, column: str) -> Operand | None:
+        """What a derived column is read from; None for one that is stored as this node makes it."""
+        return self.op.source(self.arguments, column) if isinstance(self.op, Derived) else None
 
 
 class MisuseKind(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfdsl.graph.program import Graph, Node, Pack, Present, Ref, RoleCall
+from hfdsl.graph.program import Derived, Graph, Node, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, Port, PortType, RecordType, Signature
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
@@ -42,7 +42,7 @@ def weights_read(graph: Graph, node: Node) -> Ref | None:
 
 def _made(graph: Graph, ref: Ref) -> Ref | None:
     node = graph.nodes[ref.node]
-    if not isinstance(node.op, (Pack, Present)):
+    if not (isinstance(node.op, Derived) and node.op.same_rows):
         return ref
-    inner = dict(node.arguments).get(ref.column or VALUE) if isinstance(node.op, Pack) else node.batch
+    inner = node.source(ref.column or VALUE)
     return _made(graph, inner) if isinstance(inner, Ref) else None

@@ -13,14 +13,14 @@ from typing import Any
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.columns import columns_of, result_type, stored_spec, weight_of
-from hfdsl.graph.program import Constant, Filter, Input, MiniBatch, Node, Operand, Pack, Present, Ref, Repeat, Take
+from hfdsl.graph.program import Constant, Derived, Input, Node, Operand, Present, Ref
 from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
 from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
 from hfdsl.plan.rows import RowTable, argument_rows
-from hfdsl.protocols.ranges import NO_ROWS, RowRange, RowRanges, as_ranges, merged, positions
+from hfdsl.protocols.ranges import RowRange, RowRanges, merged, positions
 from hfdsl.types.batches import Batch, rebuild, schema, wrap_field
 from hfdsl.types.columns import Column, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec
-from hfdsl.types.joining import join_column, there
+from hfdsl.types.joining import all_present, join_column, picked_rows
 
 Piece = Mapping[str, Any]
 """One chunk of a value: raw columns by name."""
@@ -39,42 +39,38 @@ class Reader:
     table: RowTable
     fetch: Callable[[int, str, int, RowRanges | None], Any]
     _sorted: dict[tuple[int, tuple[str, ...]], tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    _columns: dict[tuple[int, tuple[str, ...]], tuple[tuple[int, tuple[str, ...]], ...]] = field(default_factory=dict)
     _places: dict[tuple[int, str, RowRanges], tuple[int, str, int, RowRanges] | None] = field(default_factory=dict)
 
     # -- which chunks
 
-    def resolve(
+    def sources(
         self, node: int, columns: tuple[str, ...], ranges: RowRanges
     ) -> Iterator[tuple[int, tuple[str, ...], RowRanges]]:
-        """The stored values, their columns and rows that rows of some columns come from."""
-        match self.nodes[node].op:
-            case Repeat(times):
-                ranges = tuple((first // times, -(-last // times)) for first, last in ranges)
-                yield from self.resolve(_inner(self.nodes[node]), columns, ranges)
-            case MiniBatch() | Filter() | Take():
-                yield from self.resolve(_inner(self.nodes[node]), columns, self._inner_rows(node, ranges))
-            case Pack():
-                sources: dict[int, dict[str, None]] = {}
-                for name, ref in self.nodes[node].arguments:
-                    if name in columns and isinstance(ref, Ref):
-                        sources.setdefault(ref.node, {})[ref.column or VALUE] = None
-                for source, names in sources.items():
-                    yield from self.resolve(source, tuple(names), ranges)
-            case Present():
-                ref = _operand(self.nodes[node])
-                yield from self.resolve(ref.node, (ref.column or VALUE,), ranges)
-            case _:
-                yield node, columns, self.table.stored(node, ranges)
+        """The stored values, their columns and rows that rows of some columns are read from."""
+        if not isinstance(self.nodes[node].op, Derived):
+            yield node, columns, self.table.stored(node, ranges)
+            return
+        if (node, columns) not in self._columns:
+            self._columns[node, columns] = self._source_columns(node, columns)
+        inner = self._source_rows(node, ranges)
+        for source, names in self._columns[node, columns]:
+            yield from self.sources(source, names, inner)
 
-    def _inner_rows(self, node: int, ranges: RowRanges) -> RowRanges:
-        """The rows of its argument that rows of a mini-batch or filter are."""
-        match self.nodes[node].op:
-            case MiniBatch(index, _):
-                shift = index * self.table.rows[node]
-                return tuple((first + shift, last + shift) for first, last in ranges)
-            case _:
-                selected = self.table.selected[node]
-                return as_ranges([row for first, last in ranges for row in selected[first:last]]) or NO_ROWS
+    def _source_columns(self, node: int, columns: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """The values, one step back, that columns of a derived value are read from, each with its columns."""
+        by_source: dict[int, dict[str, None]] = {}
+        for column in columns:
+            if isinstance(source := self.nodes[node].source(column), Ref):
+                by_source.setdefault(source.node, {})[source.column or VALUE] = None
+        return tuple((source, tuple(names)) for source, names in by_source.items())
+
+    def _source_rows(self, node: int, ranges: RowRanges) -> RowRanges:
+        """The rows, one step back, that rows of a derived value are read from."""
+        op, table = self.nodes[node].op, self.table
+        if not isinstance(op, Derived):
+            return ranges
+        return op.source_rows(ranges, table.rows.get(node, 0), table.selected.get(node, ()))
 
     def has_rows(self, node: int, column: str) -> bool:
         """Whether rows of a stored column can be read alone."""
@@ -115,35 +111,17 @@ class Reader:
             self._places[asked] = self._place(*asked)
         if (place := self._places[asked]) is not None:
             return self.fetch(*place)
-        spec = stored_spec(self.nodes[node].result, column)
-        match self.nodes[node].op:
-            case Repeat() if isinstance(spec, MetricSpec):
-                return self.column(_inner(self.nodes[node]), column, ranges)  # a number has no rows to repeat
-            case Repeat(times):
-                if len(ranges) != 1:
-                    rows = as_ranges([row // times for first, last in ranges for row in range(first, last)])
-                    return self.column(_inner(self.nodes[node]), column, rows or NO_ROWS)
-                ((start, stop),) = ranges
-                first = start // times
-                value = self.column(_inner(self.nodes[node]), column, ((first, -(-stop // times)),))
-                if value is None:
-                    return None
-                return _repeated(value, times)[start - first * times : stop - first * times]
-            case MiniBatch() | Filter() | Take():
-                ranges = ranges if isinstance(spec, MetricSpec) else self._inner_rows(node, ranges)
-                return self.column(_inner(self.nodes[node]), column, ranges)
-            case Pack():
-                operand = dict(self.nodes[node].arguments)[column]
-                if not isinstance(operand, Ref):
-                    return operand.value if isinstance(operand, Constant) else None
-                return self.column(operand.node, operand.column or VALUE, ranges)
-            case Present():
-                ref = _operand(self.nodes[node])
-                value = self.column(ref.node, ref.column or VALUE, ranges)
-                if value is None:
-                    raise WiringError("HF231", f"hf.present at {self.nodes[node].span}: {self._absent(ref, ranges)}")
-                return value
-        return self._stored(node, column, spec, ranges)
+        op, spec = self.nodes[node].op, stored_spec(self.nodes[node].result, column)
+        if not isinstance(op, Derived):
+            return self._stored(node, column, spec, ranges)
+        source = self.nodes[node].source(column)
+        if not isinstance(source, Ref):
+            return source.value if isinstance(source, Constant) else None
+        reduced = isinstance(spec, MetricSpec)  # a number, which has no rows
+        value = self.column(source.node, source.column or VALUE, ranges if reduced else self._source_rows(node, ranges))
+        if value is None and isinstance(op, Present):
+            raise WiringError("HF231", f"hf.present at {self.nodes[node].span}: {self._absent(source, ranges)}")
+        return value if value is None or reduced else op.from_source(value, ranges)
 
     def _place(self, node: int, column: str, ranges: RowRanges) -> tuple[int, str, int, RowRanges] | None:
         """The one chunk that holds these rows as they are asked for, if there is one.
@@ -151,13 +129,13 @@ class Reader:
         There nearly always is, and every step asks for the same: it is found out once.
         """
         op, spec = self.nodes[node].op, stored_spec(self.nodes[node].result, column)
-        if spec is None or isinstance(spec, MetricSpec) or isinstance(op, (Repeat, Present)):
+        if spec is None or isinstance(spec, MetricSpec):
             return None
-        if isinstance(op, (MiniBatch, Filter, Take)):
-            return self._place(_inner(self.nodes[node]), column, self._inner_rows(node, ranges))
-        if isinstance(op, Pack):
-            operand = dict(self.nodes[node].arguments)[column]
-            return self._place(operand.node, operand.column or VALUE, ranges) if isinstance(operand, Ref) else None
+        if isinstance(op, Derived):
+            source = self.nodes[node].source(column)
+            if not op.transparent or not isinstance(source, Ref):
+                return None
+            return self._place(source.node, source.column or VALUE, self._source_rows(node, ranges))
         stored = self.table.stored(node, ranges)
         overlap = self.overlap(node, stored) if merged(stored) == stored else {}
         places = [(node, column, chunk, rows) for chunk, rows in overlap.items()]
@@ -175,9 +153,9 @@ class Reader:
         parts = [self.fetch(node, column, chunk, rows) for chunk, rows in overlap.items()]
         if len(parts) > 1:
             ranks = [f"rank {self.layouts[node].holders[chunk]}" for chunk in overlap]
-            there(self._named(node, column), parts, ranks)
+            all_present(self._named(node, column), parts, ranks)
             _alike(self._named(node, column), spec, parts, ranks)
-        return picked(join_column(spec, parts), positions(ranges, needed))
+        return picked_rows(join_column(spec, parts), positions(ranges, needed))
 
     def _named(self, node: int, column: str) -> str:
         label = self.nodes[node].label
@@ -185,7 +163,7 @@ class Reader:
 
     def _absent(self, ref: Ref, ranges: RowRanges) -> str:
         """That a column is absent, and who leaves it out."""
-        for node, (column, *_), rows in self.resolve(ref.node, (ref.column or VALUE,), ranges):
+        for node, (column, *_), rows in self.sources(ref.node, (ref.column or VALUE,), ranges):
             layout, label = self.layouts[node], self._named(node, column)
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
                 return f"{label} is absent"
@@ -214,26 +192,6 @@ class Reader:
         return wrap(wanted, self.fetch(node, VALUE, chunk, None))
 
 
-def picked(value: Any, rows: Sequence[int] | None) -> Any:
-    """Some rows of a raw column, in any order; with None all of them.
-
-    >>> picked(["a", "b"], [1, 0, 1])
-    ['b', 'a', 'b']
-    """
-    if value is None or rows is None:
-        return value
-    return [value[row] for row in rows] if type(value) is list else value[list(rows)]
-
-
-def _operand(node: Node) -> Ref:
-    """What an operation is of: its first argument."""
-    return node.batch or Ref(0)
-
-
-def _inner(node: Node) -> int:
-    return _operand(node).node
-
-
 def _alike(what: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str]) -> None:
     """Refuse rows that are longer on one rank than on another: as when each pads to the longest row of its own."""
     if not isinstance(spec, ColumnSpec) or spec.ragged or len(spec.dims) == 1 or parts[0] is None:
@@ -246,12 +204,6 @@ def _alike(what: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str
                 f"{what} has rows of shape {first} on {ranks[0]} and {shape} on {rank}, which are not one column; "
                 "give rows one length on all ranks, or make the column ragged",
             )
-
-
-def _repeated(value: Any, times: int) -> Any:
-    if isinstance(value, list):
-        return [row for row in value for _ in range(times)]
-    return value.repeat_interleave(times, dim=0)
 
 
 def wrap(kind: PortType, raw: Any) -> Any:
@@ -335,7 +287,7 @@ def _reads(reader: Reader, step: Step, key: int) -> Iterator[Read]:
 
 
 def _resolved(reader: Reader, ref: Ref, columns: tuple[str, ...], ranges: RowRanges) -> Iterator[Read]:
-    for node, names, rows in reader.resolve(ref.node, columns, ranges):
+    for node, names, rows in reader.sources(ref.node, columns, ranges):
         sliced, unsliced = reader.sorted_by_rows(node, names)
         if sliced:
             yield from (Read(node, chunk, sliced, own) for chunk, own in reader.overlap(node, merged(rows)).items())

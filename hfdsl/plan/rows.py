@@ -8,10 +8,9 @@ from math import gcd
 from typing import Any
 
 from hfdsl.errors import SizeError
-from hfdsl.graph.program import Filter, Input, Ref, Take
+from hfdsl.graph.program import Derived, Filter, Input, Ref
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.sizes import number_of, rows_in
-from hfdsl.protocols.filtering import taken_rows
 from hfdsl.protocols.partitioning import RowSplit, even_bounds
 from hfdsl.protocols.ranges import RowRanges
 from hfdsl.types.dims import constant
@@ -52,12 +51,12 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[
     rows: dict[int, int] = {}
     for node, value in zip(plan.graph.nodes, plan.inference.values, strict=True):
         if node.id in results and isinstance(node.op, Filter):
-            selected[node.id] = results[node.id]
             sizes |= {atom: len(results[node.id]) // node.op.group for atom in (rows_in(value) or constant(1)).atoms}
-        if isinstance(node.op, Take) and node.batch is not None and node.batch.node in rows:
-            selected[node.id] = taken_rows(
-                rows[node.batch.node], node.op.rows, fill=node.op.fill, what=f"'{node.label}' in line {node.span.line}"
-            )
+        if isinstance(node.op, Derived) and node.batch is not None:
+            what = f"'{node.label}' in line {node.span.line}"
+            picks = node.op.select(rows.get(node.batch.node), results.get(node.id), what)
+            if picks is not None:
+                selected[node.id] = picks
         number = number_of(node, rows_in(value), sizes)
         if number is not None:
             rows[node.id] = number

@@ -29,7 +29,7 @@ from hfdsl.runtime.executor import Lesson, Order, Ran
 from hfdsl.runtime.store import Content, apart, bytes_of, memory_of
 from hfdsl.runtime.timeline import RESULT, Notes, Record
 from hfdsl.types.batches import Batch
-from hfdsl.types.joining import there
+from hfdsl.types.joining import all_present
 
 
 class _GroupView:
@@ -320,7 +320,7 @@ def _agree(plan: Plan, ran: Iterable[Ran]) -> None:
             what = f"column '{name}' of '{label}'" if name else f"the result of '{label}'"
             parts = [None if name in made[label][rank] else name for rank in holders]
             try:
-                there(what, parts, [f"rank {rank}" for rank in holders])
+                all_present(what, parts, [f"rank {rank}" for rank in holders])
             except WiringError as error:
                 raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
 

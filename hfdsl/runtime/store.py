@@ -11,9 +11,9 @@ from hfdsl.errors import WiringError
 from hfdsl.graph.columns import WEIGHT
 from hfdsl.graph.guards import versions
 from hfdsl.plan.payloads import ColumnSlice, Payload
-from hfdsl.plan.reading import Piece, picked
+from hfdsl.plan.reading import Piece
 from hfdsl.protocols.ranges import RowRange, RowRanges
-from hfdsl.types.joining import rows_after_rows
+from hfdsl.types.joining import picked_rows, rows_after_rows
 from hfdsl.types.ragged import Jagged
 from hfdsl.types.weights import row_weights
 
@@ -174,7 +174,7 @@ def cut_rows(value: Any, ranges: RowRanges) -> Any:
     if value is None or ranges == ((0, len(value)),):
         return value
     if len(ranges) > FEW:
-        return picked(value, [row for first, last in ranges for row in range(first, last)])
+        return picked_rows(value, [row for first, last in ranges for row in range(first, last)])
     return rows_after_rows([value[first:last] for first, last in ranges])
 
 

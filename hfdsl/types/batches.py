@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, dataclass_transform, r
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.types.columns import COLUMNS, ColumnSpec, FieldSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec
 from hfdsl.types.dims import Size, constant, solve
-from hfdsl.types.joining import join_column, there
+from hfdsl.types.joining import all_present, join_column
 from hfdsl.types.values import actual, plain
 
 NameT = TypeVar("NameT")
@@ -194,7 +194,7 @@ def same_columns(parts: Sequence[Any], makers: Sequence[str]) -> None:
     """
     records = [part for part in parts if isinstance(part, Batch)]
     for name in records[0].__hf_columns__ if records else ():
-        there(
+        all_present(
             f"column '{name}' of '{type(records[0]).__name__}'", [r.__hf_columns__.get(name) for r in records], makers
         )
 

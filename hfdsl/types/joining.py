@@ -1,4 +1,4 @@
-"""Joining: one column out of parts, each of them from another maker."""
+"""Rows of raw columns: joined from the parts of several makers, picked and repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
     """Join one column's parts in order: rows are concatenated, a metric is reduced; of absent parts, None."""
     if isinstance(spec, MetricSpec):
         return REDUCTIONS[spec.reduction](parts)
-    if not there("a column", parts, [f"part {number}" for number in range(len(parts))]):
+    if not all_present("a column", parts, [f"part {number}" for number in range(len(parts))]):
         return None
     return rows_after_rows(parts)
 
@@ -36,21 +36,43 @@ def rows_after_rows(parts: Sequence[Any]) -> Any:
     return torch.cat(list(parts))
 
 
-def there(what: str, parts: Sequence[Any], makers: Sequence[str]) -> bool:
+def all_present(what: str, parts: Sequence[Any], makers: Sequence[str]) -> bool:
     """Whether a column is there, of which these are parts.
 
-    >>> there("column 'x'", [[1], [2]], ["rank 0", "rank 1"])
+    >>> all_present("column 'x'", [[1], [2]], ["rank 0", "rank 1"])
     True
 
     Raises:
         WiringError: HF810 where some have it and others do not.
     """
-    giving = [maker for maker, part in zip(makers, parts, strict=True) if part is not None]
-    lacking = [maker for maker, part in zip(makers, parts, strict=True) if part is None]
-    if giving and lacking:
+    present = [maker for maker, part in zip(makers, parts, strict=True) if part is not None]
+    absent = [maker for maker, part in zip(makers, parts, strict=True) if part is None]
+    if present and absent:
         raise WiringError(
             "HF810",
-            f"{what} is there on {', '.join(giving)} and absent on {', '.join(lacking)}; "
+            f"{what} is there on {', '.join(present)} and absent on {', '.join(absent)}; "
             "an optional column is there for all rows or for none",
         )
-    return not lacking
+    return not absent
+
+
+def picked_rows(value: Any, rows: Sequence[int] | None) -> Any:
+    """Some rows of a raw column, in any order; with None all of them.
+
+    >>> picked_rows(["a", "b"], [1, 0, 1])
+    ['b', 'a', 'b']
+    """
+    if value is None or rows is None:
+        return value
+    return [value[row] for row in rows] if type(value) is list else value[list(rows)]
+
+
+def repeated_rows(value: Any, times: int) -> Any:
+    """Every row of a raw column ``times`` times in a row.
+
+    >>> repeated_rows(["a", "b"], 2)
+    ['a', 'a', 'b', 'b']
+    """
+    return (
+        [row for row in value for _ in range(times)] if type(value) is list else value.repeat_interleave(times, dim=0)
+    )

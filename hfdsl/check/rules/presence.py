@@ -44,10 +44,10 @@ def presence(subject: Subject, ref: Ref) -> Presence:
         return _provided(subject, node, signature, ref.column or VALUE, what)
     if isinstance(node.op, Input):
         return Presence(Answer.UNKNOWN)
-    operand = dict(node.arguments).get(ref.column or "") if isinstance(node.op, Pack) else node.arguments[0][1]
-    if isinstance(operand, Ref):
-        return presence(subject, operand if isinstance(node.op, Pack) else Ref(operand.node, ref.column))
-    if operand == Constant(None):
+    source = node.source(ref.column or VALUE)
+    if isinstance(source, Ref):
+        return presence(subject, source)
+    if source == Constant(None):
         return Presence(Answer.REFUTED, what, "put together without it", (Label(node.span, "without this column"),))
     return Presence(Answer.PROVED)
 
