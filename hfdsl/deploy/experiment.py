@@ -16,7 +16,7 @@ from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
     from hfdsl.check.report import Report
-    from hfdsl.plan.plan import Plan
+    from hfdsl.plan.compiled import CompiledPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Experiment:
         """Everything that can be known to be wrong before launch; see ``Dataflow.check``."""
         return self.dataflow.check(self.deployment, self.dims, self.cluster)
 
-    def compile(self) -> Plan:
+    def compile(self) -> CompiledPlan:
         """The plan; see ``Dataflow.compile``.
 
         Raises:

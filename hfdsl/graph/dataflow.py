@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hfdsl.deploy.cluster import Cluster
     from hfdsl.deploy.deployment import Deployment
     from hfdsl.graph.program import Graph
+    from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.plan.optimize import Optimize
-    from hfdsl.plan.plan import Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -137,7 +137,7 @@ class Dataflow(Generic[P, R]):
         dims: Mapping[DimT, Sizes] | None = None,
         cluster: Cluster | None = None,
         optimize: Optimize | None = None,
-    ) -> Plan:
+    ) -> CompiledPlan:
         """The plan of this dataflow on ``deployment``, for one size of each dim.
 
         ``optimize`` switches off what makes a run fast: see ``hf.Optimize``.

@@ -23,10 +23,11 @@ from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.graph.weights import weights_read
-from hfdsl.plan.driver import report_with_driver
+from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.driver_load import report_with_driver_load
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
-from hfdsl.plan.plan import DRIVER, Balance, Layout, Plan, Step
+from hfdsl.plan.plan import DRIVER, Balance, Layout, Step
 from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.dispatch import Execute, Functions
 from hfdsl.types.batches import schema
@@ -41,7 +42,7 @@ def compile_dataflow(
     dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
     optimize: Optimize | None = None,
-) -> Plan:
+) -> CompiledPlan:
     """The plan of a dataflow.
 
     Raises:
@@ -49,30 +50,39 @@ def compile_dataflow(
         DefinitionError: where a declaration that the program names has no meaning.
     """
     start = perf_counter()
-    on = optimize or Optimize()
-    subject = replace(examine(body, deployment, dims, cluster), offload=on.offload)
+    switches = optimize or Optimize()
+    subject = replace(examine(body, deployment, dims, cluster), offload=switches.offload)
     report = Report(subject.graph.name, (refuse_multiple_sizes(subject),)) if subject.several else judge(subject, start)
     if not report.ok:
         raise CheckError(report)
     groups = process_groups(deployment)
-    layouts: dict[int, Layout] = {n.id: Layout(DRIVER, (0,)) for n in subject.graph.inputs}
+    layouts: dict[int, Layout] = {node.id: Layout(DRIVER, (0,)) for node in subject.graph.inputs}
     steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
-    steps = _balanced(steps, subject) if on.balance else steps
+    steps = _balanced(steps, subject) if switches.balance else steps
     steps = _stages(steps, subject, groups)
-    known = provided(subject)
-    graph, inference, sizes = subject.graph, subject.inference, dict(subject.dims)
-    moved, kept = offloads(subject), tuple(keeps for keeps, _ in fullest(subject))
-    plan = Plan(
-        graph, inference, deployment, sizes, groups, tuple(steps), (), layouts, report, known, on, moved, kept
-    )  # fmt: skip  # the order of the declaration
-    return replace(plan, edges=edges(plan), report=report_with_driver(plan))
+    plan = CompiledPlan(
+        graph=subject.graph,
+        inference=subject.inference,
+        deployment=deployment,
+        dims=dict(subject.dims),
+        groups=groups,
+        steps=tuple(steps),
+        edges=(),  # these, and the driver's load, are derived from the rest of the plan
+        layouts=layouts,
+        report=report,
+        presence=provided(subject),
+        optimize=switches,
+        offloads=offloads(subject),
+        kept=tuple(keeps for keeps, _ in fullest(subject)),
+    )
+    return replace(plan, edges=edges(plan), report=report_with_driver_load(plan))
 
 
 # -- steps
 
 
 def _numbered(steps: list[Step]) -> list[Step]:
-    """Calls of one method told apart: ``actor.update#1``, ``actor.update#2``."""
+    """Several calls of one method get numbers: ``actor.update#1``, ``actor.update#2``."""
     total, seen = Counter(step.label for step in steps), Counter[str]()
     numbered = []
     for step in steps:
@@ -98,12 +108,24 @@ def _role_step(subject: Subject, groups: tuple[ProcessGroup, ...], node: Node, o
     registration = op.signature.registration
     if placement is None or registration is None:
         raise TypeError(node)
-    group = next(g for g in groups if op.role in g.roles)
+    group = next(group for group in groups if op.role in group.roles)
     mesh, world = placement.mesh, tuple(range(placement.mesh.world_size))
-    base = Step(
-        node.id, node.label, group.name, op.role, op.signature, op.call, world, 1, (0,) * len(world), False,
-        node.arguments, Layout(DRIVER, (0,)), registration.pad, rows_from=_rows_from(subject, node),
-    )  # fmt: skip  # the order of the declaration
+    base = Step(  # of a method whose protocol is a pair of functions; the others replace what differs
+        node=node.id,
+        label=node.label,
+        group=group.name,
+        role=op.role,
+        signature=op.signature,
+        call=op.call,
+        ranks=world,
+        chunks=1,
+        chunk_of=(0,) * len(world),
+        per_rank=False,
+        arguments=node.arguments,
+        layout=Layout(DRIVER, (0,)),
+        pad=registration.pad,
+        rows_from=_rows_from(subject, node),
+    )
     if registration.execute_mode is Execute.RANK_ZERO:
         return replace(base, ranks=(0,), chunk_of=(0,), layout=Layout(group.name, (0,)))
     protocol = op.signature.protocol
@@ -125,20 +147,32 @@ def _role_step(subject: Subject, groups: tuple[ProcessGroup, ...], node: Node, o
 def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signature, splits: bool) -> Layout:
     if not joins:
         return Layout(group, holders, lists=True)
-    # A joined value that was not split is the same everywhere that is collected: one copy of it is the value.
+    # A joined value that was not split is the same on every rank that is collected: one copy of it is the value.
     return Layout(group, holders if splits else holders[:1])
 
 
 def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op: FunctionCall) -> Step:
-    """A function runs where most of its input lies, on as many of its holders as its rows may be split over."""
+    """A function runs where most of its input is, on as many of its holders as its rows may be split over."""
     home = _home(subject, layouts, node)
     holders = home.holders if _may_split(subject, op.signature, node, home) else home.holders[:1]
     count = len(holders)
+    read = dict.fromkeys(source for source, _ in columns_read(subject.graph, node.id))
     return Step(
-        node.id, node.label, home.group, None, op.signature, op.call, holders, count, tuple(range(count)), False,
-        node.arguments, Layout(home.group, holders), rows_from=_rows_from(subject, node),
-        follows=tuple(dict.fromkeys(n for n, _ in columns_read(subject.graph, node.id) if layouts[n] == home)),
-    )  # fmt: skip  # the order of the declaration
+        node=node.id,
+        label=node.label,
+        group=home.group,
+        role=None,
+        signature=op.signature,
+        call=op.call,
+        ranks=holders,
+        chunks=count,
+        chunk_of=tuple(range(count)),
+        per_rank=False,
+        arguments=node.arguments,
+        layout=Layout(home.group, holders),
+        rows_from=_rows_from(subject, node),
+        follows=tuple(source for source in read if layouts[source] == home),
+    )
 
 
 def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout) -> bool:
@@ -146,7 +180,7 @@ def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout)
     if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
         return False
     if any(not proportional(size, rows) for size in others if size is not None):
-        return False  # nobody knows which of their rows belong together
+        return False  # which of their rows belong together is unknown
     if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
         return False
     group = signature.group
@@ -155,7 +189,7 @@ def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout)
 
 
 def _has_rows_only(kind: PortType) -> bool:
-    """Whether parts of it make a whole: metrics of the parts are not the metrics of all rows."""
+    """Whether the results of parts of the rows join to the whole: metrics of parts are not the metrics of all rows."""
     if isinstance(kind, RecordType):
         return not any(isinstance(spec, MetricSpec) for spec in schema(kind.record).fields.values())
     return isinstance(kind, (ColumnSpec, ObjSpec))

@@ -15,12 +15,11 @@ from hfdsl.plan.reading import Read, reads
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.sizes import rows_in
-from hfdsl.plan.spreading import broadcasts
-from hfdsl.plan.transports import goes_direct
+from hfdsl.plan.transports import broadcasts, goes_direct
 from hfdsl.types.dims import KeptGroups
 
-Pair: TypeAlias = tuple[Process, Process]
-"""Who makes a value, and who reads it."""
+ProcessPair: TypeAlias = tuple[Process, Process]
+"""The maker of a value and a reader of it."""
 
 
 def sizes_known(plan: Plan) -> bool:
@@ -32,30 +31,32 @@ def sizes_known(plan: Plan) -> bool:
 def edges(plan: Plan) -> tuple[Edge, ...]:
     """What every step reads of every value; bytes where all sizes are known.
 
-    After a filter, and of rows that are balanced by their weights, it is the most that they can be.
+    After a filter, and for rows that are balanced by their weights, the bytes are an upper bound.
     """
-    table, topology, balanced_by = _most_rows(plan), planned_topology(plan), _partitioned_by(plan)
-    told = frozenset(broadcasts(plan, dependencies(plan), topology.direct_groups))
+    table, topology, balanced_by = _most_rows(plan), planned_topology(plan), _output_balance(plan)
+    broadcast = frozenset(broadcasts(plan, dependencies(plan), topology.direct_groups))
     return tuple(
         edge
         for step in plan.steps
-        for edge in _edges(plan, step, table, _scattered(plan, step, balanced_by), topology, told)
+        for edge in _edges(plan, step, table, _rebalanced(plan, step, balanced_by), topology, broadcast)
     )
 
 
-def direct_pairs(plan: Plan) -> frozenset[Pair]:
-    """Who reads from whom without the object store, as far as is known before launch: without sizes, all who may."""
-    table, linked, balanced_by = _most_rows(plan), planned_topology(plan).direct_groups, _partitioned_by(plan)
+def direct_pairs(plan: Plan) -> frozenset[ProcessPair]:
+    """Who may read from whom without the object store, as far as is known before launch."""
+    table, balanced_by = _most_rows(plan), _output_balance(plan)
+    direct_groups = planned_topology(plan).direct_groups
 
-    def pairs_of(step: Step) -> Mapping[int, set[Pair]]:
-        return _pairs(plan, step, reads(plan, step, table) if table else None, _scattered(plan, step, balanced_by))
+    def pairs_of(step: Step) -> Mapping[int, set[ProcessPair]]:
+        by_rank = reads(plan, step, table) if table else None
+        return _process_pairs(plan, step, by_rank, _rebalanced(plan, step, balanced_by))
 
     return frozenset(
         pair
         for step in plan.steps
         if not step.custom
         for node, pairs in pairs_of(step).items()
-        if goes_direct(plan, linked, node, step.group)
+        if goes_direct(plan, direct_groups, node, step.group)
         for pair in pairs
     )
 
@@ -64,32 +65,43 @@ def _most_rows(plan: Plan) -> RowTable | None:
     return row_table(plan, plan.dims, most_rows(plan, plan.dims)) if sizes_known(plan) else None
 
 
-def _pairs(
-    plan: Plan, step: Step, read: Sequence[Sequence[Read]] | None, scattered: frozenset[int]
-) -> dict[int, set[Pair]]:
-    """Of every value that a step reads elsewhere makers with their readers; of rows that nobody knows, all of them."""
-    found: dict[int, set[Pair]] = {node: set() for node, _ in columns_read(plan.graph, step.node)}
-    open_ = found.keys() if read is None else scattered
-    every = {(node, chunk) for node in open_ for chunk in range(plan.layouts[node].chunks)}
+def _process_pairs(
+    plan: Plan, step: Step, by_rank: Sequence[Sequence[Read]] | None, rebalanced: frozenset[int]
+) -> dict[int, set[ProcessPair]]:
+    """For every value that a step reads, its makers with their readers in other processes.
+
+    Where rows are unknown, every reader may need every chunk: for all values without a row table, else for rebalanced
+    ones.
+    """
+    pairs: dict[int, set[ProcessPair]] = {node: set() for node, _ in columns_read(plan.graph, step.node)}
+    unknown = pairs.keys() if by_rank is None else rebalanced
+    any_chunk = {(node, chunk) for node in unknown for chunk in range(plan.layouts[node].chunks)}
     for index, rank in enumerate(step.ranks):
-        for node, chunk in every.union((one.node, one.chunk) for one in read[index]) if read is not None else every:
+        known = ((read.node, read.chunk) for read in by_rank[index]) if by_rank is not None else ()
+        for node, chunk in any_chunk.union(known):
             if (maker := plan.layouts[node].maker(chunk)) != (step.group, rank):
-                found[node].add((maker, (step.group, rank)))
-    return found
+                pairs[node].add((maker, (step.group, rank)))
+    return pairs
 
 
-def _partitioned_by(plan: Plan) -> dict[int, int | None]:
+def _output_balance(plan: Plan) -> dict[int, int | None]:
     """By which weights the output of each step is balanced; None for rows in their order."""
     balanced_by: dict[int, int | None] = {}
     padded = {step.node for step in plan.steps if step.pad is not None}
     for step in plan.steps:
-        there = (balanced_by[node] for node in step.follows if balanced_by.get(node) is not None and node not in padded)
-        balanced_by[step.node] = step.balance.number if step.balance else next(there, None) if step.chunks > 1 else None
+        followed = (
+            balanced_by[node] for node in step.follows if balanced_by.get(node) is not None and node not in padded
+        )
+        inherited = next(followed, None) if step.chunks > 1 else None
+        balanced_by[step.node] = step.balance.number if step.balance else inherited
     return balanced_by
 
 
-def _scattered(plan: Plan, step: Step, balanced_by: Mapping[int, int | None]) -> frozenset[int]:
-    """The values of which a step reads rows that weights decide: they are partitioned otherwise than its own."""
+def _rebalanced(plan: Plan, step: Step, balanced_by: Mapping[int, int | None]) -> frozenset[int]:
+    """The values whose rows are balanced by other weights than those of the step that reads them.
+
+    Which of their rows a rank reads is decided by weights, which only a run knows.
+    """
     read = {node for node, _ in columns_read(plan.graph, step.node)}
     return frozenset(node for node in read if balanced_by.get(node) != balanced_by[step.node])
 
@@ -98,9 +110,9 @@ def _edges(
     plan: Plan,
     step: Step,
     table: RowTable | None,
-    scattered: frozenset[int],
+    rebalanced: frozenset[int],
     topology: Topology,
-    told: frozenset[int],
+    broadcast: frozenset[int],
 ) -> Iterator[Edge]:
     columns: dict[int, dict[str, None]] = {}
     for node, column in columns_read(plan.graph, step.node):
@@ -111,26 +123,32 @@ def _edges(
     sizes = {(n, c): row_bytes(plan.graph, n, c, plan.dims) for n, names in columns.items() for c in names}
     widths = dict[tuple[int, tuple[str, ...]], int]()
     by_rank = reads(plan, step, table) if table else None
-    for rank, own in zip(step.ranks, by_rank or (), strict=False):
-        for read in own:
+    for rank, rank_reads in zip(step.ranks, by_rank or (), strict=False):
+        for read in rank_reads:
             if (read.node, read.columns) not in widths:
                 widths[read.node, read.columns] = sum(sizes.get((read.node, name)) or 0 for name in read.columns)
             amount = sum(last - first for first, last in read.rows or ()) * widths[read.node, read.columns]
             total[read.node] += amount
             if plan.layouts[read.node].maker(read.chunk) != (step.group, rank):
                 moved[read.node] += amount
-    pairs = _pairs(plan, step, by_rank, scattered)
-    for source in scattered & columns.keys():
+    pairs = _process_pairs(plan, step, by_rank, rebalanced)
+    # The row table has rebalanced rows in their order; with weights, every one of them may have to move.
+    for source in rebalanced & columns.keys():
         moved[source] = total[source]
     for source, names in columns.items():
         known = table is not None and all(sizes[source, name] is not None for name in names)
-        counts = (total[source], moved[source]) if known else (None, None)
-        way: Transport = "nccl" if source in told else _transport(plan, step, source, pairs[source], table, topology)
-        yield Edge(source, step.node, tuple(names), counts[0], counts[1], way)
+        yield Edge(
+            source=source,
+            target=step.node,
+            columns=tuple(names),
+            bytes=total[source] if known else None,
+            moved=moved[source] if known else None,
+            transport="nccl" if source in broadcast else _transport(plan, step, source, pairs[source], table, topology),
+        )
 
 
 def _transport(
-    plan: Plan, step: Step, source: int, pairs: AbstractSet[Pair], table: RowTable | None, topology: Topology
+    plan: Plan, step: Step, source: int, pairs: AbstractSet[ProcessPair], table: RowTable | None, topology: Topology
 ) -> Transport:
     if step.custom or (plan.layouts[source].group == DRIVER and not isinstance(plan.node(source).op, Input)):
         return "through driver"
@@ -144,5 +162,5 @@ def _transport(
         and all(starmap(topology.reaches, pairs))
     ):
         return "cuda ipc"
-    far = table is None or any(topology.host_of(maker) != topology.host_of(reader) for maker, reader in pairs)
-    return "object store" if far else "shared memory"
+    crosses_hosts = table is None or any(topology.host_of(maker) != topology.host_of(reader) for maker, reader in pairs)
+    return "object store" if crosses_hosts else "shared memory"

@@ -9,32 +9,31 @@ from typing import Any
 from hfdsl.graph.columns import row_bytes, stored_spec
 from hfdsl.graph.signatures import VALUE, ListType, RecordType
 from hfdsl.plan.payloads import ColumnSlice, Payload, PayloadKey, Process
-from hfdsl.plan.phases import Phase
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.routes import Routes
+from hfdsl.plan.routes import Phase, Routes
 from hfdsl.plan.rows import RowTable
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec, ObjSpec
 
-FEW = 1024
-"""Up to so many processes it takes no time worth mentioning to route a step; a plan of more is printed without."""
+MOST_PROCESSES = 1024
+"""Routing a step of up to so many processes takes no noticeable time; larger plans are printed without memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What a process holds and gives in a step.
+    """What a process holds and sends in a step.
 
-    ``bytes`` is the most that it holds at once, of what it made and reads again and of what it was brought; ``step`` is
-    where. ``payloads`` and ``given`` are the objects that leave it, and their bytes. A column that may be absent is
-    counted as if it were there; those in ``open`` are not counted: nobody knows their sizes before they are there.
+    ``bytes`` is the most that it holds at once: results that it reads again, and what it received; ``step`` is where.
+    ``payloads`` and ``sent_bytes`` are the number and the size of what leaves it. A column that may be absent is
+    counted as present. Columns in ``unsized`` are not counted: their sizes are not known before a run.
     """
 
     process: Process
     bytes: int
     step: str
     payloads: int
-    given: int
-    open: tuple[str, ...]
+    sent_bytes: int
+    unsized: tuple[str, ...]
 
 
 def process_memory(plan: Plan, sizes: Mapping[Any, int], order: Iterable[Phase]) -> dict[Process, ProcessMemory]:
@@ -42,89 +41,96 @@ def process_memory(plan: Plan, sizes: Mapping[Any, int], order: Iterable[Phase])
     stores: dict[Process, _Store] = {}
     payloads: dict[PayloadKey, Payload] = {}
     for phase in order:
-        found = phase.routes
-        measure = Measure(plan, found.table, sizes)
-        payloads |= {payload.key: payload for payload in _payloads(found)}
+        measure = Measure(plan, phase.routes.table, sizes)
+        # Phases differ in what is known: a payload of an earlier one may be received in a later one.
+        payloads |= {payload.key: payload for payload in _payloads(phase.routes)}
         for segment in phase.segments:
             if segment.group == DRIVER:
                 continue
             for rank in segment.ranks:
                 store = stores.setdefault((segment.group, rank), _Store(measure))
                 store.measure = measure
-                task = found.tasks[segment.number][rank]
-                taken = [payloads[key] for key in found.receives[segment.number].get(rank, ())]
-                store.bring((cut for payload in taken for cut in payload.slices), task.steps[0])
+                task = phase.routes.tasks[segment.number][rank]
+                received = [payloads[key] for key in phase.routes.receives[segment.number].get(rank, ())]
+                store.receive((part for payload in received for part in payload.slices), task.steps[0])
                 for node in task.steps:
                     if node in task.keeps:
                         store.keep(node, plan.layouts[node].holders.index(rank))
-                    for dead in task.drops.get(node, ()):
-                        store.bytes.pop(dead, None)
-                store.give(task.sends)
+                    for dropped in task.drops.get(node, ()):
+                        store.bytes.pop(dropped, None)
+                store.send(task.sends)
     labels = {step.node: step.label for step in plan.steps}
     return {
-        process: ProcessMemory(process, s.most, labels[s.at], s.payloads, s.given, tuple(s.open))
-        for process, s in stores.items()
+        process: ProcessMemory(
+            process=process,
+            bytes=store.peak,
+            step=labels[store.peak_step],
+            payloads=store.payloads,
+            sent_bytes=store.sent_bytes,
+            unsized=tuple(store.unsized),
+        )
+        for process, store in stores.items()
     }
 
 
-def peaks(every: Iterable[ProcessMemory]) -> tuple[ProcessMemory, ...]:
+def peaks(processes: Iterable[ProcessMemory]) -> tuple[ProcessMemory, ...]:
     """For each group the process that holds most."""
-    found: dict[str, ProcessMemory] = {}
-    for one in every:
-        group = one.process[0]
-        if group not in found or one.bytes > found[group].bytes:
-            found[group] = one
-    return tuple(found.values())
+    fullest: dict[str, ProcessMemory] = {}
+    for memory in processes:
+        group = memory.process[0]
+        if group not in fullest or memory.bytes > fullest[group].bytes:
+            fullest[group] = memory
+    return tuple(fullest.values())
 
 
-def _payloads(found: Routes) -> Iterable[Payload]:
-    for by_rank in found.tasks.values():
+def _payloads(routes: Routes) -> Iterable[Payload]:
+    for by_rank in routes.tasks.values():
         for task in by_rank.values():
             yield from task.sends
-    for puts in found.driver_sends.values():
-        yield from puts
+    for payloads in routes.driver_sends.values():
+        yield from payloads
 
 
 @dataclass(slots=True)
 class _Store:
-    """What a process holds, as ``hfdsl.runtime.store`` counts it."""
+    """What a process holds, counted as ``hfdsl.runtime.store`` counts it."""
 
     measure: Measure
     bytes: dict[int, int] = field(default_factory=dict)
-    most: int = -1
-    at: int = 0
+    peak: int = -1
+    peak_step: int = 0
     payloads: int = 0
-    given: int = 0
-    open: dict[str, None] = field(default_factory=dict)
+    sent_bytes: int = 0
+    unsized: dict[str, None] = field(default_factory=dict)
 
-    def bring(self, cuts: Iterable[ColumnSlice], step: int) -> None:
-        for cut in cuts:
-            self._add(cut.node, self._size(cut), step)
+    def receive(self, slices: Iterable[ColumnSlice], step: int) -> None:
+        for part in slices:
+            self._add(part.node, self._size(part), step)
         self._add(step, 0, step)
 
     def keep(self, node: int, chunk: int) -> None:
         self._add(node, sum(map(self._size, self.measure.chunk(node, chunk))), node)
 
-    def give(self, payloads: Iterable[Payload]) -> None:
+    def send(self, payloads: Iterable[Payload]) -> None:
         for payload in payloads:
             self.payloads += 1
-            self.given += sum(map(self._size, payload.slices))
+            self.sent_bytes += sum(map(self._size, payload.slices))
 
-    def _size(self, cut: ColumnSlice) -> int:
-        size = self.measure.size(cut)
+    def _size(self, part: ColumnSlice) -> int:
+        size = self.measure.size(part)
         if size is None:
-            self.open[self.measure.name(cut)] = None
+            self.unsized[self.measure.name(part)] = None
         return size or 0
 
     def _add(self, node: int, more: int, step: int) -> None:
         self.bytes[node] = self.bytes.get(node, 0) + more
-        now = sum(self.bytes.values())
-        if now > self.most:
-            self.most, self.at = now, step
+        total = sum(self.bytes.values())
+        if total > self.peak:
+            self.peak, self.peak_step = total, step
 
 
 class Measure:
-    """Bytes of cuts, for one table of rows."""
+    """Bytes of column slices, for one table of rows."""
 
     def __init__(self, plan: Plan, table: RowTable, sizes: Mapping[Any, int]) -> None:
         self._plan, self._table, self._sizes = plan, table, sizes
@@ -135,26 +141,26 @@ class Measure:
         kind = self._plan.node(node).result
         columns = tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (VALUE,)
         bounds = self._table.bounds.get(node)
-        spans = ((0, bounds[chunk + 1] - bounds[chunk]),) if bounds else None
-        return tuple(ColumnSlice(node, chunk, column, spans) for column in columns)
+        rows = ((0, bounds[chunk + 1] - bounds[chunk]),) if bounds else None
+        return tuple(ColumnSlice(node, chunk, column, rows) for column in columns)
 
-    def size(self, cut: ColumnSlice) -> int | None:
-        """Bytes of a cut; None where nobody knows them."""
-        if not self._plan.presence.get(cut.node, {}).get(cut.column, True):
+    def size(self, part: ColumnSlice) -> int | None:
+        """Bytes of a slice; None where they are not known before a run."""
+        if not self._plan.presence.get(part.node, {}).get(part.column, True):
             return 0
-        kind = self._plan.node(cut.node).result
-        spec = stored_spec(kind, cut.column)
+        kind = self._plan.node(part.node).result
+        spec = stored_spec(kind, part.column)
         if isinstance(spec, MetricSpec):
             return 0
         if isinstance(kind, ListType) or isinstance(spec, ObjSpec):
             return None
-        if (cut.node, cut.column) not in self._rows:
-            self._rows[cut.node, cut.column] = row_bytes(self._plan.graph, cut.node, cut.column, self._sizes)
-        per_row = self._rows[cut.node, cut.column]
-        if spec is None or cut.rows is None:
+        if (part.node, part.column) not in self._rows:
+            self._rows[part.node, part.column] = row_bytes(self._plan.graph, part.node, part.column, self._sizes)
+        per_row = self._rows[part.node, part.column]
+        if spec is None or part.rows is None:
             return 0 if spec is None else None
-        return None if per_row is None else per_row * sum(last - first for first, last in cut.rows)
+        return None if per_row is None else per_row * sum(last - first for first, last in part.rows)
 
-    def name(self, cut: ColumnSlice) -> str:
+    def name(self, part: ColumnSlice) -> str:
         """A column in words."""
-        return ".".join(filter(None, (self._plan.node(cut.node).label, cut.column)))
+        return ".".join(filter(None, (self._plan.node(part.node).label, part.column)))

@@ -1,10 +1,10 @@
-"""Offloading in a plan: what a process does about it before and after a step, and the same in words."""
+"""Offloading in a plan: which parts of roles a process moves to the host, after which step; and the same in words."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from hfdsl.check.capacity import slots_in_use, words
 from hfdsl.check.offloads import Idle, Keeps
@@ -13,66 +13,66 @@ from hfdsl.deploy.memory import GpuMemory, total
 from hfdsl.plan.plan import Plan
 from hfdsl.protocols.offloading import Part, parts_of
 
-Moved = tuple[str, Part]
-"""A part of a role."""
+RolePart: TypeAlias = tuple[str, Part]
+"""A role's name and a part of it."""
 
-FEW = 4
-"""So many stretches of idleness are printed of a part."""
+MOST_STRETCHES = 4
+"""How many stretches of idleness are printed for each part."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """What goes to the host: ``first`` before a step of the plan, ``after`` each step; ``ever`` is all that does."""
+class OffloadSchedule:
+    """What goes to the host: ``at_start`` before the first call, ``after[call]`` after one; ``parts`` is all of it."""
 
-    ever: frozenset[Moved]
-    first: frozenset[Moved]
-    after: Mapping[int, tuple[Moved, ...]]
+    parts: frozenset[RolePart]
+    at_start: frozenset[RolePart]
+    after: Mapping[int, tuple[RolePart, ...]]
 
 
-def moves(plan: Plan) -> Moves:
-    """What goes to the host when."""
-    after: dict[int, tuple[Moved, ...]] = {}
+def offload_schedule(plan: Plan) -> OffloadSchedule:
+    """Which parts go to the host, and when."""
+    after: dict[int, tuple[RolePart, ...]] = {}
     for idle in plan.offloads:
         if idle.after is not None:
             after[idle.after] = (*after.get(idle.after, ()), (idle.role, idle.part))
-    return Moves(
-        frozenset((idle.role, idle.part) for idle in plan.offloads),
-        frozenset((idle.role, idle.part) for idle in plan.offloads if idle.around),
-        after,
+    return OffloadSchedule(
+        parts=frozenset((idle.role, idle.part) for idle in plan.offloads),
+        at_start=frozenset((idle.role, idle.part) for idle in plan.offloads if idle.around),
+        after=after,
     )
 
 
 def offload_lines(plan: Plan) -> Iterator[str]:
-    """The moves of every role, and what its GPUs keep at most."""
+    """What every role moves to the host, and what its GPUs keep at most."""
     labels = {step.node: step.label for step in plan.steps}
     stretches: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for role, idle, parts in _together(plan.offloads):
         stretches.setdefault((role, parts), []).append(_when(idle, labels))
     for (role, parts), when in stretches.items():
         named = words([f"{role}.{part}" for part in parts], quote="")
-        more = f", and {len(when) - FEW} times more" if len(when) > FEW else ""
-        yield f"{named}{_size(plan.deployment[role], parts)} on the host {', '.join(when[:FEW])}{more}"
+        more = f", and {len(when) - MOST_STRETCHES} times more" if len(when) > MOST_STRETCHES else ""
+        yield f"{named}{_size(plan.deployment[role], parts)} on the host {', '.join(when[:MOST_STRETCHES])}{more}"
     for keeps in plan.kept if plan.offloads else ():
         where = f" at {labels[keeps.node]}" if keeps.node is not None else ""
-        most, without = _sum(keeps.amounts.values()), _sum(_all_there(plan, keeps))
+        most, without = _sum(keeps.amounts.values()), _sum(_without_offload(plan, keeps))
         yield f"{keeps.root.name} keeps at most {most} of each GPU{where}, {without} without offload"
 
 
 def _size(place: Placement[Any], parts: tuple[str, ...]) -> str:
-    """What moves, as far as somebody has said how much it is."""
+    """How much moves, as far as the deployment says it."""
     memory = place.gpu_memory
     if memory is None or not (memory.parts or parts == parts_of(place.role)):
         return ""
-    own = [memory.parts[part] for part in parts if part in memory.parts] if memory.parts else [memory]
-    return f" ({_sum(own)})" if own else ""
+    amounts = [memory.parts[part] for part in parts if part in memory.parts] if memory.parts else [memory]
+    return f" ({_sum(amounts)})" if amounts else ""
 
 
 def _together(idles: tuple[Idle, ...]) -> Iterator[tuple[str, Idle, tuple[str, ...]]]:
-    """Parts of a role that go and come together are told together."""
-    found: dict[tuple[str, int | None, int | None], list[Idle]] = {}
+    """Each stretch in which parts of a role are on the host, with all parts that share it."""
+    stretches: dict[tuple[str, int | None, int | None], list[Idle]] = {}
     for idle in idles:
-        found.setdefault((idle.role, idle.after, idle.before), []).append(idle)
-    for (role, _, _), same in found.items():
+        stretches.setdefault((idle.role, idle.after, idle.before), []).append(idle)
+    for (role, _, _), same in stretches.items():
         yield role, same[0], tuple(idle.part for idle in same)
 
 
@@ -82,11 +82,12 @@ def _when(idle: Idle, labels: Mapping[int, str]) -> str:
     return f"from {labels[idle.after]} to {'the next ' * idle.around}{labels[idle.before]}"
 
 
-def _all_there(plan: Plan, keeps: Keeps) -> list[GpuMemory]:
+def _without_offload(plan: Plan, keeps: Keeps) -> list[GpuMemory]:
+    """What all roles on these GPUs would keep of them."""
     low, high = keeps.slots
-    runs = slots_in_use(plan.deployment)
-    there = {name for root, first, end, name in runs if root == keeps.root and first < high and low < end}
-    return [memory for name in there if (memory := plan.deployment[name].gpu_memory)]
+    used = slots_in_use(plan.deployment)
+    roles = {role for root, first, end, role in used if root == keeps.root and first < high and low < end}
+    return [memory for role in roles if (memory := plan.deployment[role].gpu_memory)]
 
 
 def _sum(amounts: Collection[GpuMemory]) -> str:

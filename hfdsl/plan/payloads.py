@@ -16,18 +16,25 @@ Process: TypeAlias = tuple[str, int]
 
 DRIVER_PROCESS: Process = (DRIVER, 0)
 
+CALLER = -1
+"""The segment number that stands for the caller: payloads of the inputs of a step come from it."""
+
+DRIVER_RANK = -1
+"""The driver's rank in the key of a payload, and among the ranks that receive payloads."""
+
 Destination: TypeAlias = Hashable
-"""Where processes share memory: a node. What several of them read goes there once."""
+"""A host, whose processes share memory and receive together what several of them read; or one process alone."""
 
 ANY_HOST: Destination = None
-"""The destination of a value of which nobody knows yet who is going to read it."""
+"""The destination of a value whose readers are not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Where processes are; those of ``linked`` groups need no object store where one ``reaches`` the other.
+    """On which hosts processes run, and which of them transfer data without the object store.
 
-    ``apart`` are pairs of groups of which not every process reaches every other.
+    Processes of ``direct_groups`` do where one ``reaches`` the other. In the pairs of groups that are
+    ``partly_connected`` some process does not reach some other.
     """
 
     host_of: Callable[[Process], Destination]
@@ -42,7 +49,7 @@ PayloadKey: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ColumnSlice:
-    """Rows of a column of a chunk, counted within the chunk; with ``rows`` None the whole of what has no rows."""
+    """Rows of a column of a chunk, counted within the chunk; ``rows`` is None for the whole of what has no rows."""
 
     node: int
     chunk: int
@@ -52,10 +59,10 @@ class ColumnSlice:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Cuts with the same readers, of one process in one segment; ``direct`` ones go around the object store.
+    """Slices with the same readers, of one process in one segment; ``direct`` ones bypass the object store.
 
-    A ``broadcast`` one goes from the first to all others of these processes at once. ``numbers`` are metrics and plain
-    numbers that only the driver reads.
+    ``broadcast`` lists who takes part in a broadcast, the sender first. ``inline`` payloads are metrics and plain
+    numbers that only the driver reads: they travel in the reply of the call that makes them.
     """
 
     key: PayloadKey
@@ -67,29 +74,35 @@ class Payload:
 
 @dataclass(slots=True)
 class RemoteReads:
-    """What is read of one chunk elsewhere: rows by column, for each destination."""
+    """What processes elsewhere read of one chunk: rows by column, for each destination."""
 
     by_destination: dict[Destination, dict[str, list[RowRanges] | None]] = field(default_factory=dict)
 
     def add(self, destination: Destination, column: str, rows: RowRanges | None) -> None:
         """A process there reads these rows of a column; with None the whole of what has no rows."""
-        asked = self.by_destination.setdefault(destination, {}).setdefault(column, None if rows is None else [])
-        if asked is not None and rows is not None and rows not in asked[-1:]:
-            asked.append(rows)
+        requests = self.by_destination.setdefault(destination, {}).setdefault(column, None if rows is None else [])
+        if requests is not None and rows is not None and rows not in requests[-1:]:
+            requests.append(rows)
 
-    def cells(self) -> Iterator[tuple[str, RowRanges | None, frozenset[Destination]]]:
+    def slices(self) -> Iterator[tuple[str, RowRanges | None, frozenset[Destination]]]:
         """Rows of columns, none of them twice, with all destinations that read them."""
-        for column in dict.fromkeys(name for wanted in self.by_destination.values() for name in wanted):
-            wanted_by = {
-                destination: wanted[column] for destination, wanted in self.by_destination.items() if column in wanted
+        for column in dict.fromkeys(name for columns in self.by_destination.values() for name in columns):
+            by_destination = {
+                destination: columns[column]
+                for destination, columns in self.by_destination.items()
+                if column in columns
             }
-            rows = {destination: merged(chain(*asked)) for destination, asked in wanted_by.items() if asked is not None}
+            rows = {
+                destination: merged(chain(*requests))
+                for destination, requests in by_destination.items()
+                if requests is not None
+            }
             if not rows:
-                yield column, None, frozenset(wanted_by)
+                yield column, None, frozenset(by_destination)
             elif len(set(rows.values())) == 1:
                 yield column, next(iter(rows.values())), frozenset(rows)
             else:
-                yield from ((column, ranges, destinations) for destinations, ranges in _by_readers(rows).items())
+                yield from ((column, ranges, readers) for readers, ranges in _by_readers(rows).items())
 
 
 def _by_readers(rows: Mapping[Destination, RowRanges]) -> dict[frozenset[Destination], RowRanges]:
@@ -105,42 +118,46 @@ def _by_readers(rows: Mapping[Destination, RowRanges]) -> dict[frozenset[Destina
             if first < last:
                 begins.setdefault(first, []).append(destination)
                 ends.setdefault(last, []).append(destination)
-    found: dict[frozenset[Destination], list[RowRange]] = {}
+    # Sweep over the row numbers at which some destination begins or ends to read.
+    by_readers: dict[frozenset[Destination], list[RowRange]] = {}
     reading: set[Destination] = set()
     for low, high in pairwise(sorted({*begins, *ends})):
         reading.difference_update(ends.get(low, ()))
         reading.update(begins.get(low, ()))
         if reading:
-            found.setdefault(frozenset(reading), []).append((low, high))
-    without = frozenset(
+            by_readers.setdefault(frozenset(reading), []).append((low, high))
+    without_rows = frozenset(
         destination for destination, ranges in rows.items() if all(first == last for first, last in ranges)
     )
-    if without:  # no rows have a dtype and a shape too
-        found.setdefault(without, []).append((0, 0))
-    return {readers: merged(ranges) for readers, ranges in found.items()}
+    if without_rows:  # even of no rows a reader needs the dtype and the shape
+        by_readers.setdefault(without_rows, []).append((0, 0))
+    return {readers: merged(ranges) for readers, ranges in by_readers.items()}
 
 
 def planned_topology(plan: Plan) -> Topology:
-    """The nodes as the pools have them: two pools are on different nodes, as far as anybody knows before launch."""
-    nodes = {
+    """The hosts as the pools declare them: before launch, two pools are taken to be on different hosts."""
+    hosts = {
         group.name: [(root.name, node) for root, node, slots in node_runs(group.pool) for _ in range(slots)]
         for group in plan.groups
     }
 
-    def node(process: Process) -> Destination:
-        return nodes[process[0]][process[1]] if process[0] in nodes else DRIVER
+    def host_of(process: Process) -> Destination:
+        return hosts[process[0]][process[1]] if process[0] in hosts else DRIVER
 
-    def one_node(maker: Process, reader: Process) -> bool:
-        ours, theirs = nodes[maker[0]][maker[1]], nodes[reader[0]][reader[1]]
-        return ours[0] != theirs[0] or ours == theirs
+    def reaches(maker: Process, reader: Process) -> bool:
+        # Hosts of one pool are known to be the same or not; of two pools the launch decides, so take them as connected.
+        source, target = hosts[maker[0]][maker[1]], hosts[reader[0]][reader[1]]
+        return source[0] != target[0] or source == target
 
-    linked = frozenset(group.name for group in plan.groups if group.pool.use_gpu)
-    on = {name: frozenset(nodes[name]) for name in linked}
-    far = frozenset((one, other) for one in on for other in on if _spread(on[one], on[other]))
-    return Topology(node, linked, one_node, far)
+    direct_groups = frozenset(group.name for group in plan.groups if group.pool.use_gpu)
+    used = {name: frozenset(hosts[name]) for name in direct_groups}
+    partly_connected = frozenset(
+        (maker, reader) for maker in used for reader in used if _on_several_hosts(used[maker], used[reader])
+    )
+    return Topology(host_of=host_of, direct_groups=direct_groups, reaches=reaches, partly_connected=partly_connected)
 
 
-def _spread(ours: frozenset[tuple[str, int]], theirs: frozenset[tuple[str, int]]) -> bool:
-    """Whether a pool that both have a part of puts them on several nodes."""
-    shared = {root for root, _ in ours} & {root for root, _ in theirs}
-    return any(sum(name == root for name, _ in ours | theirs) > 1 for root in shared)
+def _on_several_hosts(makers: frozenset[tuple[str, int]], readers: frozenset[tuple[str, int]]) -> bool:
+    """Whether a pool that both groups use a part of puts them on several hosts."""
+    shared = {root for root, _ in makers} & {root for root, _ in readers}
+    return any(sum(name == root for name, _ in makers | readers) > 1 for root in shared)

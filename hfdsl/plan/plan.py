@@ -1,10 +1,10 @@
-"""The plan: what runs where, on which rows, and what moves; a value that can be printed, compared and launched."""
+"""The plan as data: what runs where, on which rows, and what moves. ``CompiledPlan`` prints and launches it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from hfdsl.check.offloads import Idle, Keeps
 from hfdsl.check.report import Report
@@ -18,22 +18,17 @@ from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.partitioning import Pad
 from hfdsl.types.dims import Dim
 
-if TYPE_CHECKING:
-    from hfdsl.plan.memory import ProcessMemory
-    from hfdsl.runtime.backend import Lowering
-    from hfdsl.runtime.running import Running
-
 Transport: TypeAlias = Literal[
     "in process", "cuda ipc", "nccl", "shared memory", "object store", "from caller", "through driver"
 ]
 
 DRIVER = "<driver>"  # no role can have this name
-"""The group of one rank that is the driver itself: it holds what the caller hands in."""
+"""The group whose only rank is the driver itself: it holds the caller's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a value lies: chunk i on rank ``holders[i]`` of ``group``. ``lists``: every chunk is a value of its own."""
+    """Where a value is: chunk i on rank ``holders[i]`` of ``group``. With ``lists`` every chunk is a separate value."""
 
     group: str
     holders: tuple[int, ...]
@@ -51,7 +46,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """By what the rows of a step are balanced: ``number`` is the first step of those with the same weights."""
+    """What the rows of a step are balanced by; ``number`` is the first of the steps with the same weights."""
 
     number: int
     weights: Ref
@@ -61,8 +56,10 @@ class Balance:
 class Step:
     """One call of a role method or function: on which ranks of which group, and which rows each of them gets.
 
-    ``chunk_of[i]`` is the chunk of ``ranks[i]``; with ``chunks == 1`` every rank gets the whole value, and with
-    ``per_rank`` the entry of a list that has its number.
+    ``chunk_of[i]`` is the chunk of ``ranks[i]``. With ``chunks == 1`` every rank gets the whole value, and with
+    ``per_rank`` the entry of a list that has its number. ``rows_from`` is the node whose rows are split, ``balance``
+    what they are balanced by; a function keeps the partition of its rows that the steps it ``follows`` have. ``custom``
+    is a protocol that is a pair of functions.
     """
 
     node: int
@@ -79,9 +76,9 @@ class Step:
     layout: Layout
     pad: Pad | None = None
     custom: Functions | None = None
-    rows_from: int | None = None  # the node whose rows are split
+    rows_from: int | None = None
     balance: Balance | None = None
-    follows: tuple[int, ...] = ()  # the steps whose partition of rows a function follows, where they have one
+    follows: tuple[int, ...] = ()
     stage: int = 0
 
 
@@ -99,9 +96,12 @@ class Edge:
 
 @dataclass(frozen=True)
 class Plan:
-    """A compiled dataflow. ``print(plan)`` shows it; ``launch`` runs it.
+    """A compiled dataflow.
 
-    ``steps`` are in program order; steps of one ``stage`` wait for nothing in common and may run at the same time.
+    ``steps`` are in program order; steps of one ``stage`` may run at the same time. ``layouts`` says of every value
+    where its chunks are. ``presence`` says of optional columns, by node, whether they are there, where that is known.
+    ``offloads`` are the stretches in which parts of roles are on the host, ``kept`` the calls in which roles keep most
+    memory of their GPUs.
     """
 
     graph: Graph
@@ -113,12 +113,10 @@ class Plan:
     edges: tuple[Edge, ...]
     layouts: Mapping[int, Layout]
     report: Report = field(compare=False)
-    presence: Mapping[int, Mapping[str, bool]] = field(
-        default_factory=dict
-    )  # of optional columns, by node, where known
+    presence: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     optimize: Optimize = field(default_factory=Optimize)
-    offloads: tuple[Idle, ...] = ()  # what lies on the host when
-    kept: tuple[Keeps, ...] = ()  # for every lot of GPUs the call in which roles keep most of them
+    offloads: tuple[Idle, ...] = ()
+    kept: tuple[Keeps, ...] = ()
 
     @property
     def name(self) -> str:
@@ -132,42 +130,3 @@ class Plan:
     def mesh(self, role: str) -> Mesh:
         """The mesh of a role."""
         return self.deployment[role].mesh
-
-    @property
-    def peaks(self) -> tuple[ProcessMemory, ...]:
-        """For each group the process that holds most bytes of columns in a step; nothing where sizes are unknown."""
-        from hfdsl.plan.edges import sizes_known
-        from hfdsl.plan.memory import peaks, process_memory
-        from hfdsl.plan.phases import phases
-
-        return peaks(process_memory(self, self.dims, phases(self, self.dims)).values()) if sizes_known(self) else ()
-
-    def __str__(self) -> str:
-        from hfdsl.plan.show import show
-
-        return show(self)
-
-    def launch(
-        self,
-        backend: Literal["local", "ray"] | Lowering = "local",
-        *,
-        seed: int = 0,
-        timeout: float = 60.0,
-        deadline: float = 1800.0,
-        worker_env: Mapping[str, str] | None = None,
-    ) -> Running:
-        """Start the plan's processes; use it as a context manager, which also ends them.
-
-        ``backend="local"`` simulates all ranks in this process, ``"ray"`` makes worker groups on the Ray cluster that
-        is connected (or starts one); a lowering of your own may stand in their place. ``seed`` is the root of every
-        random stream; ``timeout`` (seconds) bounds placing and starting, ``deadline`` one step. ``worker_env`` adds
-        environment variables to Ray workers.
-
-        Raises:
-            ResourceError: HF502, HF505 where the cluster cannot hold the pools.
-            RoleError: HF806 where a role's constructor raises.
-            HfError: HF807 where Ray knows a cluster's address, and nobody answers there.
-        """
-        from hfdsl.runtime.launch import launch
-
-        return launch(self, backend, seed=seed, timeout=timeout, deadline=deadline, worker_env=worker_env or {})

@@ -8,15 +8,14 @@ from statistics import median
 from types import MappingProxyType
 
 from hfdsl.plan.memory import Measure
-from hfdsl.plan.payloads import DRIVER_PROCESS, Payload, PayloadKey, Process, planned_topology
-from hfdsl.plan.phases import phases
+from hfdsl.plan.payloads import CALLER, DRIVER_PROCESS, DRIVER_RANK, Payload, PayloadKey, Process, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.routes import CALLER, DRIVER_RANK, Routes
+from hfdsl.plan.routes import Routes, phases
 from hfdsl.plan.segments import Segment
 from hfdsl.plan.timeline import Interval, Timeline, Transfer, call_rows, node_labels, payload_name
 
 BANDWIDTHS: Mapping[str, float] = MappingProxyType({"copy": 4e9, "network": 1.25e9, "gpu": 300e9})
-"""Bytes a second: ``copy`` into shared memory, which takes the giver's time, ``network`` between two nodes, and
+"""Bytes per second: ``copy`` into shared memory, which takes the sender's time, ``network`` between two hosts, and
 ``gpu`` between two GPUs or within one, by NCCL or CUDA IPC."""
 
 LATENCY = 0.0005
@@ -25,7 +24,7 @@ LATENCY = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """What a node takes on a rank; with ``rows`` it was measured on so many, and is taken to grow with them."""
+    """How long a node takes on a rank; with ``rows`` it was measured on that many, and scales with them."""
 
     seconds: float
     rows: int | None = None
@@ -41,17 +40,17 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A step as it will be; ``critical`` are the nodes of the chain that its length comes from, in order."""
+    """A predicted step; ``critical`` are the nodes of its critical path, in order."""
 
     timeline: Timeline
     critical: tuple[str, ...]
 
 
 def durations(steps: Iterable[Timeline]) -> dict[str, Duration]:
-    """What each node takes: the median over measured steps.
+    """How long each node takes: the median over measured steps.
 
     Ranks that work together wait for the last of them to start, so a node takes from its last rank's start to its last
-    rank's end, and no less than its fastest rank.
+    rank's end, but no less than its fastest rank.
     """
     seconds: dict[str, list[float]] = {}
     rows: dict[str, int | None] = {}
@@ -64,25 +63,25 @@ def durations(steps: Iterable[Timeline]) -> dict[str, Duration]:
             seconds.setdefault(name, []).append(max(together, min(call.stop - call.start for call in calls)))
             known = [call.rows for call in calls if call.rows is not None]
             rows[name] = max(known) if known else None
-    return {name: Duration(median(found), rows[name]) for name, found in seconds.items()}
+    return {name: Duration(median(measured), rows[name]) for name, measured in seconds.items()}
 
 
 def predict(
     plan: Plan,
-    takes: Mapping[str, Duration],
+    node_durations: Mapping[str, Duration],
     bandwidths: Mapping[str, float] = BANDWIDTHS,
     latency: float = LATENCY,
 ) -> Prediction:
     """The timeline of a step, where the sizes of the plan are known; it starts at 0.
 
-    Every process does its calls in the order of the plan, each as soon as its columns are there. What leaves a process
-    is first copied to shared memory, and goes on from there to other nodes; what goes directly stays until its reader
-    fetches it. Filters are taken to keep all rows.
+    Every process runs its calls in the order of the plan, each as soon as its columns have arrived. What leaves a
+    process is first copied to shared memory, and goes on from there to other hosts; what goes directly stays until its
+    reader fetches it. Filters are taken to keep all rows.
 
     Raises:
-        KeyError: for a step that ``takes`` has no time for.
+        KeyError: for a step that ``node_durations`` lacks.
     """
-    return _Simulation(plan, takes, dict(BANDWIDTHS) | dict(bandwidths), latency).run()
+    return _Simulation(plan, node_durations, dict(BANDWIDTHS) | dict(bandwidths), latency).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +101,11 @@ class _Moment:
     @property
     def chain(self) -> tuple[str, ...]:
         """The nodes up to here, each of which waited for the one before."""
-        found, moment = list[str](), self
+        nodes, moment = list[str](), self
         while moment.node is not None and moment.before is not None:
-            found.append(moment.node)
+            nodes.append(moment.node)
             moment = moment.before
-        return tuple(reversed(found))
+        return tuple(reversed(nodes))
 
 
 def _last(moments: Iterable[_Moment]) -> _Moment:
@@ -115,76 +114,87 @@ def _last(moments: Iterable[_Moment]) -> _Moment:
 
 @dataclass(slots=True)
 class _Simulation:
+    """One list schedule: segments in the order of submission, each call at the earliest time that its inputs allow.
+
+    No call is ever moved before an earlier one of its process, as in a run; so one pass in order gives all times.
+    """
+
     plan: Plan
-    takes: Mapping[str, Duration]
+    node_durations: Mapping[str, Duration]
     bandwidths: Mapping[str, float]
     latency: float
     free: dict[Process, _Moment] = field(default_factory=dict)
     ended: dict[tuple[int, int], _Moment] = field(default_factory=dict)
-    given: dict[PayloadKey, tuple[Process, Payload, int, _Moment]] = field(default_factory=dict)
+    sent: dict[PayloadKey, tuple[Process, Payload, int, _Moment]] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
-    submitted: _Moment = field(default_factory=_Moment)  # before this nothing new is submitted
+    submitted: _Moment = field(default_factory=_Moment)  # nothing that follows is submitted before this
 
     def run(self) -> Prediction:
         plan, result = self.plan, _Moment()
         for phase in phases(plan, plan.dims):
-            found = phase.routes
-            measure = Measure(plan, found.table, plan.dims)
-            if not self.given:
-                self._give(found.driver_sends[CALLER], DRIVER_PROCESS, _Moment(), measure)
+            measure = Measure(plan, phase.routes.table, plan.dims)
+            if not self.sent:
+                self._send(phase.routes.driver_sends[CALLER], DRIVER_PROCESS, _Moment(), measure)
             for segment in phase.segments:
-                self._segment(found, segment, measure)
-            keys = found.result if phase.filter is None else found.query_payloads[phase.filter]
-            read = self._arrived(keys, DRIVER_PROCESS, _Moment())
-            if phase.filter is None:
-                result = read
-            else:
-                self.submitted = _last((self.submitted, read))
+                self._segment(phase.routes, segment, measure)
+            keys = phase.routes.result if phase.query is None else phase.routes.query_payloads[phase.query]
+            arrived = self._arrival(keys, DRIVER_PROCESS, _Moment())
+            if phase.query is None:
+                result = arrived
+            else:  # what follows is submitted once the driver has resolved the query
+                self.submitted = _last((self.submitted, arrived))
         end = _last((result, *self.ended.values()))
-        timeline = Timeline(plan.name, 0, 0.0, end.time, tuple(self.intervals), tuple(self.transfers))
+        timeline = Timeline(
+            plan=plan.name,
+            number=0,
+            start=0.0,
+            stop=end.time,
+            intervals=tuple(self.intervals),
+            transfers=tuple(self.transfers),
+        )
         return Prediction(timeline, end.chain)
 
-    def _segment(self, found: Routes, segment: Segment, measure: Measure) -> None:
-        taken, ends = found.receives[segment.number], []
-        gathered = self._arrived(taken.get(DRIVER_RANK, ()), DRIVER_PROCESS, self.submitted)
+    def _segment(self, routes: Routes, segment: Segment, measure: Measure) -> None:
+        receives, ends = routes.receives[segment.number], []
+        gathered = self._arrival(receives.get(DRIVER_RANK, ()), DRIVER_PROCESS, self.submitted)
         for i, rank in enumerate(segment.ranks):
             process = segment.group, rank
             before = segment.after[i] if segment.after else None
-            start = _last((
+            now = _last((
                 gathered,
-                self._arrived(taken.get(rank, ()), process, self.submitted),
+                self._arrival(receives.get(rank, ()), process, self.submitted),
                 self.free.get(process, _Moment()),
                 *([self.ended[before]] if before else []),
             ))  # fmt: skip  # what a call waits for, one a line
-            now = start
             for step in (step for step in segment.steps if rank in step.ranks):
-                rows = call_rows(step, rank, found.table)
-                began, now = now, now.after(step.label, self.takes[step.label].of(rows))
+                rows = call_rows(step, rank, routes.table)
+                began, now = now, now.after(step.label, self.node_durations[step.label].of(rows))
                 self.intervals.append(Interval(process, "call", step.label, began.time, now.time, rows))
-            gives = found.tasks[segment.number][rank].sends
-            self.free[process] = self.ended[segment.number, rank] = self._give(gives, process, now, measure)
+            sends = routes.tasks[segment.number][rank].sends
+            self.free[process] = self.ended[segment.number, rank] = self._send(sends, process, now, measure)
             ends.append(self.free[process])
-        if segment.custom:  # the driver collects, and gives what it has collected
-            self.submitted = self._give(found.driver_sends[segment.number], DRIVER_PROCESS, _last(ends), measure)
+        if segment.custom:  # the driver collects the results, and sends what it has collected
+            self.submitted = self._send(routes.driver_sends[segment.number], DRIVER_PROCESS, _last(ends), measure)
         if not self.plan.optimize.overlap and segment.group != DRIVER:
             self.submitted = _last((self.submitted, *ends))
 
-    def _give(self, payloads: Iterable[Payload], process: Process, now: _Moment, measure: Measure) -> _Moment:
-        """The payloads that do not go directly are copied one after another; when that is over."""
+    def _send(self, payloads: Iterable[Payload], process: Process, now: _Moment, measure: Measure) -> _Moment:
+        """When a process has sent these payloads: it copies those that do not go directly one after another."""
         for payload in payloads:
-            size = sum(measure.size(cut) or 0 for cut in payload.slices)
+            size = sum(measure.size(part) or 0 for part in payload.slices)
             now = now if payload.direct else now.later(size / self.bandwidths["copy"])
-            self.given[payload.key] = process, payload, size, now
+            self.sent[payload.key] = process, payload, size, now
         return now
 
-    def _arrived(self, keys: Iterable[PayloadKey], target: Process, earliest: _Moment) -> _Moment:
-        """When the last of these payloads is there."""
-        site, last, labels = planned_topology(self.plan).host_of, earliest, node_labels(self.plan)
+    def _arrival(self, keys: Iterable[PayloadKey], target: Process, earliest: _Moment) -> _Moment:
+        """When the last of these payloads arrives."""
+        host_of, last, labels = planned_topology(self.plan).host_of, earliest, node_labels(self.plan)
         for key in keys:
-            source, payload, size, left = self.given[key]
-            way = "gpu" if payload.direct else "network" if site(source) != site(target) else None
-            there = left.later(self.latency + (size / self.bandwidths[way] if way else 0.0))
-            self.transfers.append(Transfer(source, target, payload_name(payload, labels), size, left.time, there.time))
-            last = _last((last, there))
+            source, payload, size, sent = self.sent[key]
+            link = "gpu" if payload.direct else "network" if host_of(source) != host_of(target) else None
+            arrived = sent.later(self.latency + (size / self.bandwidths[link] if link else 0.0))
+            name = payload_name(payload, labels)
+            self.transfers.append(Transfer(source, target, name, size, sent.time, arrived.time))
+            last = _last((last, arrived))
         return last

@@ -1,4 +1,42 @@
-"""Segments: consecutive steps of the same processes that keep nobody waiting are submitted as one call a rank."""
+"""Segments: consecutive steps of the same processes become one call per rank, where nobody waits longer for that.
+
+The example of ``hfdsl.plan.routes``, which ``tests/plan/test_worked_example.py`` checks: ``actor`` has two ranks,
+``judge`` one, and ``centered`` is a function that runs in the judge's process::
+
+    rollout = actor.generate(prompts)
+    old = actor.log_probs(rollout.ids)
+    scores = judge.score(rollout.ids)
+    advantages = centered(scores)
+    return actor.update(rollout, old, advantages)
+
+    step       on     reads from elsewhere  result is read elsewhere by  call
+    generate   actor  prompts               score                        1
+    log_probs  actor                                                     2
+    score      judge  rollout                                            3
+    centered   judge                        update                       3
+    update     actor  advantages                                         4
+
+- ``centered`` joins ``score``. It reads nothing from elsewhere, and the only reader elsewhere of either result,
+  ``update``, needs ``centered`` in any case.
+- ``log_probs`` does not join ``generate``, although it reads nothing from elsewhere: the judge waits for the ids, and
+  would wait for the log-probabilities too. (It joins once a run has measured that it takes less time than a call.)
+- ``update`` does not join ``log_probs``: it reads the advantages, which are not there yet when ``log_probs`` begins.
+
+Why nobody waits longer. A payload leaves its process when the call that makes it ends, and a call begins when all that
+it receives is there. Let a step S join the segment that begins with F.
+
+- The segment begins no later than F alone would: a value that S reads from elsewhere is also read by an earlier step of
+  the segment, or its maker is in ``before[F]``, the steps that have ended in any case when F begins.
+- No reader elsewhere of an earlier step of the segment waits longer: each of them has S in its own ``before``, hence
+  waits for S in any case, and S begins no later than it would have as a call of its own.
+- S waits for the same runtime queries as F, so it can be submitted with F.
+- S has the same ranks, so no rank waits for one that has more steps to do. What this does not see: where ranks need
+  different times for one step, a fast rank may wait for a slow one a step earlier than it would have to.
+
+Why calls never wait for each other in a circle: what a segment receives is made by steps in ``before[F]``, all of them
+earlier than F in program order. So their segments have smaller numbers, and each segment waits only for those before it
+in the order of submission. This holds for short steps too, which join although others wait for them.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +48,17 @@ from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, origins
 from hfdsl.graph.program import Filter, Input
 from hfdsl.graph.signatures import VALUE
+from hfdsl.plan.payloads import Payload
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.rows import runtime_queries
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps that run one after another on ``ranks`` of a group, as one call of each of them.
+    """Steps that run one after another on ``ranks`` of a group, as one call per rank.
 
-    ``number`` is the node of the first step. ``after[i]`` is the call, as (segment, rank there), of other processes on
-    the device of ``ranks[i]`` that has to end first: roles that share devices run in program order.
+    ``number`` is the node of the first step. ``after[i]`` is a call of another process on the device of ``ranks[i]``,
+    as (segment, rank there), that has to end first: roles that share devices run in program order.
     """
 
     number: int
@@ -35,13 +74,27 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """One rank's part of a segment: its steps, and what happens to their results.
+
+    ``keeps`` are results that the rank reads again itself; ``drops[step]`` are values that it never reads after that
+    step; ``sends`` are the payloads that leave at the end.
+    """
+
+    steps: tuple[int, ...]
+    sends: tuple[Payload, ...]
+    keeps: frozenset[int]
+    drops: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Dependencies:
     """Who waits for whom, whatever the rows are.
 
-    ``before[node]`` has a bit for every step that ends before a step begins; ``filters[node]`` are the filters that
-    have to keep their rows first, and the weights by which rows have to be balanced, for its own sake or for that of an
-    earlier step on its devices; ``masks[question]`` are the values that say which rows. ``early`` are those of them
-    that the caller has answered with what he gives: nothing waits for them, since they are read before all else.
+    ``before[step]`` has a bit for every step that ends before this one begins. ``queries[node]`` are the runtime
+    queries to resolve first: filters that decide its rows, and weights by which they are balanced, for its own sake or
+    for that of an earlier step on its devices. ``query_sources[query]`` are the values that a query reads.
+    ``early_queries`` read the caller's inputs alone: they are resolved before all else, so nothing waits for them.
     """
 
     before: Mapping[int, int]
@@ -51,145 +104,148 @@ class Dependencies:
 
 
 def dependencies(plan: Plan) -> Dependencies:
-    """Who waits for whom: for what is read, for filters, and for earlier steps in the same processes."""
-    filters, keeping = _filters(plan), _masks(plan)
+    """Who waits for whom: for what is read, for runtime queries, and for earlier steps in the same processes."""
+    queries, sources = _queries(plan), _query_sources(plan)
     before: dict[int, int] = {}
     earlier: dict[str, list[Step]] = {}
     for step in plan.steps:
-        needs = {node for node, _ in columns_read(plan.graph, step.node)}
-        needs |= {node for one in filters[step.node] for node in keeping[one]}
-        own = earlier.setdefault(step.group, [])
-        last = next((one for one in reversed(own) if _covers(one, step)), None)
-        needs |= {last.node} if last is not None else set()
+        waits_for = {node for node, _ in columns_read(plan.graph, step.node)}
+        waits_for |= {node for query in queries[step.node] for node in sources[query]}
+        group_steps = earlier.setdefault(step.group, [])
+        # The last step that runs in every process of this one; it waits for those before it in turn.
+        last = next((other for other in reversed(group_steps) if _covers(other, step)), None)
+        waits_for |= {last.node} if last is not None else set()
         mask = 0
-        for node in needs & before.keys():
+        for node in waits_for & before.keys():
             mask |= before[node] | 1 << node
         before[step.node] = mask
-        own.append(step)
-    return Dependencies(before, filters, keeping, _early(plan, filters))
+        group_steps.append(step)
+    return Dependencies(before, queries, sources, _early_queries(plan, queries))
 
 
-def _covers(one: Step, other: Step) -> bool:
-    """Whether every process of the other step has a part in this one."""
-    return one.ranks == other.ranks or set(one.ranks) >= set(other.ranks)
+def _covers(earlier: Step, step: Step) -> bool:
+    """Whether the earlier step runs in every process of the later one."""
+    return earlier.ranks == step.ranks or set(earlier.ranks) >= set(step.ranks)
 
 
-def _early(plan: Plan, filters: Sequence[frozenset[int]]) -> frozenset[int]:
-    """The questions whose answer the caller gives, where the driver reads what it holds without more ado."""
-    found: frozenset[int] = frozenset()
-    for one in runtime_queries(plan) if plan.optimize.residency else ():
-        made_by = (plan.node(node).op for node, _ in origins(plan.graph, one.ref.node, one.ref.column or VALUE))
-        if filters[one.ref.node] <= found and all(isinstance(op, Input) for op in made_by):
-            found |= {one.number}
-    return found
+def _early_queries(plan: Plan, queries: Sequence[frozenset[int]]) -> frozenset[int]:
+    """The queries that read the caller's inputs alone, which the driver holds."""
+    early: frozenset[int] = frozenset()
+    for query in runtime_queries(plan) if plan.optimize.residency else ():
+        read = origins(plan.graph, query.ref.node, query.ref.column or VALUE)
+        if queries[query.ref.node] <= early and all(isinstance(plan.node(node).op, Input) for node, _ in read):
+            early |= {query.number}
+    return early
 
 
-def _filters(plan: Plan) -> tuple[frozenset[int], ...]:
-    steps, sharing = {step.node: step for step in plan.steps}, _sharing(plan)
-    waited: dict[str, frozenset[int]] = {}
-    filters: list[frozenset[int]] = []
+def _queries(plan: Plan) -> tuple[frozenset[int], ...]:
+    """For every node the queries to resolve before it."""
+    steps, sharing = {step.node: step for step in plan.steps}, _groups_sharing_devices(plan)
+    of_group: dict[str, frozenset[int]] = {}
+    queries: list[frozenset[int]] = []
     for node in plan.graph.nodes:
-        own = frozenset({node.id} if isinstance(node.op, Filter) else ())
-        found = own.union(*(filters[ref.node] for ref in node.refs))
+        filters = frozenset({node.id} if isinstance(node.op, Filter) else ())
+        needed = filters.union(*(queries[ref.node] for ref in node.refs))
         step = steps.get(node.id)
         if step is not None and step.balance is not None:
-            found |= {step.balance.number, *filters[step.balance.weights.node]}
+            needed |= {step.balance.number, *queries[step.balance.weights.node]}
         if step is not None and step.group in sharing:
-            found |= waited.get(step.group, frozenset())
-            waited |= {group: waited.get(group, frozenset()) | found for group in (step.group, *sharing[step.group])}
-        filters.append(found)
-    return tuple(filters)
+            # Program order holds on a device: a step also waits for the queries of earlier steps there.
+            needed |= of_group.get(step.group, frozenset())
+            for group in (step.group, *sharing[step.group]):
+                of_group[group] = of_group.get(group, frozenset()) | needed
+        queries.append(needed)
+    return tuple(queries)
 
 
-def _masks(plan: Plan) -> dict[int, tuple[int, ...]]:
+def _query_sources(plan: Plan) -> dict[int, tuple[int, ...]]:
     return {
-        one.number: tuple(made for made, _ in origins(plan.graph, one.ref.node, one.ref.column or VALUE))
-        for one in runtime_queries(plan)
+        query.number: tuple(node for node, _ in origins(plan.graph, query.ref.node, query.ref.column or VALUE))
+        for query in runtime_queries(plan)
     }
 
 
 def segments(
-    plan: Plan, waits: Dependencies, away: Mapping[int, frozenset[int]], brief: AbstractSet[int] = frozenset()
+    plan: Plan, waits: Dependencies, received: Mapping[int, frozenset[int]], short_steps: AbstractSet[int] = frozenset()
 ) -> tuple[Segment, ...]:
-    """The segments of the steps in ``away``, which says what values each of them reads from other processes.
+    """The segments of the steps in ``received``, which says what values each of them reads from other processes.
 
-    ``brief`` are steps that take less time than a call: nobody minds waiting for one.
+    ``short_steps`` take less time than a call, so they join even where others wait for them.
     """
-    readers = _readers(plan, waits, away)
-    grown: dict[int, Segment] = {}
-    growing: dict[str, int] = {}
-    sharing = _sharing(plan)
+    readers = _remote_readers(plan, waits, received)
+    by_number: dict[int, Segment] = {}
+    open_segment: dict[str, int] = {}  # the last segment of each group, while later steps may still join it
+    sharing = _groups_sharing_devices(plan)
     for step in plan.steps:
-        if step.node not in away:
+        if step.node not in received:
             continue
-        last = grown.get(growing.get(step.group, -1))
-        short = step.node in brief
-        if last is not None and plan.optimize.fusion and _joins(step, last, waits, away, readers, short):
+        last = by_number.get(open_segment.get(step.group, -1))
+        short = step.node in short_steps
+        if last is not None and plan.optimize.fusion and _may_join(step, last, waits, received, readers, short):
             ranks = tuple(sorted({*last.ranks, *step.ranks}))
-            grown[last.number] = replace(last, steps=(*last.steps, step), ranks=ranks)
+            by_number[last.number] = replace(last, steps=(*last.steps, step), ranks=ranks)
         else:
-            grown[step.node] = Segment(step.node, step.group, (step,), step.ranks)
-            growing[step.group] = step.node
+            by_number[step.node] = Segment(step.node, step.group, (step,), step.ranks)
+            open_segment[step.group] = step.node
         for other in sharing.get(step.group, ()):
-            growing.pop(other, None)  # a later step there must not run before this one
-    return tuple(_in_turn(plan, grown.values()))
+            open_segment.pop(other, None)  # a later step there must not run before this one
+    return tuple(_in_device_order(plan, by_number.values()))
 
 
-def _readers(plan: Plan, waits: Dependencies, away: Mapping[int, frozenset[int]]) -> dict[int, set[int]]:
+def _remote_readers(plan: Plan, waits: Dependencies, received: Mapping[int, frozenset[int]]) -> dict[int, set[int]]:
     """The steps that wait for each value to leave its process."""
     readers: dict[int, set[int]] = {}
     for step in plan.steps:
-        read = away.get(step.node, {node for node, _ in columns_read(plan.graph, step.node)})
-        for node in {*read, *(made for one in waits.queries[step.node] for made in waits.query_sources[one])}:
+        # Of a step whose rows are not known yet, every read may turn out to be remote.
+        read = received.get(step.node, {node for node, _ in columns_read(plan.graph, step.node)})
+        for node in {*read, *(source for query in waits.queries[step.node] for source in waits.query_sources[query])}:
             readers.setdefault(node, set()).add(step.node)
     return readers
 
 
-def _joins(
+def _may_join(
     step: Step,
     segment: Segment,
     waits: Dependencies,
-    away: Mapping[int, frozenset[int]],
+    received: Mapping[int, frozenset[int]],
     readers: Mapping[int, set[int]],
     short: bool,
 ) -> bool:
-    """Whether a segment can take in a step, and nobody waits longer for it.
-
-    What the step reads from elsewhere is there when the segment begins; and whoever reads elsewhere what the segment
-    makes waits for the step in any case. This looks at steps as wholes: of ranks that need unlike times for one step, a
-    fast one may wait for a slow one a step earlier than it would have to. So a step of other ranks is a call of its
-    own. For a ``short`` one everybody may wait.
-    """
+    """Whether a segment can take in a step without anybody waiting longer, as the head of this file argues."""
     if step.group == DRIVER or step.custom or segment.custom:
         return False
     if waits.queries[step.node] != waits.queries[segment.number]:
         return False
-    if not short and any(one.ranks != step.ranks for one in segment.steps):
+    if not short and any(other.ranks != step.ranks for other in segment.steps):
         return False
-    taken = frozenset().union(*(away[one.node] for one in segment.steps))
-    there = waits.before[segment.number]
-    if any(node in waits.before and not there >> node & 1 for node in away[step.node] - taken):
+    # What the step receives is there when the segment begins. Nodes without a bit are the caller's inputs.
+    present = frozenset().union(*(received[other.node] for other in segment.steps))
+    ended = waits.before[segment.number]
+    if any(node in waits.before and not ended >> node & 1 for node in received[step.node] - present):
         return False
+    # Readers elsewhere of what the segment makes wait for the step in any case.
     return short or all(
-        waits.before[reader] >> step.node & 1 for one in segment.steps for reader in readers.get(one.node, ())
+        waits.before[reader] >> step.node & 1 for other in segment.steps for reader in readers.get(other.node, ())
     )
 
 
-def _sharing(plan: Plan) -> dict[str, set[str]]:
+def _groups_sharing_devices(plan: Plan) -> dict[str, set[str]]:
     """For every group the others that have a device in common with it."""
-    on = {group.name: set(devices(group.pool)) for group in plan.groups}
-    return {name: {other for other in on if other != name and on[other] & on[name]} for name in on}
+    used = {group.name: set(devices(group.pool)) for group in plan.groups}
+    return {name: {other for other in used if other != name and used[other] & used[name]} for name in used}
 
 
-def _in_turn(plan: Plan, made: Iterable[Segment]) -> Iterator[Segment]:
+def _in_device_order(plan: Plan, in_order: Iterable[Segment]) -> Iterator[Segment]:
     """Segments with the calls of other processes on their devices that come before."""
-    slots = {group.name: devices(group.pool) for group in plan.groups}
-    busy: dict[tuple[str, int], tuple[str, int, int]] = {}
-    for segment in made:
-        if segment.group not in slots:
+    device_of = {group.name: devices(group.pool) for group in plan.groups}
+    last_call: dict[tuple[str, int], tuple[str, int, int]] = {}  # by device: group, segment, rank
+    for segment in in_order:
+        if segment.group not in device_of:
             yield segment
             continue
-        own = [slots[segment.group][rank] for rank in segment.ranks]
-        users = [busy.get(slot) for slot in own]
-        busy |= {slot: (segment.group, segment.number, rank) for slot, rank in zip(own, segment.ranks, strict=True)}
-        yield replace(segment, after=tuple(user[1:] if user and user[0] != segment.group else None for user in users))
+        used = [device_of[segment.group][rank] for rank in segment.ranks]
+        calls = [last_call.get(device) for device in used]
+        for device, rank in zip(used, segment.ranks, strict=True):
+            last_call[device] = segment.group, segment.number, rank
+        # Calls of the same process need no entry: a process runs its calls in the order in which they are submitted.
+        yield replace(segment, after=tuple(call[1:] if call and call[0] != segment.group else None for call in calls))

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Iterator
 from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input
 from hfdsl.plan.edges import sizes_known
-from hfdsl.plan.memory import FEW, ProcessMemory, peaks, process_memory
+from hfdsl.plan.memory import MOST_PROCESSES, ProcessMemory, peaks, process_memory
 from hfdsl.plan.offloading import offload_lines
-from hfdsl.plan.phases import Phase, phases
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
+from hfdsl.plan.routes import Phase, phases
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.types.columns import ObjSpec
 
@@ -69,12 +69,12 @@ def _edge(plan: Plan, edge: Edge) -> str:
     named = ", ".join(f"{column}{_maybe(plan, edge.source, column)}" for column in edge.columns if column)
     size = "? bytes" if edge.bytes is None else amount(edge.bytes)
     if any(isinstance(stored_spec(plan.node(edge.source).result, column), ObjSpec) for column in edge.columns):
-        size += " and objects"  # whose size nobody knows before they are there
+        size += " and objects"  # of unknown size before a run
     return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}"
 
 
 def _maybe(plan: Plan, node: int, column: str) -> str:
-    """The mark of a column of which nobody knows whether it is there; it is counted as if it were."""
+    """The mark of a column that may be absent; it is counted as present."""
     spec = stored_spec(plan.node(node).result, column)
     return "?" if spec is not None and spec.optional and column not in plan.presence.get(node, {}) else ""
 
@@ -87,18 +87,18 @@ def _sums(plan: Plan) -> Iterator[str]:
     yield "overlap  " + ("; ".join(" with ".join(labels) for labels in together) if together else "none")
     known = [edge for edge in plan.edges if edge.bytes is not None]
     if known:
-        given = sum(e.bytes or 0 for e in known if isinstance(plan.node(e.source).op, Input))
-        moved = sum(e.moved or 0 for e in known if not isinstance(plan.node(e.source).op, Input))
-        stay = amount(sum((e.bytes or 0) - (e.moved or 0) for e in known))
-        yield f"bytes    {amount(given)} from the caller, {amount(moved)} between processes, {stay} read in place"
+        inputs = sum(edge.bytes or 0 for edge in known if isinstance(plan.node(edge.source).op, Input))
+        moved = sum(edge.moved or 0 for edge in known if not isinstance(plan.node(edge.source).op, Input))
+        stay = amount(sum((edge.bytes or 0) - (edge.moved or 0) for edge in known))
+        yield f"bytes    {amount(inputs)} from the caller, {amount(moved)} between processes, {stay} read in place"
     yield from (f"{'offload' if not i else '':8} {line}" for i, line in enumerate(offload_lines(plan)))
     if any(edge.transport == "cuda ipc" for edge in plan.edges) and plan.optimize.mappings:
         yield "mapped   " + (
             "what is read by cuda ipc, from transfer to transfer"
             if keeps_mapped(plan)
-            else "anew for every transfer by cuda ipc, since offload gives memory back"
+            else "again for every transfer by cuda ipc, since offload releases memory"
         )
-    if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= FEW:
+    if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= MOST_PROCESSES:
         order = tuple(phases(plan, plan.dims))
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
         yield from _memory(plan, process_memory(plan, plan.dims, order).values())
@@ -114,16 +114,18 @@ def _together(labels: list[str]) -> str:
     return " + ".join(labels) if len(labels) < 5 else f"{labels[0]} to {labels[-1]} ({len(labels)} steps)"
 
 
-def _memory(plan: Plan, every: Collection[ProcessMemory]) -> Iterator[str]:
-    """For each group what its fullest process holds, and what leaves the one that gives most."""
+def _memory(plan: Plan, processes: Collection[ProcessMemory]) -> Iterator[str]:
+    """For each group what its fullest process holds, and what leaves the one that sends most."""
     pools = {group.name: group.pool.name for group in plan.groups}
     lines = []
-    for full in peaks(every):
-        more = f", and {', '.join(full.open[:2])}{' ...' if len(full.open) > 2 else ''}" if full.open else ""
-        text = f"{pools[full.process[0]]} {amount(full.bytes)}{more} in rank {full.process[1]} at {full.step}"
-        given = max((one.given, one.payloads) for one in every if one.process[0] == full.process[0])
-        leaves = f"{given[1]} object{'s' * (given[1] != 1)} of {amount(given[0])}" if given[1] else "nothing"
-        lines.append(f"{text}; {leaves} leave{'s' * (given[1] < 2)} a process")
+    for fullest in peaks(processes):
+        unsized = fullest.unsized
+        more = f", and {', '.join(unsized[:2])}{' ...' if len(unsized) > 2 else ''}" if unsized else ""
+        group, rank = fullest.process
+        text = f"{pools[group]} {amount(fullest.bytes)}{more} in rank {rank} at {fullest.step}"
+        size, count = max((memory.sent_bytes, memory.payloads) for memory in processes if memory.process[0] == group)
+        leaves = f"{count} object{'s' * (count != 1)} of {amount(size)}" if count else "nothing"
+        lines.append(f"{text}; {leaves} leave{'s' * (count < 2)} a process")
     yield from (f"{'memory' if not i else '':8} {line}" for i, line in enumerate(lines))
 
 

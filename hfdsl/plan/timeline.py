@@ -1,24 +1,27 @@
-"""Timelines: what every process does within a step and when, as a run measured it or as a plan predicts it."""
+"""Timelines: what every process does within a step and when, measured or predicted; and their files for Perfetto."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Literal, NamedTuple, TypeAlias
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-from hfdsl.plan.payloads import Payload, Process
+from hfdsl.plan.payloads import DRIVER_PROCESS, Payload, Process
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.rows import RowTable
 
 IntervalKind: TypeAlias = Literal["call", "fused", "wait", "driver"]
-"""A node on a rank; several nodes in one call; waiting; the driver's own work."""
+"""One node on a rank; several nodes in one call; waiting; work of the driver itself."""
 
-# Named tuples, since a step has very many, and making one costs less than making a frozen dataclass.
+# Named tuples: a step has very many of these, and they are cheaper to construct than frozen dataclasses.
 
 
 class Interval(NamedTuple):
-    """What a process does from ``start`` to ``stop``; ``rows`` are those that a call is given, where it has some."""
+    """What a process does from ``start`` to ``stop``; ``rows`` is how many a call is given, where it has any."""
 
     process: Process
     kind: IntervalKind
@@ -29,7 +32,7 @@ class Interval(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Columns on their way: given at ``sent`` and taken at ``arrived``."""
+    """Columns that went from one process to another: ``bytes`` of them, between the times ``sent`` and ``arrived``."""
 
     source: Process
     target: Process
@@ -48,9 +51,9 @@ class MemoryLevel(NamedTuple):
 
 
 class Imbalance(NamedTuple):
-    """Of a balanced node the weight of the heaviest chunk, pad rows included, over the mean of all chunks.
+    """The weight of a balanced node's heaviest chunk, pad rows included, over the mean of all its chunks.
 
-    ``in_order`` is what it would be with the rows in their order, ``balanced`` what it is.
+    ``in_order`` is what it would have been with the rows in their order, ``balanced`` what it was.
     """
 
     in_order: float
@@ -61,11 +64,10 @@ class Imbalance(NamedTuple):
 class Timeline:
     """One step of a plan: intervals of every process, and what went from one to another.
 
-    ``imbalances`` says of each balanced node what that does to it; of one whose rows were best in their order nothing.
+    ``imbalances`` has an entry for each balanced node, unless its rows were best in their order.
 
-    Times are in seconds; those of a run are since the epoch, each by the clock of the node that its process is on.
-    Clocks of several nodes differ: what is on one node can be compared to the microsecond, the rest as far as
-    the cluster keeps its clocks.
+    Times are in seconds; those of a run are since the epoch, by the clock of the host of each process. On one host they
+    can be compared to the microsecond; between hosts they are as accurate as the cluster synchronizes its clocks.
     """
 
     plan: str
@@ -95,11 +97,11 @@ class Timeline:
         >>> step.nodes, step.seconds
         ({'role.f': (0.5, 1.5)}, 2.0)
         """
-        found: dict[str, tuple[float, float]] = {}
+        ends: dict[str, tuple[float, float]] = {}
         for interval in self.calls:
-            start, stop = found.get(interval.name, (interval.start, interval.stop))
-            found[interval.name] = min(start, interval.start), max(stop, interval.stop)
-        return {name: (start - self.start, stop - self.start) for name, (start, stop) in found.items()}
+            start, stop = ends.get(interval.name, (interval.start, interval.stop))
+            ends[interval.name] = min(start, interval.start), max(stop, interval.stop)
+        return {name: (start - self.start, stop - self.start) for name, (start, stop) in ends.items()}
 
     @property
     def overlaps(self) -> frozenset[tuple[str, str]]:
@@ -109,13 +111,14 @@ class Timeline:
         >>> sorted(Timeline("flow", 0, 0.0, 3.0, (f, g)).overlaps)
         [('f', 'g')]
         """
-        found: set[tuple[str, str]] = set()
-        open_: list[Interval] = []
+        pairs: set[tuple[str, str]] = set()
+        running: list[Interval] = []
         for call in sorted(self.calls, key=lambda call: call.start):
-            open_ = [other for other in open_ if other.stop > call.start]
-            found |= {(min(call.name, o.name), max(call.name, o.name)) for o in open_ if o.name != call.name}
-            open_.append(call)
-        return frozenset(found)
+            running = [other for other in running if other.stop > call.start]
+            others = {other.name for other in running} - {call.name}
+            pairs |= {(min(call.name, other), max(call.name, other)) for other in others}
+            running.append(call)
+        return frozenset(pairs)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it as a trace that Perfetto and ``chrome://tracing`` open.
@@ -123,14 +126,12 @@ class Timeline:
         Raises:
             OSError: where the file cannot be written.
         """
-        from hfdsl.plan.trace import TraceFile
-
         with TraceFile(path) as file:
             file.add(self)
 
 
 def node_labels(plan: Plan) -> dict[int, str]:
-    """The names of all values that are made or given in a step."""
+    """The names of a step's inputs and of the results of its calls."""
     return {node.id: node.label for node in plan.graph.inputs} | {step.node: step.label for step in plan.steps}
 
 
@@ -139,11 +140,129 @@ def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
     columns: dict[int, dict[str, None]] = {}
     for column_slice in payload.slices:
         columns.setdefault(column_slice.node, {})[column_slice.column] = None
-    named = ((labels[node], ", ".join(filter(None, own))) for node, own in columns.items())
-    return ", ".join(f"{label} ({own})" if own else label for label, own in named)
+    named = ((labels[node], ", ".join(filter(None, names))) for node, names in columns.items())
+    return ", ".join(f"{label} ({names})" if names else label for label, names in named)
 
 
 def call_rows(step: Step, rank: int, table: RowTable) -> int | None:
     """How many rows a rank of a step is given, pad rows included; None where it is given whole values."""
     row_split = table.splits.get(step.node)
     return None if row_split is None else row_split.chunk_size
+
+
+# -- traces: timelines in the JSON format of Perfetto and ``chrome://tracing``
+
+
+TraceEvent: TypeAlias = dict[str, Any]
+"""One entry of such a file."""
+
+
+class TraceFile:
+    """A trace that is written step by step: a process for each group of the plan, a thread for each of its ranks.
+
+    Times in the file are microseconds since the start of its first step.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._file = Path(path).open("w", encoding="utf-8")  # noqa: SIM115  # closed by close()
+        self._pids: dict[str, int] = {}
+        self._seen: set[Process] = set()
+        self._heads: dict[tuple[str, Process, str, str], str] = {}
+        self._flows = 0
+        self._origin: float | None = None
+        self._between = "[\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def add(self, timeline: Timeline) -> None:
+        """Write a step."""
+        if self._origin is None:
+            self._origin = timeline.start
+        self._file.write(self._between + ",\n".join(self._events(timeline, self._origin)))
+        self._between = ",\n"
+
+    def close(self) -> None:
+        """End the file."""
+        self._file.write("[]\n" if self._origin is None else "\n]\n")
+        self._file.close()
+
+    def _events(self, timeline: Timeline, origin: float) -> Iterator[str]:
+        def at(time: float) -> str:
+            return f"{(time - origin) * 1e6:.3f}"
+
+        head, step = self._head, f'"args":{{"step":{timeline.number}'
+        for process in dict.fromkeys((DRIVER_PROCESS, *(interval.process for interval in timeline.intervals))):
+            if process not in self._seen:
+                yield from self._named(process)
+        began = f'"epoch":{timeline.start}}}}}'
+        length = f'"ts":{at(timeline.start)},"dur":{timeline.seconds * 1e6:.3f}'
+        yield f"{head('X', DRIVER_PROCESS, 'step', timeline.plan)},{length},{step},{began}"
+        for interval in timeline.intervals:
+            length = f'"ts":{at(interval.start)},"dur":{(interval.stop - interval.start) * 1e6:.3f}'
+            rows = "" if interval.rows is None else f',"rows":{interval.rows}'
+            yield f"{head('X', interval.process, interval.kind, interval.name)},{length},{step}{rows}}}}}"
+        for transfer in timeline.transfers:
+            self._flows += 1
+            named = f'"id":{self._flows},"args":{{"bytes":{transfer.bytes}}}}}'
+            # A flow starts in the slice that is open at the time: one microsecond before its maker ends.
+            yield f'{head("s", transfer.source, "transfer", transfer.name)},"ts":{at(transfer.sent - 1e-6)},{named}'
+            end = f'"bp":"e","ts":{at(transfer.arrived)}'
+            yield f"{head('f', transfer.target, 'transfer', transfer.name)},{end},{named}"
+        for level in timeline.levels:
+            counted = f'"ts":{at(level.time)},"args":{{"bytes":{level.bytes}}}}}'
+            yield f"{head('C', level.process, 'memory', f'bytes held by rank {level.process[1]}')},{counted}"
+
+    def _head(self, phase: str, process: Process, kind: str, name: str) -> str:
+        """The start of an event: what it shares with those of other steps is encoded once."""
+        key = phase, process, kind, name
+        if key not in self._heads:
+            place = {"pid": self._pids[process[0]], "tid": process[1]}
+            self._heads[key] = json.dumps({"ph": phase, "cat": kind, "name": name, **place})[:-1]
+        return self._heads[key]
+
+    def _named(self, process: Process) -> Iterator[str]:
+        group, rank = process
+        title = "driver" if process == DRIVER_PROCESS else None
+        self._seen.add(process)
+        if group not in self._pids:
+            pid = self._pids[group] = len(self._pids)
+            yield json.dumps({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title or group}})
+        named = {"ph": "M", "name": "thread_name", "pid": self._pids[group], "tid": rank}
+        yield json.dumps(named | {"args": {"name": title or f"rank {rank}"}})
+
+
+def read_trace(text: str) -> tuple[Timeline, ...]:
+    """The steps of a trace, each with its calls alone.
+
+    Raises:
+        ValueError: where the text is not a trace of hfdsl.
+    """
+    events = json.loads(text)
+    if not isinstance(events, list) or not all(isinstance(event, dict) and "ph" in event for event in events):
+        raise ValueError("no list of events")
+    try:
+        return tuple(_steps(events))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"an event without {error}") from None
+
+
+def _steps(events: list[TraceEvent]) -> Iterator[Timeline]:
+    groups = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    calls: dict[int, list[Interval]] = {}
+    for event in (event for event in events if event.get("cat") == "call"):
+        process, args = (groups[event["pid"]], event["tid"]), event["args"]
+        interval = Interval(process, "call", event["name"], *_times(event), args.get("rows"))
+        calls.setdefault(args["step"], []).append(interval)
+    for event in (event for event in events if event.get("cat") == "step"):
+        number = event["args"]["step"]
+        yield Timeline(event["name"], number, *_times(event), tuple(calls.get(number, ())))
+
+
+def _times(event: Mapping[str, Any]) -> tuple[float, float]:
+    return event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6

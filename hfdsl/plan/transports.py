@@ -1,18 +1,78 @@
-"""Transports: what goes from process to process without the object store, as far as pools and optimisations tell."""
+"""Transports: what goes from process to process without the object store, and which weights are one broadcast."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from hfdsl.deploy.pools import devices
+from hfdsl.graph.columns import columns_read, result_origins
 from hfdsl.graph.program import RoleCall
-from hfdsl.plan.plan import Plan
+from hfdsl.graph.signatures import StaticType
+from hfdsl.plan.payloads import Process
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.segments import Dependencies
+from hfdsl.protocols.state import effects_of
 
 
-def goes_direct(plan: Plan, linked: frozenset[str], node: int, reader: str) -> bool:
-    """Whether what a node makes goes to other processes of a group without the object store, if these are reached."""
+def goes_direct(plan: Plan, direct_groups: frozenset[str], node: int, reader: str) -> bool:
+    """Whether a node's result bypasses the object store on its way to the processes of a group that it can reach."""
     op = plan.node(node).op
-    kept_out = isinstance(op, RoleCall) and plan.deployment[op.role].transport == "object store"
-    return plan.optimize.direct and not kept_out and reader in linked and plan.layouts[node].group in linked
+    stored = isinstance(op, RoleCall) and plan.deployment[op.role].transport == "object store"
+    both = reader in direct_groups and plan.layouts[node].group in direct_groups
+    return plan.optimize.direct and not stored and both
 
 
 def keeps_mapped(plan: Plan) -> bool:
-    """Whether readers keep mapped what they have read of other GPUs: not where roles are to give memory back."""
+    """Whether readers keep the GPU memory of others mapped between transfers: not where roles are to release memory."""
     return plan.optimize.mappings and not plan.offloads
+
+
+def broadcasts(plan: Plan, waits: Dependencies, direct_groups: frozenset[str]) -> Mapping[int, tuple[Process, ...]]:
+    """The exported states that are broadcast, each with the processes that take part, its maker first.
+
+    In a broadcast the maker waits for all readers, and they for it. This cannot deadlock: the steps that load a state
+    directly follow the one that exports it, as ``hf.sync`` has them, so whatever comes before them in program order
+    comes before the broadcast in every process.
+    """
+    participants: dict[int, tuple[Process, ...]] = {}
+    for position, step in enumerate(plan.steps):
+        if not _exports_state(plan, step):
+            continue
+        readers = [
+            reader for reader in plan.steps if step.node in {node for node, _ in columns_read(plan.graph, reader.node)}
+        ]
+        follow = readers == list(plan.steps[position + 1 : position + 1 + len(readers)])
+        at_once = all(waits.queries[reader.node] == waits.queries[step.node] for reader in readers)
+        direct = all(
+            _receives_whole(reader) and goes_direct(plan, direct_groups, step.node, reader.group) for reader in readers
+        )
+        if readers and follow and at_once and direct and _on_separate_gpus(plan, [step, *readers]):
+            reading = dict.fromkeys((reader.group, rank) for reader in readers for rank in reader.ranks)
+            participants[step.node] = (step.layout.maker(0), *reading)
+    return participants
+
+
+def _exports_state(plan: Plan, step: Step) -> bool:
+    """Whether a step's result is a state, as one value without rows, that only other steps read."""
+    node = plan.node(step.node)
+    effects = effects_of(step.signature.body) if isinstance(node.op, RoleCall) else ()
+    single = not step.custom and step.layout.chunks == 1 and not step.layout.lists
+    returned = {origin for ref in plan.graph.output.refs() for origin, _ in result_origins(plan.graph, ref)}
+    return (
+        single
+        and isinstance(node.result, StaticType)
+        and step.node not in returned
+        and any(effect.kind == "exports" for effect in effects)
+    )
+
+
+def _receives_whole(step: Step) -> bool:
+    return step.role is not None and not step.custom and not step.per_rank
+
+
+def _on_separate_gpus(plan: Plan, steps: Sequence[Step]) -> bool:
+    """Whether no two groups of these steps share a GPU: NCCL does not connect two processes on one GPU."""
+    pools = {group.name: group.pool for group in plan.groups}
+    maker, *readers = (step.group for step in steps)
+    used = [device for name in {maker, *readers} for device in devices(pools[name])]
+    return maker not in readers and len(set(used)) == len(used)

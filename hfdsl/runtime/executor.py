@@ -16,8 +16,8 @@ from hfdsl.graph.signatures import VALUE, RecordType
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import Reader, pack
-from hfdsl.plan.routes import Task
 from hfdsl.plan.rows import RowTable, argument_rows
+from hfdsl.plan.segments import Task
 from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
 from hfdsl.protocols.conditions import provisions_of

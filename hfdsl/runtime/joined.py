@@ -9,8 +9,7 @@ from hfdsl.plan.edges import direct_pairs
 from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import dependencies
-from hfdsl.plan.spreading import broadcasts
-from hfdsl.plan.transports import keeps_mapped
+from hfdsl.plan.transports import broadcasts, keeps_mapped
 from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import TENSORS

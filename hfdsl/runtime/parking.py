@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hfdsl.plan.offloading import Moved, Moves, moves
+from hfdsl.plan.offloading import OffloadSchedule, RolePart, offload_schedule
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.offloading import PARTS, Part, parts_of, parts_used
 from hfdsl.runtime.failing import role_error
@@ -17,13 +17,13 @@ class Parking:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._moves: dict[str, Moves] = {}
+        self._schedules: dict[str, OffloadSchedule] = {}
         self._workers: dict[str, Any] = {}
-        self._away: set[Moved] = set()
+        self._away: set[RolePart] = set()
 
     def add(self, plan: Plan) -> None:
         """Learn another plan of the same deployment."""
-        self._moves[plan.name] = moves(plan)
+        self._schedules[plan.name] = offload_schedule(plan)
 
     def built(self, role: str, worker: Any) -> None:
         """A worker was made; it gives room to the next one where some plan moves it.
@@ -36,7 +36,7 @@ class Parking:
 
     def begin(self, plan: str, number: int) -> None:
         """A step of a plan begins; what another plan has left on the GPU goes."""
-        self._offload(self._moves[plan].first, number)
+        self._offload(self._schedules[plan].at_start, number)
 
     def before(self, step: Step, number: int) -> None:
         """A step is next: what it uses has to be there."""
@@ -47,7 +47,7 @@ class Parking:
 
     def after(self, plan: str, node: int, number: int) -> None:
         """A step is over."""
-        self._offload(self._moves[plan].after.get(node, ()), number)
+        self._offload(self._schedules[plan].after.get(node, ()), number)
 
     @contextmanager
     def all_of(self, role: str) -> Iterator[None]:
@@ -58,8 +58,8 @@ class Parking:
         yield
         self._offload([one for one in movable if one[0] == role], None)
 
-    def _movable(self) -> list[Moved]:
-        ever = {one for each in self._moves.values() for one in each.ever if one[0] in self._workers}
+    def _movable(self) -> list[RolePart]:
+        ever = {one for each in self._schedules.values() for one in each.parts if one[0] in self._workers}
         return sorted(ever, key=lambda one: (one[0], PARTS.index(one[1])))
 
     def _offload(self, parts: Any, number: int | None) -> None:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hfdsl.errors import CheckpointError, HfError, ResourceError, WiringError
 from hfdsl.graph.program import Input
-from hfdsl.plan.guard import check_sizes
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import Hints, routes
 from hfdsl.plan.rows import row_table
+from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import bind_sizes, row_dims
-from hfdsl.plan.timeline import Timeline
-from hfdsl.plan.trace import TraceFile
+from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import SMALL, bytes_of

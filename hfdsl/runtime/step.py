@@ -13,13 +13,13 @@ from hfdsl.graph.columns import result_type, weight_of
 from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Constant, Filter, Output, Ref
 from hfdsl.graph.signatures import VALUE, ListType, PortType, Signature, optional_columns
-from hfdsl.plan.guard import check_sizes
-from hfdsl.plan.payloads import Payload, PayloadKey
+from hfdsl.plan.payloads import CALLER, DRIVER_RANK, Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan, Step
 from hfdsl.plan.reading import Reader, pack, unpack
-from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
+from hfdsl.plan.routes import Hints, Routes, routes
 from hfdsl.plan.rows import RuntimeQuery, row_table, runtime_queries
 from hfdsl.plan.segments import Segment
+from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import rows_in
 from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.mesh import Mesh

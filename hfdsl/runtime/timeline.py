@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hfdsl.plan.payloads import DRIVER_PROCESS, Payload, PayloadKey, Process
+from hfdsl.plan.payloads import DRIVER_PROCESS, DRIVER_RANK, Payload, PayloadKey, Process
 from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.routes import DRIVER_RANK, Routes
+from hfdsl.plan.routes import Routes
 from hfdsl.plan.rows import RowTable
 from hfdsl.plan.timeline import (
     Imbalance,

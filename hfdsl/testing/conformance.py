@@ -13,7 +13,7 @@ from hfdsl.deploy.deployment import Deployment, place
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.errors import HfError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.backend import Lowering
@@ -52,7 +52,7 @@ class Program:
         """The input of every step."""
         return [(p.rows(count, self.hint),) for count in self.rows]
 
-    def compiled(self, deployment: Deployment) -> Plan:
+    def compiled(self, deployment: Deployment) -> CompiledPlan:
         """Its plan; a number of rows that changes from step to step stays open."""
         fixed: dict[type[Dim], int] = {p.B: self.rows[0]} if len(set(self.rows)) == 1 else {}
         return self.flow.compile(deployment, {p.K: 3, **fixed})
@@ -241,7 +241,7 @@ def _programs(
         running = {program.name: first if program is programs[0] else None for program in programs}
         for program, plan in zip(programs, plans, strict=True):
 
-            def run(program: Program = program, plan: Plan = plan) -> str | None:
+            def run(program: Program = program, plan: CompiledPlan = plan) -> str | None:
                 mine = running[program.name] = running[program.name] or first.also(plan)
                 return _run(backend, program, deployment, mine)
 

@@ -11,7 +11,7 @@ from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.eager import observed_calls
 from hfdsl.graph.program import Graph, Node, Output, Ref
 from hfdsl.graph.signatures import StaticType
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.executor import built
@@ -39,7 +39,7 @@ def _gives_nothing(node: Node) -> bool:
     return isinstance(node.result, StaticType) and node.result.annotation in (None, type(None))
 
 
-def observed(plan: Plan) -> Plan:
+def observed(plan: CompiledPlan) -> CompiledPlan:
     """The plan of the same steps that returns what every node makes, beside its result."""
     nodes = {node.id: Output(Ref(node.id)) for node in seen(plan.graph)}
     return replace(plan, graph=replace(plan.graph, output=Output({**nodes, RESULT: plan.graph.output})))

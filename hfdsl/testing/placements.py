@@ -11,8 +11,8 @@ from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.program import Graph, Input, Node
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import Optimize
-from hfdsl.plan.plan import Plan
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.testing.arguments import names_of, nothing, refused, sizes_of, tolerance_of
 from hfdsl.testing.compare import Difference, first_difference
@@ -180,7 +180,7 @@ def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:
     return {f"deployments[{i}]: {shown(one)}": one for i, one in enumerate(deployments)}
 
 
-def _steps(run: Literal["local", "ray"], plan: Plan, inputs: Sequence[tuple[Batch, ...]]) -> Iterator[Step]:
+def _steps(run: Literal["local", "ray"], plan: CompiledPlan, inputs: Sequence[tuple[Batch, ...]]) -> Iterator[Step]:
     try:
         with observed(plan).launch(run) as running:
             yield from steps(running, inputs)

@@ -15,8 +15,9 @@ from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_repor
 from hfdsl.tools.target import UsageError, load
 
 if TYPE_CHECKING:
+    from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.plan.memory import ProcessMemory
-    from hfdsl.plan.plan import Edge, Plan, Step
+    from hfdsl.plan.plan import Edge, Step
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -162,7 +163,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     return examine(arguments)
 
 
-def plan_as_dict(compiled: Plan) -> dict[str, Any]:
+def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
     """A plan for machines."""
 
     def step(one: Step) -> dict[str, Any]:

@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import sizes_known
-from hfdsl.plan.plan import Plan
 from hfdsl.plan.predict import BANDWIDTHS, Duration, Prediction, durations, predict
-from hfdsl.plan.timeline import Timeline
-from hfdsl.plan.trace import read_trace
+from hfdsl.plan.timeline import Timeline, read_trace
 from hfdsl.tools.output import machine, say, show_json
 from hfdsl.tools.target import UsageError
 
 
-def show_prediction(plan: Plan, arguments: argparse.Namespace) -> None:
+def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     """Predict a step and print it.
 
     Raises:

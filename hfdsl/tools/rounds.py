@@ -9,7 +9,7 @@ from itertools import count
 from time import perf_counter
 
 from hfdsl.deploy.experiment import Experiment
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import compiled
 from hfdsl.rl.training.rounds import Rounds as Filling
@@ -36,7 +36,7 @@ class Rounds:
             f"and then '{other}' on the first {asked.rows} of these"
         )
 
-    def plans(self) -> tuple[Plan, Plan]:
+    def plans(self) -> tuple[CompiledPlan, CompiledPlan]:
         """That of a round, and that of the update.
 
         Raises:
@@ -51,7 +51,7 @@ class Rounds:
         """The same for machines."""
         return {"rows": self.asked.rows, "most": self.asked.rounds, "short": self.asked.short}
 
-    def scene(self, sampling: Plan, updating: Plan) -> Scene:
+    def scene(self, sampling: CompiledPlan, updating: CompiledPlan) -> Scene:
         """The update after a round, from what the rounds have kept."""
         first, then = scene(sampling), scene(updating)
         kept = kept_by(sampling, updating)
@@ -72,7 +72,7 @@ class Rounds:
     def _filled(self) -> tuple[str, str]:
         return f"{self.asked.rows} rows", f"of {self.asked.rounds} rounds at most"
 
-    def stepping(self, updating: Plan) -> Callable[[Running], Iterator[tuple[Taken, float]]]:
+    def stepping(self, updating: CompiledPlan) -> Callable[[Running], Iterator[tuple[Taken, float]]]:
         """What makes one step after another of rounds that were launched, as ``hfdsl train`` does, and its seconds.
 
         Raises:

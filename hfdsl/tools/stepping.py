@@ -15,7 +15,7 @@ from typing import Any
 
 from hfdsl.deploy.experiment import Experiment
 from hfdsl.errors import HfError
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.runtime.running import Running
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
 from hfdsl.tools.target import Source, Target, UsageError, own_traceback
@@ -73,7 +73,7 @@ class _Step:
 
 
 def _stepping(
-    target: Target, experiment: Experiment, plans: Sequence[Plan], arguments: argparse.Namespace
+    target: Target, experiment: Experiment, plans: Sequence[CompiledPlan], arguments: argparse.Namespace
 ) -> Callable[[Running], Iterator[_Step]]:
     """What steps on a launched plan: on the experiment's batches, or on the data of a run with rounds."""
     if target.rounds is None:

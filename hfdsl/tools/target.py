@@ -26,7 +26,7 @@ from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
-    from hfdsl.plan.plan import Plan
+    from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.tools.rounds import Rounds
 
 
@@ -68,7 +68,7 @@ class Target:
         report = check(self.dataflow.body, deployment, self.dims, self.cluster, span)
         return report.without("HF508") if self.shares else report  # what it has no role for is for the others
 
-    def plans(self, command: str) -> tuple[Plan, ...]:
+    def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """What a step is made of: the plan, or that of a round and that of the update.
 
         Raises:

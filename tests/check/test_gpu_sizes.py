@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.check.gpu_sizes import gpu_sizes
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.offloading import Part
 
 
@@ -99,7 +99,7 @@ def test_the_smallest_gpu_that_one_may_get_and_the_largest_that_all_may_get(
 amounts = st.sampled_from(["10GiB", "20GiB", "30GiB", "45GiB", "55%", "90GiB"])
 
 
-def compiled(pool: hf.ResourcePool, cluster: hf.Cluster, memory: Sequence[str]) -> Plan | None:
+def compiled(pool: hf.ResourcePool, cluster: hf.Cluster, memory: Sequence[str]) -> CompiledPlan | None:
     """The plan; None where no GPUs can be enough."""
     places = {name: hf.place(Role, pool=pool, gpu_memory=each) for name, each in zip("ab", memory, strict=True)}
     report = flow.check(hf.Deployment(**places), {B: pool.world_size}, cluster)

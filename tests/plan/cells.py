@@ -9,8 +9,9 @@ from typing import Any
 import hfdsl as hf
 from hfdsl.graph.program import Filter, Input, MiniBatch, Node, Pack, Ref, Repeat, Take
 from hfdsl.graph.signatures import ListType, RecordType
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.payloads import Process
-from hfdsl.plan.plan import DRIVER, Plan, Step
+from hfdsl.plan.plan import DRIVER, Step
 from hfdsl.protocols.partitioning import partition_evenly
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec
@@ -26,7 +27,7 @@ class Cells:
     """``read`` is in program order: which step, in which process, which cells by a port; the result is step -1,
     and what filters look at step -2."""
 
-    plan: Plan
+    plan: CompiledPlan
     rows: int  # of every input
     kept: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by filters, without all; and what rows weigh
     home: dict[Cell, Process] = field(default_factory=dict)

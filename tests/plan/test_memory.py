@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.memory import ProcessMemory, process_memory
 from hfdsl.plan.payloads import Process
-from hfdsl.plan.phases import phases
-from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.plan import DRIVER
+from hfdsl.plan.routes import phases
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.timeline import Record
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, batch_of, programs, some_rows
@@ -45,8 +46,8 @@ def given_bytes(running: Running) -> dict[Process, tuple[int, int]]:
 
 def counted(one: ProcessMemory) -> bool:
     """Whether every column has a size that is known; names are objects, which count nothing on either side."""
-    return all(name.rpartition(".")[2] in {"name", "longest"} for name in one.open) and not any(
-        "everywhere" in name or "given" in name or "stages" in name for name in one.open
+    return all(name.rpartition(".")[2] in {"name", "longest"} for name in one.unsized) and not any(
+        "everywhere" in name or "given" in name or "stages" in name for name in one.unsized
     )
 
 
@@ -58,7 +59,7 @@ def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize
         running.step(batch_of(some_rows(program.rows, 0), echo=True))
         [routing] = running._routings.values()
         kept = record_of(running).notes.results
-        found = process_memory(plan, plan.dims, phases(plan, plan.dims, kept=kept, hints=routing.hints))
+        found = process_memory(plan, plan.dims, phases(plan, plan.dims, query_results=kept, hints=routing.hints))
         most = measured(running)
         assert found.keys() == most.keys()
         custom = {step.group for step in plan.steps if step.custom}
@@ -67,7 +68,7 @@ def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize
                 assert most[process] == one.bytes
             assert most[process] >= one.bytes
             if counted(one) and process[0] not in custom:
-                assert given_bytes(running)[process] == (one.payloads, one.given)
+                assert given_bytes(running)[process] == (one.payloads, one.sent_bytes)
 
 
 class Judge(hf.Worker):
@@ -83,7 +84,7 @@ def judged(rows: Rows, role: Role, judge: Judge) -> tuple[Rows, Total]:
     return role.flat(made), total
 
 
-def plan_of(size: int | None) -> Plan:
+def plan_of(size: int | None) -> CompiledPlan:
     role = hf.place(Role, 2, pool=hf.ResourcePool([2], name="train"))
     judge = hf.place(Judge, pool=hf.ResourcePool([1], name="score"))
     return judged.compile(hf.Deployment(role=role, judge=judge), dims={B: size, R: 2} if size else {})
@@ -94,9 +95,11 @@ def test_the_plan_names_the_step_where_memory_peaks() -> None:
     # object that both ranks map; each makes two rows of them, and keeps these for the second call.
     train, score = plan_of(4).peaks
     assert (train.process, train.bytes, train.step) == (("role", 0), 4 * 24 + 2 * 24, "role.flat#1")
-    assert (train.payloads, train.given) == (2, 2 * 16 + 2 * 24), "x for the judge; the second result for the caller"
-    assert (score.bytes, score.step, score.open) == (4 * 16, "judge.total", ())
-    assert set(train.open) == {"rows.name", "role.flat.name"}
+    assert (train.payloads, train.sent_bytes) == (2, 2 * 16 + 2 * 24), (
+        "x for the judge; the second result for the caller"
+    )
+    assert (score.bytes, score.step, score.unsized) == (4 * 16, "judge.total", ())
+    assert set(train.unsized) == {"rows.name", "role.flat.name"}
 
 
 def test_a_plan_without_sizes_knows_no_peak() -> None:

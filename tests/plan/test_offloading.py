@@ -19,7 +19,7 @@ import hfdsl as hf
 from hfdsl.deploy.memory import GpuMemory
 from hfdsl.deploy.pools import devices
 from hfdsl.errors import ResourceError, RoleError
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.offloading import PARTS, parts_of
 
 BOTH = frozenset(PARTS)
@@ -221,7 +221,7 @@ def test_what_a_call_uses_is_there_and_gpus_keep_what_the_plan_says(
         assert full == any(kept > 80 for kept in least(deployment, steps).values())
     if full:
         return
-    plan: Plan = flow(steps).compile(deployment, {B: 8}, cluster=CLUSTER)
+    plan: CompiledPlan = flow(steps).compile(deployment, {B: 8}, cluster=CLUSTER)
     with watched() as there:
         there.deployment = deployment
         with plan.launch() as running:
@@ -266,7 +266,7 @@ def asked(*names: str) -> hf.Deployment:
     return roles(**{name: {"offload": True} for name in names})
 
 
-def idles(plan: Plan) -> set[tuple[str, str, str | None, str | None]]:
+def idles(plan: CompiledPlan) -> set[tuple[str, str, str | None, str | None]]:
     labels = {step.node: step.label for step in plan.steps} | {None: None}
     return {(idle.role, idle.part, labels[idle.after], labels[idle.before]) for idle in plan.offloads}
 

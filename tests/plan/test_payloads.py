@@ -28,7 +28,7 @@ def test_every_row_goes_once_to_exactly_those_who_read_it(
         remote.add(site, "all", None)
     found: dict[tuple[str, int], set[str]] = {}
     columns: dict[str, set[str]] = {}
-    for column, rows, sites in remote.cells():
+    for column, rows, sites in remote.slices():
         columns.setdefault(column, set()).update(str(site) for site in sites)
         assert (rows is None) is (column == "all")
         assert rows is None or list(rows) == list(merged(rows)), "in order, and none of them touch"

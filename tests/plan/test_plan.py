@@ -11,8 +11,9 @@ from hypothesis import given, settings
 import hfdsl as hf
 from hfdsl.check.report import CheckError
 from hfdsl.graph.signatures import ListType
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.payloads import planned_topology
-from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.routes import routes
 from hfdsl.plan.rows import row_table
 from hfdsl.plan.show import amount
@@ -22,7 +23,7 @@ from tests.plan.oracle import B, Program, R, Role, Rows, Total, plus, programs
 # -- bytes
 
 
-def count(plan: Plan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:
+def count(plan: CompiledPlan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:
     """(source, target) -> (bytes read, bytes from another process), cell by cell."""
     cells = Cells(plan, rows)
     found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -33,7 +34,7 @@ def count(plan: Plan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:
     return {pair: (total, moved) for pair, (total, moved) in found.items()}
 
 
-def weighed_by(plan: Plan, node: int) -> set[int]:
+def weighed_by(plan: CompiledPlan, node: int) -> set[int]:
     """By which weights the rows of a step's result are balanced, which nobody knows before it runs."""
     step = next((step for step in plan.steps if step.node == node), None)
     if step is None or step.balance is not None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.deploy.pools import devices
-from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.compiled import CompiledPlan
+from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.predict import Duration, Prediction, durations, predict
 from hfdsl.plan.timeline import Interval, Timeline
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
@@ -29,7 +30,7 @@ def fork(rows: Rows, a: Role, b: Role, c: Role) -> tuple[Rows, Rows]:
     return b.flat(made), c.flat(made)
 
 
-def planned(a: hf.ResourcePool, b: hf.ResourcePool, c: hf.ResourcePool, *, colocate: bool = True) -> Plan:
+def planned(a: hf.ResourcePool, b: hf.ResourcePool, c: hf.ResourcePool, *, colocate: bool = True) -> CompiledPlan:
     places = {n: hf.place(Role, 2, pool=pool, colocate=colocate) for n, pool in (("a", a), ("b", b), ("c", c))}
     return fork.compile(hf.Deployment(**places), dims={B: 4, R: 2})
 
@@ -41,7 +42,7 @@ def pool(size: int = 1, *, use_gpu: bool = True) -> hf.ResourcePool:
 TAKES = {"a.flat": Duration(1.0), "b.flat": Duration(2.0), "c.flat": Duration(3.0)}
 
 
-def free(plan: Plan, takes: dict[str, Duration]) -> Prediction:
+def free(plan: CompiledPlan, takes: dict[str, Duration]) -> Prediction:
     return predict(plan, takes, FREE, latency=0.0)
 
 

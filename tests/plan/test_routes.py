@@ -14,10 +14,19 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.graph.program import Filter
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import Optimize
-from hfdsl.plan.payloads import DRIVER_PROCESS, ColumnSlice, Payload, PayloadKey, Process, planned_topology
-from hfdsl.plan.plan import Plan
-from hfdsl.plan.routes import CALLER, DRIVER_RANK, Hints, Routes, routes
+from hfdsl.plan.payloads import (
+    CALLER,
+    DRIVER_PROCESS,
+    DRIVER_RANK,
+    ColumnSlice,
+    Payload,
+    PayloadKey,
+    Process,
+    planned_topology,
+)
+from hfdsl.plan.routes import Hints, Routes, routes
 from hfdsl.plan.rows import row_table, runtime_queries
 from tests.plan.cells import HOME, Cell, Cells
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, programs
@@ -26,11 +35,13 @@ many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, H
 switches = st.builds(Optimize, *[st.booleans()] * len(fields(Optimize)))
 
 
-def compiled(program: Program, optimize: Optimize) -> Plan:
+def compiled(program: Program, optimize: Optimize) -> CompiledPlan:
     return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
 
 
-def resolved(plan: Plan, rows: int, hints: Hints | None = None) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
+def resolved(
+    plan: CompiledPlan, rows: int, hints: Hints | None = None
+) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
     """The routes as queries are resolved one by one: filters keep every other group, rows weigh this and that."""
     kept: dict[int, tuple[int, ...]] = {}
     while True:
@@ -52,7 +63,7 @@ def resolved(plan: Plan, rows: int, hints: Hints | None = None) -> Iterator[tupl
         kept[unresolved[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
 
 
-def learnt(plan: Plan, data: st.DataObject) -> Hints:
+def learnt(plan: CompiledPlan, data: st.DataObject) -> Hints:
     """What a run may learn: any steps may prove brief, and any inputs small."""
     brief = {step.node for step in plan.steps if data.draw(st.booleans())}
     return Hints(frozenset(brief), frozenset(node.id for node in plan.graph.inputs if data.draw(st.booleans())))
@@ -61,7 +72,7 @@ def learnt(plan: Plan, data: st.DataObject) -> Hints:
 class Moves:
     """What routes say, cell by cell."""
 
-    def __init__(self, plan: Plan, found: Routes) -> None:
+    def __init__(self, plan: CompiledPlan, found: Routes) -> None:
         self.plan, self.found = plan, found
         self.made: dict[PayloadKey, tuple[int, frozenset[Cell]]] = {}  # the place of its segment, its cells
         self.taken: dict[Process, list[tuple[int, PayloadKey]]] = {}  # by the place of the segment that takes it

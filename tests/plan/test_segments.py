@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.deploy.pools import devices
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.plan.payloads import PayloadKey, planned_topology
-from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.routes import DRIVER_RANK, Routes, routes
+from hfdsl.plan.payloads import DRIVER_RANK, PayloadKey, planned_topology
+from hfdsl.plan.plan import DRIVER
+from hfdsl.plan.routes import Routes, routes
 from hfdsl.plan.rows import row_table, runtime_queries
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
 
@@ -23,7 +24,7 @@ Call = tuple[int, int]
 """A segment and a rank."""
 
 
-def all_routes(plan: Plan) -> tuple[Routes, dict[int, list[PayloadKey]]]:
+def all_routes(plan: CompiledPlan) -> tuple[Routes, dict[int, list[PayloadKey]]]:
     """The routes once every filter has kept its first group of rows; what the driver saw before it submitted what."""
     kept: dict[int, tuple[int, ...]] = {}
     saw: dict[int, list[PayloadKey]] = {}
@@ -40,7 +41,7 @@ def all_routes(plan: Plan) -> tuple[Routes, dict[int, list[PayloadKey]]]:
         kept[query.number] = tuple(weights if query.weighs else range(group))
 
 
-def ends(plan: Plan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
+def ends(plan: CompiledPlan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
     """When every rank's part of every step ends: a call starts once what it takes and what it waits for has ended.
 
     A payload is there when the call that makes it has ended; a process does its calls one by one, in the order in which
@@ -71,7 +72,7 @@ def ends(plan: Plan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, 
     return over
 
 
-def compiled(program: Program, optimize: Optimize) -> Plan:
+def compiled(program: Program, optimize: Optimize) -> CompiledPlan:
     return program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
 
 

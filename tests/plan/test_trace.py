@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from hfdsl.plan.payloads import DRIVER_PROCESS
-from hfdsl.plan.timeline import Interval, MemoryLevel, Timeline, Transfer
-from hfdsl.plan.trace import TraceFile, read_trace
+from hfdsl.plan.timeline import Interval, MemoryLevel, Timeline, TraceFile, Transfer, read_trace
 
 A, B = ("train", 0), ("score", 1)
 

@@ -10,8 +10,8 @@ import ray
 import torch
 
 import hfdsl as hf
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import Optimize
-from hfdsl.plan.plan import Plan
 from hfdsl.runtime import lending
 from hfdsl.runtime.running import Running
 from tests.runtime import moving_programs as p
@@ -25,8 +25,8 @@ def deployment(*, use_gpu: bool, makers: int = 1, readers: int = 1) -> hf.Deploy
     )
 
 
-def compiled(flow: Any, deployment: hf.Deployment, optimize: Optimize | None = None) -> Plan:
-    plan: Plan = flow.compile(deployment, dims={p.B: 4, p.R: 2}, optimize=optimize)
+def compiled(flow: Any, deployment: hf.Deployment, optimize: Optimize | None = None) -> CompiledPlan:
+    plan: CompiledPlan = flow.compile(deployment, dims={p.B: 4, p.R: 2}, optimize=optimize)
     return plan
 
 

@@ -11,8 +11,8 @@ import torch
 
 import hfdsl as hf
 from hfdsl.errors import HfError, RoleError
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.plan.plan import Plan
 from hfdsl.runtime.relay import A_NODE, ACKNOWLEDGED, RANKS, Relays, pays
 from hfdsl.runtime.running import Running
 from tests.runtime import plane_programs as p
@@ -270,8 +270,8 @@ def doubled(a: p.X, p: p.Worker) -> p.X:
     return p.shift(p.shift(a))
 
 
-def compiled(flow: Any, optimize: Optimize | None = None, **places: Any) -> Plan:
-    plan: Plan = flow.compile(hf.Deployment(**places), optimize=optimize)
+def compiled(flow: Any, optimize: Optimize | None = None, **places: Any) -> CompiledPlan:
+    plan: CompiledPlan = flow.compile(hf.Deployment(**places), optimize=optimize)
     return plan
 
 

@@ -10,7 +10,7 @@ import torch
 import hfdsl as hf
 from hfdsl import Dispatch, Execute, Mul, f32, register
 from hfdsl.errors import HfError, SizeError, WiringError
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 
 
 class B(hf.Dim):
@@ -105,7 +105,7 @@ def pairs(a: X, b: Twice) -> X:
     return X(x=a.x.tensor + b.pair.tensor.view(-1, 2).sum(1))
 
 
-def launch(dataflow: Any, ranks: int = 2, dims: dict[type[hf.Dim], int] | None = None) -> Plan:
+def launch(dataflow: Any, ranks: int = 2, dims: dict[type[hf.Dim], int] | None = None) -> CompiledPlan:
     pool = hf.ResourcePool([ranks], use_gpu=False)
     return dataflow.compile(hf.Deployment(role=hf.place(Role, pool=pool)), {B: 4} if dims is None else dims)  # type: ignore[no-any-return]  # Any in
 

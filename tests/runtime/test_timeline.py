@@ -12,11 +12,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 import hfdsl as hf
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.payloads import DRIVER_PROCESS
-from hfdsl.plan.plan import DRIVER, Plan
+from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.predict import durations, predict
-from hfdsl.plan.timeline import Interval, Timeline
-from hfdsl.plan.trace import read_trace
+from hfdsl.plan.timeline import Interval, Timeline, read_trace
 from tests.plan.oracle import B, Program, R, batch_of, programs, some_rows
 from tests.runtime import sleeping_programs as p
 
@@ -50,7 +50,7 @@ def test_calls_and_waiting_fill_the_step_of_every_process(program: Program) -> N
         assert transfer.target != DRIVER_PROCESS or transfer.arrived <= reading.stop
 
 
-def naps(*, own_pools: bool) -> Plan:
+def naps(*, own_pools: bool) -> CompiledPlan:
     one = hf.ResourcePool([1], use_gpu=False)
     pools = [hf.ResourcePool([1], use_gpu=False) if own_pools else one for _ in range(3)]
     places = {name: hf.place(p.Sleeper, pool=pool) for name, pool in zip("abc", pools, strict=True)}
@@ -111,7 +111,7 @@ def test_a_trace_ends_with_the_last_whole_step(tmp_path: Path, monkeypatch: pyte
 class Run:
     """A plan that ran, and the file with its trace."""
 
-    plan: Plan
+    plan: CompiledPlan
     timeline: Timeline
     trace: Path
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.runtime.backend import Call
 from hfdsl.runtime.executor import Ran
 from hfdsl.runtime.local import LocalBackend
@@ -57,7 +57,7 @@ class Impatient(LocalBackend):
 
 
 def of(backend: type[LocalBackend]) -> Any:
-    def lowering(plan: Plan, *, seed: int, **options: Any) -> LocalBackend:
+    def lowering(plan: CompiledPlan, *, seed: int, **options: Any) -> LocalBackend:
         return backend(plan, seed)
 
     lowering.__name__ = backend.__name__

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.tools.cli import main
 from hfdsl.tools.draw import draw, mermaid
 from hfdsl.tools.layout import PAGE
@@ -22,16 +22,16 @@ matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, 
 
 
 @pytest.fixture
-def plan(program: str) -> Plan:
+def plan(program: str) -> CompiledPlan:
     return load("shouting.py:pondering").deployed("draw").compile()
 
 
 @pytest.fixture
-def two_results(program: str) -> Plan:
+def two_results(program: str) -> CompiledPlan:
     return load("shouting.py:experiment").deployed("draw").compile()
 
 
-def test_the_scene_has_pools_steps_and_ends(plan: Plan) -> None:
+def test_the_scene_has_pools_steps_and_ends(plan: CompiledPlan) -> None:
     shown = scene(plan)
     assert [lane.title for lane in shown.lanes] == ["driver", "train", "score"]
     assert shown.lanes[1].lines == ("4 CPU processes on 2 nodes", "actor: Actor, dp=2 tp=2")
@@ -48,7 +48,7 @@ def test_the_scene_has_pools_steps_and_ends(plan: Plan) -> None:
     ]
 
 
-def test_every_result_has_a_box(two_results: Plan) -> None:
+def test_every_result_has_a_box(two_results: CompiledPlan) -> None:
     results = [box for box in scene(two_results).boxes if box.kind == "result"]
     assert [(box.title, box.lines) for box in results] == [
         ("result 1", ("Questions · B rows",)),
@@ -63,7 +63,7 @@ def test_sizes_that_are_not_known_are_shown_so(program: str, write: Callable[[st
     assert links[1].amount == "? bytes"
 
 
-def test_mermaid_groups_steps_by_pool(plan: Plan) -> None:
+def test_mermaid_groups_steps_by_pool(plan: CompiledPlan) -> None:
     lines = [line.strip() for line in mermaid(plan).splitlines()]
     assert lines[:4] == ["---", 'title: "ponder  B=4  P=256"', "---", "flowchart LR"]
     pool = lines.index('subgraph pool1["train: 4 CPU processes on 2 nodes"]')
@@ -81,7 +81,7 @@ def test_mermaid_text_cannot_end_its_quotes(write: Callable[[str, str], str], pr
     assert '["a#quot;#lt;b#gt;: 2 GPUs"]' in mermaid(load("shouting.py:quoted").deployed("draw").compile())
 
 
-def test_svg_is_xml_with_the_names_as_text(plan: Plan, tmp_path: Path) -> None:
+def test_svg_is_xml_with_the_names_as_text(plan: CompiledPlan, tmp_path: Path) -> None:
     draw(plan, tmp_path / "plan.svg")
     root = ET.fromstring((tmp_path / "plan.svg").read_text(encoding="utf-8"))  # our own file
     assert root.tag == f"{SVG}svg"
@@ -92,14 +92,14 @@ def test_svg_is_xml_with_the_names_as_text(plan: Plan, tmp_path: Path) -> None:
     assert "actor.think → judge.weigh: text, hidden  8.0 KiB · object store" in hints
 
 
-def test_a_drawing_is_the_same_every_time(plan: Plan, tmp_path: Path) -> None:
+def test_a_drawing_is_the_same_every_time(plan: CompiledPlan, tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         draw(plan, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 @matplotlib
-def test_png_is_a_picture(plan: Plan, tmp_path: Path) -> None:
+def test_png_is_a_picture(plan: CompiledPlan, tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     draw(plan, tmp_path / "plan.png")
@@ -140,7 +140,7 @@ def test_equal_calls_of_several_stages_share_a_box(write: Callable[[str, str], s
     assert (result.title, result.calls) == ("lengths ×3", ("lengths[0]", "lengths[1]", "lengths[2]"))
 
 
-def test_the_suffix_picks_the_format(program: str, plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suffix_picks_the_format(program: str, plan: CompiledPlan, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["draw", "shouting.py:pondering", "-o", "plan.mmd"]) == 0
     assert main(["draw", "shouting.py:pondering"]) == 0
     out, _ = capsys.readouterr()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hfdsl.plan.trace import read_trace
+from hfdsl.plan.timeline import read_trace
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
 

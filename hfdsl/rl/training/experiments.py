@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import hfdsl as hf
 from hfdsl.deploy.cluster import Cluster
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training.config import Loaded
 
 ELSEWHERE = "HF508"
@@ -39,7 +39,7 @@ class Experiments:
         return (one for one in (self.run, self.update, self.evaluation) if one is not None)
 
 
-def compiled(experiment: hf.Experiment) -> Plan:
+def compiled(experiment: hf.Experiment) -> CompiledPlan:
     """The plan of one of them.
 
     Raises:

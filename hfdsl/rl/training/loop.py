@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
-from hfdsl.plan.plan import Plan
+from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.rows import row_table
 from hfdsl.rl.data.feed import Ahead, Feed
 from hfdsl.rl.data.tokenizers import load_tokenizer
@@ -52,9 +52,9 @@ class Prepared:
     """A run that was checked and compiled: its plans, its data, and its configuration as plain values."""
 
     loaded: Loaded
-    plan: Plan
-    evaluation: Plan | None
-    update: Plan | None
+    plan: CompiledPlan
+    evaluation: CompiledPlan | None
+    update: CompiledPlan | None
     feed: Feed
     unseen: Any
     tokenizer: Any
@@ -284,7 +284,7 @@ class _Loop:
             self.show(record)
 
 
-def responses(plan: Plan) -> int | None:
+def responses(plan: CompiledPlan) -> int | None:
     """How many responses a step generates, as far as the sizes tell."""
     calls = [node for node in plan.graph.calls if isinstance(node.op, RoleCall) and isinstance(node.result, RecordType)]
     found = [node.id for node in calls if "response_mask" in schema(node.result.record).fields]  # type: ignore[union-attr]  # it is one

@@ -1,4 +1,4 @@
-"""The guard of what a check left open: the rules that judge sizes, asked again with the sizes of a step."""
+"""Size checks at run time: the rules of a check that depend on sizes, applied again to the sizes of a step."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from hfdsl.errors import SizeError
 from hfdsl.plan.plan import Plan
 
 RULES = (mismatches, rows_split_alike, row_arithmetic, requirements, enough_rows, certain_columns)
-"""The passes of a check that sizes decide."""
+"""The rules of a check whose findings depend on sizes."""
 
 
 def check_sizes(plan: Plan, sizes: Mapping[Any, int]) -> None:
-    """Judge the sizes of a step, where the plan was compiled without some of them.
+    """Check the sizes of a step, where the plan was compiled without some of them.
 
-    What does not hold now was open then, or there would be no plan: hence the code of the check's warning.
+    What fails now was undecided then, or there would be no plan: hence the code of the check's warning.
 
     Raises:
-        SizeError: HF319 with the sizes, the rule that does not hold, the numbers, and those near them that do.
+        SizeError: HF319 with the sizes, the rule that fails, the numbers, and the nearest sizes that work.
     """
     if sizes.keys() <= plan.dims.keys():
-        return  # nothing was left open; what was is not read from the report, where a comment may hide it
+        return  # no size was left open; the report cannot say this, since a comment may hide its warning
     subject = Subject(plan.graph, plan.inference, plan.deployment, sizes)
     for finding in chain(*(rule(subject) for rule in RULES)):
         if finding.severity is Severity.ERROR:
             open_ = ", ".join(f"{dim.__name__} = {size}" for dim, size in sizes.items() if dim not in plan.dims)
-            told = "; ".join((finding.message, *finding.notes))
+            details = "; ".join((finding.message, *finding.notes))
             line = f"{finding.code}, line {finding.primary.span.line}"
-            raise SizeError("HF319", f"not decided before launch, and refused with {open_} ({line}): {told}")
+            raise SizeError("HF319", f"not decided before launch, and refused with {open_} ({line}): {details}")

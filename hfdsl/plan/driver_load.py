@@ -1,4 +1,4 @@
-"""What a plan moves through the driver: little, or its one process is what every step waits for."""
+"""HF804: much data that moves through the driver. It is a rule of the check that needs a plan, hence its place here."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.show import amount
 
 LIMIT = 1 << 30
-"""Bytes a step from which the driver is worth a warning: about a second of its time."""
+"""Bytes per step from which there is a warning: they take the driver about a second, and every step waits for it."""
 
 
-def report_with_driver(plan: Plan) -> Report:
-    """The plan's report, and a warning for every place where the driver has much to carry."""
-    found = (*plan.report.findings, *_findings(plan)) if sizes_known(plan) else plan.report.findings
-    return replace(plan.report, findings=order(found))
+def report_with_driver_load(plan: Plan) -> Report:
+    """The plan's report, with a warning for every place that moves much data through the driver."""
+    findings = (*plan.report.findings, *_findings(plan)) if sizes_known(plan) else plan.report.findings
+    return replace(plan.report, findings=order(findings))
 
 
 def _findings(plan: Plan) -> Iterator[Finding]:
     rows = row_table(plan, plan.dims, most_rows(plan, plan.dims)).rows
 
-    def carried(columns: Iterable[tuple[int, str]]) -> int:
-        own = {pair for pair in columns if not isinstance(plan.node(pair[0]).op, Input)}  # those come from the caller
-        return sum((row_bytes(plan.graph, *pair, plan.dims) or 0) * rows.get(pair[0], 0) for pair in own)
+    def fetched_bytes(columns: Iterable[tuple[int, str]]) -> int:
+        fetched = {pair for pair in columns if not isinstance(plan.node(pair[0]).op, Input)}  # inputs are there already
+        return sum((row_bytes(plan.graph, *pair, plan.dims) or 0) * rows.get(pair[0], 0) for pair in fetched)
 
     for step in plan.steps:
-        read = carried(columns_read(plan.graph, step.node)) if step.custom else 0
+        read = fetched_bytes(columns_read(plan.graph, step.node)) if step.custom else 0
         if read > LIMIT:
             yield Finding(
                 "HF804",
@@ -43,7 +43,7 @@ def _findings(plan: Plan) -> Iterator[Finding]:
                 (Label(step.signature.span, "registered with a pair of functions"),),
                 notes=("declare the protocol, hf.Protocol(...): what it sends goes from worker to worker",),
             )
-    returned = carried(pair for ref in plan.graph.output.refs() for pair in result_origins(plan.graph, ref))
+    returned = fetched_bytes(pair for ref in plan.graph.output.refs() for pair in result_origins(plan.graph, ref))
     if returned > LIMIT:
         yield Finding(
             "HF804",

@@ -9,7 +9,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, i64, register
-from hfdsl.plan.driver import LIMIT
+from hfdsl.plan.driver_load import LIMIT
 
 
 class B(hf.Dim): ...
