@@ -43,6 +43,7 @@ from hfdsl.graph.infer import infer
 from hfdsl.graph.spans import Span, caller_span, definition_span
 from hfdsl.graph.trace import trace
 from hfdsl.types.dims import Dim, Sizes
+from hfdsl.types.numbers import is_count
 
 if TYPE_CHECKING:
     from hfdsl.check.repair.trials import Trials
@@ -132,7 +133,7 @@ def examine(
 def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
     """The sizes given for a dim, each once; none where one of them is no size."""
     sizes: tuple[Any, ...] = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-    whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
+    whole = all(is_count(size) for size in sizes)
     return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 

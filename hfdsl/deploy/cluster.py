@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.errors import ResourceError
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.types.batches import closest
+from hfdsl.types.numbers import is_count, is_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,12 +39,12 @@ class Nodes:
     def __post_init__(self) -> None:
         for name, least in (("count", 1), ("gpus", 0), ("domain", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not is_count(value, least):
                 raise _refused(f"{name} is a whole number of at least {least}, got {value!r}")
         for name in ("gpu_memory_gib", "cpus", "memory_gib"):
             value = getattr(self, name)
             given = value is not None or name == "cpus"
-            if given and (not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf):
+            if given and not (is_number(value) and 0 < value < math.inf):
                 raise _refused(f"{name} is a number above 0, got {value!r}")
         if self.gpus and self.gpu_memory_gib is None:
             raise _refused(f"nodes with gpus = {self.gpus} need gpu_memory_gib, the memory of one GPU")

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.offloading import PARTS
+from hfdsl.types.numbers import is_number
 
 
 def total(amounts: Iterable[Fraction]) -> Fraction:
@@ -73,7 +74,7 @@ class GpuMemory:
     def _amount(cls, text: object, owner: str) -> GpuMemory:
         found = _AMOUNT.fullmatch(text.strip()) if isinstance(text, str) else None
         if found is None:
-            example = f'"{text}GiB"' if isinstance(text, int) and not isinstance(text, bool) else '"40GiB"'
+            example = f'"{text}GiB"' if isinstance(text, int) and is_number(text) else '"40GiB"'
             raise ResourceError(
                 "HF504",
                 f'{owner}: gpu_memory= is text with a unit, such as {example} or "60%" of the device, got {text!r}',

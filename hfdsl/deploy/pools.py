@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count
 
 from hfdsl.errors import ResourceError
+from hfdsl.types.numbers import is_count
 
 _names = count(1)
 
@@ -40,7 +41,7 @@ class ResourcePool:
         part_of: tuple[ResourcePool, int] | None = None,
     ) -> None:
         listed = isinstance(processes, Sequence) and processes
-        if not listed or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in processes):
+        if not listed or not all(is_count(n) for n in processes):
             raise ResourceError(
                 "HF514",
                 f"a pool takes a list with the number of processes on each node, each at least 1, got {processes!r}",

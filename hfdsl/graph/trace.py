@@ -50,6 +50,7 @@ from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
+from hfdsl.types.numbers import is_count
 from hfdsl.types.rows import GroupedBy
 
 MOST_STEPS = 100_000
@@ -148,9 +149,9 @@ class Tracer:
         if isinstance(signature.rows, GroupedBy):
             parameter = signature.rows.parameter
             group = arguments.get(parameter, inspect.signature(signature.body).parameters[parameter].default)
-            if group is not inspect.Parameter.empty and not _is_count(group):
+            if group is not inspect.Parameter.empty and not is_count(group):
                 return self.misuse(MisuseKind.BAD_COUNT, f"'{parameter}' of '{signature.name}'", _in_words(group))
-            signature = in_groups(signature, group if _is_count(group) else 1)
+            signature = in_groups(signature, group if is_count(group) else 1)
         self.calls += 1
         return self.emit(FunctionCall(signature, self.calls - 1), arguments, signature.result)
 
@@ -182,7 +183,7 @@ class Tracer:
 
     def repeat(self, batch: Any, times: Any) -> Any:
         """``hf.repeat`` on a symbolic record."""
-        if not _is_count(times):
+        if not is_count(times):
             if isinstance(times, Symbolic) and isinstance(times._operand, Broken):
                 return times
             return self.misuse(MisuseKind.BAD_COUNT, "repeat", _in_words(times))
@@ -192,7 +193,7 @@ class Tracer:
 
     def minibatches(self, batch: Any, count: Any) -> tuple[Any, ...]:
         """``hf.minibatches`` on a symbolic record."""
-        if not _is_count(count):
+        if not is_count(count):
             if not (isinstance(count, Symbolic) and isinstance(count._operand, Broken)):
                 self.misuse(MisuseKind.BAD_COUNT, "minibatches", _in_words(count))
             return (Symbolic(self, Broken(), None, "<broken>"),)
@@ -204,7 +205,7 @@ class Tracer:
 
     def filter(self, batch: Any, keep: Any, group: Any) -> Any:
         """``hf.filter`` on a symbolic record."""
-        if not _is_count(group):
+        if not is_count(group):
             return self.misuse(MisuseKind.BAD_COUNT, "filter", _in_words(group))
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, "filter")
@@ -213,7 +214,7 @@ class Tracer:
     def take(self, batch: Any, rows: Any, fill: bool) -> Any:
         """``hf.take`` and ``hf.fill`` on a symbolic record."""
         name = "fill" if fill else "take"
-        if not _is_count(rows):
+        if not is_count(rows):
             return self.misuse(MisuseKind.BAD_COUNT, name, _in_words(rows))
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return self._not_rows(batch, name)
@@ -275,10 +276,6 @@ class Tracer:
 def _identity(misuse: Misuse) -> tuple[object, ...]:
     """What is told once: a loop comes by its line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
     return misuse.kind, misuse.span, "" if misuse.kind is MisuseKind.CONTROL else misuse.name
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _in_words(value: object) -> str:

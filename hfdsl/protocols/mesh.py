@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hfdsl.errors import ProtocolError, ResourceError
+from hfdsl.types.numbers import is_count
 
 AXES = ("pp", "dp", "tp")
 """The training axes, in the default numbering order: pipeline stages outermost, tensor ranks innermost."""
@@ -53,7 +54,7 @@ class Mesh:
             size = getattr(self, axis)
             if size is None and axis.startswith("gen_"):
                 continue
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if not is_count(size):
                 raise ResourceError("HF501", f"mesh axis {axis!r} needs a whole number of at least 1, got {size!r}")
         object.__setattr__(self, "order", tuple(self.order))
         if sorted(self.order) != sorted(AXES):

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.protocols.mesh import Mesh, axis_rank, axis_size
+from hfdsl.types.numbers import is_count
 
 Pick: TypeAlias = int | Literal["join", "first", "last"]
 """What a collect does along one axis: take every coordinate in order, or only one."""
@@ -69,8 +70,7 @@ class Protocol:
                 "happens along each of pp, dp, tp, or dp, micro_dp, gen_pp, gen_tp, or rank",
             )
         for axis, pick in pairs:
-            number = isinstance(pick, int) and not isinstance(pick, bool) and pick >= 0
-            if not number and pick not in ("join", "first", "last"):
+            if not is_count(pick, least=0) and pick not in ("join", "first", "last"):
                 raise DefinitionError(
                     "HF112",
                     f"protocol {self.name!r} collects {axis}={pick!r}; use 'join', 'first', 'last' or a coordinate",

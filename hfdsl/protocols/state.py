@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.register import registered_methods
+from hfdsl.types.numbers import is_count
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +42,7 @@ def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
     >>> effects_of(generate)
     (Effect(kind='reads', state='policy', staleness=1),)
     """
-    if not isinstance(staleness, int) or isinstance(staleness, bool) or staleness < 0:
+    if not is_count(staleness, least=0):
         raise DefinitionError(
             "HF120", f"reads({state!r}): staleness= takes a number of steps, 0 or more, got {staleness!r}"
         )

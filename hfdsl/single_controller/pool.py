@@ -17,6 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.worker import CPU_PER_PROCESS, PROCESSES_PER_SLOT
 from hfdsl.single_controller.cluster import cannot_hold, check_cluster
+from hfdsl.types.numbers import is_count
 
 PLACEMENT_TIMEOUT = 60.0
 """Seconds that a pool may wait for a cluster that is large enough but busy."""
@@ -73,11 +74,11 @@ class RayResourcePool:
         timeout: float = PLACEMENT_TIMEOUT,
     ) -> None:
         sizes = list(process_on_nodes) if isinstance(process_on_nodes, (list, tuple)) else []
-        if not sizes or not all(_is_count(size) for size in sizes):
+        if not sizes or not all(is_count(size) for size in sizes):
             raise ResourceError(
                 "HF501", f"a pool lists the processes on each node, such as [4] or [4, 4]; got {process_on_nodes!r}"
             )
-        if not _is_count(max_colocate_count):
+        if not is_count(max_colocate_count):
             raise ResourceError("HF501", f"max_colocate_count is a whole number from 1, got {max_colocate_count!r}")
         self.use_gpu = use_gpu
         self.max_colocate_count = max_colocate_count
@@ -210,11 +211,11 @@ def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequen
     Raises ``ResourceError`` (HF501) for sizes that do not use every slot once.
     """
     whole = resource_pool.world_size
-    if isinstance(split_size, int) and _is_count(split_size):
+    if isinstance(split_size, int) and is_count(split_size):
         sizes = [split_size] * (whole // split_size) if whole % split_size == 0 else []
     else:
         sizes = list(split_size) if isinstance(split_size, (list, tuple)) else []
-    if not sizes or not all(_is_count(size) for size in sizes) or sum(sizes) != whole:
+    if not sizes or not all(is_count(size) for size in sizes) or sum(sizes) != whole:
         raise ResourceError(
             "HF501",
             f"pool {resource_pool} of {whole} slots cannot be split by {split_size!r}: "
@@ -225,10 +226,6 @@ def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequen
         resource_pool.view(resource_pool.slots[start : start + size], f"{resource_pool.name_prefix}_{start}")
         for start, size in zip(starts, sizes, strict=True)
     ]
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _remove(groups: Sequence[PlacementGroup]) -> None:

@@ -11,6 +11,7 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.testing.code import as_code
 from hfdsl.types.batches import closest
 from hfdsl.types.dims import Dim
+from hfdsl.types.numbers import is_count, is_number
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 
@@ -72,14 +73,14 @@ def several_of(check: str, argument: str, takes: str, given: object) -> tuple[An
 
 def number_of(check: str, argument: str, given: object, least: int = 1) -> int:
     """A whole number that is not too small."""
-    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+    if not is_count(given, least):
         raise refused(check, argument, f"a whole number of at least {least}", given)
     return given
 
 
 def tolerance_of(check: str, given: object) -> float:
     """How far numbers may be apart."""
-    if not isinstance(given, (int, float)) or isinstance(given, bool) or not given >= 0:
+    if not (is_number(given) and given >= 0):
         raise refused(check, "tolerance=", "a number of at least 0", given)
     return float(given)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hfdsl.errors import DefinitionError
+from hfdsl.types.numbers import is_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Grouped:
     n: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 1:
+        if not is_count(self.n):
             raise DefinitionError("HF113", f"Grouped(n) takes a whole number of at least 1, got {self.n!r}")
 
     def __str__(self) -> str:
