@@ -1,22 +1,92 @@
-"""The trace that is running, if any. Here, since `import hfdsl` is kept fast and loads nothing that traces."""
+"""The trace that is running, if any, and what symbolic values ask of it.
+
+The tracer itself stands above: ``import hfdsl`` is kept fast, and loads nothing that traces.
+"""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hfdsl.graph.trace import Tracer
+    from hfdsl.graph.program import MisuseKind, Operand
+    from hfdsl.graph.signatures import PortType, Signature
+    from hfdsl.graph.spans import Span
+    from hfdsl.types.batches import Batch
 
-tracing: ContextVar[Tracer | None] = ContextVar("hfdsl_tracer", default=None)
-"""The tracer whose dataflow is being traced."""
+
+class Traced:
+    """The base of symbolic values: what a value is to the graph (``_operand``), its type, and how messages show it."""
+
+    __slots__ = ()
+    _operand: Operand
+    _shown: str
+    _tracer: Tracing
+    _type: PortType | None
 
 
-def active_tracer(values: tuple[Any, ...]) -> Tracer | None:
-    """The tracer whose symbolic values are among ``values``, else the one whose dataflow is being traced."""
-    if "hfdsl.graph.trace" not in sys.modules:
-        return None  # nothing was ever traced, so no value is symbolic
-    from hfdsl.graph.symbolic import Symbolic
+class Tracing(Protocol):
+    """A running trace: it records what the dataflow does with symbolic values, and every mistake on the way."""
 
-    return next((value._tracer for value in values if isinstance(value, Symbolic)), tracing.get())
+    optional_reads: list[tuple[Span, str, PortType]]
+
+    def misuse(
+        self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
+        producer: Traced | None = None, signature: Signature | None = None,
+    ) -> Any:  # fmt: skip  # as it is implemented
+        """Note a mistake, and go on with a value that fits everywhere."""
+        ...
+
+    def signatures(self, role: type) -> Mapping[str, Signature | None]:
+        """The signatures of a role's methods."""
+        ...
+
+    def call_role(self, role: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A role method is called."""
+        ...
+
+    def call_function(self, read: Callable[[], Signature], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function is called."""
+        ...
+
+    def repeat(self, batch: Any, times: Any) -> Any:
+        """``hf.repeat``."""
+        ...
+
+    def minibatches(self, batch: Any, count: Any) -> tuple[Any, ...]:
+        """``hf.minibatches``."""
+        ...
+
+    def filter(self, batch: Any, keep: Any, group: Any) -> Any:
+        """``hf.filter``."""
+        ...
+
+    def take(self, batch: Any, rows: Any, fill: bool) -> Any:
+        """``hf.take`` and ``hf.fill``."""
+        ...
+
+    def merge(self, record: type[Batch], parts: tuple[Any, ...]) -> Any:
+        """``hf.merge``."""
+        ...
+
+    def pack(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
+        """A record put together from columns."""
+        ...
+
+    def present(self, column: Any) -> Any:
+        """``hf.present``."""
+        ...
+
+    def can_sync(self, source: Any, target: Any) -> bool:
+        """Whether ``hf.sync`` has something to send from one role to the other."""
+        ...
+
+
+tracing: ContextVar[Tracing | None] = ContextVar("hfdsl_tracer", default=None)
+"""The trace of the dataflow that is being traced."""
+
+
+def active_tracer(values: tuple[Any, ...]) -> Tracing | None:
+    """The trace whose symbolic values are among ``values``, else that of the dataflow that is being traced."""
+    return next((value._tracer for value in values if isinstance(value, Traced)), tracing.get())

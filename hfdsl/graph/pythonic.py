@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hfdsl.graph.program import Broken, MisuseKind, Operand
+from hfdsl.graph.active import Traced, Tracing
+from hfdsl.graph.program import Broken, MisuseKind
 from hfdsl.graph.signatures import ListType, PortType, RecordType
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
-
-if TYPE_CHECKING:
-    from hfdsl.graph.symbolic import Symbolic
-    from hfdsl.graph.trace import Tracer
 
 _BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
@@ -24,17 +21,13 @@ _OTHER = (
 )
 
 
-class Pythonic:
+class Pythonic(Traced):
     """The part of a symbolic value that answers Python itself.
 
     The answers to what decides or computes only let the trace go on to find more.
     """
 
     __slots__ = ()
-    _operand: Operand
-    _shown: str
-    _tracer: Tracer
-    _type: PortType | None
 
     @property  # type: ignore[misc]  # isinstance(x, Rollout) holds as it does when the dataflow runs eagerly
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # read only
@@ -96,7 +89,7 @@ class Pythonic:
     def _decides(self, what: str) -> Any:
         if isinstance(self._operand, Broken):
             return self
-        return self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=_symbolic(self))
+        return self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=self)
 
     @classmethod
     def __torch_function__(cls, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -114,7 +107,7 @@ class PythonicRole:
     __slots__ = ()
     _name: str
     _role: type
-    _tracer: Tracer
+    _tracer: Tracing
 
     @property  # type: ignore[misc]  # isinstance(actor, Actor) holds as it does when the dataflow runs eagerly
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # read only
@@ -138,11 +131,6 @@ class PythonicRole:
 
     def _is_value(self, what: str) -> Any:
         return self._tracer.misuse(MisuseKind.ROLE, self._name, what, (self._role.__name__,))
-
-
-def _symbolic(value: Any) -> Symbolic:
-    symbolic: Symbolic = value
-    return symbolic
 
 
 def uncalled(value: object) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hfdsl.graph.active import Tracing
 from hfdsl.graph.program import Broken, MisuseKind, Operand, Ref
 from hfdsl.graph.pythonic import Pythonic, PythonicRole
 from hfdsl.graph.signatures import PortType, RecordType
 from hfdsl.graph.spans import caller_span
 from hfdsl.types.batches import Batch, schema
-
-if TYPE_CHECKING:
-    from hfdsl.graph.trace import Tracer
 
 
 class Symbolic(Pythonic):
@@ -21,10 +19,10 @@ class Symbolic(Pythonic):
     __slots__ = ("_operand", "_shown", "_tracer", "_type")
     _operand: Operand
     _shown: str
-    _tracer: Tracer
+    _tracer: Tracing
     _type: PortType | None
 
-    def __init__(self, tracer: Tracer, operand: Operand, type_: PortType | None, shown: str) -> None:
+    def __init__(self, tracer: Tracing, operand: Operand, type_: PortType | None, shown: str) -> None:
         for name, value in (("_tracer", tracer), ("_operand", operand), ("_type", type_), ("_shown", shown)):
             object.__setattr__(self, name, value)
 
@@ -73,9 +71,9 @@ class SymbolicRole(PythonicRole):
     __slots__ = ("_name", "_role", "_tracer")
     _name: str
     _role: type
-    _tracer: Tracer
+    _tracer: Tracing
 
-    def __init__(self, tracer: Tracer, name: str, role: type) -> None:
+    def __init__(self, tracer: Tracing, name: str, role: type) -> None:
         for attribute, value in (("_tracer", tracer), ("_name", name), ("_role", role)):
             object.__setattr__(self, attribute, value)
 

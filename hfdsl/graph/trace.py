@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.active import tracing
+from hfdsl.graph.active import Traced, tracing
 from hfdsl.graph.outsiders import refused
 from hfdsl.graph.program import (
     Broken,
@@ -90,7 +90,7 @@ class Tracer:
 
     def misuse(
         self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
-        producer: Symbolic | None = None, signature: Signature | None = None,
+        producer: Traced | None = None, signature: Signature | None = None,
     ) -> Any:  # fmt: skip  # one line of optional facts
         """Note a mistake and go on with a value that fits everywhere."""
         source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
