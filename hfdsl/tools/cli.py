@@ -146,6 +146,14 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
     )
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the run")
 
+    schema = command("schema", "write the JSON schema of a configuration, for the TOML plugin of an editor", form)
+    schema.add_argument(
+        "subject",
+        metavar="ALGORITHM|FILE",
+        help="a ready algorithm such as grpo, module:name or file.py:name of another, 'deployment', or a TOML file",
+    )
+    schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
+
     diff = command("diff", "tell the fields in which two runs are configured differently", form)
     diff.add_argument("one", metavar="RUN_A", help="the folder of a run, or a TOML file")
     diff.add_argument("other", metavar="RUN_B", help="another one")

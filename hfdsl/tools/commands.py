@@ -116,6 +116,13 @@ def train(arguments: argparse.Namespace) -> int:
     return train_as_configured(arguments)
 
 
+def schema(arguments: argparse.Namespace) -> int:
+    """``hfdsl schema``."""
+    from hfdsl.tools.training import schema as show_schema
+
+    return show_schema(arguments)
+
+
 def diff(arguments: argparse.Namespace) -> int:
     """``hfdsl diff``."""
     from hfdsl.tools.training import diff as show_differences

@@ -1,4 +1,4 @@
-"""``hfdsl train``, ``diff`` and ``export``: runs that a file configures, a target of the other commands too."""
+"""``hfdsl train``, ``schema``, ``diff`` and ``export``: runs that a file configures, also as targets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from typing import Any
 
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.algorithms import READY
+from hfdsl.rl.training.config import Loaded, read_shape
 from hfdsl.rl.training.config import load as load_configuration
 from hfdsl.rl.training.experiments import Experiments
+from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
 from hfdsl.tools.rounds import Rounds
 from hfdsl.tools.target import Source, Target, UsageError, attribute_of, parts_of, source_of
+from hfdsl.types.batches import closest
 
 
 class Finder:
@@ -161,6 +164,46 @@ def export(arguments: argparse.Namespace) -> int:
 
     say(f"{save(Path(arguments.run), arguments.role, Path(arguments.output), Finder())} -> {arguments.output}")
     return OK
+
+
+def schema(arguments: argparse.Namespace) -> int:
+    """Write the JSON schema of a configuration, for editors.
+
+    Raises:
+        ConfigError: HF901 for a file or a dataflow from which no fields can be read.
+    """
+    from hfdsl.rl.training.json_schema import json_schema
+
+    text = json.dumps(json_schema(_configuration(arguments.subject), arguments.subject), indent=2, ensure_ascii=False)
+    if not arguments.output:
+        say(text)
+        return OK
+    try:
+        Path(arguments.output).write_text(text + "\n", "utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write '{arguments.output}': {error.strerror}") from None
+    return OK
+
+
+def _configuration(subject: str) -> type:
+    """The class of what a subject is: an algorithm, a TOML file of a run or of a deployment, or ``deployment``."""
+    short = {name.rpartition(":")[2]: kind for name, kind in READY.items()}
+    if subject == "deployment":
+        return DeploymentConfig
+    if subject in short:
+        return short[subject]
+    if not subject.endswith(".toml"):
+        if ":" not in subject:
+            hint = closest(subject, sorted([*short, "deployment"]))
+            raise UsageError(f"'{subject}' is no TOML file, no module:name, and no ready algorithm; {hint}")
+        return READY.get(subject) or read_shape({"algorithm": subject}, (), Finder())[0].kind
+    table = read_toml(subject)
+    if "algorithm" not in table and "pools" in table:
+        return DeploymentConfig
+    try:
+        return read_shape({**table, "deployment": None}, (), Finder())[0].kind
+    except ConfigError as error:
+        raise ConfigError("HF901", f"{subject}: {error.message}") from None
 
 
 def _file(place: str) -> Path:

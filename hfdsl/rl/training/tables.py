@@ -6,14 +6,13 @@ import copy
 import json
 import re
 import tomllib
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, Union, get_args, get_origin
+from typing import Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import ConfigError
-from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
+from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, is_union, joined, no_field, value_of
 
 Table: TypeAlias = dict[str, Any]
 
@@ -71,7 +70,7 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
             raise ConfigError(
                 "HF901", f"'{path}' is '{table}', the same as another table: change that one, or write both"
             )
-        options = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+        options = get_args(kind) if is_union(kind) else (kind,)
         classes = [option for option in options if is_dataclass_type(option)]
         if len(classes) > 1:
             named = table.get(KIND) if isinstance(table, Mapping) else None
@@ -176,7 +175,7 @@ def as_table(config: Any) -> Any:
 
 
 def _with_kind(table: Any, value: Any, annotation: Any) -> Any:
-    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    options = get_args(annotation) if is_union(annotation) else ()
     several = sum(map(is_dataclass_type, options)) > 1
     return {KIND: type(value).__name__, **table} if several and is_dataclass(value) else table
 

@@ -115,7 +115,7 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
     if is_dataclass_type(annotation):
         return _dataclass(annotation, value, path)
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         return _union(annotation, value, path)
     if origin is Literal:
         if not any(value == option and type(value) is type(option) for option in arguments):
@@ -173,7 +173,7 @@ def _union(annotation: Any, value: Any, path: str) -> Any:
         return value
     classes = {option.__name__: option for option in options if is_dataclass_type(option)}
     if isinstance(value, Mapping) and classes:
-        if len(classes) > 1 and value.get(KIND) not in classes:
+        if len(classes) > 1 and value.get(KIND) not in list(classes):  # which may be no name at all
             got = f"got '{value[KIND]}'; {closest(str(value[KIND]), list(classes))}" if KIND in value else "it has none"
             raise ConfigError("HF901", f"{joined(path, KIND)} names one of {', '.join(classes)}; {got}")
         return value_of(classes[str(value[KIND])] if len(classes) > 1 else next(iter(classes.values())), value, path)
@@ -241,6 +241,11 @@ def is_dataclass_type(annotation: Any) -> bool:
     return isinstance(annotation, type) and is_dataclass(annotation)
 
 
+def is_union(annotation: Any) -> bool:
+    """Whether an annotation is of several types."""
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
 def required(field: Field[Any]) -> bool:
     """Whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
@@ -258,7 +263,7 @@ def shown(annotation: Any) -> str:
     ('int or None', "'a' or 'b'", 'a list of float')
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
+    if is_union(annotation):
         return " or ".join(map(shown, arguments))
     if origin is Literal:
         return " or ".join(map(repr, arguments))

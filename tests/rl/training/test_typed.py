@@ -90,6 +90,10 @@ def refused(table: Any, changes: tuple[str, ...] = ()) -> str:
             {"name": "a", "actor": {"source": {"kind": "Mode"}}},
             "actor.source.kind names one of Folder, Made; got 'Mode'; did you mean 'Made'?",
         ),
+        (
+            {"name": "a", "actor": {"source": {"kind": []}}},
+            "actor.source.kind names one of Folder, Made; got '[]'; there are: Folder, Made",
+        ),
         ({"name": "a", "actor": {"source": {"kind": "Folder"}}}, "'actor.source.path' (str) is missing"),
         ({"name": "a", "sizes": {"B": "x"}}, "'sizes.B' takes int, got 'x'"),
         ({"name": "a", "actor": {"names": ["a"] * 4}}, "actor: three names at most"),

@@ -1,0 +1,193 @@
+"""JSON schemas of configurations, from which editors complete and check TOML files.
+
+A schema follows the rules of ``typed.value_of``, field by field, and takes what a file may have beside plain values:
+
+=====================================  ==================================================================
+``learning_rate: float = 1e-6``        a number, with its default
+``"$actor.model"``                     a string that begins with a dollar, in the place of any value
+``seed: int | None = 0``               an integer, or ``"none"``
+``source: ReasoningGym | JsonLines``   either table, with its own name as ``kind``
+``Annotated[int, AtLeast(1)]``         an integer with a ``minimum``
+the string below a field               its ``description``
+=====================================  ==================================================================
+
+References and ``"none"`` could be further members of an ``anyOf``. But where a table fits no member, an editor can only
+say that, at the table's head. So types are listed, ``"type": ["object", "string"]``: JSON schema applies ``properties``
+to objects only and ``pattern`` to strings only, and a misspelled field is marked where it stands.
+
+What a schema refuses, ``build`` refuses too. It does not know what depends on more than one value: which dims there
+are, whether a reference leads anywhere, whether ``slots`` goes with ``part_of``. It keeps to keywords that JSON schema
+has had since draft 4, as far as the TOML plugins of editors go.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+from hfdsl.rl.training.run_config import RunConfig
+from hfdsl.rl.training.tables import as_table
+from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, is_union, minimum_of, required
+
+Schema: TypeAlias = dict[str, Any]
+
+DIALECT = "http://json-schema.org/draft-07/schema#"
+
+REFERENCE = r"\$[A-Za-z_]\w*(\.\w+)*"
+
+PLAIN: Mapping[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    Any: {},
+    tuple: {"type": "array"},
+    dict: {"type": "object"},
+}
+
+
+def json_schema(kind: type, title: str) -> Schema:
+    """The schema of a file that is read as a dataclass, such as a ``RunConfig`` or a ``DeploymentConfig``.
+
+    >>> from hfdsl.rl.training.run_config import CheckpointConfig
+    >>> schema = json_schema(CheckpointConfig, "checkpoints")
+    >>> schema["properties"]["keep"]["default"], schema["properties"]["keep"]["description"]
+    (2, 'How many checkpoints are kept, the newest ones.')
+    """
+    writer = _Writer()
+    return {"$schema": DIALECT, "title": title, **writer.table(kind), "definitions": writer.definitions}
+
+
+class _Writer:
+    """Writes schemas, and keeps those of tables as definitions, by class."""
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Schema] = {}
+        self._names: dict[type, str] = {}
+
+    def table(self, kind: type) -> Schema:
+        annotations, bounds, docs = hints(kind), get_type_hints(kind, include_extras=True), field_docs(kind)
+        properties = {
+            field.name: {
+                **self._property(kind, field, annotations[field.name], bounds[field.name]),
+                **({"description": _markdown(docs[field.name])} if field.name in docs else {}),
+                **_default(field),
+            }
+            for field in fields(kind)
+        }
+        # A table may tell its class, also where it need not.
+        properties.setdefault(KIND, {"enum": [kind.__name__]})
+        run = issubclass(kind, RunConfig)
+        # A file has to name its algorithm, although the class of a ready one has it as a default.
+        needed = [field.name for field in fields(kind) if required(field) or (run and field.name == "algorithm")]
+        return {
+            "type": "object",
+            "description": _markdown(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]),
+            "properties": properties,
+            "additionalProperties": False,
+            **({"required": needed} if needed else {}),
+        }
+
+    def _property(self, kind: type, field: Field[Any], annotation: Any, bounded: Any) -> Schema:
+        if issubclass(kind, RunConfig) and field.name == "deployment":
+            annotation = annotation | str  # a path
+        # A role's table need not tell its kind: that is the role's class, which "roles" names.
+        role = issubclass(kind, RunConfig) and field.name not in RunConfig.__dataclass_fields__
+        schema = self._value(annotation, tagged=not role)
+        minimum = minimum_of(bounded)
+        return schema if minimum is None else {**schema, "minimum": minimum}
+
+    def _value(self, annotation: Any, tagged: bool = True) -> Schema:
+        """The schema of what an annotation takes, a reference, and ``"none"`` where it takes None."""
+        members = get_args(annotation) if is_union(annotation) else (annotation,)
+        schemas = [schema for member in members if (schema := self._member(member)) is not None]
+        if tagged and sum("$ref" in schema for schema in schemas) > 1:
+            named = {"required": [KIND]}
+            schemas = [{"allOf": [schema, named]} if "$ref" in schema else schema for schema in schemas]
+        if {} in schemas:
+            return {}
+        # The definition of a table takes "none", so that it need not be repeated; a field may not.
+        tables = any(map(is_dataclass_type, members))
+        some = {"not": {"enum": [NONE]}} if tables and type(None) not in members else {}
+        if len(schemas) == 1 and "$ref" in schemas[0]:
+            return {"allOf": schemas, **some}  # not the $ref alone, beside which draft 7 ignores a description
+        if PLAIN[str] in schemas:
+            return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        text = _text(type(None) in members)
+        if len(schemas) == 1 and "type" in schemas[0]:
+            return {**schemas[0], **text, "type": [schemas[0]["type"], "string"]}
+        return {"anyOf": [*schemas, text], **some}
+
+    def _member(self, annotation: Any) -> Schema | None:
+        """The schema of one member of a union; None for what no table can give, such as a function."""
+        origin, arguments = get_origin(annotation), get_args(annotation)
+        if annotation in PLAIN:
+            return PLAIN[annotation]
+        if is_dataclass_type(annotation):
+            return self._reference(annotation)
+        if origin is Literal:
+            return {"enum": list(arguments)}
+        if origin is tuple and arguments[1:] == (...,):
+            return {"type": "array", "items": self._value(arguments[0])}
+        if origin is tuple:
+            count = len(arguments)
+            return {"type": "array", "items": [*map(self._value, arguments)], "minItems": count, "maxItems": count}
+        if origin in (dict, Mapping):
+            return {"type": "object", "additionalProperties": self._value(arguments[1])}
+        return None
+
+    def _reference(self, kind: type) -> Schema:
+        """A reference to the definition of a class, which is written at the first one."""
+        if kind not in self._names:
+            taken = self._names.values()
+            name = kind.__name__ if kind.__name__ not in taken else f"{kind.__module__}.{kind.__qualname__}"
+            self._names[kind] = name
+            table = self.table(kind)
+            self.definitions[name] = {**table, **_text(none=True), "type": ["object", "string"]}
+        return {"$ref": f"#/definitions/{self._names[kind]}"}
+
+
+def _text(none: bool) -> Schema:
+    """The texts that stand for a value: a reference, and ``"none"``."""
+    return {"type": "string", "pattern": f"^({REFERENCE}|{NONE})$" if none else f"^{REFERENCE}$"}
+
+
+def _default(field: Field[Any]) -> Schema:
+    """The default of a field, where it is one or several plain values."""
+    if field.default is MISSING or field.default is None or is_dataclass(field.default):
+        return {}
+    return {"default": as_table(field.default)}
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """The string literals directly below the fields of a dataclass, by field; those of its bases too.
+
+    >>> from hfdsl.rl.training.algorithms import GRPO
+    >>> field_docs(GRPO)["steps"], field_docs(GRPO)["actor"]
+    ('How many steps the run takes.', 'The policy that generates and learns.')
+    """
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        # A class that was made at run time has no source, or that of another class of its name.
+        if is_dataclass(base) and getattr(sys.modules.get(base.__module__), base.__name__, None) is base:
+            [statement] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            docs |= dict(_documented(statement.body)) if isinstance(statement, ast.ClassDef) else {}
+    return docs
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for statement, below in pairwise(body):
+        match statement, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, " ".join(inspect.cleandoc(text).split())
+
+
+def _markdown(text: str) -> str:
+    """A docstring for editors, which show Markdown, as one line."""
+    return " ".join(text.replace("``", "`").split())

@@ -1,0 +1,124 @@
+"""The configurations of the ready algorithms have what their dataflows have, and a run can be written in Python."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, get_type_hints
+
+import pytest
+
+from hfdsl.errors import ConfigError
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.rl import dataflows
+from hfdsl.rl.data.prompts import Prompt
+from hfdsl.rl.data.sources import JsonLines
+from hfdsl.rl.data.tokenizers import Characters
+from hfdsl.rl.training.algorithms import GRPO, READY, READY_OPTIONS, DAPORounds, DAPOUpdate, GRPOOptions
+from hfdsl.rl.training.config import by_name, from_config, read_shape
+from hfdsl.rl.training.json_schema import field_docs
+from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
+from hfdsl.rl.training.run_config import DataConfig, RunConfig
+from hfdsl.rl.training.typed import hints
+from hfdsl.rl.workers import (
+    ActorConfig,
+    GenerationConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ReferenceConfig,
+    TrainingConfig,
+    VerifierConfig,
+)
+
+VERIFIER = {"reward": "hfdsl.rl.workers:Verifier"}
+
+
+def grpo(**changes: Any) -> GRPO:
+    model = ModelConfig(path="model")
+    values: dict[str, Any] = {
+        "options": GRPOOptions(group=4),
+        "roles": VERIFIER,
+        "deployment": DeploymentConfig({"all": PoolConfig((2,), gpu=False)}, default=PlacementConfig("all")),
+        "dims": {"B": 8, "P": 4, "R": 4},
+        "data": DataConfig(JsonLines("rows.jsonl"), Characters("abc"), Prompt("{word}")),
+        "steps": 3,
+        "output": "run",
+        "actor": ActorConfig(model, GenerationConfig(4), TrainingConfig(OptimizerConfig(learning_rate=1e-4))),
+        "reference": ReferenceConfig(model),
+        "reward": VerifierConfig(function="math:fsum"),
+    }
+    return GRPO(**values | changes)
+
+
+@pytest.mark.parametrize("text", sorted(READY_OPTIONS))
+def test_options_are_those_of_the_dataflow(text: str) -> None:
+    flow, kind = by_name(text), READY_OPTIONS[text]
+    annotations = get_type_hints(flow.body)
+    assert {field.name: field.default for field in fields(kind)} == flow.options
+    assert hints(kind) == {name: annotations[name] for name in flow.options}
+
+
+@pytest.mark.parametrize("text", sorted(READY))
+def test_roles_are_those_of_the_dataflow(text: str) -> None:
+    flow = by_name(text)
+    roles = {field.name for field in fields(READY[text])} - {field.name for field in fields(RunConfig)}
+    assert roles == set(flow.trace().roles)
+    named = VERIFIER if "reward" in roles else {}
+    shape, _ = read_shape({"algorithm": text, "roles": named}, (), by_name)
+    assert issubclass(shape.kind, READY[text])
+    assert (shape.kind is READY[text]) == (not named)
+
+
+def test_every_dataflow_that_a_run_can_feed_is_ready() -> None:
+    names = [f"{dataflows.__name__}.{module.name}" for module in iter_modules(dataflows.__path__)]
+    flows = {
+        f"{module}:{name}"
+        for module in names
+        for name, flow in vars(import_module(module)).items()
+        if isinstance(flow, Dataflow)
+    }
+    update = DAPOUpdate(rows=1).algorithm
+    assert flows - {update} - READY.keys() == {"hfdsl.rl.dataflows.safe_rlhf:safe_rlhf"}  # it takes two batches
+
+
+@pytest.mark.parametrize("kind", sorted({*READY.values(), *READY_OPTIONS.values()}, key=str))
+def test_every_field_is_documented(kind: type) -> None:
+    assert field_docs(kind).keys() == {field.name for field in fields(kind)}
+
+
+def test_a_run_is_written_in_python() -> None:
+    loaded = from_config(grpo())
+    assert isinstance(loaded.config, GRPO)
+    assert loaded.roles["reward"].__name__ == "Verifier"
+    assert loaded.deployment()["actor"].args == (loaded.config.actor,)
+    assert loaded.algorithm.options["group"] == 4
+    assert loaded.experiment().check().codes == ()
+    assert loaded.table() == from_config(loaded.config).table()
+
+
+def test_a_role_that_does_not_go_with_its_class_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'reward' takes a table of RewardConfig, got VerifierConfig"):
+        from_config(grpo(roles={"reward": "hfdsl.rl.workers:RewardModel"}))
+    with pytest.raises(ValueError, match="steps is at least 1, got 0"):
+        grpo(steps=0)
+
+
+def test_rounds_have_the_options_of_both_dataflows() -> None:
+    table = {"algorithm": DAPORounds.algorithm, "roles": VERIFIER, "update": {"algorithm": DAPOUpdate.algorithm}}
+    shape, left = read_shape(table, ["options.group=4", "update.options.updates=2", "update.rows=32", "B=3"], by_name)
+    assert issubclass(shape.kind, DAPORounds)
+    assert (shape.options.group, shape.update_options.updates, left) == (4, 2, ["B=3"])
+    own = {**table, "update": {"algorithm": "tests.rl.training.toy:learning"}}
+    shape, _ = read_shape(own, ["update.options.parts=3"], by_name)
+    assert (issubclass(shape.kind, DAPORounds), shape.update_options.parts) == (False, 3)
+
+
+def test_options_refer_to_options_only() -> None:
+    table = {"algorithm": "hfdsl.rl.dataflows.grpo:grpo", "options": {"group": "$options.updates", "updates": 4}}
+    assert read_shape(table, (), by_name)[0].options.group == 4
+    table = {"algorithm": "hfdsl.rl.dataflows.grpo:grpo", "options": {"group": "$dims.B"}, "dims": {"B": 4}}
+    with pytest.raises(
+        ConfigError, match=r"HF901: options: '\$dims.B' refers .*: options refer to nothing but options"
+    ):
+        read_shape(table, (), by_name)

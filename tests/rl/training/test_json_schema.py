@@ -1,0 +1,175 @@
+"""The JSON schema of a configuration takes the files that are read, and refuses what reading refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from jsonschema import Draft7Validator
+
+from hfdsl.errors import ConfigError
+from hfdsl.rl.training.algorithms import READY
+from hfdsl.rl.training.config import by_name, from_table, read_shape
+from hfdsl.rl.training.json_schema import field_docs, json_schema
+from hfdsl.rl.training.placement import DeploymentConfig
+from hfdsl.rl.training.tables import read_toml, resolve_references
+from hfdsl.rl.training.typed import build
+from hfdsl.tools import output
+from hfdsl.tools.cli import main
+
+ROOT = Path(__file__).parents[3]
+FILES = sorted([*ROOT.glob("examples/**/*.toml"), *ROOT.glob("benchmarks/training/*.toml")])
+RUNS = [path for path in FILES if "algorithm" in read_toml(path)]
+DEPLOYMENTS = [path for path in FILES if path not in RUNS]
+
+STRUCTURAL = re.compile(r"' takes |there is no field|(is|are) missing$| names one of |is at least ")
+"""The messages for mistakes that a schema can know."""
+
+
+def kind_of(path: Path) -> type:
+    if path in DEPLOYMENTS:
+        return DeploymentConfig
+    return read_shape({**read_toml(path), "deployment": None}, (), by_name)[0].kind
+
+
+def validator(kind: type) -> Draft7Validator:
+    schema = json.loads(json.dumps(json_schema(kind, "test")))
+    Draft7Validator.check_schema(schema)
+    return Draft7Validator(schema)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_file_fits_its_schema(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    table = read_toml(path)
+    assert [error.message for error in validator(kind_of(path)).iter_errors(table)] == []
+    if path in RUNS:
+        ready = validator(READY[table["algorithm"]])
+        assert [error.message for error in ready.iter_errors(table)] == []
+        written = from_table(table).table()
+        assert [error.message for error in validator(kind_of(path)).iter_errors(written)] == []
+
+
+OTHERS: tuple[Any, ...] = (True, 0, 7, 2.5, "text", "none", ["text"], {"text": 1})
+
+
+def mutants(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The table with one field misspelled, left out, or of another value, and what was done to it."""
+    for key, value in table.items():
+        others = {name: inner for name, inner in table.items() if name != key}
+        yield f"{key} misspelled", {**others, f"{key}x": value}
+        yield f"without {key}", others
+        for other in OTHERS:
+            yield f"{key} = {other!r}", {**table, key: other}
+        if isinstance(value, dict):
+            for done, inner in mutants(value):
+                yield f"{key}.{done}", {**table, key: inner}
+
+
+def refusal(kind: type, table: dict[str, Any]) -> str:
+    """Why a table is refused, or an empty text."""
+    try:
+        build(kind, resolve_references(table))
+    except ConfigError as error:
+        return error.message
+    return "algorithm is missing" if kind is not DeploymentConfig and "algorithm" not in table else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_mutated_file_is_refused_by_both(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    table, kind = read_toml(path), kind_of(path)
+    if isinstance(table.get("deployment"), str):
+        table["deployment"] = read_toml(table["deployment"])
+    schema, refused = validator(kind), 0
+    for done, mutant in mutants(table):
+        if isinstance(mutant.get("deployment"), str):
+            continue  # a path, as far as the schema knows
+        message, valid = refusal(kind, mutant), schema.is_valid(mutant)
+        assert message or valid, f"{done}: only the schema refuses it"
+        assert not (STRUCTURAL.search(message) and valid), f"{done}: only reading refuses it: {message}"
+        refused += not valid
+    assert refused > 20
+
+
+@dataclass(frozen=True)
+class Named:
+    """A table
+    of two lines, with ``code``.
+
+    And more.
+    """
+
+    size: int = 3
+    """How large
+    it is."""
+    names: tuple[str, ...] = ("a",)
+    pair: tuple[int, str] | None = None
+    "Two of them."
+    level: Literal["low", 2] = "low"
+    function: Callable[[int], int] | str = "f"
+    inner: dict[str, Any] = field(default_factory=dict)
+
+
+def test_what_a_field_says_of_itself_is_in_the_schema() -> None:
+    assert field_docs(Named) == {"size": "How large it is.", "pair": "Two of them."}
+    schema = json_schema(Named, "named")
+    reference = r"^\$[A-Za-z_]\w*(\.\w+)*$"
+    assert schema["description"] == "A table of two lines, with `code`."
+    assert schema["properties"]["size"] == {
+        "type": ["integer", "string"],
+        "pattern": reference,
+        "description": "How large it is.",
+        "default": 3,
+    }
+    assert schema["properties"]["names"]["default"] == ["a"]
+    assert schema["properties"]["pair"]["maxItems"] == 2
+    assert "none" in schema["properties"]["pair"]["pattern"]
+    assert schema["properties"]["level"]["anyOf"] == [
+        {"enum": ["low", 2]},
+        {"type": "string", "pattern": reference},
+    ]
+    assert schema["properties"]["function"] == {"type": "string", "default": "f"}
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+    code = main(argv)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_command_writes_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.chdir(ROOT)
+    code, out, _ = said(capsys, "schema", "grpo")
+    assert (code, json.loads(out)) == (output.OK, json_schema(READY["hfdsl.rl.dataflows.grpo:grpo"], "grpo"))
+    assert json.loads(said(capsys, "schema", "deployment")[1])["required"] == ["pools"]
+    assert json.loads(said(capsys, "schema", "examples/deployments/split.toml")[1])["required"] == ["pools"]
+    own = json.loads(said(capsys, "schema", "tests.rl.training.toy:follow")[1])
+    assert "policy" in own["required"]
+    assert own["definitions"]["Options"]["properties"]["width"]["default"] == 2
+    file = tmp_path / "spelling.json"
+    assert said(capsys, "schema", "examples/spelling.toml", "-o", str(file)) == (output.OK, "", "")
+    reward = json.loads(file.read_text())["properties"]["reward"]
+    assert reward["allOf"] == [{"$ref": "#/definitions/VerifierConfig"}]
+
+
+def test_mistakes_of_the_command_are_reported(tmp_path: Path, capsys: Capture) -> None:
+    code, _, err = said(capsys, "schema", "grop")
+    assert (code, err) == (
+        output.USAGE,
+        "hfdsl schema: 'grop' is no TOML file, no module:name, and no ready algorithm; did you mean 'grpo'?\n",
+    )
+    assert "cannot write" in said(capsys, "schema", "grpo", "-o", str(tmp_path / "no/file.json"))[2]
+    file = tmp_path / "run.toml"
+    file.write_text("algorithm = 'math:pi'")
+    code, _, err = said(capsys, "schema", str(file))
+    assert code == output.FINDINGS
+    assert f"HF901]: {file}: 'algorithm': 3.14" in err
