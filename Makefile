@@ -14,7 +14,7 @@ TYPED := $(wildcard hfdsl examples tests benchmarks)
 # Lint and types first, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes, those that
 # need Ray all in one of them.
 .NOTPARALLEL:
-.PHONY: test demo setup lint typing docs pytest format clean help
+.PHONY: test demo setup lint typing docs pytest nightly format clean help
 
 test: lint typing docs pytest  ## set up, then ruff, mypy, pyright, documentation, pytest
 
@@ -37,6 +37,10 @@ docs: $(VENV)/.dev  ## build the documentation into build/site
 
 pytest: $(VENV)/.dev  ## tests, doctests and typing baselines
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
+
+# What make pytest leaves out, and nothing else: tests that are marked nightly, and all examples of each property.
+nightly: $(VENV)/.dev  ## the long tests, which make test leaves out
+	HFDSL_NIGHTLY=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "nightly or sampled" $(ARGS)
 
 format: $(VENV)/.dev  ## sort imports, apply safe fixes, format
 	$(BIN)/ruff check --fix $(CODE)

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.nightly import NIGHTLY, examples
+
 # Programs that are read or run as scripts, many of them wrong on purpose: never imported.
 collect_ignore_glob = ["typing/cases/*", "check/fixtures_run/*"]
 
 # No deadlines: a shared machine is slow at times, and that is no defect. On CI the same examples every time.
-settings.register_profile("hfdsl", deadline=None)
-settings.register_profile("hfdsl-ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("hfdsl", deadline=None, max_examples=examples(100))
+settings.register_profile("hfdsl-ci", settings.get_profile("hfdsl"), derandomize=True, database=None, print_blob=True)
 settings.load_profile("hfdsl-ci" if os.environ.get("CI") else "hfdsl")
 
 # Processes of pytest-xdist share the cores: with threads of their own small products can take tens of times as long.
@@ -25,10 +27,22 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["RAY_TMPDIR"] = str(Path(tempfile.gettempdir()) / f"hfdsl_{os.getuid()}_{worker}")
 
 
+CASES = {"nightly_cases": False, "nightly_besides": True}
+"""Marks that leave a part of the cases to the nightly run: whether it is those that the mark does not name."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``nightly``: it costs many processes and differs little from a test that always runs."""
+    """Leave what is marked ``nightly`` to the nightly run, and mark the properties, of which it tries more examples."""
     for item in items:
-        if item.get_closest_marker("nightly") and not os.environ.get("HFDSL_NIGHTLY"):
+        case = str(item.callspec.id) if hasattr(item, "callspec") else ""
+        names = {case, *case.split("-")}
+        for mark in item.iter_markers():
+            if mark.name in CASES and names.isdisjoint(mark.args) is CASES[mark.name]:
+                item.add_marker("nightly")
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("sampled")
+        if item.get_closest_marker("nightly") and not NIGHTLY:
             item.add_marker(pytest.mark.skip(reason="only with HFDSL_NIGHTLY=1"))
 
 

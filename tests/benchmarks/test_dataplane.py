@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from benchmarks.dataplane.columns import CHAINS, MAKES, NARROW, WIDE, Body, comp
 from benchmarks.dataplane.measure import Summary
 
 ROOT = Path(__file__).parent.parent.parent
-Printed = Callable[[str], str]
 VERL = ["verl, TensorDict", "verl, DataProto", "verl, tuned by hand"] if find_spec("verl") else []
 
 
@@ -37,8 +34,6 @@ COMMANDS = {
     "soak": ("soak", "--steps", "16", "--samples", "4", "--rows", "8", "--ranks", "1", "--json"),
     "relayed": ("soak", "--steps", "8", "--samples", "2", "--rows", "8", "--ranks", "2", "--relay", "--json"),
 }  # fmt: skip  # one command a line or two
-NIGHTLY = ("overlap", "balance")
-"""What costs nine processes each; that roles overlap and rows are balanced is tested where they are."""
 
 
 def run(module: str, *options: str) -> str:
@@ -50,16 +45,26 @@ def run(module: str, *options: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def printed() -> Printed:
-    """What a command prints; all of them run at once, in one process with one cluster."""
-    commands = {name: of for name, of in COMMANDS.items() if name not in NIGHTLY or os.environ.get("HFDSL_NIGHTLY")}
-    found = json.loads(run("tests.benchmarks.in_one_cluster", json.dumps(commands)).splitlines()[-1])
+def ended(request: pytest.FixtureRequest) -> Any:
+    """How the commands of all tests that are not skipped end; they run in one process with one cluster."""
+    items: list[Any] = [item for item in request.session.items if item.path == request.path]
+    items = [item for item in items if "printed" in item.fixturenames and not item.get_closest_marker("skip")]
+    names = {item.callspec.params["printed"] for item in items}
+    commands = {name: command for name, command in COMMANDS.items() if name in names}
+    return json.loads(run("tests.benchmarks.in_one_cluster", json.dumps(commands)).splitlines()[-1])
 
-    def of(name: str) -> str:
-        assert not found[name]["error"], found[name]["out"] + found[name]["error"]
-        return str(found[name]["out"])
 
-    return of
+@pytest.fixture
+def printed(request: pytest.FixtureRequest, ended: Any) -> str:
+    """What a command prints."""
+    end = ended[request.param]
+    assert not end["error"], end["out"] + end["error"]
+    return str(end["out"])
+
+
+def command(name: str) -> pytest.MarkDecorator:
+    """The test is about what this command prints."""
+    return pytest.mark.parametrize("printed", [name], indirect=True)
 
 
 def last(out: str) -> Any:
@@ -114,30 +119,37 @@ def test_a_soak_finds_what_grows() -> None:
 # -- the commands
 
 
+@pytest.mark.nightly
+@command("split")
 @pytest.mark.ray
-def test_the_chain_on_split_pools(printed: Printed) -> None:
-    [group] = last(printed("split"))["groups"]
+def test_the_chain_on_split_pools(printed: str) -> None:
+    [group] = last(printed)["groups"]
     hand, floor = ["Ray by hand, call by call", "Ray by hand, resident"], "shared memory, no Ray"
     narrow = [f"{name}, narrow" for name in hand]
     names = [floor, f"{floor}, narrow", *VERL, *hand, *narrow, "**hfdsl**", "**hfdsl**, narrow"]
     assert list(group["paths"]) == names
 
 
+@pytest.mark.nightly
+@command("shared")
 @pytest.mark.ray
-def test_the_chain_on_one_pool_as_a_table(printed: Printed) -> None:
-    lines = printed("shared").splitlines()
+def test_the_chain_on_one_pool_as_a_table(printed: str) -> None:
+    lines = printed.splitlines()
     [head] = [line for line in lines if "driver peak MiB" in line]
     rows = [line for line in lines if line.startswith(("| Ray by hand", "| shared memory"))]
     assert [row.count("|") for row in rows] == [head.count("|")] * 3
 
 
+@pytest.mark.nightly
+@command("overhead")
 @pytest.mark.ray
-def test_overhead(printed: Printed) -> None:
-    steps = last(printed("overhead"))["steps"]
+def test_overhead(printed: str) -> None:
+    steps = last(printed)["steps"]
     assert list(steps) == ["chain, 2 workers, one pool", "chain, 2 workers, two pools", "one call, 2 ranks"]
     assert all("**hfdsl**" in of and "Ray by hand" in "".join(of) for of in steps.values())
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_startup() -> None:
     options = ("--store", "100", "--ranks", "1", "--times", "1", "--paths", "light", "--json")
@@ -146,23 +158,26 @@ def test_startup() -> None:
 
 
 @pytest.mark.nightly
+@command("overlap")
 @pytest.mark.ray
-def test_overlap(printed: Printed) -> None:
-    rows = last(printed("overlap"))["rows"]
+def test_overlap(printed: str) -> None:
+    rows = last(printed)["rows"]
     assert len(rows) == 6
     assert {row["critical_ms"] for row in rows} == {10, 30}
 
 
 @pytest.mark.nightly
+@command("balance")
 @pytest.mark.ray
-def test_balance(printed: Printed) -> None:
-    in_order, balanced = last(printed("balance"))["rows"]
+def test_balance(printed: str) -> None:
+    in_order, balanced = last(printed)["rows"]
     assert balanced["imbalance"] < in_order["imbalance"]
 
 
+@command("planning")
 @pytest.mark.ray
-def test_planning(printed: Printed) -> None:
-    got = last(printed("planning"))
+def test_planning(printed: str) -> None:
+    got = last(printed)
     assert [name for name, *_ in got["plans"]] == ["64, dp", "64, pp=8, tp=8"]
     assert [rows for rows, *_ in got["steps"]] == [4, 40]
 
@@ -181,9 +196,10 @@ def test_where_relays_meet_calls_by_the_driver() -> None:
     assert relay.as_on_a_cluster(steps, relay.DIRECT) == {8: 13.0, 16: 17.0}
 
 
+@pytest.mark.nightly_cases("relayed")
+@pytest.mark.parametrize(("printed", "samples"), [("soak", 4), ("relayed", 2)], indirect=["printed"])
 @pytest.mark.ray
-def test_a_short_soak(printed: Printed) -> None:
-    for name, samples in (("soak", 4), ("relayed", 2)):
-        series = last(printed(name))["series"]
-        assert set(series) == set(soak.ALLOWED)
-        assert all(len(values) == samples for values in series.values())
+def test_a_short_soak(printed: str, samples: int) -> None:
+    series = last(printed)["series"]
+    assert set(series) == set(soak.ALLOWED)
+    assert all(len(values) == samples for values in series.values())

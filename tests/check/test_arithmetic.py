@@ -20,6 +20,7 @@ from hfdsl.check.repair.search import Choice, Demand, Search, conflict
 from hfdsl.check.report import Report
 from hfdsl.check.requirements import Known
 from hfdsl.types.dims import constant, size
+from tests.nightly import examples
 
 
 class B(hf.Dim): ...
@@ -66,7 +67,7 @@ def period(demands: list[Demand]) -> int:
     return lcm(*(6 * (demand.divisor or 1) * demand.size.terms[0][1].denominator for demand in demands))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(linear, min_size=1, max_size=4, unique=True).filter(lambda ds: period(ds) < FAR - 200))
 def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: list[Demand]) -> None:
     found = conflict(B, demands)

@@ -15,6 +15,7 @@ from hfdsl import Dispatch, register
 from hfdsl.check.gpu_sizes import gpu_sizes
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.offloading import Part
+from tests.nightly import examples
 
 
 class B(hf.Dim): ...
@@ -57,7 +58,7 @@ def placements(widths: Sequence[int], cluster: hf.Cluster) -> Iterator[tuple[hf.
             yield tuple(single[at] for at in where)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=4), clusters, st.data())
 def test_bounds_are_those_of_all_ways_to_place_the_slots(
     processes: list[int], cluster: hf.Cluster, data: st.DataObject
@@ -107,7 +108,7 @@ def compiled(pool: hf.ResourcePool, cluster: hf.Cluster, memory: Sequence[str]) 
     return flow.compile(hf.Deployment(**places), {B: pool.world_size}, cluster) if report.ok else None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.sampled_from([2, 4, 8]), min_size=1, max_size=3), clusters, st.lists(amounts, min_size=2, max_size=2)
 )

@@ -17,6 +17,7 @@ from hfdsl.check.repair.search import Demand, PairSearch
 from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.types.dims import atom_size, constant
+from tests.nightly import examples
 
 
 class B(hf.Dim): ...
@@ -77,7 +78,7 @@ def pairs(report: Report) -> list[tuple[int, int]]:
     return [(int(m[1]), int(m[2])) for m in lines if m]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(cases, st.integers(1, 30), st.integers(1, 14))
 @example(Case(micro=3, most=20, part=1, widest=12, ranks=8), 10, 3)
 def test_sizes_are_offered_where_there_are_any_and_a_pair_where_one_will_not_do(case: Case, b: int, n: int) -> None:
@@ -121,7 +122,7 @@ def tried(b: int, n: int, demands: list[Demand]) -> list[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(SIZES, SIZES, st.lists(st.tuples(FACTORS, DIVISORS), max_size=3))
 def test_the_search_for_two_sizes_finds_the_nearest(
     b: int, n: int, found: list[tuple[tuple[int, int, int], int]]
@@ -136,7 +137,7 @@ def test_the_search_for_two_sizes_finds_the_nearest(
     assert abs(first[0] - b) * n + abs(first[1] - n) * b == min(near)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(small, small, small, small, FACTORS, small)
 @example(b=4, n=1, x=1, y=3, factors=(0, 0, 1), divisor=4)
 @example(b=1, n=1, x=6, y=6, factors=(0, 0, 1), divisor=1)

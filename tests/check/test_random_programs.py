@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.check.repair.edits import apply
 from hfdsl.testing.strategies.graphs import Program, graphs, load
+from tests.nightly import examples
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def check(program: Program) -> hf.Report:
@@ -29,7 +30,7 @@ def test_a_well_typed_program_has_no_findings(program: Program) -> None:
     assert report.findings == (), f"{program.source()}\n{report}"
 
 
-@settings(many, max_examples=40)
+@settings(many, max_examples=examples(40))
 @given(graphs(max_nodes=10))
 def test_a_program_that_checks_clean_runs_for_several_sizes(program: Program) -> None:
     names = load(program.source())
@@ -94,7 +95,7 @@ def faulty(program: Program) -> list[tuple[str, int, Program, str]]:
     return found
 
 
-@settings(many, max_examples=300)
+@settings(many, max_examples=examples(300))
 @given(graphs(max_nodes=10), st.randoms(use_true_random=False))
 def test_one_mistake_is_found_alone_and_in_its_line(program: Program, random: Any) -> None:
     found = faulty(program)
@@ -107,7 +108,7 @@ def test_one_mistake_is_found_alone_and_in_its_line(program: Program, random: An
     assert {finding.primary.span.line for finding in report} == {wrong.number(index)}, shown
 
 
-@settings(many, max_examples=60)
+@settings(many, max_examples=examples(60))
 @given(graphs(max_nodes=10), st.randoms(use_true_random=False))
 def test_every_offered_fix_mends_its_finding_and_adds_none(program: Program, random: Any) -> None:
     found = [fault for fault in faulty(program) if "misspelt" in fault[0] or "repeated" in fault[0]]

@@ -19,6 +19,7 @@ from hfdsl import Dispatch, register
 from hfdsl.check.report import Report
 from hfdsl.deploy.pools import ResourcePool, devices, roots
 from tests.deploy.test_packing import packs
+from tests.nightly import examples
 
 
 class B(hf.Dim): ...
@@ -80,7 +81,7 @@ def nodes_of(root: ResourcePool) -> list[int]:
     return [node for node, count in enumerate(root.processes) for _ in range(count)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(pools(), st.lists(st.tuples(st.integers(0, 8), st.integers(1, 12)), min_size=1, max_size=3))
 def test_pools_fit_where_brute_force_places_them(places: list[ResourcePool], nodes: list[tuple[int, int]]) -> None:
     kinds = [hf.Nodes(1, gpus=g, gpu_memory_gib=80 if g else None, cpus=c / 10) for g, c in nodes]
@@ -151,7 +152,7 @@ def test_roles_are_not_sent_to_gpus_that_they_overfill() -> None:
 # -- memory
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     pools(), st.lists(st.sampled_from([None, "30%", "70%", "24GiB", "56GiB"]), min_size=3, max_size=3), st.booleans()
 )
@@ -234,7 +235,7 @@ def cut(draw: st.DrawFn, slots: int, name: str = "p") -> ResourcePool:
     return ResourcePool([b - a for a, b in itertools.pairwise(ends)], name=name)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(laid_out())
 def test_groups_that_cross_nodes_are_told_where_they_are_runs_of_ranks(place: tuple[ResourcePool, hf.Mesh]) -> None:
     pool, mesh = place

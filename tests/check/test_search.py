@@ -15,6 +15,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, Mul, register
 from hfdsl.check.findings import Finding
 from hfdsl.check.report import Report
+from tests.nightly import examples
 
 
 class B(hf.Dim): ...
@@ -155,7 +156,7 @@ def test_either_of_two_sizes_may_be_changed(dp: int, b: int, n: int) -> None:
             assert program.check(deployment, dims={B: b, N: n} | {{"B": B, "N": N}[dim]: number}).findings == ()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 3), st.integers(1, 12), st.integers(1, 24))
 def test_an_offered_mesh_fills_the_pool_and_splits_the_rows(pp: int, dp: int, tp: int, slots: int, b: int) -> None:
     @hf.dataflow

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hfdsl.deploy.packing import Amounts, _greedy, fits, too_many
 from hfdsl.single_controller.cluster import short_of
 from hfdsl.types.dims import Answer
+from tests.nightly import examples
 
 
 def packs(parts: list[Amounts], nodes: list[Amounts]) -> bool:
@@ -29,14 +30,14 @@ def vectors(size: int, least: int, most: int, count: int) -> st.SearchStrategy[l
     return st.lists(st.tuples(*[st.integers(least, most)] * size), min_size=1, max_size=count)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(vectors(1, 1, 7, 6), vectors(1, 0, 12, 3))
 def test_gpus_are_packed_as_brute_force_packs_them(parts: list[Amounts], nodes: list[Amounts]) -> None:
     answer = fits(Counter(parts), Counter(nodes))
     assert answer is (Answer.PROVED if packs(parts, nodes) else Answer.REFUTED)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(vectors(1, 0, 4, 5), vectors(2, 0, 9, 3))
 def test_gpus_and_cpus_are_packed_together(gpus: list[Amounts], nodes: list[Amounts]) -> None:
     parts: list[Amounts] = [(gpu, max(1, gpu)) for (gpu,) in gpus]

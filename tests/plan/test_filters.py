@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from tests.nightly import examples
 
 
 class B(hf.Dim): ...
@@ -75,7 +76,7 @@ def plan(flow: Any) -> Any:
     return flow.compile(hf.Deployment(judge=hf.place(Judge, pool=pool)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(-2, 2), min_size=1, max_size=6))
 def test_an_eager_run_and_a_plan_keep_the_same_rows(half: list[int]) -> None:
     x = [*half, *half]

@@ -15,9 +15,10 @@ from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.routes import phases
 from hfdsl.runtime.running import Running
 from hfdsl.runtime.timeline import Record
+from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, batch_of, programs, some_rows
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
 
 

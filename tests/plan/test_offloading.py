@@ -21,6 +21,7 @@ from hfdsl.deploy.pools import devices
 from hfdsl.errors import ResourceError, RoleError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.offloading import PARTS, parts_of
+from tests.nightly import examples
 
 BOTH = frozenset(PARTS)
 CLUSTER = hf.Cluster(hf.Nodes(1, gpus=8, gpu_memory_gib=80, cpus=64))
@@ -167,7 +168,7 @@ def deployments(draw: st.DrawFn) -> hf.Deployment:
 calls = st.lists(
     st.tuples(st.sampled_from("abcd"), st.sampled_from(["look", "learn", "learn", "first"])), min_size=1, max_size=9
 )
-many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BATCH = Rows(x=torch.arange(8.0))
 
 

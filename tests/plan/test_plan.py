@@ -17,6 +17,7 @@ from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.routes import routes
 from hfdsl.plan.rows import row_table
 from hfdsl.plan.show import amount
+from tests.nightly import examples
 from tests.plan.cells import Cells
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, plus, programs
 
@@ -44,7 +45,7 @@ def weighed_by(plan: CompiledPlan, node: int) -> set[int]:
     return next(followed, set()) if step.chunks > 1 else set()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(programs())
 def test_edges_count_every_cell_that_a_rank_reads(program: Program) -> None:
     plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})

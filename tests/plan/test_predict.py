@@ -17,9 +17,10 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.predict import Duration, Prediction, durations, predict
 from hfdsl.plan.timeline import Interval, Timeline
+from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
 
-many = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
 FREE = {"copy": math.inf, "network": math.inf, "gpu": math.inf}
 

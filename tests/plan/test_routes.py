@@ -28,10 +28,11 @@ from hfdsl.plan.payloads import (
 )
 from hfdsl.plan.routes import Hints, Routes, routes
 from hfdsl.plan.rows import row_table, runtime_queries
+from tests.nightly import examples
 from tests.plan.cells import HOME, Cell, Cells
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, programs
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 switches = st.builds(Optimize, *[st.booleans()] * len(fields(Optimize)))
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl.plan.optimize import NOTHING, Optimize
 from hfdsl.runtime.running import Running
+from tests.nightly import examples
 from tests.plan.oracle import B, Place, Program, R, Rows, Total, batch_of, places, programs, rows_of, some_rows
 from tests.runtime import ray_programs as grpo
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def plain(value: Any) -> Any:
@@ -70,7 +71,7 @@ def test_no_switch_changes_a_value(program: Program, optimize: Optimize) -> None
             agrees(program, running, program.rows, seed)
 
 
-@settings(many, max_examples=60)
+@settings(many, max_examples=examples(60))
 @given(programs(), st.randoms(use_true_random=False))
 def test_what_a_run_learns_changes_no_value(program: Program, random: Random) -> None:
     plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})
@@ -90,7 +91,7 @@ def bits(value: Any) -> Any:
     return [bits(inner) for inner in value] if isinstance(value, (list, tuple)) else getattr(value, "hex", str)()
 
 
-@settings(many, max_examples=60)
+@settings(many, max_examples=examples(60))
 @given(places(), switches)
 def test_no_switch_changes_a_bit(places: tuple[Place, ...], optimize: Optimize) -> None:
     """Floats, numbers drawn by row and by rank, means over ranks, and weights that a step leaves to the next."""
@@ -125,7 +126,7 @@ def test_every_switch_off_is_the_eager_run_where_rows_are_independent() -> None:
             assert bits(running.step(grpo.batch(8))) == eager
 
 
-@settings(many, max_examples=40)
+@settings(many, max_examples=examples(40))
 @given(programs(length=5, fixed=False), st.integers(1, 3))
 def test_sizes_may_come_with_the_batch(program: Program, times: int) -> None:
     plan = program.dataflow().compile(program.deployment())

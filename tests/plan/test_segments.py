@@ -16,9 +16,10 @@ from hfdsl.plan.payloads import DRIVER_RANK, PayloadKey, planned_topology
 from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.routes import Routes, routes
 from hfdsl.plan.rows import row_table, runtime_queries
+from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
 
-many = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 Call = tuple[int, int]
 """A segment and a rank."""

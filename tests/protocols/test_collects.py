@@ -31,6 +31,7 @@ from hfdsl.protocols.placement import (
 from hfdsl.protocols.predefined import PREDEFINED
 from hfdsl.protocols.protocol import SYSTEMS, Protocol
 from hfdsl.protocols.transfer import collect, dispatch
+from tests.nightly import examples
 
 PLACEMENTS: tuple[Placement, ...] = (
     Replicated(), Sharded(0), Sharded(1), Partial("sum"), Varying(), At(0), At(1), LAST,
@@ -100,7 +101,7 @@ def collected(protocol: Protocol, mesh: Mesh, left: dict[str, Placement]) -> tup
     return value, collect(protocol, mesh, outputs)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(protocols(), st.sampled_from(ALL), st.permutations(AXES), st.data())
 def test_a_fault_is_found_exactly_where_the_value_is_changed(
     protocol: Protocol, shape: Mesh, order: list[str], data: st.DataObject

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hfdsl.protocols.partitioning import loads, partition_evenly
+from tests.nightly import examples
 
 weights = st.integers(0, 40) | st.sampled_from([0, 1, 1000])
 
@@ -64,7 +65,7 @@ def test_chunks_differ_by_no_more_than_as_many_weights_in_a_row(case: tuple[list
     assert chunks * max(found) <= sum(own) + (chunks - 1) * rows or max(found) == max(contiguous)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(cases(most=9))
 def test_no_chunk_is_much_heavier_than_in_the_best_partition(case: tuple[list[int], int]) -> None:
     own, chunks = case

@@ -57,6 +57,7 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield running
 
 
+@pytest.mark.nightly_cases("ray")
 @pytest.mark.parametrize("critic", ["near", "far"])
 def test_balanced_rows_have_the_same_values_in_the_same_order(launched: Running, critic: str) -> None:
     dims: dict[type[hf.Dim], int] = {p.B: ROWS, p.R: p.RESPONSE}
@@ -74,6 +75,7 @@ def test_balanced_rows_have_the_same_values_in_the_same_order(launched: Running,
     assert after.imbalances["actor.update"] == after.imbalances["actor.sample"] == (26 / (67 / 4), 18 / (67 / 4))
 
 
+@pytest.mark.nightly_cases("ray")
 def test_ragged_rows_weigh_their_lengths(launched: Running) -> None:
     flow = renamed(p.lengths, "lengths", critic="near")
     running = launched.also(flow.compile(launched.plan.deployment, {p.B: ROWS, p.R: 8}))

@@ -24,6 +24,7 @@ def parked() -> hf.Deployment:
     return hf.Deployment(maker=hf.place(p.Parked, pool=pool, offload=True), reader=reader)
 
 
+@pytest.mark.nightly
 def test_mappings_are_not_kept_where_memory_is_given_back(ray_cluster: Any) -> None:
     plan = compiled(p.split, parked())
     assert "mapped   again for every transfer by cuda ipc, since offload releases memory" in str(plan)
@@ -33,6 +34,7 @@ def test_mappings_are_not_kept_where_memory_is_given_back(ray_cluster: Any) -> N
         assert keeps(running) == {True}
 
 
+@pytest.mark.nightly_cases("ray")
 @pytest.mark.parametrize("launched", ["local", "ray"])
 def test_writing_into_what_arrived_is_refused(ray_cluster: Any, launched: Any) -> None:
     with (

@@ -75,6 +75,7 @@ def meant(values: bool, hint: bool) -> Any:
     return [rollout, (totals, told), (totals, told), (totals, ["none"] * 8), halves]
 
 
+@pytest.mark.nightly_cases("ray")
 @pytest.mark.parametrize(("actors", "critics"), [(2, 2), (2, 1), (1, 2)])
 def test_absence_travels(launched: Running, actors: int, critics: int) -> None:
     """Within a process, from two to one, and from one to two."""
@@ -101,12 +102,14 @@ def test_eager_is_the_same() -> None:
             assert plain(eager) == meant(values, hint)
 
 
+@pytest.mark.nightly_cases("ray")
 def test_a_promise_that_is_kept_makes_a_column_sure(launched: Running) -> None:
     flow = renamed(p.needs, "needs", actor="actor2", critic="critic1")
     running = launched.also(flow.compile(launched.plan.deployment, SIZES))
     assert plain(running.step(p.batch(False)))[0] == [(4 * i + 1) / 2 for i in range(8)]
 
 
+@pytest.mark.nightly_cases("ray")
 @BACKENDS
 def test_a_promise_is_tested_when_it_is_read(cluster: Any, backend: Any) -> None:
     told = r"HF231: hf.present at .*optional_programs.py:\d+: column 'values' of 'actor.undeclared' is absent \(rank"
@@ -117,6 +120,7 @@ def test_a_promise_is_tested_when_it_is_read(cluster: Any, backend: Any) -> None
         running.step(p.batch(False))
 
 
+@pytest.mark.nightly_cases("ray")
 def test_rows_are_filtered_by_an_optional_column_that_is_there(launched: Running) -> None:
     def held(sums: p.Sums, filled: p.Marked, hint: bool) -> None:
         assert plain(sums) == ([-2.0 - 16 * i for i in range(4)], [f"h{2 * i}" if hint else "none" for i in range(4)])
@@ -147,6 +151,7 @@ def test_a_promise_is_tested_eagerly() -> None:
         p.needs(p.batch(False), p.Actor(p.Config(False)), p.Critic())
 
 
+@pytest.mark.nightly_cases("ray")
 @BACKENDS
 @pytest.mark.parametrize("critics", [None, 1])
 def test_ranks_that_disagree_are_named(cluster: Any, backend: Any, critics: int | None) -> None:
@@ -159,6 +164,7 @@ def test_ranks_that_disagree_are_named(cluster: Any, backend: Any, critics: int 
             running.step(p.batch(False))
 
 
+@pytest.mark.nightly_cases("ray")
 @BACKENDS
 def test_a_body_is_held_to_what_it_provides(cluster: Any, backend: Any) -> None:
     pool = hf.ResourcePool([1], use_gpu=False)

@@ -114,6 +114,7 @@ def test_roles_on_one_device_take_turns(turning: dict[bool, Running], relay: boo
         assert all(before[1] <= after[0] for before, after in pairwise(own))
 
 
+@pytest.mark.nightly_cases("ray")
 def test_what_the_caller_is_given_is_his_own(own_pools: Running) -> None:
     """He may write it and keep it: a role that holds the same column does not see that."""
     made, _, _ = own_pools.step(p.X(x=torch.ones(ROWS)))
@@ -140,6 +141,7 @@ def test_plain_numbers_come_with_the_acknowledgement(telling: dict[bool, Running
     assert all(payload.inline for payload in made)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
     deployment = hf.Deployment(p=hf.place(p.Worker, pool=pool(2)))
     plan, told = (
@@ -160,6 +162,7 @@ def steps(running: Running) -> list[Any]:
     return [bits(running.step(xs(*(step + i / 7 for i in range(8))))) for step in range(2)]
 
 
+@pytest.mark.nightly_cases("ray")
 def test_no_switch_changes_a_bit(own_pools: Running, one_device: Running, one_process_a_rank: Running) -> None:
     for name, running, optimize in (
         ("all", own_pools, Optimize()),
@@ -257,6 +260,7 @@ SMALL_STORE = """
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.ray
 def test_a_store_that_is_smaller_than_a_step_loses_nothing(tmp_path: Path) -> None:
     """Six columns of 32 MiB wait for a slow reader in a store of 80 MiB: Ray writes them to disk."""

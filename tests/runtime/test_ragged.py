@@ -57,6 +57,7 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield running
 
 
+@pytest.mark.nightly_cases("ray")
 @pytest.mark.parametrize(("actors", "critics"), [(2, 2), (2, 1), (1, 2)])
 def test_ragged_rows_travel(launched: Running, actors: int, critics: int) -> None:
     """Within a process, from two to one, and from one to two."""
@@ -106,6 +107,7 @@ def test_a_row_of_the_caller_is_held_against_the_plan() -> None:
         running.step(tokens)
 
 
+@pytest.mark.nightly_cases("ray")
 @BACKENDS
 def test_ranks_that_pad_to_different_lengths_are_named(cluster: Any, backend: Any) -> None:
     even, uneven = ([1, 3, 3, 1], [1, 2, 1, 3])

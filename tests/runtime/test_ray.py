@@ -105,6 +105,7 @@ def test_the_same_bits_on_two_pools(two_pools: Running) -> None:
     trains_as_one_process_does(two_pools, 3)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("deploy", "processes"), [(own_processes, 4), (split, 3)])
 def test_the_same_bits_wherever_roles_are_put(ray_cluster: Any, deploy: Any, processes: int) -> None:
     with launched(deploy()) as running:
@@ -136,6 +137,7 @@ def test_a_check_refuses_what_a_launch_refuses(ray_cluster: Any) -> None:
         p.train.compile(deployment, dims).launch("ray")
 
 
+@pytest.mark.nightly
 def test_another_mesh_changes_no_row_and_sums_only_in_their_order(ray_cluster: Any) -> None:
     with launched(shared(), "local") as running:
         rollout, metrics, weights = running.step(p.batch(4))
@@ -216,6 +218,7 @@ def test_a_dead_process_is_told(ray_cluster: Any) -> None:
         launch_fault("die")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("fault", "told"), [("rows", "3 rows of"), ("record", "declares Scores and returned Rollout")])
 def test_a_wrong_result_is_told(ray_cluster: Any, fault: str, told: str) -> None:
     with pytest.raises(HfError, match="HF805") as error:
@@ -299,6 +302,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     """A program with a cluster of its own, interrupted as a terminal does it: the signal goes to the whole group."""
     script = tmp_path / "program.py"
@@ -350,6 +354,7 @@ def test_a_value_that_cannot_be_sent_is_told_with_its_path(ray_cluster: Any) -> 
         running.step(p.batch(4))
 
 
+@pytest.mark.nightly
 def test_a_module_that_workers_cannot_import_is_told(ray_cluster: Any, tmp_path: Path) -> None:
     file = tmp_path / "only_the_driver.py"
     file.write_text("from tests.runtime import ray_programs as p\nclass Reward(p.Reward): ...\n", "utf-8")

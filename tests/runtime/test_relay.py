@@ -218,6 +218,7 @@ def test_the_timeline_is_the_same(through: Through) -> None:
 # -- what goes wrong
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fault", "error", "said"),
     [

@@ -57,6 +57,7 @@ def test_a_run_goes_on_to_the_bit(tmp_path: Path, own_pools: bool) -> None:
     assert stopped(3, 6, "local", tmp_path, own_pools=own_pools) == straight(6, "local")
 
 
+@pytest.mark.nightly
 def test_a_run_goes_on_to_the_bit_on_ray(tmp_path: Path, ray_cluster: Any) -> None:
     assert stopped(2, 4, "ray", tmp_path, own_pools=True) == straight(4, "local")
 

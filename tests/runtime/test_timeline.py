@@ -17,10 +17,11 @@ from hfdsl.plan.payloads import DRIVER_PROCESS
 from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.predict import durations, predict
 from hfdsl.plan.timeline import Interval, Timeline, read_trace
+from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, batch_of, programs, some_rows
 from tests.runtime import sleeping_programs as p
 
-many = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+many = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @many
@@ -129,6 +130,7 @@ def runs(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("recorded", ["shared", "apart"])
 def test_a_prediction_has_the_order_of_the_run(runs: dict[str, Run], recorded: Literal["shared", "apart"]) -> None:
     assert runs["shared"].timeline.overlaps == frozenset()

@@ -24,6 +24,7 @@ from hfdsl.testing.laws.subject import subject_of
 Cut = Callable[[Any, Any], list[Any]]
 
 
+@pytest.mark.nightly_besides("DP_PROTO", "THREE_D_PROTO")
 @pytest.mark.parametrize("name", PREDEFINED)
 def test_every_predefined_protocol_is_lawful(name: str) -> None:
     check_laws(hf.Dispatch[name])

@@ -50,6 +50,7 @@ def test_an_error_says_under_which_placement() -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_on_ray(ray_cluster: Any) -> None:
     check_placements(p.program, [p.deployment(2)], p.batch(6), tolerance={"actor.update": 1e-6})
     with pytest.raises(DivergedError, match=r"(?s)'critic.values'.*eager.*ray, 'wrong'"):

@@ -5,7 +5,6 @@ With HFDSL_NIGHTLY=1 also in records with every kind of column, and on many more
 
 from __future__ import annotations
 
-import os
 from typing import Any, get_args
 
 import pytest
@@ -22,8 +21,8 @@ from hfdsl.testing.laws.check import applying, meshes_up_to
 from hfdsl.testing.laws.subject import subject_of
 from hfdsl.testing.laws.trial import Breach, Case, Trial
 from hfdsl.testing.laws.values import LIST, RECORD, Kind
+from tests.nightly import NIGHTLY
 
-NIGHTLY = bool(os.environ.get("HFDSL_NIGHTLY"))
 KINDS = (LIST, RECORD) if NIGHTLY else (LIST,)
 SPLITTING = ("DP_PROTO", "THREE_D_PROTO", "THREE_D_ALL_MICRO_DP")
 
@@ -54,6 +53,8 @@ def hold(name: str, mesh: hf.Mesh, most: int, kind: Kind = LIST) -> None:
                 pytest.fail(f"{name} breaks {law} with {case}: {breach}")
 
 
+@pytest.mark.sampled
+@pytest.mark.nightly_besides("DP_PROTO")
 @pytest.mark.parametrize("name", PREDEFINED)
 def test_a_predefined_protocol_keeps_every_law_on_every_mesh(name: str) -> None:
     for mesh in meshes_up_to(16):

@@ -192,6 +192,7 @@ def script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.nightly_besides("bare")
 def test_of_a_script_the_body_that_it_has_now_is_replayed(script: Path) -> None:
     folder, text = script.parent / "r", script.read_text()
     done = replay(folder, "role.scaled", 1)
@@ -206,6 +207,7 @@ def test_of_a_script_the_body_that_it_has_now_is_replayed(script: Path) -> None:
     assert str(replay(folder, "halved", 1)).endswith("  then  3.0\n  now   1.5 (and 1 more of 2 values)")
 
 
+@pytest.mark.nightly_besides("bare")
 def test_of_a_script_that_cannot_be_loaded_the_recorded_body_is_replayed(script: Path) -> None:
     folder, text = script.parent / "r", script.read_text()
     for now, why in (

@@ -19,7 +19,7 @@ import hfdsl as hf
 ROOT = Path(__file__).parents[2]
 PORTS = "tests/typing/plugin/ports.py"
 CASES = "tests/typing/cases"
-VALID = ("examples", "tests/check/programs", f"{CASES}/program.py")
+VALID = ("tests/check/programs", f"{CASES}/program.py")
 MISTAKEN = (f"{CASES}/mistakes.py", f"{CASES}/wirings.py", PORTS)
 CONFIG = """
 [mypy]
@@ -67,6 +67,11 @@ def marked(file: str) -> dict[int, str]:
 
 def test_valid_programs_are_clean(said: dict[str, dict[int, str]]) -> None:
     assert {file: lines for file, lines in said.items() if file not in MISTAKEN} == {}
+
+
+@pytest.mark.nightly  # mypy reads all of transformers
+def test_the_examples_are_clean(tmp_path: Path) -> None:
+    assert ": error:" not in mypy(tmp_path, "examples")
 
 
 @pytest.mark.parametrize("file", MISTAKEN)
@@ -169,6 +174,7 @@ DIM = (
 )
 
 
+@pytest.mark.nightly_besides("mypy")
 @pytest.mark.parametrize("program", ["mypy", "mypy.dmypy --status-file STATUS run --"])
 def test_a_change_is_seen_wherever_it_matters(tmp_path: Path, program: str) -> None:
     command = program.replace("STATUS", str(tmp_path / "status"))

@@ -35,6 +35,7 @@ def steps(name: str, count: int, deployment: hf.Deployment | None = None) -> lis
         return [running.step(*program.inputs(step)) for step in range(count)]
 
 
+@pytest.mark.nightly_besides("gspo")
 @pytest.mark.parametrize("name", STEPS)
 def test_the_score_rises(name: str) -> None:
     results = steps(name, STEPS[name])
@@ -51,6 +52,7 @@ def test_a_student_comes_nearer_to_its_teacher() -> None:
     assert sum(distances[-3:]) / 3 < 0.8 * sum(distances[:3]) / 3
 
 
+@pytest.mark.nightly
 def test_pretraining_is_part_of_safe_rlhf() -> None:
     losses = [one.loss.value for step in steps("safe_rlhf", 8) for one in step if isinstance(one, ImitationMetrics)]
     assert losses[-1] < losses[0] - 0.1

@@ -248,6 +248,7 @@ def until(process: subprocess.Popen[str], line: str) -> None:
     raise AssertionError(f"ended before it said {line!r}")
 
 
+@pytest.mark.nightly_besides("15")
 @pytest.mark.parametrize("signalled", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_after_its_step_with_a_checkpoint(
     tmp_path: Path, straight: Path, signalled: signal.Signals

@@ -99,6 +99,7 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, stop: int
     assert lines(stopped, "samples.jsonl")[-4:] == lines(straight, "samples.jsonl")[-4:]
 
 
+@pytest.mark.nightly
 def test_rounds_on_ray_and_other_pools_give_the_same_bits(tmp_path: Path, ray_cluster: Any) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     run(here, "steps=3")

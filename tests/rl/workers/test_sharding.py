@@ -35,6 +35,7 @@ def ran(deployment: hf.Deployment, backend: Any) -> tuple[Any, dict[str, torch.T
         return values, running.also(policy.compile(deployment)).step()
 
 
+@pytest.mark.nightly
 def test_whole_copies_give_the_same_bits_on_ray(ray_cluster: Any) -> None:
     (here, weights), (there, others) = (ran(roles("none", tiny.FIXED), backend) for backend in ("local", "ray"))
     for one, other in zip((*here[:4], *here[4]), (*there[:4], *there[4]), strict=True):
@@ -44,6 +45,7 @@ def test_whole_copies_give_the_same_bits_on_ray(ray_cluster: Any) -> None:
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
 
 
+@pytest.mark.nightly
 def test_parts_give_what_whole_copies_give(ray_cluster: Any) -> None:
     """Of unlike many micro-batches: one rank's rows are longer than the other's."""
     batching = w.BatchingConfig(tokens=25)
@@ -61,6 +63,7 @@ def test_parts_need_processes() -> None:
     assert error.value.code == "HF812"
 
 
+@pytest.mark.nightly
 def test_parts_are_parts_and_are_kept_as_such(ray_cluster: Any, tmp_path: Path) -> None:
     def plan(sharding: Any) -> Any:
         config = replace(tiny.ACTOR, training=replace(tiny.TRAINING, sharding=sharding))
@@ -83,6 +86,7 @@ def test_parts_are_parts_and_are_kept_as_such(ray_cluster: Any, tmp_path: Path) 
         assert numbers(others) == pytest.approx(numbers(metrics), rel=1e-3)
 
 
+@pytest.mark.nightly
 def test_a_sampler_gets_the_whole_of_what_ranks_hold_parts_of(ray_cluster: Any) -> None:
     train, roll = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
     config = replace(tiny.ACTOR, training=replace(tiny.TRAINING, sharding="fsdp"))
