@@ -22,7 +22,7 @@ MOST_STRETCHES = 4
 
 @dataclass(frozen=True, slots=True)
 class OffloadSchedule:
-    """What goes to host memory: ``at_start`` before the first call, ``after[call]`` after one; ``parts`` is all of it."""
+    """What goes to host memory: ``at_start`` before the first call, ``after[call]`` after one, ``parts`` in all."""
 
     parts: frozenset[RolePart]
     at_start: frozenset[RolePart]

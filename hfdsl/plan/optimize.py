@@ -25,7 +25,7 @@ class Optimize:
     direct: bool = True
     """Between GPUs tensors go from process to process: by CUDA IPC, and weights by NCCL; off, through the store."""
     mappings: bool = True
-    """Memory of another process's GPU stays mapped for the next transfers; off, or with offload, it is mapped each time."""
+    """Memory of other processes' GPUs stays mapped between transfers; off, and with offload, it does not."""
     zero_copy: bool = True
     """A column is written to shared memory once and read there; off, it is pickled and unpickled."""
     fusion: bool = True
