@@ -171,7 +171,7 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
     clock, run = turns.clock, folder / f"run{os.getpid()}"
     autocast = {"autocast": "bfloat16"} if how.weights == "float32" else {}
     for module, name, part in (
-        (policies, "_row_by_row", "generation"),
+        (policies, "_generate_micro_batches", "generation"),
         (policies, "response_log_probs", "log-probs"),
         (scoring, "log_probs", "log-probs"),
         (updates, "policy_update", "update"),
