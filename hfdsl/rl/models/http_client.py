@@ -166,7 +166,7 @@ class Client:
 def _before(deadline: float, socket: Any, receive: Callable[[], T]) -> T:
     """Receive from the server before the deadline.
 
-    A socket's own timeout starts anew with every read, so a server that sends a byte now and then would never time out.
+    A socket's own timeout restarts with every read, so a server that sends a byte now and then would never time out.
     """
     remaining = deadline - time.monotonic()
     if remaining <= 0:

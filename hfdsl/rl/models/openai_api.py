@@ -49,7 +49,7 @@ def server_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, gr
 def _sampling(config: ServedConfig, greedy: bool) -> dict[str, Any]:
     generation = config.generation
     request: dict[str, Any] = {"max_tokens": generation.max_tokens, "n": 1, "stream": False, "logprobs": 1}
-    # vLLM has the first of these, older versions and others the second; servers ignore fields that they do not know.
+    # Token ids in either form: a list token_ids, or tokens written as "token_id:7".
     request |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
     if greedy:
         return {**request, "temperature": 0.0}

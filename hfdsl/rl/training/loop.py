@@ -19,7 +19,7 @@ from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.rows import row_table
-from hfdsl.rl.data.feed import Ahead, Feed
+from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training import checkpoints, tables
 from hfdsl.rl.training.checkpoints import Point
@@ -136,7 +136,7 @@ def train(
     launched = run.plan.launch(config.backend, seed=config.seed, deadline=config.deadline, worker_env=worker_env)
     with (
         launched as running,
-        Ahead(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,
+        Prefetcher(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,
         _writers(run, start.step if resume else None) as (writers, samples),
         _Stop() as stop,
     ):
