@@ -118,7 +118,12 @@ class CapturedGenerator:
             self.forget()
             self._addresses, memory.tokens = addresses, max(memory.tokens, shape.rows * slots)
         batch = self._batches.pop(shape, None) or _CapturedBatch(
-            shape, self._shared, slots, self._config, self._end_tokens, self._pad_token
+            shape=shape,
+            shared=self._shared,
+            slots=slots,
+            config=self._config,
+            end_tokens=self._end_tokens,
+            pad_token=self._pad_token,
         )
         while len(self._batches) >= MAX_SHAPES:
             oldest, _ = self._batches.popitem(last=False)
