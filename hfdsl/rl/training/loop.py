@@ -29,7 +29,7 @@ from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.samples import Samples
-from hfdsl.runtime.recording import RECORDED, STATED
+from hfdsl.runtime.recording import HEADER, RECORDED
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
 
@@ -262,7 +262,7 @@ class _Loop:
 
     def _recorded(self, running: Running, number: int) -> AbstractContextManager[None]:
         place = self.run.folder / RECORDED / f"step-{number}"
-        if number not in self.run.loaded.config.record or (place / STATED).exists():
+        if number not in self.run.loaded.config.record or (place / HEADER).exists():
             return nullcontext()  # a run that was resumed takes the same step again
         if place.exists():
             shutil.rmtree(place)  # of a run that was ended as it began
