@@ -1,4 +1,4 @@
-"""The weights by which ``balance=`` balances the rows of a call outside of a plan."""
+"""What the rows of a call weigh that is made by hand: the numbers by which ``balance=`` balances its chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dims, records and metrics of the algorithms. Nothing here loads torch."""
+"""What flows through the algorithms: dims, records and metrics. Nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class R(hf.Dim):
 
 T = Add[P, R]
 
-# -- what roles read and return
+# -- what roles read and make
 
 
 class Prompts(hf.Batch):
-    """Prompts, and for each the row of its data set, which a verifier reads."""
+    """Prompts, and what a verifier knows of each: its question, its answer, the entry of its data set."""
 
     ids: i64[B, P]
     mask: bool_[B, P]
@@ -45,7 +45,7 @@ class Sequences(hf.Batch):
 
 
 class Rollout(Sequences):
-    """Responses that a policy generated, with its log-probs at that time; those of padding are 0."""
+    """What a policy generated, with the log-probs that it had then; those of padding are 0."""
 
     log_probs: f32[B, R]
 
@@ -57,31 +57,31 @@ class ReferenceLogProbs(hf.Batch):
 
 
 class Values(hf.Batch):
-    """A critic's estimate of the rest of a response, before each of its tokens."""
+    """What a critic expects of the rest of a response, at the token before each of its tokens."""
 
     values: f32[B, R]
 
 
 class Scores(hf.Batch):
-    """The score of a response as a whole."""
+    """What a response as a whole is worth."""
 
     score: f32[B]
 
 
 class Costs(hf.Batch):
-    """The cost of a response as a whole: its harm."""
+    """What a response as a whole does harm."""
 
     cost: f32[B]
 
 
 class Rewards(hf.Batch):
-    """The reward of each token."""
+    """What each token is worth."""
 
     rewards: f32[B, R]
 
 
 class Informative(hf.Batch):
-    """Which rows have something to learn from."""
+    """Which rows there is something to learn from."""
 
     keep: bool_[B]
 
@@ -99,27 +99,27 @@ class Advantages(hf.Batch):
 
 
 class AdvantagesAndReturns(Advantages):
-    """Advantages, and the returns that a critic learns."""
+    """Advantages, and what a critic should have expected."""
 
     returns: f32[B, R]
 
 
 class Experience(Rollout):
-    """The input of a policy's update; the reference's log-probs are for losses with a KL term."""
+    """What an update of a policy reads; the reference's log-probs are for losses with a KL term."""
 
     advantage: f32[B, R]
     ref_log_probs: f32[B, R] | None = None
 
 
 class ValueExperience(Sequences):
-    """The input of a critic's update."""
+    """What an update of a critic reads."""
 
     values: f32[B, R]
     returns: f32[B, R]
 
 
 class ActorCriticExperience(Experience, ValueExperience):
-    """The inputs of a policy's update and of a critic's."""
+    """What an update of a policy reads, and what one of a critic does."""
 
 
 class Preferences(Sequences):
@@ -174,7 +174,7 @@ class CriticMetrics(StepMetrics):
 
 
 class Outcome(hf.Batch):
-    """The quality of responses: mean score, share of scores of 1 or more, mean length, share shorter than R."""
+    """How good a batch of responses is: mean score, share of scores of 1 or more, mean length, share shorter than R."""
 
     score: hf.Metric[float, Literal["mean"]]
     solved: hf.Metric[float, Literal["mean"]]
@@ -183,7 +183,7 @@ class Outcome(hf.Batch):
 
 
 class Distance(hf.Batch):
-    """How far a student is from its teacher on its own responses: KL(student || teacher) per token; their length."""
+    """How far a student is from its teacher on its own responses: KL(student || teacher) a token, and their length."""
 
     kl: hf.Metric[float, Literal["mean"]]
     length: hf.Metric[float, Literal["mean"]]

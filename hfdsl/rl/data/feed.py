@@ -1,11 +1,10 @@
-"""The feed of a run: the batch at a cursor, and the cursor after it."""
+"""The feed of a run: batches from a cursor on, and the cursor after them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hfdsl.errors import DataError
@@ -16,71 +15,65 @@ from hfdsl.rl.data.sources import Rows
 if TYPE_CHECKING:
     from hfdsl.rl.batches import Prompts, Sequences
 
-    NextBatch: TypeAlias = tuple[Prompts | Sequences, Cursor]
+    Taken: TypeAlias = tuple[Prompts | Sequences, Cursor]
     """A batch, and the cursor after it."""
 
 OnBad: TypeAlias = Literal["raise", "skip"]
-"""Whether a bad row ends the run, or is skipped and counted."""
+"""What is done about a bad row: it ends the run, or it is passed over and counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Batches of the rows of a source."""
+    """Batches of ``count`` rows. ``held_out`` are the texts that training passes over, as evaluation has them."""
 
     rows: Rows
-    """The source."""
-
     encoder: Encoder
-    """What turns rows into batches."""
-
     count: int
-    """The rows of a batch."""
-
     on_bad: OnBad = "raise"
-    """What a bad row does."""
-
     held_out: frozenset[str] = field(default_factory=frozenset)
-    """The texts of prompts that training skips, because evaluation has them."""
 
-    def take(self, cursor: Cursor) -> NextBatch:
+    def take(self, cursor: Cursor) -> Taken:
         """The batch at a cursor, and the cursor after it; the same cursor gives the same batch.
 
         Raises:
-            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``, HF902 where a whole epoch has no usable row.
+            DataError: HF902, HF903 for a bad row where it is not to be skipped, HF902 where a whole epoch has no row
+                that can be taken.
         """
-        size, consecutive_skips = len(self.rows), 0
+        size, passed = len(self.rows), 0
         rows: list[Encoded] = []
         while len(rows) < self.count:
-            # Twice, since the only good row may be first in one epoch and last in the next.
-            if consecutive_skips == 2 * size:
+            if passed == 2 * size:  # the one good row may be first in one epoch and last in the next
                 raise DataError("HF902", f"none of the {size} rows can be taken: all are bad or held out")
             index = cursor.row(size)
             cursor = cursor.moved(1, size)
-            row = self._row(index)
-            if isinstance(row, str):
-                cursor = replace(cursor, **{row: getattr(cursor, row) + 1})
-                consecutive_skips += 1
+            taken = self._row(index)
+            if isinstance(taken, str):
+                cursor, passed = replace(cursor, **{taken: getattr(cursor, taken) + 1}), passed + 1
             else:
-                rows.append(row)
-                consecutive_skips = 0
+                rows.append(taken)
+                passed = 0
         return self.encoder.batch(rows), cursor
 
     def first(self) -> tuple[Prompts | Sequences, frozenset[str]]:
         """The first rows in their own order, for an evaluation, and their texts.
 
         Raises:
-            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``, HF902 where there are too few rows.
+            DataError: HF902, HF903 for a bad row where it is not to be skipped, HF902 where there are too few rows.
         """
-        good = list(islice(self._good(), self.count))
+        good = list(self._good())
         if len(good) < self.count:
             raise DataError("HF902", f"an evaluation of {self.count} prompts has only {len(good)} rows to take")
-        return self.encoder.batch(good), frozenset(self.encoder.text(encoded.row, "") for encoded in good)
+        return self.encoder.batch(good), frozenset(self.encoder.text(one.row, "") for one in good)
 
     def _good(self) -> Iterator[Encoded]:
+        found = 0
         for index in range(len(self.rows)):
-            row = self._row(index)
-            if not isinstance(row, str):
-                yield row
+            taken = self._row(index)
+            if not isinstance(taken, str):
+                yield taken
+                found += 1
+                if found == self.count:
+                    return
 
     def _row(self, index: int) -> Encoded | Literal["skipped", "held_out"]:
         place = self.rows.place(index)
@@ -95,25 +88,25 @@ class Feed:
             raise
 
 
-class Prefetcher:
-    """The same batches; a thread prepares each one while the step before it runs, until the context ends.
+class Ahead:
+    """The same batches; each one is made while the step before it runs, in a thread that ends with the context.
 
-    An error in a batch is raised when the batch is taken, and never for a batch that no step takes.
+    What goes wrong with a batch is told where it is taken, and never for one that nobody takes.
     """
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._prepared: dict[Cursor, Future[NextBatch]] = {}
+        self._made: dict[Cursor, Future[Taken]] = {}
         self._thread = ThreadPoolExecutor(1, "hfdsl-feed")
 
-    def take(self, cursor: Cursor) -> NextBatch:
+    def take(self, cursor: Cursor) -> Taken:
         """The batch at a cursor, and the cursor after it; errors as for ``Feed.take``."""
-        prepared = self._prepared.pop(cursor, None)
-        batch, after = prepared.result() if prepared is not None else self._feed.take(cursor)
-        self._prepared = {after: self._thread.submit(self._feed.take, after)}
+        made = self._made.pop(cursor, None)
+        batch, after = made.result() if made is not None else self._feed.take(cursor)
+        self._made = {after: self._thread.submit(self._feed.take, after)}
         return batch, after
 
-    def __enter__(self) -> Prefetcher:
+    def __enter__(self) -> Ahead:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,4 +1,4 @@
-"""GSPO: the ratio and the clip are those of a whole response.
+"""GSPO: a response as a whole is more or less likely than it was, and is clipped as a whole.
 
 Zheng et al., 2025, Group Sequence Policy Optimization.
 """

@@ -1,6 +1,6 @@
-"""Moves models and optimizers to host memory while their role is idle, and back to the GPU.
+"""Models and optimizers that leave the GPU for the host's memory while their role is idle, and come back.
 
-A non-blocking copy to the host allocates pinned memory, which PyTorch keeps in its cache for the next offload.
+A copy to the host that does not block makes pinned memory, whose pages PyTorch keeps for the next time.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ HOST = torch.device("cpu")
 
 
 def model_to_host(module: nn.Module) -> None:
-    """Move parameters and buffers to the host; of a sharded module this rank's shards."""
+    """Parameters and buffers go to the host; of a sharded module this rank's parts of them."""
     module.to(HOST, non_blocking=True)
-    _free()
+    _give_back()
 
 
 def model_to_device(module: nn.Module) -> None:
-    """Move them back to the role's device."""
+    """They come back to where the role computes."""
     module.to(device(), non_blocking=True)
-    _synchronize()
+    _arrive()
 
 
 def optimizer_to_host(optimizer: torch.optim.Optimizer) -> None:
-    """Move its states to the host; gradients are freed, since every update computes its own."""
+    """Its states go to the host; gradients go altogether, since every update makes its own."""
     optimizer.zero_grad()
     _move(optimizer, HOST)
-    _free()
+    _give_back()
 
 
 def optimizer_to_device(optimizer: torch.optim.Optimizer) -> None:
-    """Move the states back to the role's device."""
+    """The states come back."""
     _move(optimizer, device())
-    _synchronize()
+    _arrive()
 
 
 def _move(optimizer: torch.optim.Optimizer, target: torch.device) -> None:
     for state in optimizer.state.values():
         for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.dim():  # step counts stay where the optimizer has put them
+            if isinstance(value, torch.Tensor) and value.dim():  # a number of steps is wherever the optimizer wants it
                 state[name] = moved_tensor(value, target)
 
 
 def moved_tensor(value: torch.Tensor, target: torch.device) -> torch.Tensor:
-    """A tensor, or this rank's shard of one, on another device."""
+    """A tensor, or this rank's part of one, on another device."""
     return value.to(target, non_blocking=True)
 
 
-def _free() -> None:
-    """Wait for the copies, and free the memory for other processes on this GPU."""
+def _give_back() -> None:
+    """Wait for the copies, and give the memory to other processes of this GPU too."""
     if device().type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
 
-def _synchronize() -> None:
-    """Wait for the copies: the pinned pages that they read may be reused."""
+def _arrive() -> None:
+    """Wait for the copies: the pages that they come from are used again."""
     if device().type == "cuda":
         torch.cuda.synchronize()

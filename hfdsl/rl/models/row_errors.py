@@ -1,4 +1,4 @@
-"""Errors that name a row of the batch."""
+"""What is said of a row that a role cannot work with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Lagrange multiplier of a limit on cost: a role, since it has a state."""
+"""The Lagrange multiplier of a limit on cost: a role, since it remembers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hfdsl.rl.lagrangian import Multiplier
 
 
 class LagrangeMultiplier(hf.Worker):
-    """The price of a unit of cost in units of reward; its first rank holds it."""
+    """What a unit of cost is worth in reward; its first rank keeps it."""
 
     def __init__(self, multiplier: Multiplier) -> None:
         self.multiplier = multiplier
@@ -23,9 +23,9 @@ class LagrangeMultiplier(hf.Worker):
         return self.multiplier.value
 
     def state(self) -> dict[str, float]:
-        """The state in a checkpoint."""
+        """What a checkpoint keeps."""
         return {"value": self.multiplier.value}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Continue from a checkpoint."""
+        """Go on from a checkpoint."""
         self.multiplier = replace(self.multiplier, value=state["value"])

@@ -1,4 +1,4 @@
-"""Rewards: a score for each response as a whole."""
+"""Rewards: what a response as a whole is worth."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hfdsl.rl.workers.slicing import sliced
 
 
 class Reward(hf.Worker):
-    """The base class of rewards; place a ``RewardModel``, a ``Verifier``, a ``Judge``, or a class of your own."""
+    """What every reward has; a dataflow that takes one is given a ``RewardModel``, a ``Verifier``, or one of yours."""
 
     @register(Dispatch.THREE_D_PROTO)
     @abstractmethod
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        """The score of every response."""
+        """What every response is worth."""
         ...
 
 
 class RewardModel(Reward):
-    """A transformer with a linear head, whose number at the last token of a response is its score."""
+    """A transformer with a linear head: a response is worth the head's number at its last token."""
 
     sliced = staticmethod(sliced)
 
@@ -35,26 +35,26 @@ class RewardModel(Reward):
 
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        """The score of every response."""
+        """What every response is worth."""
         from hfdsl.rl.models.scoring import scores
 
         return Scores(score=scores(self.model, sequences, self.config.batching, self.config.autocast))
 
     @register(Dispatch.THREE_D_PROTO)
     def cost(self, prompts: Prompts, sequences: Sequences) -> Costs:
-        """The same number as a cost, for a model that was trained to predict harm."""
+        """The same number as a cost, of a model that was trained to tell harm."""
         from hfdsl.rl.models.scoring import scores
 
         return Costs(cost=scores(self.model, sequences, self.config.batching, self.config.autocast))
 
     def offload(self, part: Part) -> None:
-        """Move the weights to the host while the role is idle."""
+        """The weights go to the host while the role is idle."""
         from hfdsl.rl.models.offloading import model_to_host
 
         model_to_host(self.model)
 
     def onload(self, part: Part) -> None:
-        """Move the weights back to the device."""
+        """They come back."""
         from hfdsl.rl.models.offloading import model_to_device
 
         model_to_device(self.model)

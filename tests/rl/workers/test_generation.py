@@ -143,9 +143,9 @@ def test_captured_steps_are_given_up_with_the_weights() -> None:
     assert captured is not None
     before = actor.generate(prompts, greedy=True)
     actor.offload("optimizer")
-    assert captured._batches
+    assert captured._kept
     actor.offload("weights")
-    assert not captured._batches
+    assert not captured._kept
     actor.onload("weights")
     assert torch.equal(actor.generate(prompts, greedy=True).ids.tensor, before.ids.tensor)
 
