@@ -153,7 +153,7 @@ def prompts(rows: int, step: int, seed: int) -> Prompts:
 
 
 def text(rows: int, step: int, seed: int) -> Sequences:
-    """Pretraining text: every token one more than the one before."""
+    """Pretraining text: each token is the one before plus 1."""
     first = prompts(rows, step + 10_000, seed).ids.tensor[:, :1]
     ids = (first + torch.arange(PROMPT + RESPONSE)) % (VOCABULARY - 2) + 2
     mask = torch.ones_like(ids, dtype=torch.bool)
@@ -175,8 +175,8 @@ def run(curve: Curve, steps: int, teacher: Path, seed: int) -> list[float]:
         for step in range(steps):
             given = prompts(rows, step, seed)
             made = running.step(given, text(rows, step, seed)) if curve.name == "safe_rlhf" else running.step(given)
-            found = (evaluation.step(given),) if evaluation is not None else made
-            scores.append(next(one.score.value for one in found if isinstance(one, Outcome)))
+            results = (evaluation.step(given),) if evaluation is not None else made
+            scores.append(next(result.score.value for result in results if isinstance(result, Outcome)))
         if curve.name == "grpo":
             save(running.also(weights.compile(roles)).step(), teacher)
     return scores

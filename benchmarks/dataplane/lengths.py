@@ -39,7 +39,7 @@ class Values(hf.Batch):
     values: f32[B, R]
 
 
-class Done(hf.Batch):
+class CallResult(hf.Batch):
     tokens: i64[B]
 
 
@@ -66,8 +66,8 @@ class Actor(Role):
         return LogProbs(log_probs=self.napped(rollout))
 
     @register(Dispatch.DP_PROTO, balance="mask")
-    def update(self, rollout: Rollout, log_probs: LogProbs, values: Values) -> Done:
-        return Done(
+    def update(self, rollout: Rollout, log_probs: LogProbs, values: Values) -> CallResult:
+        return CallResult(
             tokens=(self.napped(rollout) + log_probs.log_probs.tensor + values.values.tensor).sum(1).long() // 3
         )
 
@@ -79,7 +79,7 @@ class Critic(Role):
 
 
 @hf.dataflow
-def ppo(prompts: Prompts, actor: Actor, critic: Critic) -> Done:
+def ppo(prompts: Prompts, actor: Actor, critic: Critic) -> CallResult:
     """A rollout, two inferences that run at the same time, an update."""
     rollout = actor.generate(prompts)
     return actor.update(rollout, actor.infer(rollout), critic.infer(rollout))

@@ -25,8 +25,9 @@ from benchmarks.dataplane.measure import Summary
 from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.backend import Call, nothing
-from hfdsl.runtime.executor import Done, Executor, Ran
+from hfdsl.runtime.backend import Submission, nothing
+from hfdsl.runtime.executor import Executor
+from hfdsl.runtime.messages import CallResult, SegmentResult
 from hfdsl.runtime.relay import Relays
 from hfdsl.runtime.running import Processes, Running
 
@@ -91,7 +92,7 @@ def as_if_apart(node_of: Callable[[str, int], object]) -> None:
         def _start(self, node: str, ranks: Any) -> Any:
             return super()._start(node.partition("|")[0], ranks)
 
-    backend.Relays = Nodes  # type: ignore[attr-defined]  # in this process
+    backend.Relays = Nodes  # type: ignore[attr-defined,assignment]  # in this process
 
 
 def on_hfdsl(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str, Summary]:
@@ -166,31 +167,40 @@ class Accepts:
     """A backend that runs nothing: what is left is what hfdsl itself does in the driver."""
 
     def __init__(self, plan: Plan) -> None:
-        self.driver = Executor(plan, DRIVER, (), RankContext(), 0, None)
-        self._sites = planned_topology(plan)
+        self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=0, collectives=None)
+        self._topology = planned_topology(plan)
 
     def add(self, plan: Plan) -> None:
         """Nobody is there."""
 
     def topology(self, plan: Plan) -> Topology:
         """As the pools have it."""
-        return self._sites
+        return self._topology
 
     def put(self, plan: Plan, content: Any) -> Any:
         """It stays here."""
         return content
 
-    def run(self, call: Call) -> list[tuple[Any, Sequence[Any]]]:
-        """Every rank acknowledges at once, and gives ones."""
-        done = [Done(step.label, 0, 0.0, 0.0) for step in call.segment.steps]
-        ran = Ran(group=call.segment.group, rank=0, start=0.0, stop=0.0, done=tuple(done), given=(), held=0, most=0)
-        return [(ran, [dict.fromkeys(one.slices, 1) for one in gives]) for gives in call.gives]
+    def run(self, submission: Submission) -> list[tuple[Any, Sequence[Any]]]:
+        """Every rank acknowledges at once, and sends ones."""
+        segment = submission.segment
+        result = SegmentResult(
+            group=segment.group,
+            rank=0,
+            start=0.0,
+            stop=0.0,
+            calls=tuple(CallResult(step.label, 0, 0.0, 0.0) for step in segment.steps),
+            payload_bytes=(),
+            held_bytes=0,
+            peak_bytes=0,
+        )
+        return [(result, [dict.fromkeys(sent.slices, 1) for sent in sends]) for sends in submission.sends]
 
     def done(
-        self, acknowledged: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
-    ) -> list[Ran]:
-        """They are."""
-        return list(acknowledged)
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+    ) -> list[SegmentResult]:
+        """All of them are."""
+        return list(acknowledgments)
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
         """They are here."""

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import hfdsl as hf
 from hfdsl.runtime import direct
-from hfdsl.runtime.parcel import Parcel, seal
+from hfdsl.runtime.packing import PickledValue, pickle_value
 
 MIB = 2**20
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -120,11 +120,11 @@ class Process:
         return {"x": self.columns[size]}
 
     def seal(self, size: int) -> Any:
-        return seal({"x": self.columns[size]})
+        return pickle_value({"x": self.columns[size]})
 
     def read(self, value: Any) -> float:
-        if isinstance(value, Parcel):
-            value = value.open()
+        if isinstance(value, PickledValue):
+            value = value.load()
         x: torch.Tensor = value["x"].cuda()
         return float(x[:: max(1, x.numel() // 1024)].double().sum())
 

@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 import hfdsl as hf
-from hfdsl.runtime import direct, weights
-from hfdsl.runtime.parcel import Parcel, seal
+from hfdsl.runtime import broadcast, direct
+from hfdsl.runtime.packing import PickledValue, pickle_value
 
 
 class B(hf.Dim):
@@ -124,7 +124,7 @@ class Process:
         self.broadcast()
 
     def broadcast(self) -> None:
-        weights.broadcast(list(self.state.values()), self.group)
+        broadcast.broadcast(list(self.state.values()), self.group)
         torch.cuda.synchronize()
 
     def one_by_one(self) -> None:
@@ -150,16 +150,16 @@ class Process:
         return self.state
 
     def seal(self) -> Any:
-        return seal(self.state)
+        return pickle_value(self.state)
 
     def load(self, state: Any) -> None:
-        state = state.open() if isinstance(state, Parcel) else state
+        state = state.load() if isinstance(state, PickledValue) else state
         for name, tensor in state.items():
             self.state[name].copy_(tensor)
         torch.cuda.synchronize()
 
     def adopt(self, state: Any) -> int:
-        state = state.open() if isinstance(state, Parcel) else state
+        state = state.load() if isinstance(state, PickledValue) else state
         torch.cuda.synchronize()
         return len(state)
 

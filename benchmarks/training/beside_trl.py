@@ -85,7 +85,7 @@ SIDES = {
 
 def reward(response: str, word: str) -> float:
     """The share of a word's letters that stand where they would be if it were spelled backward."""
-    return sum(one == other for one, other in zip(response, reversed(word), strict=False)) / len(word)
+    return sum(token == target for token, target in zip(response, reversed(word), strict=False)) / len(word)
 
 
 def of_row(response: str, row: dict[str, Any]) -> float:
@@ -99,17 +99,17 @@ def of_batch(completions: list[str], word: list[str], **others: Any) -> list[flo
 
 
 class Clock:
-    """Where time goes: in told rounds, the seconds of each part, with a wait for the GPU before and after."""
+    """Where time goes: in profiled rounds, the seconds of each part, with a wait for the GPU before and after."""
 
     def __init__(self) -> None:
-        self.told, self.parts = False, dict.fromkeys(PARTS, 0.0)
+        self.profiled, self.parts = False, dict.fromkeys(PARTS, 0.0)
         self.steps: list[float] = []
         self.started = 0.0
 
     def now(self) -> float:
         import torch
 
-        if self.told and torch.cuda.is_available():
+        if self.profiled and torch.cuda.is_available():
             torch.cuda.synchronize()
         return time.perf_counter()
 
@@ -136,7 +136,7 @@ class Turns:
     def begin(self) -> None:
         """Wait for a turn."""
         self.talk.send("ready")
-        self.left, self.clock.told = self.talk.recv()
+        self.left, self.clock.profiled = self.talk.recv()
         self.clock.parts, self.clock.steps, self.tokens = dict.fromkeys(PARTS, 0.0), [], []
         self.clock.started = self.clock.now()
 
@@ -171,7 +171,7 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
     clock, run = turns.clock, folder / f"run{os.getpid()}"
     autocast = {"autocast": "bfloat16"} if how.weights == "float32" else {}
     for module, name, part in (
-        (policies, "_row_by_row", "generation"),
+        (policies, "_generate_micro_batches", "generation"),
         (policies, "response_log_probs", "log-probs"),
         (scoring, "log_probs", "log-probs"),
         (updates, "policy_update", "update"),
@@ -213,7 +213,7 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
 def _toml(values: dict[str, Any]) -> str:
     def text(value: Any) -> str:
         if isinstance(value, dict):
-            return "{ " + ", ".join(f"{key} = {text(one)}" for key, one in value.items()) + " }"
+            return "{ " + ", ".join(f"{key} = {text(inner)}" for key, inner in value.items()) + " }"
         return json.dumps(value)
 
     return "".join(f"{key} = {text(value)}\n" for key, value in values.items())
@@ -281,15 +281,15 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
         began = length = 0.0
 
         def _prepare_inputs(self, batch: Any) -> Any:
-            found = super()._prepare_inputs(batch)
+            inputs = super()._prepare_inputs(batch)
             self.began = clock.now()
-            return found
+            return inputs
 
         def _generate_single_turn(self, *args: Any, **others: Any) -> Any:
             with clock.part("generation"):
-                found = super()._generate_single_turn(*args, **others)
-            self.length = statistics.fmean(len(row) for row in found[0])
-            return found
+                output = super()._generate_single_turn(*args, **others)
+            self.length = statistics.fmean(len(row) for row in output[0])
+            return output
 
         def _get_per_token_logps_and_entropies(self, *args: Any, **others: Any) -> Any:
             if torch.is_grad_enabled():
@@ -320,7 +320,7 @@ def side(name: str, case: Case, folder: Path, steps: int, talk: Connection) -> N
         {"hfdsl": hfdsl, "trl": trl}[SIDES[name].run](case, folder, SIDES[name], steps, turns)
     except EOFError:
         pass  # the parent needs no more
-    except BaseException:  # noqa: BLE001  # it is told in the parent
+    except BaseException:  # noqa: BLE001  # the parent reports it
         talk.send(traceback.format_exc())
     os._exit(0)  # without the long good-byes of libraries
 
@@ -365,16 +365,16 @@ class Running:
         self.process.start()
         theirs.close()
         self.name, self.patience = name, patience
-        self.found: dict[str, Any] = {"steps": [], "tokens": [], "parts": {}, "memory": 0.0}
+        self.figures: dict[str, Any] = {"steps": [], "tokens": [], "parts": {}, "memory": 0.0}
         self.error: str | None = None
 
-    def step(self, steps: int, *, told: bool = False) -> None:
+    def step(self, steps: int, *, profiled: bool = False) -> None:
         """Let it step."""
         if self.error is None:
-            self.talk.send((steps, told))
+            self.talk.send((steps, profiled))
 
     def receive(self) -> Any:
-        """Its next answer; where none comes, or an error, the side is out."""
+        """Its next answer; after an error, or none in time, the side drops out."""
         if self.error is not None:
             return None
         try:
@@ -387,44 +387,44 @@ class Running:
             self.process.kill()
         return answer
 
-    def note(self, *, told: bool = False, counts: bool = True) -> None:
-        """What it says of its steps."""
+    def note(self, *, profiled: bool = False, counts: bool = True) -> None:
+        """Record the figures of its steps."""
         answer = self.receive()
         if self.receive() != "ready" or not counts:
             return
-        took, tokens, parts, self.found["memory"] = answer
-        if told:
-            self.found["parts"] = {**parts, "all": statistics.fmean(took)}
+        took, tokens, parts, self.figures["memory"] = answer
+        if profiled:
+            self.figures["parts"] = {**parts, "all": statistics.fmean(took)}
         else:
-            self.found["steps"] += took
-            self.found["tokens"] += tokens
+            self.figures["steps"] += took
+            self.figures["tokens"] += tokens
 
 
 def measure(names: list[str], case: Case, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """Every side's steps, in turn; one more round tells where the time goes."""
+    """Every side's steps, in turn; one more round profiles the parts of a step."""
     total = args.warm + (args.rounds + 1) * args.steps + 1
-    sides = [Running(name, case, folder, total, args.patience) for name in names]
-    for one in sides:
-        one.receive()
-    for one in sides:  # all warm up together
-        one.step(args.warm)
-    for one in sides:
-        one.note(counts=False)
-    for told in [*[False] * args.rounds, True]:
-        for one in sides:
-            one.step(args.steps, told=told)
-            one.note(told=told)
-    return {one.name: {**one.found, "error": one.error} for one in sides}
+    runners = [Running(name, case, folder, total, args.patience) for name in names]
+    for runner in runners:
+        runner.receive()
+    for runner in runners:  # all warm up together
+        runner.step(args.warm)
+    for runner in runners:
+        runner.note(counts=False)
+    for profiled in [*[False] * args.rounds, True]:
+        for runner in runners:
+            runner.step(args.steps, profiled=profiled)
+            runner.note(profiled=profiled)
+    return {runner.name: {**runner.figures, "error": runner.error} for runner in runners}
 
 
-def table(found: dict[str, Any], case: Case) -> str:
-    """One row a side, as Markdown."""
+def table(figures: dict[str, Any], case: Case) -> str:
+    """One row per side, as Markdown."""
     lines = [
         "| | ms a step | best | beside hfdsl | tokens/s | " + " | ".join(PARTS) + " | rest | tokens a response | GiB |",
         "|---|" + "---:|" * (len(PARTS) + 7),
     ]
-    base = statistics.median(found["hfdsl"]["steps"]) if found.get("hfdsl", {}).get("steps") else float("nan")
-    for name, side in found.items():
+    base = statistics.median(figures["hfdsl"]["steps"]) if figures.get("hfdsl", {}).get("steps") else float("nan")
+    for name, side in figures.items():
         if not side["steps"]:
             lines.append(f"| {name} | failed |")
             continue
@@ -451,15 +451,15 @@ def main() -> None:
     case = replace(CASES[args.case], **({"full": True} if args.full else {}))
     with tempfile.TemporaryDirectory() as temporary:
         count = prepare(case, Path(temporary))
-        found = measure(args.sides, case, Path(temporary), args)
+        figures = measure(args.sides, case, Path(temporary), args)
     length = "of full length" if case.full else "that end where the model ends them"
     print(
         f"{count / 1e6:.0f}M parameters, {case.prompts} prompts of up to {case.prompt} tokens, {case.group} responses "
         f"each of up to {case.response} tokens {length}, {UPDATES} updates\n"
     )
-    print(table(found, case), flush=True)
+    print(table(figures, case), flush=True)
     if args.json:
-        Path(args.json).write_text(json.dumps({"case": args.case, "full": case.full, "sides": found}), "utf-8")
+        Path(args.json).write_text(json.dumps({"case": args.case, "full": case.full, "sides": figures}), "utf-8")
 
 
 if __name__ == "__main__":

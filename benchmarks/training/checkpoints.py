@@ -50,7 +50,7 @@ def pauses(running: Running, folder: Path, behind: bool, times: int) -> dict[str
     keeper = Keeper(folder, running, {}, 1, behind)
     plain, during, waits = list[float](), list[float](), list[float]()
     for number in range(times):
-        plain += [milliseconds(partial(running.step, batch(one))) for one in range(4)]
+        plain += [milliseconds(partial(running.step, batch(seed))) for seed in range(4)]
         waits.append(milliseconds(partial(keeper.write, Point(number + 1, Cursor(0), 1))))
         while keeper.under_way:
             during.append(milliseconds(partial(running.step, batch(0))))

@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any
 
 LAST = 50
-"""So many steps at the end say how long one takes."""
+"""The number of last steps whose median is the time of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run has written about its steps."""
+    """The figures of one run."""
 
     steps: int
     solved: Mapping[int, float]
@@ -36,14 +36,14 @@ class Run:
 
 
 def run_in(metrics: Path) -> Run:
-    """What a run's ``metrics.jsonl`` says."""
+    """The figures in a run's ``metrics.jsonl``."""
     records = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
-    times = [one["time"] for one in records if one["time"]["nodes"]][-LAST:]
+    times = [record["time"] for record in records if record["time"]["nodes"]][-LAST:]
     return Run(
         steps=records[-1]["step"],
-        solved={one["step"]: one["held_out/solved"] for one in records if "held_out/solved" in one},
-        seconds=median(one["seconds"] for one in times),
-        nodes={name: 1e3 * median(one["nodes"][name] for one in times) for name in times[-1]["nodes"]},
+        solved={record["step"]: record["held_out/solved"] for record in records if "held_out/solved" in record},
+        seconds=median(time["seconds"] for time in times),
+        nodes={name: 1e3 * median(time["nodes"][name] for time in times) for name in times[-1]["nodes"]},
     )
 
 
@@ -53,16 +53,17 @@ def runs_in(place: Path) -> dict[str, Run]:
         return {path.parent.name: run_in(path) for path in sorted(place.glob("*/metrics.jsonl"))}
     kept: dict[str, Any] = json.loads(place.read_text("utf-8"))
     return {
-        name: Run(**{**one, "solved": {int(at): x for at, x in one["solved"].items()}}) for name, one in kept.items()
+        name: Run(**{**run, "solved": {int(step): share for step, share in run["solved"].items()}})
+        for name, run in kept.items()
     }
 
 
 def groups(runs: Mapping[str, Run]) -> dict[str, list[Run]]:
     """Runs that differ only by their seeds, by name."""
-    found: dict[str, list[Run]] = {}
+    by_name: dict[str, list[Run]] = {}
     for name, run in runs.items():
-        found.setdefault(re.sub(r"_seed\d+$", "", name), []).append(run)
-    return dict(sorted(found.items()))
+        by_name.setdefault(re.sub(r"_seed\d+$", "", name), []).append(run)
+    return dict(sorted(by_name.items()))
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -71,19 +72,19 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f}-{max(values):.{digits}f})"
 
 
-def table(found: Mapping[str, Sequence[Run]]) -> None:
+def table(groups_of_runs: Mapping[str, Sequence[Run]]) -> None:
     print("| | seeds | steps | held-out before | after | seconds a step |\n|---|---:|---:|---:|---:|---:|")
-    for name, runs in found.items():
+    for name, runs in groups_of_runs.items():
         curves = [list(run.solved.values()) for run in runs if run.solved]
         before, after = (spread([curve[at] for curve in curves]) if curves else "" for at in (0, -1))
         steps = max(run.steps for run in runs)
         print(f"| {name} | {len(runs)} | {steps} | {before} | {after} | {spread([run.seconds for run in runs], 3)} |")
-    for name, runs in found.items():
+    for name, runs in groups_of_runs.items():
         shares = {node: median(run.nodes[node] for run in runs) for node in runs[0].nodes}
         print(f"\n{name}, ms: " + ", ".join(f"{node} {ms:.1f}" for node, ms in shares.items()))
 
 
-def draw(found: Mapping[str, Sequence[Run]], out: Path) -> None:
+def draw(groups_of_runs: Mapping[str, Sequence[Run]], out: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -91,7 +92,7 @@ def draw(found: Mapping[str, Sequence[Run]], out: Path) -> None:
 
     mpl.rcParams["svg.hashsalt"] = "hfdsl"
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    for name, runs in found.items():
+    for name, runs in groups_of_runs.items():
         if not all(run.solved for run in runs) or runs[0].steps < LAST:
             continue
         steps = sorted(set.intersection(*(set(run.solved) for run in runs)))
@@ -100,10 +101,14 @@ def draw(found: Mapping[str, Sequence[Run]], out: Path) -> None:
         label = f"{algorithm.upper()} {where.replace('_', ' ')}".rstrip() + (
             f", median of {len(runs)} seeds" if len(runs) > 1 else ""
         )
-        (line,) = axes.plot(steps, [median(one) for one in values], "o-", markersize=3, label=label)
+        (line,) = axes.plot(steps, [median(shares) for shares in values], "o-", markersize=3, label=label)
         if len(runs) > 1:
             axes.fill_between(
-                steps, [min(one) for one in values], [max(one) for one in values], color=line.get_color(), alpha=0.15
+                steps,
+                [min(shares) for shares in values],
+                [max(shares) for shares in values],
+                color=line.get_color(),
+                alpha=0.15,
             )
     axes.set(xlabel="step of 512 responses", ylabel="held-out problems solved, greedy", ylim=(0, 1))
     axes.legend(frameon=False, loc="lower right")
@@ -118,13 +123,13 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, help="where the figures of the runs go, as JSON")
     options = parser.parse_args()
     runs = runs_in(options.runs)
-    found = groups(runs)
-    table(found)
+    groups_of_runs = groups(runs)
+    table(groups_of_runs)
     if options.figures:
         kept = {name: asdict(run) for name, run in runs.items()}
         options.figures.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     if options.out:
-        draw({name: runs for name, runs in found.items() if not name.startswith("supervised")}, options.out)
+        draw({name: runs for name, runs in groups_of_runs.items() if not name.startswith("supervised")}, options.out)
 
 
 if __name__ == "__main__":

@@ -74,15 +74,16 @@ def main() -> None:
     print(f"{size:.1f}M parameters, {args.rows} rows, {100 * real:.0f} % of {args.tokens} tokens, {device()}\n")
     print("| | all rows, ms | best | without those that have ended, ms | best | ratio |\n|---|" + "---:|" * 5)
     for name in args.engines:
-        found: dict[bool, list[float]] = {False: [], True: []}
+        times_of: dict[bool, list[float]] = {False: [], True: []}
         for turn in range(-1, args.times):
-            for leave, times in found.items():
+            for leave, times in times_of.items():
                 generation.COMPACTION_SHARE, captured_generation.MIN_ROWS = usual if leave else (0.0, args.rows)
                 took = timed(engines[name])
                 if turn >= 0:  # what the first ones capture is not counted
                     times.append(took)
-        before, after = (statistics.median(found[leave]) for leave in (False, True))
-        cells = f"{before:.0f} | {min(found[False]):.0f} | {after:.0f} | {min(found[True]):.0f} | {before / after:.2f}×"
+        before, after = (statistics.median(times_of[leave]) for leave in (False, True))
+        fastest, fastest_after = min(times_of[False]), min(times_of[True])
+        cells = f"{before:.0f} | {fastest:.0f} | {after:.0f} | {fastest_after:.0f} | {before / after:.2f}×"
         print(f"| {name} | {cells} |", flush=True)
     if "captured" in args.engines:
         ids, mask, drawn = given
@@ -90,7 +91,9 @@ def main() -> None:
         for few, draws in ((args.rows, None), (args.rows // 2, drawn[: args.rows // 2])):
             steps(ids[:few], mask[:few], draws)
             kept.append(steps.kept())
-        print("\ncaptured steps keep, with one, two and three shapes, MiB:", *(f"{one / 2**20:.0f}" for one in kept))
+        print(
+            "\ncaptured steps keep, with one, two and three shapes, MiB:", *(f"{nbytes / 2**20:.0f}" for nbytes in kept)
+        )
 
 
 if __name__ == "__main__":

@@ -161,18 +161,14 @@ def _demanded(subject: Subject, node: Node) -> Iterator[Divides]:
             rows = call_rows(subject, node)
             if rows is not None:
                 told = f"minibatches: {{rows}} rows do not make {count} equal mini-batches"
-                yield Divides(
-                    size=rows, divisor=count, node=node, code="HF310", why=f"{count} mini-batches", complaint=told
-                )
+                yield Divides(rows, count, node, "HF310", f"{count} mini-batches", told)
         case MiniBatch():
             pass
         case Filter(group) if group > 1:
             rows = call_rows(subject, node)
             if rows is not None:
                 told = f"filter: {{rows}} rows do not make whole groups of {group}"
-                yield Divides(
-                    size=rows, divisor=group, node=node, code="HF313", why=f"whole groups of {group}", complaint=told
-                )
+                yield Divides(rows, group, node, "HF313", f"whole groups of {group}", told)
         case RoleCall(_, signature):
             yield from _split(subject, node, signature)
             yield from _cut(subject, node, signature)
@@ -185,18 +181,10 @@ def _demanded(subject: Subject, node: Node) -> Iterator[Divides]:
     for dim, bound in subject.inference.bindings[node.id].items() if given else ():
         if bound not in given and bound != made:
             told = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number of at least 1"
-            yield Divides(
-                size=bound,
-                divisor=1,
-                node=node,
-                code="HF303",
-                why=f"a whole number for {dim.__name__}",
-                complaint=told,
-                of_rows=False,
-            )
+            yield Divides(bound, 1, node, "HF303", f"a whole number for {dim.__name__}", told, of_rows=False)
     if made is not None and LOST not in made.atoms:
         told = f"'{node.label}' would have {{rows}} rows, which is no whole number of at least 1"
-        yield Divides(size=made, divisor=1, node=node, code="HF303", why="a whole number of rows", complaint=told)
+        yield Divides(made, 1, node, "HF303", "a whole number of rows", told)
 
 
 def _grouped(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
@@ -205,15 +193,7 @@ def _grouped(subject: Subject, node: Node, signature: Signature) -> Iterator[Div
         group = signature.rows.n
         declared = Label(signature.span, f"declared rows=Grouped({group})")
         told = f"'{node.label}': {{rows}} rows do not make whole groups of {group}"
-        yield Divides(
-            size=rows,
-            divisor=group,
-            node=node,
-            code="HF313",
-            why=f"whole groups of {group}",
-            complaint=told,
-            others=(declared,),
-        )
+        yield Divides(rows, group, node, "HF313", f"whole groups of {group}", told, (declared,))
 
 
 def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
@@ -228,38 +208,14 @@ def _split(subject: Subject, node: Node, signature: Signature) -> Iterator[Divid
     rows, *others = [*dict.fromkeys(argument_rows(subject, node).values())] or [constant(0)]
     for size in others:
         told = f"'{node.label}': {{rows}} rows do not split evenly {over}"
-        yield Divides(
-            size=size,
-            divisor=chunks,
-            node=node,
-            code="HF310",
-            why=f"an even split {over}",
-            complaint=told,
-            others=(placed,),
-        )
+        yield Divides(size, chunks, node, "HF310", f"an even split {over}", told, (placed,))
     if isinstance(signature.rows, Grouped):
         group = signature.rows.n
         told = f"'{node.label}': {{rows}} rows, split {over}, do not give every chunk whole groups of {group}"
-        yield Divides(
-            size=rows,
-            divisor=chunks * group,
-            node=node,
-            code="HF313",
-            why=f"whole groups of {group} {over}",
-            complaint=told,
-            others=(placed,),
-        )
+        yield Divides(rows, chunks * group, node, "HF313", f"whole groups of {group} {over}", told, (placed,))
     else:
         told = f"'{node.label}': {{rows}} rows do not split evenly {over}"
-        yield Divides(
-            size=rows,
-            divisor=chunks,
-            node=node,
-            code="HF310",
-            why=f"an even split {over}",
-            complaint=told,
-            others=(placed,),
-        )
+        yield Divides(rows, chunks, node, "HF310", f"an even split {over}", told, (placed,))
 
 
 def _cut(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
@@ -273,32 +229,17 @@ def _cut(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides
     if parts > (chunks_of(subject, node) or 1):
         where = Label(placement.span, f"placed on {placement.mesh}")
         told = f"'{node.label}': {{rows}} rows do not make {parts} equal parts, one for each rank that is collected"
-        yield Divides(
-            size=made,
-            divisor=parts,
-            node=node,
-            code="HF310",
-            why=f"{parts} equal parts",
-            complaint=told,
-            others=(where,),
-        )
+        yield Divides(made, parts, node, "HF310", f"{parts} equal parts", told, (where,))
 
 
 def _required(subject: Subject, node: Node, signature: Signature) -> Iterator[Divides]:
     """Requirements of the form ``size % number == 0`` are constraints like any split."""
     for text, terms in _decidable(subject, node, signature):
-        size_and_divisor = divisibility(text, terms)
-        if size_and_divisor is not None:
-            size, divisor = size_and_divisor
-            yield Divides(
-                size=size,
-                divisor=divisor,
-                node=node,
-                code="HF322",
-                why=f"the requirement {text}",
-                complaint=f"'{node.label}' requires {text}, but {{rows}}",
-                others=imposed(subject, node, signature, text),
-            )
+        found = divisibility(text, terms)
+        if found is not None:
+            told = f"'{node.label}' requires {text}, but {{rows}}"
+            others = imposed(subject, node, signature, text)
+            yield Divides(*found, node, "HF322", f"the requirement {text}", told, others)
 
 
 def limits(subject: Subject) -> Iterator[Limit]:

@@ -127,17 +127,7 @@ def examine(
     first = {dim: several[0] for dim, several in sizes.items()}
     several = {dim: several for dim, several in sizes.items() if len(several) > 1}
     place = asked or caller_span()
-    return Subject(
-        graph=graph,
-        inference=infer(graph),
-        deployment=deployment,
-        dims=first,
-        odd=odd,
-        asked=place,
-        cluster=cluster,
-        body=body,
-        several=several,
-    )
+    return Subject(graph, infer(graph), deployment, first, odd, place, cluster, body, several)
 
 
 def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:

@@ -193,9 +193,7 @@ def _read(
     except DefinitionError as error:
         error.span = definition_span(body)
         raise
-    return Signature(
-        name=name, ports=ports, returns=returns, rows=rows or Independent, body=body, registration=registration
-    )
+    return Signature(name, ports, returns, rows or Independent, body, registration)
 
 
 def is_option(parameter: inspect.Parameter) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 from hfdsl.graph.columns import columns_read, is_weight, origins, result_origins, stored_spec, weight_of
@@ -24,7 +25,6 @@ from hfdsl.plan.payloads import (
     Payload,
     PayloadKey,
     Process,
-    RemoteReads,
     Topology,
 )
 from hfdsl.plan.plan import DRIVER, Plan, Step
@@ -32,7 +32,7 @@ from hfdsl.plan.reading import Read, reads, result, unfetched, weights, whole, w
 from hfdsl.plan.rows import RowTable, RuntimeQuery, runtime_queries
 from hfdsl.plan.segments import Dependencies, Segment, Task, dependencies
 from hfdsl.plan.transports import broadcasts, goes_direct
-from hfdsl.protocols.ranges import RowRanges
+from hfdsl.protocols.ranges import RowRange, RowRanges, merged
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
 
@@ -178,6 +178,68 @@ def _all_reads(plan: Plan) -> Iterator[tuple[int, str, int, str]]:
 
 
 # -- what leaves
+
+
+@dataclass(slots=True)
+class RemoteReads:
+    """What processes elsewhere read of one chunk: rows by column, for each destination."""
+
+    by_destination: dict[Destination, dict[str, list[RowRanges] | None]] = field(default_factory=dict)
+
+    def add(self, destination: Destination, column: str, rows: RowRanges | None) -> None:
+        """A process there reads these rows of a column; with None the whole of what has no rows."""
+        requests = self.by_destination.setdefault(destination, {}).setdefault(column, None if rows is None else [])
+        if requests is not None and rows is not None and rows not in requests[-1:]:
+            requests.append(rows)
+
+    def slices(self) -> Iterator[tuple[str, RowRanges | None, frozenset[Destination]]]:
+        """Rows of columns, none of them twice, with all destinations that read them."""
+        for column in dict.fromkeys(name for columns in self.by_destination.values() for name in columns):
+            by_destination = {
+                destination: columns[column]
+                for destination, columns in self.by_destination.items()
+                if column in columns
+            }
+            rows = {
+                destination: merged(chain(*requests))
+                for destination, requests in by_destination.items()
+                if requests is not None
+            }
+            if not rows:
+                yield column, None, frozenset(by_destination)
+            elif len(set(rows.values())) == 1:
+                yield column, next(iter(rows.values())), frozenset(rows)
+            else:
+                yield from ((column, ranges, readers) for readers, ranges in _by_readers(rows).items())
+
+
+def _by_readers(rows: Mapping[Destination, RowRanges]) -> dict[frozenset[Destination], RowRanges]:
+    """The rows that each set of destinations reads and no other destination does.
+
+    >>> list(_by_readers({"a": ((0, 4),), "b": ((2, 4),)}).values())
+    [((0, 2),), ((2, 4),)]
+    """
+    begins: dict[int, list[Destination]] = {}
+    ends: dict[int, list[Destination]] = {}
+    for destination, ranges in rows.items():
+        for first, last in ranges:
+            if first < last:
+                begins.setdefault(first, []).append(destination)
+                ends.setdefault(last, []).append(destination)
+    # Sweep over the row numbers at which some destination begins or ends to read.
+    by_readers: dict[frozenset[Destination], list[RowRange]] = {}
+    reading: set[Destination] = set()
+    for low, high in pairwise(sorted({*begins, *ends})):
+        reading.difference_update(ends.get(low, ()))
+        reading.update(begins.get(low, ()))
+        if reading:
+            by_readers.setdefault(frozenset(reading), []).append((low, high))
+    without_rows = frozenset(
+        destination for destination, ranges in rows.items() if all(first == last for first, last in ranges)
+    )
+    if without_rows:  # even of no rows a reader needs the dtype and the shape
+        by_readers.setdefault(without_rows, []).append((0, 0))
+    return {readers: merged(ranges) for readers, ranges in by_readers.items()}
 
 
 def outgoing_payloads(context: RoutingContext, segment_of: Mapping[int, int]) -> Outgoing:

@@ -1,4 +1,4 @@
-"""Offloading in a plan: which parts of roles a process moves to the host, after which step; and the same in words."""
+"""Offloading in a plan: which parts of roles move to host memory, after which step; and the same in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_STRETCHES = 4
 
 @dataclass(frozen=True, slots=True)
 class OffloadSchedule:
-    """What goes to the host: ``at_start`` before the first call, ``after[call]`` after one; ``parts`` is all of it."""
+    """What goes to host memory: ``at_start`` before the first call, ``after[call]`` after one, ``parts`` in all."""
 
     parts: frozenset[RolePart]
     at_start: frozenset[RolePart]
@@ -30,7 +30,7 @@ class OffloadSchedule:
 
 
 def offload_schedule(plan: Plan) -> OffloadSchedule:
-    """Which parts go to the host, and when."""
+    """Which parts go to host memory, and when."""
     after: dict[int, tuple[RolePart, ...]] = {}
     for idle in plan.offloads:
         if idle.after is not None:
@@ -43,7 +43,7 @@ def offload_schedule(plan: Plan) -> OffloadSchedule:
 
 
 def offload_lines(plan: Plan) -> Iterator[str]:
-    """What every role moves to the host, and what its GPUs keep at most."""
+    """What every role moves to host memory, and what its GPUs keep at most."""
     labels = {step.node: step.label for step in plan.steps}
     stretches: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for role, idle, parts in _together(plan.offloads):
@@ -68,7 +68,7 @@ def _size(place: Placement[Any], parts: tuple[str, ...]) -> str:
 
 
 def _together(idles: tuple[Idle, ...]) -> Iterator[tuple[str, Idle, tuple[str, ...]]]:
-    """Each stretch in which parts of a role are on the host, with all parts that share it."""
+    """Each stretch in which parts of a role are in host memory, with all parts that share it."""
     stretches: dict[tuple[str, int | None, int | None], list[Idle]] = {}
     for idle in idles:
         stretches.setdefault((idle.role, idle.after, idle.before), []).append(idle)

@@ -1,4 +1,4 @@
-"""What a plan does to be fast, each with a switch of its own: none of them changes a value."""
+"""The optimizations of a plan, each with its own switch; none of them changes a value."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from dataclasses import dataclass
 class Optimize:
     """The switches of a plan: ``flow.compile(deployment, optimize=hf.Optimize(fusion=False))``.
 
-    Whatever is switched off, a run gives the same bits; only time, bytes and memory change. (With ``balance`` a body
-    that sums over the rows of its rank sums other rows, so that its floats may differ in the last bits.)
+    Whatever is switched off, a run computes the same bits; only time, bytes and memory change. (With ``balance`` a body
+    that sums over the rows of its rank sums different rows, so its floats may differ in the last bits.)
 
     >>> Optimize(fusion=False).fusion, Optimize().fusion
     (False, True)
     """
 
     residency: bool = True
-    """A reader in the process that made a column is given that very column; off, it goes through the store."""
+    """A reader in the process that made a column gets that very column; off, a copy through the store."""
     column_pruning: bool = True
-    """Of a value only the columns that somebody elsewhere reads leave its process; off, all of them do."""
+    """Only the columns that are read elsewhere leave a process; off, all columns of a value do."""
     row_pruning: bool = True
-    """Of a chunk only the rows that some place reads go there; off, whole chunks do."""
+    """Only the rows that are read at a destination go there; off, whole chunks do."""
     direct: bool = True
     """Between GPUs tensors go from process to process: by CUDA IPC, and weights by NCCL; off, through the store."""
     mappings: bool = True
-    """Memory of another process's GPU stays mapped for the next transfers; off, and with offload, each maps anew."""
+    """Memory of other processes' GPUs stays mapped between transfers; off, and with offload, it does not."""
     zero_copy: bool = True
     """A column is written to shared memory once and read there; off, it is pickled and unpickled."""
     fusion: bool = True
-    """Steps of the same processes that keep nobody waiting are one call; off, every step is one."""
+    """Consecutive steps of the same processes are one call where no other process waits longer; off, never."""
     overlap: bool = True
-    """Steps on other devices run at the same time; off, each waits for the one before."""
+    """Steps on different devices run at the same time; off, each waits for the one before."""
     liveness: bool = True
     """A column is dropped after its last reader; off, at the end of the step."""
     balance: bool = True
     """Rows of methods registered with ``balance=`` are balanced by their weights; off, they keep their order."""
     offload: bool = True
-    """Roles lie on the host while they are idle, where the deployment says so or GPUs are too small; off, never."""
+    """Idle roles are moved to host memory, where the deployment says so or GPUs are too small; off, never."""
     relay: bool | None = None
-    """Ranks are called by a process of their node; off, by the driver. None is on where that takes less time."""
+    """A process on every host calls the ranks there; off, the driver does. None: on where that takes less time."""
 
 
 NOTHING = Optimize(*[False] * 12)
-"""Every switch off: the plan that all others are held against."""
+"""Every switch off: the reference that all other plans are compared with."""

@@ -100,8 +100,8 @@ class Plan:
 
     ``steps`` are in program order; steps of one ``stage`` may run at the same time. ``layouts`` says of every value
     where its chunks are. ``presence`` says of optional columns, by node, whether they are there, where that is known.
-    ``offloads`` are the stretches in which parts of roles are on the host, ``kept`` the calls in which roles keep most
-    memory of their GPUs.
+    ``offloads`` are the stretches in which parts of roles are in host memory, ``kept`` the calls in which roles keep
+    most memory of their GPUs.
     """
 
     graph: Graph

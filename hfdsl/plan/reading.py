@@ -1,7 +1,52 @@
-"""Reading: the chunks that hold some rows of a value, and those rows put together.
+"""Reading: which stored rows a reader's rows are, which processes keep them, and how they are put together.
 
-``repeat``, mini-batches, filters and records made of columns are never carried out as steps: a reader resolves them to
-rows of what roles and functions made.
+``repeat``, mini-batches, filters and records made of columns are never carried out as steps: a reader follows them back
+to the rows that calls made. In this program two ranks make y, two rows each; its second mini-batch is repeated for the
+caller, and three of its rows go to another call, with a pad row:
+
+>>> import hfdsl as hf
+>>> from hfdsl.plan.rows import row_table
+>>> class B(hf.Dim): ...
+>>> class Rows(hf.Batch):
+...     text: hf.Obj[str, B]
+>>> class Role(hf.Worker):
+...     @hf.register(hf.Dispatch.DP_PROTO, pad="repeat_last")
+...     def work(self, rows: Rows) -> Rows: ...
+>>> @hf.dataflow
+... def flow(x: Rows, role: Role) -> tuple[Rows, Rows]:
+...     y = role.work(x)
+...     first, second = hf.minibatches(y, 2)
+...     return hf.repeat(second, 2), role.work(hf.take(y, 3))
+>>> plan = flow.compile(hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2]))), dims={B: 4})
+>>> [(node.id, node.label) for node in plan.graph.nodes if node.label in ("repeat", "take")]
+[(4, 'repeat'), (5, 'take')]
+>>> kept = {0: ["y0", "y1"], 1: ["y2", "y3"]}
+>>> def fetch(node, column, chunk, rows):
+...     print(f"chunk {chunk}: {rows}")
+...     return [text for first, last in rows for text in kept[chunk][first:last]]
+>>> reader = Reader(plan.graph.nodes, plan.layouts, row_table(plan, {B: 4}), fetch)
+>>> reader.column(4, "text", ((1, 4),))
+chunk 1: ((0, 2),)
+['y2', 'y3', 'y3']
+>>> reader.column(5, "text", ((2, 3), (2, 3)))
+chunk 1: ((0, 1),)
+['y2', 'y2']
+>>> reader.column(1, "text", ((1, 3),))
+chunk 0: ((1, 2),)
+chunk 1: ((0, 1),)
+['y1', 'y2']
+
+The first read, step by step: rows 1 to 3 of the repeat are copies of rows 0 and 1 of the mini-batch
+(``Repeat.source_rows``); these are rows 2 and 3 of y (``MiniBatch.source_rows``), and rows 0 and 1 of chunk 1, which
+begins at row 2 (``Reader.overlap``). They are fetched and repeated, and the copy that was not asked for is dropped
+(``Repeat.from_source``). The second read asks for row 2 twice, as itself and as padding: it is fetched once and picked
+twice. The third crosses two chunks.
+
+Why it is right. Each step back maps rows of a result to the rows of its argument that they are made of, and the rows
+that come back are turned into the result's in reverse order; so by induction over the operations in between, a reader
+gets exactly the rows it asked for. At the end, rows are fetched in order and each once (``merged``), since chunks keep
+them in order; ``positions`` says where each row asked for is among them. What is planned to be sent and what is read
+cannot differ: ``reads`` goes back by the same ``Reader.sources``, and fetches nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +75,8 @@ Piece = Mapping[str, Any]
 class Reader:
     """Reads rows of values by graph node.
 
-    ``fetch(node, column, chunk, rows)`` gives rows of a chunk's column, which are in order and each there once, or with
-    None the whole of what has no rows.
+    ``fetch(node, column, chunk, rows)`` returns rows of a chunk's column; ``rows`` are in order, each once, or None for
+    the whole of a column without rows.
     """
 
     nodes: tuple[Node, ...]
@@ -85,31 +130,31 @@ class Reader:
         return self._sorted[node, columns]
 
     def overlap(self, node: int, ranges: RowRanges) -> Mapping[int, RowRanges]:
-        """Every chunk with some of these rows, which are in order, and which of its own rows they are."""
-        bounds, found = self.table.bounds[node], dict[int, list[RowRange]]()
+        """Every chunk with some of these rows, which are in order, and which of the chunk's rows they are."""
+        bounds, by_chunk = self.table.bounds[node], dict[int, list[RowRange]]()
         for start, stop in ranges:
             if start == stop:
-                found.setdefault(0, []).append((0, 0))  # no rows have a dtype and a shape too
+                by_chunk.setdefault(0, []).append((0, 0))  # no rows have a dtype and a shape too
             for chunk in range(max(bisect_right(bounds, start) - 1, 0), len(bounds) - 1):
                 low, high = bounds[chunk], bounds[chunk + 1]
                 if low >= stop:
                     break
                 if max(low, start) < min(high, stop):
-                    found.setdefault(chunk, []).append((max(low, start) - low, min(high, stop) - low))
-        return {chunk: tuple(own) for chunk, own in found.items()}
+                    by_chunk.setdefault(chunk, []).append((max(low, start) - low, min(high, stop) - low))
+        return {chunk: tuple(rows) for chunk, rows in by_chunk.items()}
 
     # -- the rows themselves
 
     def column(self, node: int, column: str, ranges: RowRanges) -> Any:
-        """Rows of a column (for a metric: its reduced value); None where it is absent.
+        """Rows of a column (for a metric: its reduced value); None if it is absent.
 
         Raises:
-            WiringError: HF231 where ``hf.present`` says that it is not, HF810 where only some ranks have it, and HF805
-                where they made rows of different shapes.
+            WiringError: HF231 if it is absent under ``hf.present``, HF810 if only some ranks have it, HF805 if ranks
+                made rows of different shapes.
         """
-        if (asked := (node, column, ranges)) not in self._places:
-            self._places[asked] = self._place(*asked)
-        if (place := self._places[asked]) is not None:
+        if (key := (node, column, ranges)) not in self._places:
+            self._places[key] = self._place(*key)
+        if (place := self._places[key]) is not None:
             return self.fetch(*place)
         op, spec = self.nodes[node].op, stored_spec(self.nodes[node].result, column)
         if not isinstance(op, Derived):
@@ -124,9 +169,9 @@ class Reader:
         return value if value is None or reduced else op.from_source(value, ranges)
 
     def _place(self, node: int, column: str, ranges: RowRanges) -> tuple[int, str, int, RowRanges] | None:
-        """The one chunk that holds these rows as they are asked for, if there is one.
+        """The single chunk that holds these rows in the order asked for, if there is one.
 
-        There nearly always is, and every step asks for the same: it is found out once.
+        There nearly always is one, and every step asks for the same rows, so it is looked up once.
         """
         op, spec = self.nodes[node].op, stored_spec(self.nodes[node].result, column)
         if spec is None or isinstance(spec, MetricSpec):
@@ -162,7 +207,7 @@ class Reader:
         return f"column '{column}' of '{label}'" if column else f"the result of '{label}'"
 
     def _absent(self, ref: Ref, ranges: RowRanges) -> str:
-        """That a column is absent, and who leaves it out."""
+        """In words, that a column is absent and which ranks left it out."""
         for node, (column, *_), rows in self.sources(ref.node, (ref.column or VALUE,), ranges):
             layout, label = self.layouts[node], self._named(node, column)
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
@@ -193,7 +238,7 @@ class Reader:
 
 
 def _alike(what: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str]) -> None:
-    """Refuse rows that are longer on one rank than on another: as when each pads to the longest row of its own."""
+    """Refuse rows that are longer on one rank than on another, as if each had padded to its longest row."""
     if not isinstance(spec, ColumnSpec) or spec.ragged or len(spec.dims) == 1 or parts[0] is None:
         return
     first, *others = (list(part.shape[1:]) for part in parts)
@@ -225,7 +270,7 @@ def pack(value: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Rows of some columns of a chunk, counted within the chunk; with ``rows`` None the whole of what has no rows."""
+    """Rows of some columns of a chunk, counted within the chunk; ``rows`` is None for columns without rows."""
 
     node: int
     chunk: int
@@ -234,7 +279,7 @@ class Read:
 
 
 def reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ...]:
-    """What each rank of a step reads; ranks that are given the same chunk share one tuple."""
+    """What each rank of a step reads; ranks that get the same chunk share a tuple."""
     reader = unfetched(plan, table)
     keys = range(len(step.ranks)) if step.per_rank else step.chunk_of
     by_key = {key: tuple(_reads(reader, step, key)) for key in dict.fromkeys(keys)}
@@ -242,7 +287,7 @@ def reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ..
 
 
 def whole_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
-    """What the driver reads for a step whose protocol is a pair of functions: they get whole values."""
+    """What the driver reads for a step whose protocol is a pair of functions, which get whole values."""
     for name, operand in step.arguments:
         port = step.signature.port(name)
         if isinstance(operand, Ref) and port is not None:
@@ -255,7 +300,7 @@ def result(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
 
 
 def weights(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
-    """What the driver reads to learn what rows weigh: a number for each, made where the column is."""
+    """What the driver reads to learn row weights: a number per row, computed where the column is."""
     for read in whole(plan, ref, (ref.column or VALUE,), table):
         yield replace(read, columns=tuple(map(weight_of, read.columns)))
 
@@ -266,7 +311,7 @@ def whole(plan: Plan, ref: Ref, columns: tuple[str, ...], table: RowTable) -> It
 
 
 def unfetched(plan: Plan, table: RowTable) -> Reader:
-    """A reader that resolves, and has no rows to give."""
+    """A reader that follows columns to where they are stored, and fetches nothing."""
     return Reader(plan.graph.nodes, plan.layouts, table, _nothing)
 
 
@@ -290,6 +335,6 @@ def _resolved(reader: Reader, ref: Ref, columns: tuple[str, ...], ranges: RowRan
     for node, names, rows in reader.sources(ref.node, columns, ranges):
         sliced, unsliced = reader.sorted_by_rows(node, names)
         if sliced:
-            yield from (Read(node, chunk, sliced, own) for chunk, own in reader.overlap(node, merged(rows)).items())
+            yield from (Read(node, chunk, sliced, part) for chunk, part in reader.overlap(node, merged(rows)).items())
         if unsliced:
             yield from (Read(node, chunk, unsliced, None) for chunk in range(reader.layouts[node].chunks))

@@ -25,26 +25,24 @@ ends, and drops values after their last reader in its process::
 
 - P0 goes to the actor's host once, and both ranks read their two rows of it there. So does P3.
 - Rows 0 and 1 of ``rollout`` are its chunk 0, made by rank 0; rows 2 and 3 are chunk 1. A payload counts rows within
-its
-  chunk, so P1 and P2 both have ``ids[0:2]``. The mask never leaves: only ``update`` reads it, in the process that made
-  it.
-- ``scores`` are read by ``centered`` in the same call, and nobody else; ``hfdsl.plan.segments`` argues why it is one.
-- The judge drops ``rollout``, which to it is P1 and P2, after ``score``; the actor's ranks keep theirs until
-``update``. - P4 and P5 are metrics, which only the driver reads: they are ``inline``, in the replies of the calls.
+  their chunk, so P1 and P2 both have ``ids[0:2]``.
+- The mask never leaves: only ``update`` reads it, in the process that made it. Nor does ``old``.
+- ``scores`` never leave either: ``score`` and ``centered`` are one call, as ``hfdsl.plan.segments`` argues.
+- The judge drops its copy of the ids, P1 and P2, at the end of its call. The actor's ranks keep the rollout until
+  ``update``, its last reader there.
+- P4 and P5 are metrics, which only the driver reads: they are ``inline``, in the replies of the calls.
 
 Why this is right:
 
-- Complete. What a step reads either is made in its own process, which keeps it, or is in ``RemoteReads``. Payloads hold
-  exactly the union of these; a process receives every payload for its destination that has some of its rows.
-- Once. ``RemoteReads.slices`` gives disjoint rows, so a row of a column leaves its process once per channel. A process
-  receives a payload with its first reader there, and later readers find it in the store.
-- In time. A payload's maker comes before its readers in program order, and its segment before theirs.
-- Not dropped early. The steps of a process run in program order, so after the last step that reads a value there,
-nobody
-  does. What a step may read whose rows still wait for a query is not dropped at all until they are known.
-- Stable. After each runtime query routes are computed again, while earlier segments are under way. Their payloads do
-not
-  change: columns whose readers wait for a query leave whole, for any host, from the first routes on.
+- Complete. What a step reads is either made in its own process, which keeps it, or is added to ``RemoteReads``. The
+  payloads of a chunk hold the union of these, and a process receives every payload with some of the rows it reads.
+- Once. ``RemoteReads.slices`` yields disjoint rows, so each row of a column leaves its process once per channel. A
+  process receives a payload with the first step that reads it, and later steps find it in the store.
+- In time. What a step reads is made by an earlier step, in program order, and segments keep that order.
+- Not dropped early. The steps of a process run in program order, so a value can go after the last step that reads it
+  there. A value that a step may read whose rows still depend on a query is kept.
+- Stable. Routes are computed again after each runtime query, while segments of the earlier routes are running. Their
+  payloads do not change: columns whose readers depend on a query leave whole, in all of these routes alike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,51 @@
-"""Row tables: how many rows every value has in a step, and which of them each rank is given."""
+"""Row tables: how many rows every value has in a step, and which of them each rank is given.
+
+Only calls make values, and every rank keeps the chunk that it made. So a table says of each value how many rows it has,
+of each call which rows its chunks get, and of each stored value at which row its chunks begin. Two ranks, two rows of
+input that ``repeat`` makes four, a mini-batch of their result, and three of its rows, which take a pad row:
+
+>>> import hfdsl as hf
+>>> class B(hf.Dim): ...
+>>> class Rows(hf.Batch):
+...     text: hf.Obj[str, B]
+>>> class Role(hf.Worker):
+...     @hf.register(hf.Dispatch.DP_PROTO, pad="repeat_last")
+...     def work(self, rows: Rows) -> Rows: ...
+>>> @hf.dataflow
+... def flow(x: Rows, role: Role) -> Rows:
+...     y = role.work(hf.repeat(x, 2))
+...     first, second = hf.minibatches(y, 2)
+...     role.work(second)
+...     return role.work(hf.take(y, 3))
+>>> plan = flow.compile(hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2]))), dims={B: 2})
+>>> table = row_table(plan, {B: 2})
+>>> for step in plan.steps:
+...     argument = dict(step.arguments)["rows"]
+...     print(table.rows[argument.node], [argument_rows(table, step, argument, chunk) for chunk in range(2)])
+4 [((0, 2),), ((2, 4),)]
+2 [((0, 1),), ((1, 2),)]
+3 [((0, 2),), ((2, 3), (2, 3))]
+>>> [table.bounds[step.node] for step in plan.steps]
+[(0, 2, 4), (0, 1, 2), (0, 2, 3)]
+
+In a picture, with rows numbered as those of the argument; * is the pad row, which repeats row 2:
+
+    call            rank 0 gets    rank 1 gets    rank 0 keeps    rank 1 keeps
+    work(repeat)    0 1            2 3            0 1             2 3
+    work(second)    0              1              0               1
+    work(take)      0 1            2 2*           0 1             2
+
+Which rows of y the last two read is not written here: ``reading`` follows a mini-batch or ``take`` back to y.
+
+Why it is right. Chunks get equal numbers of rows, since padding is added until the rows divide, and each row goes to
+one chunk, in order, since a chunk begins where the one before it ends (``RowSplit.chunk_rows``). Padding follows all
+real rows, so it comes last in its chunk, and a rank drops it from what the body returned before it keeps anything.
+Hence the chunks, one after another, are the value: a chunk begins after the real rows of those before it, times the
+number of rows that the body returns per row (``RowSplit.output_bounds``). A balanced call gets its rows in another
+order and keeps its output in that order; readers number rows as the caller does and look up where they are
+(``RowTable.stored``), so no reader ever sees it. The table is a pure function of plan, sizes and query results, so all
+processes agree on it.
+"""
 
 from __future__ import annotations
 

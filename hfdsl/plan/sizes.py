@@ -15,10 +15,10 @@ from hfdsl.types.dims import KeptGroups, Size, constant, evaluate, solve
 
 
 def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
-    """The size of every dim that the inputs tell, held against the sizes that the plan was compiled for.
+    """The size of every dim of the inputs, checked against the sizes that the plan was compiled for.
 
     Raises:
-        SizeError: HF302 where an input has another size than the plan or than another input.
+        SizeError: HF302 if an input disagrees with the plan or with another input.
     """
     known: dict[Any, int] = dict(plan.dims)
     origin: dict[Any, str] = dict.fromkeys(plan.dims, "the plan was compiled for")
@@ -39,11 +39,11 @@ def bind_sizes(plan: Plan, inputs: Mapping[int, Batch]) -> dict[Any, int]:
 
 
 def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Size, int, bool]]:
-    """What the inputs' columns tell: input, column, dim, length, and whether that is the longest row of a ragged one.
+    """The lengths of the inputs' columns: input, column, dim, length, and whether that is the longest ragged row.
 
-    Dims alone come first, then sums and products of them, then what they bound.
+    Single dims come first, then sums and products of dims, then upper bounds, so that each can use those before it.
     """
-    found: list[tuple[str, str, Size, int, bool]] = []
+    measured: list[tuple[str, str, Size, int, bool]] = []
     for number, batch in inputs.items():
         name = plan.node(number).label
         for column, spec in schema(type(batch)).fields.items():
@@ -57,12 +57,12 @@ def _lengths(plan: Plan, inputs: Mapping[int, Batch]) -> list[tuple[str, str, Si
             lengths = value.shape if isinstance(spec, ColumnSpec) else (len(value),)[: len(spec.dims)]
             ragged = isinstance(spec, ColumnSpec) and spec.ragged
             pairs = enumerate(zip(spec.dims, lengths, strict=True))
-            found += [(name, column, dim, int(length), ragged and i == 1) for i, (dim, length) in pairs]
-    return sorted(found, key=lambda length: (length[4], len(length[2].atoms)))
+            measured += [(name, column, dim, int(length), ragged and i == 1) for i, (dim, length) in pairs]
+    return sorted(measured, key=lambda length: (length[4], len(length[2].atoms)))
 
 
 def _within(name: str, column: str, bound: Size, longest: int, known: Mapping[Any, int]) -> None:
-    """The longest row of a ragged column against its bound, where that is known."""
+    """Check the longest row of a ragged column against its bound, if that is known."""
     if all(atom in known for atom in bound.atoms) and longest > evaluate(bound, known):
         most = f"{bound} = {evaluate(bound, known)}"
         raise SizeError("HF302", f"input '{name}': column '{column}' has a row of {longest}, more than {most}")
@@ -85,7 +85,7 @@ def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | 
     """The number of rows of a node's value for these sizes; None where one is unknown.
 
     Raises:
-        SizeError: HF303 where it is not whole or below 0; a filter may keep none.
+        SizeError: HF303 if it is not whole, or negative; a filter may keep none.
     """
     if size is None or any(atom not in sizes for atom in size.atoms):
         return None

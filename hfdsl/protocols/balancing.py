@@ -1,4 +1,4 @@
-"""What the rows of a call weigh that is made by hand: the numbers by which ``balance=`` balances its chunks."""
+"""The weights by which ``balance=`` balances the rows of a call outside of a plan."""
 
 from __future__ import annotations
 

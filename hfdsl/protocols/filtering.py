@@ -11,7 +11,7 @@ def kept_rows(keep: Sequence[bool], group: int, what: str) -> tuple[int, ...]:
     """The rows for which ``keep`` is true.
 
     Raises:
-        SizeError: HF304 where ``group`` is below 1, HF313 where some rows of a group are kept and others are not.
+        SizeError: HF304 if ``group`` is below 1, HF313 if a group is kept only in part.
 
     >>> kept_rows([True, True, False, False], 2, "filter")
     (0, 1)
@@ -28,19 +28,19 @@ def kept_rows(keep: Sequence[bool], group: int, what: str) -> tuple[int, ...]:
     return tuple(row for row, stays in enumerate(keep) if stays)
 
 
-def taken_rows(there: int, rows: int, *, fill: bool, what: str) -> tuple[int, ...]:
-    """The first ``rows`` of the rows ``there``; with ``fill`` they start over where there are fewer.
+def taken_rows(available: int, rows: int, *, fill: bool, what: str) -> tuple[int, ...]:
+    """The first ``rows`` of ``available`` rows; with ``fill`` they start over if there are fewer.
 
     Raises:
-        SizeError: HF304 where ``rows`` is below 1, HF321 where there are too few.
+        SizeError: HF304 if ``rows`` is below 1, HF321 if there are too few.
 
     >>> taken_rows(3, 2, fill=False, what="take"), taken_rows(3, 5, fill=True, what="fill")
     ((0, 1), (0, 1, 2, 0, 1))
     """
     if rows < 1:
         raise SizeError("HF304", f"{what} takes at least 1 row, got {rows}")
-    if there < (1 if fill else rows):
+    if available < (1 if fill else rows):
         raise SizeError(
-            "HF321", f"{what} of {rows} rows: there are only {there}" if there else f"{what}: no rows are left"
+            "HF321", f"{what} of {rows} rows: there are only {available}" if available else f"{what}: no rows are left"
         )
-    return tuple(row % there for row in range(rows))
+    return tuple(row % available for row in range(rows))

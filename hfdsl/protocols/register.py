@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import FunctionType
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
+from typing import Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, get_args, overload
 from typing import Protocol as Structural
 
 from hfdsl.errors import DefinitionError, ProtocolError
@@ -121,84 +121,59 @@ _Joined: TypeAlias = Literal[Dispatch.DP_PROTO, Dispatch.THREE_D_PROTO, Dispatch
 _Staged: TypeAlias = Literal[Dispatch.THREE_D_PP_ONLY, "3D_PP_ONLY", "THREE_D_PP_ONLY", "MEGATRON_PP_ONLY"]
 
 
+class _Options(TypedDict, total=False):
+    """What every method may say."""
+
+    blocking: bool
+    pad: None
+    rows: Rows
+    leaves: Mapping[str, Placement] | None
+    balance: None
+
+
+class _SplitOptions(TypedDict, total=False):
+    """What a method may say whose protocol splits rows and joins them again."""
+
+    blocking: bool
+    pad: Pad | None
+    rows: Rows
+    leaves: Mapping[str, Placement] | None
+    balance: str | None
+
+
 # The overloads tell a type checker the kinds: a joined output keeps its type, a list becomes PerRank or PerStage. The
 # first that fits counts, so a member is seen before "any mode"; hence the ignores. At run time the function comes back.
 @overload
 def register(
-    dispatch_mode: ModeLike = ...,
-    *,
-    execute_mode: Literal[Execute.RANK_ZERO],
-    blocking: bool = ...,
-    pad: None = ...,
-    rows: Rows = ...,
-    leaves: Mapping[str, Placement] | None = ...,
-    balance: None = ...,
+    dispatch_mode: ModeLike = ..., *, execute_mode: Literal[Execute.RANK_ZERO], **options: Unpack[_Options]
 ) -> _Same: ...
 @overload
 def register(
-    dispatch_mode: ModeLike,
-    execute_mode: Literal[Execute.RANK_ZERO],
-    *,
-    blocking: bool = ...,
-    pad: None = ...,
-    rows: Rows = ...,
-    leaves: Mapping[str, Placement] | None = ...,
-    balance: None = ...,
+    dispatch_mode: ModeLike, execute_mode: Literal[Execute.RANK_ZERO], **options: Unpack[_Options]
 ) -> _Same: ...
 @overload
 def register(
-    dispatch_mode: _Joined,
-    execute_mode: Literal[Execute.ALL] = ...,
-    *,
-    blocking: bool = ...,
-    pad: Pad | None = ...,
-    rows: Rows = ...,
-    leaves: Mapping[str, Placement] | None = ...,
-    balance: str | None = ...,
+    dispatch_mode: _Joined, execute_mode: Literal[Execute.ALL] = ..., **options: Unpack[_SplitOptions]
 ) -> _Same: ...
 @overload
 def register(  # type: ignore[overload-overlap]  # see above
     dispatch_mode: Literal[Dispatch.ALL_TO_ALL, "ALL_TO_ALL"] = ...,
     execute_mode: Literal[Execute.ALL] = ...,
-    *,
-    blocking: bool = ...,
-    pad: None = ...,
-    rows: Rows = ...,
-    leaves: Mapping[str, Placement] | None = ...,
-    balance: None = ...,
+    **options: Unpack[_Options],
 ) -> _Scatter: ...
 @overload
 def register(  # type: ignore[overload-overlap]  # see above
     dispatch_mode: Literal[Dispatch.ONE_TO_ALL, "ONE_TO_ALL"],
     execute_mode: Literal[Execute.ALL] = ...,
-    *,
-    blocking: bool = ...,
-    pad: None = ...,
-    rows: Rows = ...,
-    leaves: Mapping[str, Placement] | None = ...,
-    balance: None = ...,
+    **options: Unpack[_Options],
 ) -> _Gather: ...
 @overload
 def register(  # type: ignore[overload-overlap]  # see above
-    dispatch_mode: _Staged,
-    execute_mode: Literal[Execute.ALL] = ...,
-    *,
-    blocking: bool = ...,
-    pad: None = ...,
-    rows: Rows = ...,
-    leaves: Mapping[str, Placement] | None = ...,
-    balance: None = ...,
+    dispatch_mode: _Staged, execute_mode: Literal[Execute.ALL] = ..., **options: Unpack[_Options]
 ) -> _Stages: ...
 @overload
 def register(
-    dispatch_mode: ModeLike,
-    execute_mode: Literal[Execute.ALL] = ...,
-    *,
-    blocking: bool = ...,
-    pad: Pad | None = ...,
-    rows: Rows = ...,
-    leaves: Mapping[str, Placement] | None = ...,
-    balance: str | None = ...,
+    dispatch_mode: ModeLike, execute_mode: Literal[Execute.ALL] = ..., **options: Unpack[_SplitOptions]
 ) -> _Same: ...
 def register(
     dispatch_mode: ModeLike = Dispatch.ALL_TO_ALL,

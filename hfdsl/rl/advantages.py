@@ -1,7 +1,7 @@
-"""Advantages: from rewards to what a policy gradient is weighted with. Pure functions of tensors.
+"""Advantages: from rewards to the weights of a policy gradient. Pure functions of tensors.
 
-Sums are taken in float64 and given in the rewards' dtype. Where a mask has gaps, its tokens are the steps of the
-response: what lies between them is passed over.
+Sums are taken in float64 and returned in the dtype of the rewards. Where a mask has gaps, such as the outputs of tools,
+its tokens are the steps of the response, and whatever lies between them is skipped.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def gae(
     advantages = torch.zeros_like(r)
     following = running = torch.zeros_like(r[:, 0])
     for t in reversed(range(r.shape[1])):
+        # Outside of the mask both carry over, so a gap is no step, and after the last token both are still 0.
         estimate = r[:, t] + gamma * following - v[:, t] + gamma * lam * running
         running = torch.where(tokens[:, t], estimate, running)
         following = torch.where(tokens[:, t], v[:, t], following)
@@ -73,9 +74,9 @@ def group_normalized(rewards: torch.Tensor, group: int, epsilon: float = 1e-4) -
     [0.71, -0.71, 0.0, 0.0]
     """
     groups = _groups(rewards, group, "standard deviation")
-    off = groups - _sum(groups) / group
-    deviation = (_sum(off * off) / (group - 1)).sqrt()
-    return (off / (deviation + epsilon)).flatten().to(rewards.dtype)
+    deviations = groups - _sum(groups) / group
+    spread = (_sum(deviations * deviations) / (group - 1)).sqrt()
+    return (deviations / (spread + epsilon)).flatten().to(rewards.dtype)
 
 
 def group_centered(rewards: torch.Tensor, group: int) -> torch.Tensor:
@@ -152,7 +153,7 @@ def spread_over_tokens(advantages: torch.Tensor, mask: torch.Tensor) -> torch.Te
 
 
 def _groups(rewards: torch.Tensor, group: int, statistic: str) -> torch.Tensor:
-    """The rewards with a group a row, f64[B / group, group]."""
+    """The rewards with one group per row, f64[B / group, group]."""
     if group < 2:
         raise SizeError("HF314", f"a group of {group} has no {statistic}; sample at least 2 responses a prompt")
     if rewards.shape[0] % group:
@@ -161,7 +162,11 @@ def _groups(rewards: torch.Tensor, group: int, statistic: str) -> torch.Tensor:
 
 
 def _sum(groups: torch.Tensor) -> torch.Tensor:
-    """The sum of every group, f64[groups, 1], column by column: its bits do not depend on how many groups there are."""
+    """The sum of every group, f64[groups, 1].
+
+    Column by column: ``sum(1)`` may add in another order for another number of groups, and a rank with some of the
+    groups would get other bits than one with all.
+    """
     import torch
 
     return functools.reduce(torch.add, groups.unbind(1))[:, None]

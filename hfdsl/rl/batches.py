@@ -1,4 +1,4 @@
-"""What flows through the algorithms: dims, records and metrics. Nothing here loads torch."""
+"""The dims, records and metrics of the algorithms. Nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class R(hf.Dim):
 
 T = Add[P, R]
 
-# -- what roles read and make
+# -- what roles read and return
 
 
 class Prompts(hf.Batch):
-    """Prompts, and what a verifier knows of each: its question, its answer, the entry of its data set."""
+    """Prompts, and for each the row of its data set, which a verifier reads."""
 
     ids: i64[B, P]
     mask: bool_[B, P]
@@ -45,7 +45,7 @@ class Sequences(hf.Batch):
 
 
 class Rollout(Sequences):
-    """What a policy generated, with the log-probs that it had then; those of padding are 0."""
+    """Responses that a policy generated, with its log-probs at that time; those of padding are 0."""
 
     log_probs: f32[B, R]
 
@@ -57,31 +57,31 @@ class ReferenceLogProbs(hf.Batch):
 
 
 class Values(hf.Batch):
-    """What a critic expects of the rest of a response, at the token before each of its tokens."""
+    """A critic's estimate of the rest of a response, before each of its tokens."""
 
     values: f32[B, R]
 
 
 class Scores(hf.Batch):
-    """What a response as a whole is worth."""
+    """The score of a response as a whole."""
 
     score: f32[B]
 
 
 class Costs(hf.Batch):
-    """What a response as a whole does harm."""
+    """The cost of a response as a whole: its harm."""
 
     cost: f32[B]
 
 
 class Rewards(hf.Batch):
-    """What each token is worth."""
+    """The reward of each token."""
 
     rewards: f32[B, R]
 
 
 class Informative(hf.Batch):
-    """Which rows there is something to learn from."""
+    """Which rows have something to learn from."""
 
     keep: bool_[B]
 
@@ -99,27 +99,27 @@ class Advantages(hf.Batch):
 
 
 class AdvantagesAndReturns(Advantages):
-    """Advantages, and what a critic should have expected."""
+    """Advantages, and the returns that a critic learns."""
 
     returns: f32[B, R]
 
 
 class Experience(Rollout):
-    """What an update of a policy reads; the reference's log-probs are for losses with a KL term."""
+    """The input of a policy's update; the reference's log-probs are for losses with a KL term."""
 
     advantage: f32[B, R]
     ref_log_probs: f32[B, R] | None = None
 
 
 class ValueExperience(Sequences):
-    """What an update of a critic reads."""
+    """The input of a critic's update."""
 
     values: f32[B, R]
     returns: f32[B, R]
 
 
 class ActorCriticExperience(Experience, ValueExperience):
-    """What an update of a policy reads, and what one of a critic does."""
+    """The inputs of a policy's update and of a critic's."""
 
 
 class Preferences(Sequences):
@@ -174,7 +174,7 @@ class CriticMetrics(StepMetrics):
 
 
 class Outcome(hf.Batch):
-    """How good a batch of responses is: mean score, share of scores of 1 or more, mean length, share shorter than R."""
+    """The quality of responses: mean score, share of scores of 1 or more, mean length, share shorter than R."""
 
     score: hf.Metric[float, Literal["mean"]]
     solved: hf.Metric[float, Literal["mean"]]
@@ -183,7 +183,7 @@ class Outcome(hf.Batch):
 
 
 class Distance(hf.Batch):
-    """How far a student is from its teacher on its own responses: KL(student || teacher) a token, and their length."""
+    """How far a student is from its teacher on its own responses: KL(student || teacher) per token; their length."""
 
     kl: hf.Metric[float, Literal["mean"]]
     length: hf.Metric[float, Literal["mean"]]

@@ -1,4 +1,4 @@
-"""The functions of the dataflows: formulas of rewards and advantages, on the records that flow."""
+"""The functions of the dataflows: formulas of rewards and advantages, on records."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def length_penalized_scores(sequences: Sequences, scores: Scores, *, longest: in
 def generalized_advantages(
     sequences: Sequences, rewards: Rewards, values: Values, *, gamma: float = 1.0, lam: float = 0.95
 ) -> AdvantagesAndReturns:
-    """Generalized advantages and returns."""
+    """Generalized advantage estimates and returns."""
     from hfdsl.rl.advantages import gae
 
     mask = sequences.response_mask.tensor
@@ -69,7 +69,7 @@ def generalized_advantages(
 def whitened_advantages(
     sequences: Sequences, rewards: Rewards, values: Values, *, gamma: float = 1.0, lam: float = 0.95
 ) -> AdvantagesAndReturns:
-    """Generalized advantages, whitened over the batch, and returns."""
+    """Generalized advantage estimates, whitened over the batch, and returns."""
     from hfdsl.rl.advantages import gae
     from hfdsl.rl.masked import whitened
 
@@ -137,7 +137,7 @@ def advantages_over(sequences: Sequences, rewards: Rewards, baseline: Scores) ->
 
 @hf.function
 def teacher_advantages(rollout: Rollout, teacher: ReferenceLogProbs) -> Advantages:
-    """How much likelier a teacher finds every token that its student drew."""
+    """How much likelier every token of the student is under the teacher, in nats."""
     from hfdsl.rl.rewards import distillation_reward
 
     mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, teacher.ref_log_probs.tensor
@@ -149,7 +149,7 @@ def teacher_advantages(rollout: Rollout, teacher: ReferenceLogProbs) -> Advantag
 
 @hf.function(rows=hf.Whole)
 def informative(scores: Scores, *, group: int) -> Informative:
-    """The groups whose responses are not all worth the same; all groups where there is no such."""
+    """The groups whose scores are not all the same; all groups where there is no such group."""
     groups = scores.score.tensor.view(-1, group)
     mixed = (groups != groups[:, :1]).any(1)
     return Informative(keep=(mixed | ~mixed.any()).repeat_interleave(group))
@@ -157,14 +157,14 @@ def informative(scores: Scores, *, group: int) -> Informative:
 
 @hf.function(rows=hf.GroupedBy("group"))
 def mixed(scores: Scores, *, group: int) -> Informative:
-    """The groups whose responses are not all worth the same; there may be none."""
+    """The groups whose scores are not all the same, which may be none."""
     groups = scores.score.tensor.view(-1, group)
     return Informative(keep=(groups != groups[:, :1]).any(1).repeat_interleave(group))
 
 
 @hf.function(rows=hf.Grouped(2))
 def better_of_two(scores: Scores) -> Choices:
-    """Which of two consecutive responses is worth more."""
+    """Which of two consecutive responses has the higher score."""
     first, second = scores.score.tensor.view(-1, 2).unbind(1)
     sign = (first - second).sign()
     return Choices(preference=sign[:, None].mul(sign.new_tensor([1.0, -1.0])).flatten())
@@ -175,7 +175,7 @@ def better_of_two(scores: Scores) -> Choices:
 
 @hf.function(rows=hf.Whole)
 def outcome(sequences: Sequences, scores: Scores) -> Outcome:
-    """How good the responses are."""
+    """Mean score, share of solved, mean length and share of ended responses."""
     score, mask = scores.score.tensor, sequences.response_mask.tensor
     return Outcome(
         score=float(score.mean()),

@@ -1,4 +1,4 @@
-"""How far two policies are apart, token by token, and how strongly that is held against a response."""
+"""The KL between two policies, token by token, and how strongly it is penalized."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 Estimator: TypeAlias = Literal["k1", "k2", "k3", "abs"]
 """An estimate of KL(policy || reference) from a token that the policy drew: see :func:`kl_estimate`."""
 
-FAR = 20.0
-"""Where a ratio is formed, log-probs are taken as at most this far apart: e**20 is finite, and beyond all clipping."""
+MAX_LOG_RATIO = 20.0
+"""Ratios are formed of log-ratios of at most this size: e**20 is finite, and beyond all clipping."""
 
 
 def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind: Estimator = "k3") -> torch.Tensor:
@@ -36,7 +36,7 @@ def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind
         case "k2":
             return gap * gap / 2
         case "k3":
-            return torch.expm1(gap.clamp(-FAR, FAR)) - gap
+            return torch.expm1(gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)) - gap
         case "abs":
             return gap.abs()
 
@@ -68,9 +68,10 @@ class FixedKL:
     """
 
     coefficient: float = 0.05
+    """The weight of the KL in the rewards, per nat; usually 0.001 to 0.1."""
 
     def after(self, observed: float) -> FixedKL:
-        """The control after a batch with this KL a response, in nats: itself."""
+        """The control after a batch whose responses have this KL on average, in nats: itself."""
         return self
 
 
@@ -86,11 +87,16 @@ class AdaptiveKL:
     """
 
     coefficient: float = 0.05
+    """The first weight of the KL in the rewards, per nat."""
+
     target: float = 6.0
+    """The KL of a whole response to aim at, in nats."""
+
     gain: float = 0.1
+    """How fast the coefficient adapts: a KL of 20 % or more above the target multiplies it by 1 + gain / 5."""
 
     def after(self, observed: float) -> AdaptiveKL:
-        """The control after a batch with this KL a response, in nats."""
+        """The control after a batch whose responses have this KL on average, in nats."""
         error = min(max(observed / self.target - 1, -0.2), 0.2)
         return replace(self, coefficient=self.coefficient * (1 + self.gain * error))
 

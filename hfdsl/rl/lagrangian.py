@@ -1,4 +1,4 @@
-"""Reward under a constraint on cost, by a Lagrange multiplier that grows while the constraint is broken."""
+"""Reward under a constraint on cost, by a Lagrange multiplier that grows while the constraint is violated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-FLOOR = 60.0
+MAX_NEGATIVE_LOG = 60.0
 """A multiplier is at least e**-60, so that its logarithm is finite."""
 
 
@@ -37,11 +37,18 @@ class Multiplier:
     """
 
     value: float = 1.0
+    """The first multiplier, above 0: the price of a unit of cost in units of reward."""
+
     rate: float = 0.04
+    """How fast its logarithm grows with the violation of the limit."""
+
     limit: float = 0.0
+    """The mean cost that is allowed, in the units of the cost model."""
+
     largest: float = 5.0
+    """The largest multiplier."""
 
     def after(self, mean_cost: float) -> Multiplier:
         """The multiplier after a batch of this mean cost."""
         log = math.log(self.value) + self.rate * self.value * (mean_cost - self.limit)
-        return replace(self, value=math.exp(min(max(log, -FLOOR), math.log(self.largest))))
+        return replace(self, value=math.exp(min(max(log, -MAX_NEGATIVE_LOG), math.log(self.largest))))

@@ -1,7 +1,7 @@
-"""Losses, a term a token. That of a policy is a small frozen object, so that a dataflow can say which one it wants.
+"""Losses, one term per token. A policy's loss is a small frozen object, so that a dataflow can take it as an option.
 
-``actor.update(experience, loss=Clip(0.2, 0.28))``. Its terms are weighted with ``loss.weights(mask, reduce)`` and added
-up; see :func:`hfdsl.rl.masked.token_weights`.
+``actor.update(experience, loss=Clip(0.2, 0.28))`` weights the terms by ``loss.weights(mask, reduce)`` and adds them up;
+see :func:`hfdsl.rl.masked.token_weights`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from hfdsl.rl.kl import FAR, Estimator, kl_divergence, kl_estimate
+from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_divergence, kl_estimate
 from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
 
 if TYPE_CHECKING:
@@ -20,27 +20,32 @@ if TYPE_CHECKING:
 
 
 class PolicyTerms(NamedTuple):
-    """What a policy's loss is at every token, all f32[B, R] and 0 outside of the mask; only ``loss`` has a gradient."""
+    """A policy's loss and its metrics at each token, f32[B, R], 0 outside of the mask; only ``loss`` has a gradient."""
 
     loss: torch.Tensor
     clipped: torch.Tensor  # 1 where the clip holds the ratio, so that the gradient is 0
     kl: torch.Tensor  # an estimate of KL(policy that generated || policy), in nats
-    reference_kl: torch.Tensor  # an estimate of KL(policy || reference), in nats; 0 where no reference is given
+    reference_kl: torch.Tensor  # an estimate of KL(policy || reference), in nats; 0 without a reference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss(ABC):
-    """What all losses of a policy have: how tokens are weighted, a KL term to a reference, a bonus for entropy.
-
-    loss = surrogate + kl * KL(policy || reference) - entropy * H(policy). ``constant`` is the length that the
-    aggregation ``sequence-mean-token-sum`` divides by.
-    """
+    """What all losses of a policy share: loss = surrogate + kl * KL(policy || reference) - entropy * H(policy)."""
 
     aggregation: Aggregation = "token-mean"
+    """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
+
     constant: float = 1.0
+    """The length that ``sequence-mean-token-sum`` divides by: the longest response that generation allows."""
+
     kl: float = 0.0
+    """The coefficient of the KL to the reference, per nat; usually 0 to 0.05. Other than 0 needs a reference."""
+
     estimator: Estimator = "k3"
+    """The estimator of that KL: see :func:`hfdsl.rl.kl.kl_estimate`."""
+
     entropy: float = 0.0
+    """The coefficient of the entropy bonus, per nat; usually 0 to 0.01."""
 
     def __call__(
         self,
@@ -67,8 +72,9 @@ class PolicyLoss(ABC):
             loss = loss + self.kl * reference_kl
         if self.entropy and entropy is not None:
             loss = loss - self.entropy * entropy
-        gone = kl_estimate(old, log_probs, "k3").detach()  # the samples are those of the policy that generated
-        return PolicyTerms(masked(loss, mask), masked(clipped, mask), gone, reference_kl.detach())
+        # KL(old || policy), in this order: the samples are those of the policy that generated.
+        kl = kl_estimate(old, log_probs, "k3").detach()
+        return PolicyTerms(masked(loss, mask), masked(clipped, mask), kl, reference_kl.detach())
 
     @abstractmethod
     def surrogate(
@@ -78,7 +84,7 @@ class PolicyLoss(ABC):
         ...
 
     def weights(self, mask: torch.Tensor, reduce: Reduce = no_reduce) -> torch.Tensor:
-        """What every token counts: :func:`hfdsl.rl.masked.token_weights` of this loss's aggregation."""
+        """Every token's weight: :func:`hfdsl.rl.masked.token_weights` with this loss's aggregation."""
         return token_weights(mask, self.aggregation, reduce, constant=self.constant)
 
 
@@ -98,13 +104,18 @@ class Clip(PolicyLoss):
     """
 
     low: float = 0.2
+    """The clip range below 1; usually 0.2."""
+
     high: float = 0.2
+    """The clip range above 1; usually 0.2 to 0.28."""
+
     dual: float | None = None
+    """The bound of dual-clip PPO, above 1, usually 3; None has none."""
 
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As the class says."""
+        """The surrogate of the class's docstring."""
         import torch
 
         loss, clipped = _clipped(log_probs - old_log_probs, advantages, self.low, self.high)
@@ -130,13 +141,18 @@ class SequenceClip(PolicyLoss):
     """
 
     low: float = 3e-4
+    """The clip range below 1. It is that narrow because the geometric mean over many tokens stays close to 1."""
+
     high: float = 4e-4
+    """The clip range above 1."""
+
     aggregation: Aggregation = field(default="sequence-mean-token-mean", kw_only=True)
+    """How tokens are weighted; the paper's takes the mean over responses."""
 
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As the class says."""
+        """The surrogate of the class's docstring."""
         gap = masked_mean(log_probs - old_log_probs, mask, dim=-1)
         return _clipped(gap[:, None].expand(mask.shape), advantages, self.low, self.high)
 
@@ -154,23 +170,23 @@ class Reinforce(PolicyLoss):
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As the class says."""
+        """The surrogate of the class's docstring."""
         import torch
 
         return -advantages * log_probs, torch.zeros_like(log_probs)
 
 
 def _clipped(gap: torch.Tensor, advantages: torch.Tensor, low: float, high: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """-min(ratio * A, clip(ratio) * A), and 1 where the second is the smaller."""
+    """-min(ratio * A, clip(ratio) * A), and 1 where the clipped product is the smaller."""
     import torch
 
-    ratio = gap.clamp(-FAR, FAR).exp()
-    free, held = -ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages
-    return torch.maximum(free, held), (held > free).to(gap.dtype)
+    ratio = gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    unclipped, clipped = -ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages
+    return torch.maximum(unclipped, clipped), (clipped > unclipped).to(gap.dtype)
 
 
 class ValueTerms(NamedTuple):
-    """What a critic's loss is at every token, f32[B, R] and 0 outside of the mask; only ``loss`` has a gradient."""
+    """A critic's loss and its metric at every token, f32[B, R], 0 outside of the mask; only ``loss`` has a gradient."""
 
     loss: torch.Tensor
     clipped: torch.Tensor  # 1 where the clip holds the value
@@ -190,8 +206,13 @@ class ClippedValue:
     """
 
     clip: float | None = 0.2
+    """How far a value may move from the old one before it is clipped, in units of the returns; None: any distance."""
+
     aggregation: Aggregation = field(default="token-mean", kw_only=True)
+    """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
+
     constant: float = field(default=1.0, kw_only=True)
+    """The length that ``sequence-mean-token-sum`` divides by."""
 
     def __call__(
         self, values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor
@@ -207,12 +228,12 @@ class ClippedValue:
         return ValueTerms(torch.maximum(loss, held), (held > loss).to(loss.dtype))
 
     def weights(self, mask: torch.Tensor, reduce: Reduce = no_reduce) -> torch.Tensor:
-        """What every token counts: :func:`hfdsl.rl.masked.token_weights` of this loss's aggregation."""
+        """Every token's weight: :func:`hfdsl.rl.masked.token_weights` with this loss's aggregation."""
         return token_weights(mask, self.aggregation, reduce, constant=self.constant)
 
 
 class PreferenceTerms(NamedTuple):
-    """What a loss of preferences is for every pair, all f32[B]; only ``loss`` has a gradient."""
+    """A loss of preferences and its metrics for every pair, f32[B]; only ``loss`` has a gradient."""
 
     loss: torch.Tensor
     margin: torch.Tensor  # how much more reward the chosen response implies, in nats times beta
@@ -234,7 +255,10 @@ class DPO:
     """
 
     beta: float = 0.1
+    """How strongly the policy is held to the reference; usually 0.01 to 0.5, smaller moves further away."""
+
     smoothing: float = 0.0
+    """The chance that a label is wrong, 0 to 0.5."""
 
     def __call__(
         self,
@@ -252,7 +276,7 @@ class DPO:
 
 
 def imitation(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The cross entropy of given tokens, -log policy, f32[B, R] -> f32[B, R], in nats.
+    """The cross entropy of demonstrated tokens, -log policy, f32[B, R] -> f32[B, R], in nats.
 
     The loss of supervised stages; beside a policy's loss the ptx of InstructGPT (Ouyang et al., 2022, section 3.4,
     equation 2).
@@ -281,8 +305,9 @@ def distillation(
     """The KL between student and teacher at every token, f32[B, R, V] twice -> f32[B, R], in nats.
 
     Reverse, KL(student || teacher), makes the student choose (Gu et al., 2024, MiniLLM, equation 1); ``forward``,
-    KL(teacher || student), makes it cover all that the teacher does (Hinton et al., 2015, Distilling the Knowledge in a
-    Neural Network). Agarwal et al., 2024, On-Policy Distillation of Language Models, have both on its own samples.
+    KL(teacher || student), makes it cover everything that the teacher does (Hinton et al., 2015, Distilling the
+    Knowledge in a Neural Network). Agarwal et al., 2024, On-Policy Distillation of Language Models, have both on its
+    own samples.
 
     >>> import torch
     >>> distillation(torch.zeros(1, 1, 3), torch.ones(1, 1, 3), torch.ones(1, 1)).abs().item() < 1e-6

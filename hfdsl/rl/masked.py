@@ -1,4 +1,4 @@
-"""Sums, means and weights over the tokens of a mask. What stands under a false mask never matters, not even NaN."""
+"""Sums, means and weights over the tokens of a mask. Values outside of the mask never matter, not even NaN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Aggregation: TypeAlias = Literal["token-mean", "sequence-mean-token-mean", "sequ
 
 
 def no_reduce(total: torch.Tensor) -> torch.Tensor:
-    """The sum over ranks where there is one rank: what is given; elsewhere use ``self.axis("dp").all_reduce``.
+    """The sum over ranks for one rank: its argument. With more ranks, pass ``self.axis("dp").all_reduce``.
 
     >>> import torch
     >>> no_reduce(torch.tensor(3.0)).item()
@@ -75,8 +75,8 @@ def whitened(
     """``x`` with mean 0 and variance 1 over the tokens of the mask, f32[B, R] -> f32[B, R], and 0 elsewhere.
 
     (x - mean) / sqrt(variance + epsilon), the variance with n - 1; ``center=False`` keeps the mean. ``reduce`` sums a
-    tensor over the ranks that hold the other rows: every rank then gets its rows of what the whole batch would give.
-    The statistics are taken in float64 (normalized advantages: Andrychowicz et al., 2021, What Matters for On-Policy
+    tensor over the ranks that hold the other rows: every rank then gets its rows of the whole batch's result. The
+    statistics are taken in float64 (normalized advantages: Andrychowicz et al., 2021, What Matters for On-Policy
     Deep Actor-Critic Methods).
 
     >>> import torch
@@ -88,23 +88,24 @@ def whitened(
     tokens = masked(x, mask).double()
     count, total = reduce(torch.stack([mask.bool().sum().double(), tokens.sum()]))
     mean = total / count.clamp(min=1)
-    off = masked(tokens - mean, mask)
-    variance = reduce((off * off).sum()) / (count - 1).clamp(min=1)
-    scaled = off / (variance + epsilon).sqrt()
+    deviations = masked(tokens - mean, mask)
+    variance = reduce((deviations * deviations).sum()) / (count - 1).clamp(min=1)
+    scaled = deviations / (variance + epsilon).sqrt()
     return (scaled if center else masked(scaled + mean, mask)).to(x.dtype)
 
 
 def token_weights(
     mask: torch.Tensor, mode: Aggregation = "token-mean", reduce: Reduce = no_reduce, *, constant: float = 1.0
 ) -> torch.Tensor:
-    """What every token counts in the loss of a batch, bool[B, R] -> f64[B, R]: the loss is (terms * weights).sum().
+    """Every token's weight in the loss of a batch, bool[B, R] -> f64[B, R]: the loss is (terms * weights).sum().
 
-    A micro-batch takes its rows of the weights, and a rank, with ``reduce`` summing over the ranks, its rows of the
-    whole batch's: the losses and gradients of all of them then add up to those of the whole. Rows without a token count
-    for nothing.
+    With ``reduce``, which sums over ranks, each rank gets its rows of the whole batch's weights; micro-batches take
+    their rows of these. The losses and gradients of all micro-batches and ranks then add up to those of the batch, for
+    any split (:mod:`hfdsl.rl.models.updates` follows an example). Rows without a token count for nothing.
 
-    - ``token-mean``: every token alike, 1 / tokens of the batch (DAPO: Yu et al., 2025, section 3.3, equation 12);
-    - ``sequence-mean-token-mean``: every response alike, 1 / (its tokens * responses) (GRPO: Shao et al., 2024,
+    - ``token-mean``: all tokens weigh the same, 1 / tokens of the batch (DAPO: Yu et al., 2025, section 3.3, equation
+      12);
+    - ``sequence-mean-token-mean``: all responses weigh the same, 1 / (its tokens * responses) (GRPO: Shao et al., 2024,
       equation 3);
     - ``sequence-mean-token-sum``: 1 / (``constant`` * responses), ``constant`` being the longest response that
       generation allows (Dr. GRPO: Liu et al., 2025, Understanding R1-Zero-Like Training, section 3.2).
@@ -134,7 +135,7 @@ def aggregated(
     *,
     constant: float = 1.0,
 ) -> torch.Tensor:
-    """The loss of a batch, or a rank's share of it, from one of every token, f32[B, R] -> a number.
+    """The loss of a batch, or a rank's share of it, from the loss of every token, f32[B, R] -> a number.
 
     >>> import torch
     >>> mask = torch.tensor([[True, True, True], [True, False, False]])

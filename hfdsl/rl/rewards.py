@@ -49,7 +49,7 @@ def kl_penalized(
 
 
 def overlong_penalty(mask: torch.Tensor, longest: int, buffer: int) -> torch.Tensor:
-    """What a response loses for its length, bool[B, R] -> f32[B], from 0 down to -1.
+    """The penalty for a response's length, bool[B, R] -> f32[B], from 0 down to -1.
 
     0 up to ``longest - buffer`` tokens, then linearly down to -1 at ``longest`` and beyond (DAPO: Yu et al., 2025,
     section 3.4, equation 13, soft overlong punishment).
@@ -58,8 +58,8 @@ def overlong_penalty(mask: torch.Tensor, longest: int, buffer: int) -> torch.Ten
     >>> overlong_penalty(torch.arange(5) < torch.tensor([[2], [3], [4], [5]]), longest=4, buffer=2).tolist()
     [0.0, -0.5, -1.0, -1.0]
     """
-    left = longest - buffer - lengths(mask)
-    return (left.float() / buffer).clamp(-1.0, 0.0)
+    remaining = longest - buffer - lengths(mask)
+    return (remaining.float() / buffer).clamp(-1.0, 0.0)
 
 
 def distillation_reward(log_probs: torch.Tensor, teacher_log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

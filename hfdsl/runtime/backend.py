@@ -1,4 +1,4 @@
-"""What every backend does: run segments on ranks, and hand payloads on."""
+"""What every backend does: run segments on ranks, and pass payloads on."""
 
 from __future__ import annotations
 
@@ -9,38 +9,27 @@ from typing import Any, Protocol
 from hfdsl.plan.payloads import Payload, Topology
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import Segment
-from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
-from hfdsl.runtime.store import Content
+from hfdsl.runtime.executor import Executor
+from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.store import PayloadContent
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A segment to be run: what each of its ranks is told and brought, in the order of ``segment.ranks``.
+class Submission:
+    """A segment to be run; every sequence has one entry for each of ``segment.ranks``, in their order.
 
-    ``payloads`` are handles, ``after`` what has to end first; ``gives`` are the payloads that are made; ``direct``
-    are arguments that a dispatch function made.
+    ``specs`` are what a rank must know to follow the call, None where it was sent before; ``payloads`` the handles that
+    it receives; ``sends`` the payloads that it makes; ``after`` what has to end before it starts; ``dispatched`` the
+    arguments that a dispatch function made.
     """
 
-    order: Order
+    call: SegmentCall
     segment: Segment
-    lessons: Sequence[Lesson | None]
+    specs: Sequence[SegmentSpec | None]
     payloads: Sequence[Sequence[Any]]
-    gives: Sequence[Sequence[Payload]]
+    sends: Sequence[Sequence[Payload]]
     after: Sequence[Sequence[Any]]
-    direct: Sequence[Mapping[str, Any]] | None = None
-
-
-STORED, RELAYED, DIRECT, TOLD = "stored", "relayed", "direct", "told"
-"""How a payload leaves its process, in a word: relayed ones are stored too, but as bytes where they are small, which a
-relay hands on unopened. One that is broadcast has the ranks that it goes to instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The handle of a payload of numbers, which come with the acknowledgement of the call that makes them."""
-
-    acknowledged: Any
-    place: int
+    dispatched: Sequence[Mapping[str, Any]] | None = None
 
 
 def nothing() -> None:
@@ -53,52 +42,52 @@ class Backend(Protocol):
     driver: Executor
 
     def add(self, plan: Plan) -> None:
-        """Teach every process another plan of the same deployment."""
+        """Send every process another plan of the same deployment."""
 
     def topology(self, plan: Plan) -> Topology:
         """Where processes are, and which of them need no object store."""
         ...
 
-    def put(self, plan: Plan, content: Content) -> Any:
-        """A payload of the driver's."""
+    def put(self, plan: Plan, content: PayloadContent) -> Any:
+        """The handle of a payload of the driver."""
 
-    def run(self, call: Call) -> Sequence[tuple[Any, Sequence[Any]]]:
-        """Have every rank of a segment do its part: (acknowledgement, handles of its payloads), a pair a rank."""
+    def run(self, submission: Submission) -> Sequence[tuple[Any, Sequence[Any]]]:
+        """Have every rank of a segment do its part: (acknowledgment, handles of its payloads), a pair a rank."""
         ...
 
     def done(
-        self, acknowledged: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
-    ) -> list[Ran]:
-        """Wait until all these parts are done, and do something meanwhile; ``wanted`` payloads are fetched next."""
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+    ) -> list[SegmentResult]:
+        """Wait for the results; call ``meanwhile`` first. The caller gets the payloads ``wanted`` next."""
         ...
 
-    def get(self, handles: Sequence[Any]) -> list[Content]:
-        """The payloads, here."""
+    def get(self, handles: Sequence[Any]) -> list[PayloadContent]:
+        """The payloads, in this process."""
         ...
 
     def save(self, folder: str, behind: bool) -> None:
-        """Have every process begin to write what its workers keep, ``behind`` the steps that come or before them."""
+        """Have every process begin to write its workers' states, ``behind`` the steps that follow or before them."""
         ...
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
-        """By role, where the state of each rank is; None where one is not written after ``wait`` seconds."""
+        """By role, the file of each rank's state; None where one is not written after ``wait`` seconds."""
         ...
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-        """Have every process give its workers back what was saved."""
+        """Have every process load its workers' states."""
 
     def record(self, folder: str | None) -> None:
-        """Have every process, the driver too, write the calls of the next steps into a recording; with None no more."""
+        """Have every process, the driver too, write the calls of the next steps to a recording; with None stop."""
 
     def begin(self) -> None:
-        """A step begins: its deadline runs from now."""
+        """Begin a step: its deadline runs from now."""
 
     def close(self) -> None:
         """End the processes."""
 
 
 class Lowering(Protocol):
-    """What makes the backend of a plan: a lowering of one's own, in the place of ``"local"`` or ``"ray"``."""
+    """What makes the backend of a plan: a user's own lowering, in place of ``"local"`` or ``"ray"``."""
 
     def __call__(
         self, plan: Plan, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]
@@ -108,11 +97,11 @@ class Lowering(Protocol):
 
 
 def by_role(groups: Iterable[Sequence[Mapping[str, dict[str, str]] | None]]) -> dict[str, list[dict[str, str]]] | None:
-    """What the ranks of all groups have saved, role by role; None where one is not done."""
-    found: dict[str, list[dict[str, str]]] = {}
+    """The files of all groups' ranks, role by role; None where a rank has not written its own."""
+    files: dict[str, list[dict[str, str]]] = {}
     for ranks in groups:
-        done = [one for one in ranks if one is not None]
-        if len(done) < len(ranks):
+        written = [by_name for by_name in ranks if by_name is not None]
+        if len(written) < len(ranks):
             return None
-        found |= {role: [one[role] for one in done] for role in done[0]}
-    return found
+        files |= {role: [by_name[role] for by_name in written] for role in written[0]}
+    return files

@@ -1,10 +1,10 @@
-"""The local backend: all ranks in this process, one after another; a rank rests only while it waits for its peers."""
+"""The local backend: all ranks in this process, one after another; a rank pauses only to wait for its peers."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
@@ -17,9 +17,10 @@ from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, noted, refuse_alone
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.backend import Call, by_role, nothing
-from hfdsl.runtime.executor import Executor, Ran
-from hfdsl.runtime.store import Content, Kept
+from hfdsl.runtime.backend import Submission, by_role, nothing
+from hfdsl.runtime.executor import Executor
+from hfdsl.runtime.messages import SegmentResult
+from hfdsl.runtime.store import PayloadContent, StoredValue
 
 T = TypeVar("T")
 _Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
@@ -28,15 +29,16 @@ _Tasks: TypeAlias = SimpleQueue[Callable[[], None] | None]
 class Turns:
     """Runs ranks as threads of which one at a time is awake, in rank order; a rank passes its turn on while it waits.
 
-    If every rank that is left waits, none can go on: that is told instead of waited for. A rank keeps its thread from
-    run to run, since libraries remember by thread: a new one makes cuDNN plan every attention again, 30 ms each.
+    If every rank that is left waits, none can continue: that is an error at once, and not a hang. A rank keeps its
+    thread from run to run, since libraries cache by thread: a new one makes cuDNN plan every attention again, 30 ms
+    each.
     """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._turn = 0
         self._waits: dict[int, Callable[[], bool]] = {}
-        self._over: set[int] = set()
+        self._ended: set[int] = set()
         self._count = 0
         self._stuck: str | None = None
         self._tasks: list[_Tasks] = []
@@ -46,7 +48,7 @@ class Turns:
         """Run all; the first error is raised after every rank has ended."""
         self._turn, self._count, self._stuck = 0, len(bodies), None
         self._waits.clear()
-        self._over.clear()
+        self._ended.clear()
         results: list[Any] = [None] * len(bodies)
         errors: dict[int, BaseException] = {}
 
@@ -58,7 +60,7 @@ class Turns:
                 errors[number] = error
             finally:
                 with self._condition:
-                    self._over.add(number)
+                    self._ended.add(number)
                     self._pass_on()
                     self._condition.notify_all()
 
@@ -70,9 +72,9 @@ class Turns:
         for number, body in enumerate(bodies):
             self._tasks[number].put(partial(copy_context().run, partial(rank, number, body)))
         with self._condition:
-            self._condition.wait_for(lambda: len(self._over) == len(bodies))
+            self._condition.wait_for(lambda: len(self._ended) == len(bodies))
         if errors:
-            raise next(iter(errors.values()))  # those who wait for the one that failed fail after it
+            raise next(iter(errors.values()))  # ranks that wait for the one that failed fail after it
         return results
 
     def wait(self, number: int, ready: Callable[[], bool]) -> None:
@@ -95,16 +97,16 @@ class Turns:
         """Give the turn to the next rank that can use it."""
         for offset in range(1, self._count + 1):
             candidate = (self._turn + offset) % self._count
-            if candidate not in self._over and self._waits.get(candidate, lambda: False)():
+            if candidate not in self._ended and self._waits.get(candidate, lambda: False)():
                 self._turn = candidate
                 self._condition.notify_all()
                 return
-            if candidate not in self._over and candidate not in self._waits and candidate != self._turn:
+            if candidate not in self._ended and candidate not in self._waits and candidate != self._turn:
                 self._turn = candidate  # not started yet
                 self._condition.notify_all()
                 return
-        if len(self._over) < self._count:
-            ended = ", ".join(map(str, sorted(self._over))) or "none"
+        if len(self._ended) < self._count:
+            ended = ", ".join(map(str, sorted(self._ended))) or "none"
             self._stuck = f"every rank that is left waits too (ended: {ended})"
             self._condition.notify_all()
 
@@ -112,16 +114,16 @@ class Turns:
 def _work(tasks: _Tasks) -> None:
     while (task := tasks.get()) is not None:
         task()
-        del task  # nothing of it is held while the next one is waited for
+        del task  # so that it is not kept alive while the thread waits for the next one
 
 
-def _end(threads: list[_Tasks]) -> None:
-    for tasks in threads:
+def _end(queues: list[_Tasks]) -> None:
+    for tasks in queues:
         tasks.put(None)
 
 
 class _Board:
-    """Where the ranks of one role leave values for each other; it counts what every rank has asked of a group."""
+    """Where the ranks of one role leave values for each other; counts how often each rank has called each group."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -133,7 +135,7 @@ class _Board:
         return _LocalGroup(self, ranks, rank)
 
     def forget(self) -> None:
-        """Drop what was left: between steps nobody waits."""
+        """Drop all values: between steps nobody waits."""
         self.slots.clear()
         self.calls.clear()
 
@@ -156,18 +158,19 @@ class _LocalGroup(AxisGroup):
         return noted((self._board, self._me), "gathered", [copied(slot[rank]) for rank in self._ranks])
 
 
-class _Lent:
-    """A payload that is handed on by reference: its reader has the makers' own memory."""
+class _LocalPayload:
+    """A payload that is passed on by reference: its reader gets the maker's own memory."""
 
-    def __init__(self, content: Content, makers: Mapping[int, str]) -> None:
-        self._cuts = tuple(content)
+    def __init__(self, content: PayloadContent, makers: Mapping[int, str]) -> None:
+        self._keys = tuple(content)
         values: dict[int, dict[str, Any]] = {}
-        for cut, rows in content.items():
-            values.setdefault(cut.node, {})[cut.column] = rows
-        self._kept = {node: Kept.of(makers[node], columns) for node, columns in values.items()}
+        for key, rows in content.items():
+            values.setdefault(key.node, {})[key.column] = rows
+        # Stored values, so that a maker which writes into them later is caught as on every backend (HF703).
+        self._values = {node: StoredValue.of(makers[node], columns) for node, columns in values.items()}
 
-    def read(self) -> Content:
-        return {cut: self._kept[cut.node].read(cut.column) for cut in self._cuts}
+    def read(self) -> PayloadContent:
+        return {key: self._values[key.node].read(key.column) for key in self._keys}
 
 
 class LocalBackend:
@@ -178,84 +181,97 @@ class LocalBackend:
         self._boards = {name: _Board(turns) for name, turns in self._turns.items()}
         self._executors: dict[str, list[Executor]] = {}
         self._roles = {group.name: group.roles for group in plan.groups}
-        self.driver = Executor(plan, DRIVER, (), RankContext(), seed, None)
+        self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
         self._makers: dict[str, dict[int, str]] = {}
         self.add(plan)
         for group in plan.groups:
-            nodes = [(slot, size) for size in group.pool.processes for slot in range(size)]
-            contexts = [RankContext(rank, len(nodes), slot, size) for rank, (slot, size) in enumerate(nodes)]
+            slots = [(slot, size) for size in group.pool.processes for slot in range(size)]
+            contexts = [RankContext(rank, len(slots), slot, size) for rank, (slot, size) in enumerate(slots)]
             self._executors[group.name] = self._turns[group.name].run(
                 [
-                    lambda c=c, g=group: Executor(plan, g.name, g.roles, c, seed, self._boards[g.name])  # type: ignore[misc]  # c and g are bound per rank by their defaults
-                    for c in contexts
+                    partial(
+                        Executor,
+                        plan=plan,
+                        group=group.name,
+                        roles=group.roles,
+                        context=context,
+                        seed=seed,
+                        collectives=self._boards[group.name],
+                    )
+                    for context in contexts
                 ]
             )
             self._boards[group.name].forget()
 
+    def _every_executor(self) -> Iterator[Executor]:
+        yield self.driver
+        for executors in self._executors.values():
+            yield from executors
+
     def add(self, plan: Plan) -> None:
-        """Teach every executor another plan of the same deployment."""
-        self._makers[plan.name] = {n.id: "the driver" for n in plan.graph.inputs}
+        """Send every executor another plan of the same deployment."""
+        self._makers[plan.name] = {node.id: "the driver" for node in plan.graph.inputs}
         self._makers[plan.name] |= {step.node: step.label for step in plan.steps}
-        for executor in (self.driver, *(e for group in self._executors.values() for e in group)):
+        for executor in self._every_executor():
             executor.add(plan)
 
     def topology(self, plan: Plan) -> Topology:
-        """As the pools have it: a payload is cut here as it would be on a cluster."""
+        """That of the pools: a payload is sliced here as it would be on a cluster."""
         return planned_topology(plan)
 
-    def put(self, plan: Plan, content: Content) -> Any:
-        """A payload of the driver's."""
-        return _Lent(content, self._makers[plan.name])
+    def put(self, plan: Plan, content: PayloadContent) -> Any:
+        """The handle of a payload of the driver."""
+        return _LocalPayload(content, self._makers[plan.name])
 
-    def run(self, call: Call) -> list[tuple[Ran, list[Any]]]:
-        """Run a segment: what every rank acknowledges, and its payloads."""
-        executors, segment = self._executors[call.segment.group], call.segment
+    def run(self, submission: Submission) -> list[tuple[SegmentResult, list[Any]]]:
+        """Run a segment: every rank's result and payloads."""
+        executors, segment = self._executors[submission.segment.group], submission.segment
 
-        def body(index: int) -> Callable[[], tuple[Ran, list[Content]]]:
-            rank = segment.ranks[index]
-            payloads = [lent.read() for lent in call.payloads[index]]
-            direct = call.direct[index] if call.direct is not None else None
-            return lambda: executors[rank].run(call.order, call.lessons[index], payloads, direct)
+        def body(index: int) -> Callable[[], tuple[SegmentResult, list[PayloadContent]]]:
+            payloads = [payload.read() for payload in submission.payloads[index]]
+            dispatched = submission.dispatched[index] if submission.dispatched is not None else None
+            run = executors[segment.ranks[index]].run
+            return partial(run, submission.call, submission.specs[index], payloads, dispatched)
 
-        bodies = [body(i) for i in range(len(segment.ranks))]
+        bodies = [body(index) for index in range(len(segment.ranks))]
         if all(step.role is None for step in segment.steps):
-            outcomes = [one() for one in bodies]  # a function has no peers to wait for
+            outcomes = [run() for run in bodies]  # a function has no peers to wait for
         else:
             outcomes = self._together(segment.group, bodies)
-        makers = self._makers[call.order.plan]
-        return [(ran, [_Lent(content, makers) for content in given]) for ran, given in outcomes]
+        makers = self._makers[submission.call.plan]
+        return [(result, [_LocalPayload(content, makers) for content in sends]) for result, sends in outcomes]
 
     def done(
-        self, acknowledged: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
-    ) -> list[Ran]:
-        """Nothing is under way: every segment ended before the next began."""
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+    ) -> list[SegmentResult]:
+        """The results themselves: every segment ended before the next began."""
         meanwhile()
-        return list(acknowledged)
+        return list(acknowledgments)
 
-    def get(self, handles: Sequence[Any]) -> list[Content]:
-        """The payloads."""
-        return [lent.read() for lent in handles]
+    def get(self, handles: Sequence[Any]) -> list[PayloadContent]:
+        """The contents of payloads."""
+        return [payload.read() for payload in handles]
 
     def save(self, folder: str, behind: bool) -> None:
-        """Rank after rank; one may ask its peers."""
+        """Rank after rank, in turns: a rank may call its peers."""
         for group, executors in self._executors.items():
-            self._together(group, [lambda e=e: e.save(folder, behind) for e in executors])  # type: ignore[misc]  # as above
+            self._together(group, [partial(executor.save, folder, behind) for executor in executors])
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
-        """What all have written."""
-        return by_role([e.saved(folder, wait) for e in executors] for executors in self._executors.values())
+        """The files of all ranks."""
+        return by_role([executor.saved(folder, wait) for executor in group] for group in self._executors.values())
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-        """The same back."""
+        """Load the states of all ranks."""
         for group, executors in self._executors.items():
-            own = {role: saved[role] for role in self._roles[group] if role in saved}
-            parts = [{role: ranks[i] for role, ranks in own.items()} for i in range(len(executors))]
-            pairs = zip(executors, parts, strict=True)
-            self._together(group, [lambda e=e, p=p: e.load(folder, p) for e, p in pairs])  # type: ignore[misc]  # as above
+            files = {role: saved[role] for role in self._roles[group] if role in saved}
+            by_rank = [{role: ranks[rank] for role, ranks in files.items()} for rank in range(len(executors))]
+            pairs = zip(executors, by_rank, strict=True)
+            self._together(group, [partial(executor.load, folder, states) for executor, states in pairs])
 
     def record(self, folder: str | None) -> None:
-        """Have every executor write the calls of the next steps into a recording."""
-        for executor in (self.driver, *(e for group in self._executors.values() for e in group)):
+        """Have every executor write the calls of the next steps to a recording."""
+        for executor in self._every_executor():
             executor.record(folder)
 
     def _together(self, group: str, bodies: Sequence[Callable[[], T]]) -> list[T]:

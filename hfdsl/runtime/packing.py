@@ -1,16 +1,29 @@
-"""Packing: a payload as bytes that are written to shared memory once, and read there by whoever maps it."""
+"""How a payload is written into bytes: for the object store, and with its tensors left on their device.
+
+``Packed`` goes through the object store, its buffers out of band: they are written into shared memory once, and every
+reader maps them. ``PickledValue`` leaves its tensors in the process that made them, and only the rest is pickled.
+"""
 
 from __future__ import annotations
 
+import pickle
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from io import BytesIO
 from pickle import PickleBuffer
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+from ray.cloudpickle.cloudpickle import CloudPickler
 
 from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.runtime.store import Content, as_bytes
+from hfdsl.runtime.store import PayloadContent, as_bytes
 from hfdsl.types.batches import own_rows
 from hfdsl.types.ragged import Jagged
+
+if TYPE_CHECKING:
+    import torch
+
+# -- through the object store ------------------------------------------------------------------------------------------
 
 
 class Packed:
@@ -18,61 +31,143 @@ class Packed:
 
     The memory of a tensor goes out of band, so that neither side copies it. What arrives lies in memory that other
     processes read too: a body that writes into it is refused (HF703) by the versions of its tensors. A CUDA tensor
-    travels as a CPU tensor, and is back on a GPU where the reader has one.
+    travels as a CPU tensor, and returns to a GPU where the reader has one.
     """
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: PayloadContent) -> None:
         self._content = content
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, ([(*_named(cut), _outward(value)) for cut, value in self._content.items()],)
-
-
-def sealed(content: Content, *, copy: bool = True) -> Any:
-    """A payload that goes around the object store: the tensors of its columns stay where they are until they are sent.
-
-    Of those within Python objects a ``copy`` is sent, since the maker may change them at once, as it does with its
-    weights. Memory of tensors on another device goes out of band, as in ``Packed``.
-    """
-    import torch
-
-    from hfdsl.runtime.parcel import seal
-
-    device, lent = "cuda" if torch.cuda.is_available() else "cpu", list[torch.Tensor]()
-    rows = [(*_named(cut), _lent(value, device, lent)) for cut, value in content.items()]
-    return seal(rows, device, lent if copy else None)
-
-
-def _lent(value: Any, device: str, lent: list[Any]) -> Any:
-    """A raw column as ``_outward`` makes it, but for tensors on a device, which are listed and stay."""
-    if isinstance(value, Jagged):
-        return "ragged", _lent(value.values, device, lent), _lent(value.offsets, device, lent)
-    if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):
-        lent.append(value)
-        return "direct", value
-    return _outward(value)
-
-
-def opened(brought: Any) -> Content:
-    """What was brought, however it came; what is broadcast comes now."""
-    if isinstance(brought, dict):
-        return brought
-    return _unpacked(brought.receive() if hasattr(brought, "receive") else brought.open())
+        return _unpacked, ([(*_fields(key), _encoded(value)) for key, value in self._content.items()],)
 
 
 class Pickled:
     """A payload on its way as torch pickles it: with copies on either side."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: PayloadContent) -> None:
         self._content = own_rows(content)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rows = [(*_named(cut), _on_cpu(value), _is_cuda(value)) for cut, value in self._content.items()]
+        rows = [(*_fields(key), _on_cpu(value), _is_cuda(value)) for key, value in self._content.items()]
         return _unpickled, (rows,)
 
 
-def _named(cut: ColumnSlice) -> tuple[Any, ...]:
-    return cut.node, cut.chunk, cut.column, cut.rows
+def unpack(payload: Any) -> PayloadContent:
+    """The content of a payload, however it was sent; a broadcast takes place now."""
+    if isinstance(payload, dict):
+        return payload
+    return _unpacked(payload.receive() if hasattr(payload, "receive") else payload.load())
+
+
+# -- with tensors left on their device ---------------------------------------------------------------------------------
+
+
+class Tensors:
+    """The tensors of one payload, the part that Ray leaves in its process."""
+
+    __slots__ = ("tensors",)
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tensors, ([tensor.cpu() for tensor in self.tensors],)
+
+
+class PickledValue:
+    """A value on its way: its tensors, and a pickle of the rest that refers to them by number."""
+
+    __slots__ = ("buffers", "head", "tensors")
+
+    def __init__(self, head: bytes, buffers: list[PickleBuffer], tensors: Tensors) -> None:
+        self.head, self.buffers, self.tensors = head, buffers, tensors
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PickledValue, (self.head, self.buffers, self.tensors)
+
+    def load(self) -> Any:
+        """The value; in the process that pickled it the tensors are the very same."""
+        return _Unpickler(BytesIO(self.head), self.tensors.tensors, self.buffers).load()
+
+
+def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tensor] | None = None) -> PickledValue:
+    """What a method called with ``tensor_transport=TRANSPORT`` returns: any value, its tensors on ``device`` apart.
+
+    Tensors arrive dense and without gradients; those on other devices are pickled with the rest. With ``shared``,
+    tensors whose memory nobody writes while they travel, all others are copied.
+
+    >>> import torch
+    >>> pickle_value({"x": torch.ones(2), "name": "a"}, "cpu").load()
+    {'x': tensor([1., 1.]), 'name': 'a'}
+    """
+    head, buffers, tensors = BytesIO(), list[PickleBuffer](), list["torch.Tensor"]()
+    pickler = _Pickler(head, device, tensors, buffers, None if shared is None else set(map(id, shared)))
+    cast(Any, pickler).dump(value)
+    return PickledValue(head.getvalue(), buffers, Tensors(tensors))
+
+
+def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValue:
+    """A payload that bypasses the object store: the tensors of its columns stay where they are until they are sent.
+
+    Tensors inside Python objects are sent as a ``copy``, since the maker may change them at once, as it does with its
+    weights. Memory of tensors on another device goes out of band, as in ``Packed``.
+    """
+    import torch
+
+    device, shared = "cuda" if torch.cuda.is_available() else "cpu", list[torch.Tensor]()
+    rows = [(*_fields(key), _encoded_but(device, value, shared)) for key, value in content.items()]
+    return pickle_value(rows, device, shared if copy else None)
+
+
+def _encoded_but(device: str, value: Any, shared: list[Any]) -> Any:
+    """A raw column as ``_encoded`` makes it, but for tensors on a device: these stay, and are listed in ``shared``."""
+    if isinstance(value, Jagged):
+        return "ragged", _encoded_but(device, value.values, shared), _encoded_but(device, value.offsets, shared)
+    if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):
+        shared.append(value)
+        return "direct", value
+    return _encoded(value)
+
+
+class _Pickler(CloudPickler):
+    def __init__(
+        self,
+        file: BytesIO,
+        device: str,
+        tensors: list[torch.Tensor],
+        buffers: list[PickleBuffer],
+        shared: Collection[int] | None,
+    ) -> None:
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]  # of Ray
+        import torch
+
+        self._torch = torch
+        self._device, self._tensors, self._shared = device, tensors, shared
+
+    def persistent_id(self, value: Any) -> int | None:
+        if not (isinstance(value, self._torch.Tensor) and value.device.type == self._device):
+            return None
+        detached = value.detach()
+        copied = self._shared is not None and id(value) not in self._shared
+        dense = detached.clone(memory_format=self._torch.contiguous_format) if copied else detached.contiguous()
+        self._tensors.append(dense)
+        return len(self._tensors) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: BytesIO, tensors: Sequence[torch.Tensor], buffers: Sequence[Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._tensors = tensors
+
+    def persistent_load(self, number: Any) -> torch.Tensor:
+        return self._tensors[int(number)]
+
+
+# -- raw columns as plain values and buffers ---------------------------------------------------------------------------
+
+
+def _fields(key: ColumnSlice) -> tuple[Any, ...]:
+    return key.node, key.chunk, key.column, key.rows
 
 
 def _is_cuda(value: Any) -> bool:
@@ -89,10 +184,9 @@ def _to_gpu(value: Any) -> Any:
     return value.cuda() if torch.cuda.is_available() else value
 
 
-def _outward(value: Any) -> Any:
-    """A raw column as plain values and buffers."""
+def _encoded(value: Any) -> Any:
     if isinstance(value, Jagged):
-        return "ragged", _outward(value.values), _outward(value.offsets)
+        return "ragged", _encoded(value.values), _encoded(value.offsets)
     if not hasattr(value, "untyped_storage"):
         return "object", value
     flat: Any = as_bytes(_on_cpu(value.detach()).resolve_conj().resolve_neg().contiguous())
@@ -100,12 +194,12 @@ def _outward(value: Any) -> Any:
     return kind, str(value.dtype).removeprefix("torch."), tuple(value.shape), PickleBuffer(flat.numpy())
 
 
-def _inward(packed: Any) -> Any:
+def _decoded(packed: Any) -> Any:
     kind, *rest = packed
     if kind in ("object", "direct"):
         return rest[0]
     if kind == "ragged":
-        return Jagged(_inward(rest[0]), _inward(rest[1]))
+        return Jagged(_decoded(rest[0]), _decoded(rest[1]))
     import torch
 
     name, shape, buffer = rest
@@ -113,15 +207,15 @@ def _inward(packed: Any) -> Any:
     if not memoryview(buffer).nbytes:
         tensor = torch.empty(shape, dtype=dtype)
     else:
-        with warnings.catch_warnings():  # of the read-only buffer: whoever writes into the tensor is told, see above
+        with warnings.catch_warnings():  # torch warns of a read-only buffer; HF703 refuses writes, see ``Packed``
             warnings.simplefilter("ignore", UserWarning)
             tensor = torch.frombuffer(buffer, dtype=dtype).reshape(shape)
     return _to_gpu(tensor) if kind == "cuda" else tensor
 
 
 def _unpacked(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
-    return {ColumnSlice(*named): _inward(packed) for *named, packed in rows}
+    return {ColumnSlice(*fields): _decoded(packed) for *fields, packed in rows}
 
 
 def _unpickled(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
-    return {ColumnSlice(*named): _to_gpu(value) if cuda else value for *named, value, cuda in rows}
+    return {ColumnSlice(*fields): _to_gpu(value) if cuda else value for *fields, value, cuda in rows}

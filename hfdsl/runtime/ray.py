@@ -1,11 +1,9 @@
-"""The Ray backend: processes are worker groups; pieces travel from worker to worker as object references."""
+"""The Ray backend: processes are worker groups, and payloads travel from worker to worker as object references."""
 
 from __future__ import annotations
 
-import pickle
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar
@@ -20,157 +18,48 @@ from hfdsl.errors import HfError
 from hfdsl.plan.payloads import ColumnSlice, Payload, Topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
-from hfdsl.protocols.worker import RankContext, Worker
-from hfdsl.runtime.backend import DIRECT, RELAYED, STORED, TOLD, Call, Told, by_role, nothing
+from hfdsl.protocols.worker import RankContext
+from hfdsl.runtime.backend import Submission, by_role, nothing
 from hfdsl.runtime.cluster import connect
-from hfdsl.runtime.executor import Executor, Lesson, Order, Ran
-from hfdsl.runtime.joined import Joined, shipped
-from hfdsl.runtime.packing import Packed, Pickled, opened, sealed
-from hfdsl.runtime.process_groups import ProcessCollectives
-from hfdsl.runtime.relay import PATIENCE, Held, Relays, pays, waited
-from hfdsl.runtime.store import SMALL, Content, bytes_of
+from hfdsl.runtime.direct_groups import DirectGroups, send_direct
+from hfdsl.runtime.executor import Executor
+from hfdsl.runtime.messages import (
+    DIRECT,
+    INLINE,
+    STORED,
+    Acknowledgment,
+    InlineResult,
+    RankRequest,
+    SegmentResult,
+    SegmentSpec,
+    SendMode,
+)
+from hfdsl.runtime.rank_process import RankProcess, dumped, loaded, packing
+from hfdsl.runtime.relay import PATIENCE, Relays, RemoteHandle, pays, waited
+from hfdsl.runtime.store import SMALL, PayloadContent, bytes_of
 from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 
-ANSWER = 60.0  # seconds in which an idle process tells whether its files are written
-INLINE = 96 * 1024
+ANSWER = 60.0
+"""Seconds in which an idle process says whether its files are written."""
+
+ARGUMENT = 96 * 1024
 """Bytes of an argument above which Ray puts it into the object store by itself."""
-
-
-class RankProcess(Worker):
-    """One process of a plan: an executor behind an actor."""
-
-    def __init__(self, plan: Plan, group: str, roles: tuple[str, ...], seed: int, deadline: float) -> None:
-        context = RankContext.from_env()
-        collectives = ProcessCollectives(
-            context.rank, context.world_size, context.master_addr, context.master_port, deadline
-        )
-        self._executor = Executor(plan, group, roles, context, seed, collectives, own_process=True)
-        self._packing = packing(plan)
-        self._to_ship: deque[Any] = deque()
-        self._to_spread: deque[tuple[Any, list[int]]] = deque()
-        self._failed: Exception | None = None
-
-    def add(self, plan: Plan) -> None:
-        """Learn another plan of the same deployment."""
-        self._executor.add(plan)
-
-    def save(self, folder: str, behind: bool) -> None:
-        """Begin to write what this process's workers keep."""
-        self._executor.save(folder, behind)
-
-    def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
-        """Where it is."""
-        return self._executor.saved(folder, wait)
-
-    def load(self, folder: str, saved: dict[str, dict[str, str]]) -> None:
-        """Give them back what was saved."""
-        self._executor.load(folder, saved)
-
-    def record(self, folder: str | None) -> None:
-        """Write the calls of the next steps into a recording; with None no more."""
-        self._executor.record(folder)
-
-    def where(self) -> str:
-        """The node that this process runs on."""
-        return node_here()
-
-    def run(self, order: list[Any], *brought: Any) -> Any:
-        """This rank's part of a segment; Ray has brought the payloads, and whatever has to end before, when it starts.
-
-        The order and the acknowledgement are lists of plain values, which Ray sends without pickling them: an argument
-        costs as much as the body of a small call. ``ways`` says of each payload how it leaves (``_way``).
-        """
-        *told, payloads, taught, given, ways = order
-        rest = iter(brought[payloads:])
-        lesson = Lesson(next(rest), next(rest)) if taught else None
-        try:
-            contents = [opened(_arrived(payload)) for payload in brought[:payloads]]
-            ran, gives = self._executor.run(Order(*told), lesson, contents, next(rest) if given else None)
-            stored, told = list[Any](), list[Any]()
-            for content, way in zip(gives, ways, strict=True):
-                if way == DIRECT:
-                    self._to_ship.append(sealed(content))
-                elif way == TOLD:
-                    told.append([[cut.node, cut.chunk, cut.column, value] for cut, value in content.items()])
-                else:
-                    stored.append(self._stored(content, way))
-        except Exception as error:
-            self._failed = error
-            raise
-        answer = [ran.packed(), told]
-        return (answer, *stored) if stored else answer
-
-    def _stored(self, content: Content, way: Any) -> Any:
-        """What of a payload goes through the object store: all, or where it is broadcast what its readers are told."""
-        if way in (STORED, RELAYED):
-            packed = self._packing(content)
-            return _dumped(packed) if way == RELAYED and bytes_of(content) <= SMALL else packed
-        from hfdsl.runtime.spread import announced
-
-        payload = sealed(content, copy=False)
-        self._to_spread.append((payload, way))
-        return announced(payload, way)
-
-    def spread(self) -> None:
-        """Broadcast what the last call has announced; nothing else runs here before all readers have it.
-
-        Raises:
-            HfError: what that call has raised.
-        """
-        if self._failed is not None:
-            raise self._failed
-        from hfdsl.runtime.spread import send
-
-        while self._to_spread:
-            send(*self._to_spread.popleft())
-
-    def ship(self) -> Any:
-        """The next of the payloads that go directly; it is called once for each of them, after the call that made it.
-
-        Raises:
-            HfError: what that call has raised.
-        """
-        if self._failed is not None:
-            raise self._failed
-        return self._to_ship.popleft()
-
-
-def _dumped(packed: Any) -> bytes:
-    return bytes(ray.cloudpickle.dumps(packed))  # type: ignore[no-untyped-call]  # of Ray
-
-
-def _arrived(payload: Any) -> Any:
-    return pickle.loads(payload) if isinstance(payload, bytes) else payload
-
-
-def _content(handle: Any, found: Mapping[Any, Any]) -> Any:
-    """The payload that a handle stands for."""
-    if isinstance(handle, Told):
-        _, told = found[handle.acknowledged]
-        return {ColumnSlice(node, chunk, column, None): value for node, chunk, column, value in told[handle.place]}
-    return _arrived(handle) if isinstance(handle, bytes) else found[handle]
-
-
-def packing(plan: Plan) -> type[Packed] | type[Pickled]:
-    """How payloads of a plan travel."""
-    return Packed if plan.optimize.zero_copy else Pickled
-
-
-def node_here() -> str:
-    """The node that this process runs on."""
-    return str(ray.get_runtime_context().get_node_id())
 
 
 class RayBackend:
     """Lowers a plan onto worker groups. A handle is an ``ObjectRef``; the driver never fetches what it does not return.
 
+    Ranks are called one by one, past the group's own ``_submit``: that one makes a message of a role's method and its
+    arguments, an entry a rank. Here each rank has a request of its own, with references of its own that Ray must see as
+    arguments to wait for them, and returns several objects.
+
     Raises:
         ResourceError: HF502, HF505 where the cluster cannot hold the pools.
         RoleError: HF806 where a role's constructor raises.
-        HfError: HF807 where the cluster's address is known, and nobody answers there.
+        HfError: HF807 where the cluster's address is known, and nothing answers there.
     """
 
     launched: ClassVar[WeakSet[RayBackend]] = WeakSet()
@@ -183,12 +72,12 @@ class RayBackend:
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
         self._packing = packing(plan)
-        self._asked: list[Any] = []  # what the calls of this step acknowledge
-        self._answers: dict[Any, list[Any]] = {}  # what of it has come
-        self._told: tuple[RowTable, Any] | None = None  # the rows that were told last, in the object store
-        self.driver = Executor(plan, DRIVER, (), RankContext(), seed, None)
-        self._joined = Joined(plan)
-        self._relayed: set[str] = set()
+        self._pending: list[Any] = []  # the acknowledgments of this step's calls that have not been looked at
+        self._acknowledged: dict[Any, list[Any]] = {}  # those that have arrived, by handle
+        self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
+        self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
+        self._direct_groups = DirectGroups(plan)
+        self._relayed_plans: set[str] = set()
         self._relays: Relays | None = None
         self.launched.add(self)
         try:
@@ -198,19 +87,23 @@ class RayBackend:
                 process = RayClassWithInitArgs(RankProcess, plan, group.name, group.roles, seed, deadline)
                 self._groups[group.name] = RayWorkerGroup(
                     self._pool(group.pool, timeout),
-                    self._joined.prepare(group.name, process),
+                    self._direct_groups.prepare(group.name, process),
                     worker_env=worker_env,
                     timeout=timeout,
                 )
             self._nodes = {
                 name: fetch([worker.where.remote() for worker in group.workers]) for name, group in self._groups.items()
             }
-            self._joined.join({name: group.workers for name, group in self._groups.items()}, deadline)
-            self._joined.warm(plan)
-            self._relay(plan)
+            self._direct_groups.join(self._workers, deadline)
+            self._direct_groups.prepare_plan(plan)
+            self._start_relays(plan)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def _workers(self) -> dict[str, Sequence[Any]]:
+        return {name: group.workers for name, group in self._groups.items()}
 
     def _pool(self, pool: ResourcePool, timeout: float) -> RayResourcePool:
         """The pool as placement groups; merged and split pools share those of the pools that they are made of."""
@@ -233,188 +126,213 @@ class RayBackend:
         return self._pools[pool.name]
 
     def add(self, plan: Plan) -> None:
-        """Teach every process another plan of the same deployment."""
+        """Send every process another plan of the same deployment."""
         self.driver.add(plan)
-        fetch([worker.add.remote(plan) for group in self._groups.values() for worker in group.workers])
-        self._joined.warm(plan)
-        self._relay(plan)
+        fetch([worker.add.remote(plan) for workers in self._workers.values() for worker in workers])
+        self._direct_groups.prepare_plan(plan)
+        self._start_relays(plan)
 
-    def _relay(self, plan: Plan) -> None:
+    def _start_relays(self, plan: Plan) -> None:
         """Have relays call the ranks of a plan, if that pays."""
-        if pays(plan, self._nodes, self._joined.groups):
-            self._relayed.add(plan.name)
-            workers = {name: group.workers for name, group in self._groups.items()}
-            self._relays = self._relays or Relays(workers, self._nodes, self._left)
+        if pays(plan, self._nodes, self._direct_groups.groups):
+            self._relayed_plans.add(plan.name)
+            self._relays = self._relays or Relays(self._workers, self._nodes, self._time_left)
 
     def topology(self, plan: Plan) -> Topology:
-        """The nodes, the driver apart, so that it is brought nothing that only workers read; and the joined groups."""
+        """The nodes, and the groups that need no object store between them.
+
+        The driver counts as a node of its own, so that it never receives what only workers read.
+        """
         return Topology(
             lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else DRIVER,
-            self._joined.groups,
-            self._joined.reaches,
-            self._joined.apart,
+            self._direct_groups.groups,
+            self._direct_groups.reaches,
+            self._direct_groups.unreachable,
         )
 
-    def put(self, plan: Plan, content: Content) -> Any:
-        """A payload of the driver's: in the object store, or as bytes that go along with calls where there are few."""
+    # -- a step --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a step: its deadline runs from now."""
+        self._until = time.monotonic() + self._deadline
+        self._pending.clear()
+        self._acknowledged.clear()
+        if self._relays is not None:
+            self._relays.begin()
+
+    def _time_left(self) -> float:
+        return max(0.0, self._until - time.monotonic())
+
+    def put(self, plan: Plan, content: PayloadContent) -> Any:
+        """A payload of the driver: in the object store or, where it is small, as bytes that travel with calls."""
         packed = self._packing(content)
-        if bytes_of(content) <= SMALL and len(small := _dumped(packed)) <= INLINE:
+        if bytes_of(content) <= SMALL and len(small := dumped(packed)) <= ARGUMENT:
             return small
         return ray.put(packed)
 
-    def run(self, call: Call) -> Sequence[tuple[Any, Sequence[Any]]]:
-        """Submit a segment: references to what a rank acknowledges and gives; it starts when its payloads exist."""
-        if self._relays is not None and call.order.plan in self._relayed:
-            return self._relays.run(call, self._table)
-        workers, order = self._groups[call.segment.group].workers, call.order
-        outcomes: list[tuple[Any, Sequence[Any]]] = []
-        for i, rank in enumerate(call.segment.ranks):
-            lesson, brought = call.lessons[i], call.payloads[i]
-            taught = () if lesson is None else (lesson.task, self._table(lesson))
-            direct = () if call.direct is None else (call.direct[i],)
-            ways = [self._way(one) for one in call.gives[i]]
-            told = [*order.packed(), len(brought), bool(taught), bool(direct), ways]
-            stored = len(ways) - ways.count(DIRECT) - ways.count(TOLD)
-            run = workers[rank].run.options(num_returns=1 + stored) if stored else workers[rank].run
-            refs = run.remote(told, *brought, *taught, *direct, *call.after[i])
-            acknowledged, *objects = refs if stored else (refs,)
-            if any(one.broadcast for one in call.gives[i]):
-                workers[rank].spread.remote()
-            outcomes.append((acknowledged, self._handles(workers[rank], acknowledged, objects, ways)))
-        self._asked += [acknowledged for acknowledged, _ in outcomes]
-        return outcomes
+    def run(self, submission: Submission) -> Sequence[tuple[Any, Sequence[Any]]]:
+        """Submit a segment: the handles of each rank's acknowledgment and payloads.
 
-    def _way(self, payload: Payload) -> Any:
-        """How a payload leaves its process; a direct or broadcast one stays there until ``ship`` or ``spread``."""
+        Ray starts a rank's part when all its arguments exist. It runs the calls of one actor in the order of their
+        submission, so what is submitted in program order cannot deadlock: whatever a call waits for was submitted
+        before it.
+        """
+        if self._relays is not None and submission.call.plan in self._relayed_plans:
+            return self._relays.run(submission, self._table)
+        workers = self._groups[submission.segment.group].workers
+        handles: list[tuple[Any, Sequence[Any]]] = []
+        for i, rank in enumerate(submission.segment.ranks):
+            worker, spec, payloads = workers[rank], submission.specs[i], submission.payloads[i]
+            spec_arguments = () if spec is None else (spec.task, self._table(spec))
+            dispatched = () if submission.dispatched is None else (submission.dispatched[i],)
+            modes = [self._send_mode(payload) for payload in submission.sends[i]]
+            request = RankRequest(submission.call, len(payloads), spec is not None, bool(dispatched), modes)
+            # One return value for the acknowledgment, and one for each payload in the object store.
+            stored = len(modes) - modes.count(DIRECT) - modes.count(INLINE)
+            run = worker.run.options(num_returns=1 + stored) if stored else worker.run
+            refs = run.remote(request.packed(), *payloads, *spec_arguments, *dispatched, *submission.after[i])
+            acknowledgment, *objects = refs if stored else (refs,)
+            # Right after the call, so that no other call of this process comes between it and its broadcast.
+            if any(payload.broadcast for payload in submission.sends[i]):
+                worker.broadcast.remote()
+            handles.append((acknowledgment, self._handles(worker, acknowledgment, objects, modes)))
+        self._pending += [acknowledgment for acknowledgment, _ in handles]
+        return handles
+
+    def _send_mode(self, payload: Payload) -> SendMode:
         if payload.broadcast:
-            return self._joined.ranks(payload.broadcast)
-        return DIRECT if payload.direct else TOLD if payload.inline else STORED
+            return self._direct_groups.ranks(payload.broadcast)
+        return DIRECT if payload.direct else INLINE if payload.inline else STORED
 
-    def _handles(self, worker: Any, acknowledged: Any, objects: Sequence[Any], ways: Sequence[Any]) -> list[Any]:
-        stored, told = iter(objects), count()
+    def _handles(
+        self, worker: Any, acknowledgment: Any, objects: Sequence[Any], modes: Sequence[SendMode]
+    ) -> list[Any]:
+        stored, index = iter(objects), count()
         return [
-            shipped(worker) if way == DIRECT else Told(acknowledged, next(told)) if way == TOLD else next(stored)
-            for way in ways
+            send_direct(worker)
+            if mode == DIRECT
+            else InlineResult(acknowledgment, next(index))
+            if mode == INLINE
+            else next(stored)
+            for mode in modes
         ]
 
-    def _table(self, lesson: Lesson) -> Any:
-        """The rows, sent once for all ranks and segments."""
-        if self._told is None or self._told[0] is not lesson.table:
-            self._told = lesson.table, ray.put(lesson.table)
-        return self._told[1]
+    def _table(self, spec: SegmentSpec) -> Any:
+        """The row table of a spec, sent once for all ranks and segments."""
+        if self._sent_table is None or self._sent_table[0] is not spec.table:
+            self._sent_table = spec.table, ray.put(spec.table)
+        return self._sent_table[1]
 
     def done(
-        self, acknowledged: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
-    ) -> list[Ran]:
-        """Wait until every rank has done its part; the first failure is raised at once, whoever still waits for whom.
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+    ) -> list[SegmentResult]:
+        """Wait until every rank has done its part; the first failure is raised at once, even while others still run.
 
         Raises:
             RoleError: HF806 where a body raised or a process died.
             HfError: HF807 where the deadline passed.
         """
-        answers = self._relays.ask([*acknowledged, *wanted], self._left()) if self._relays is not None else {}
+        answers = self._relays.ask([*acknowledgments, *wanted], self._time_left()) if self._relays is not None else {}
         meanwhile()
-        for ready in waited([one for one in acknowledged if not isinstance(one, Held)], self._left()):
-            self._answers |= zip(ready, fetch(ready), strict=True)
+        refs = [handle for handle in acknowledgments if not isinstance(handle, RemoteHandle)]
+        for ready in waited(refs, self._time_left()):
+            self._acknowledged |= zip(ready, fetch(ready), strict=True)
         if self._relays is not None:
             self._relays.take(answers)
-            self._answers |= {one: one.value for one in acknowledged if isinstance(one, Held) and one.value is not None}
-        if late := sum(one not in self._answers for one in acknowledged):
-            raise HfError(
-                "HF807",
-                f"{late} of {len(acknowledged)} parts of the step were not done after "
-                f"{self._deadline:g} s; a body may wait for a peer, or the step needs longer: "
-                "launch(..., deadline=...)",
-            )
-        return [Ran.unpacked(self._answers[one][0]) for one in acknowledged]
-
-    def _all(self, refs: Sequence[Any], what: str) -> dict[Any, Any]:
-        """The values of references; the first failure is raised at once."""
-        values: dict[Any, Any] = {}
-        for ready in waited(refs, self._left()):
-            values |= zip(ready, fetch(ready), strict=True)
-        if late := len(refs) - len(values):
-            raise HfError(
-                "HF807",
-                f"{late} of {len(refs)} {what} were not done after {self._deadline:g} s; a body may wait for a peer, "
-                "or the step needs longer: launch(..., deadline=...)",
-            )
-        return values
-
-    def save(self, folder: str, behind: bool) -> None:
-        """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where the deadline passed."""
-        self.begin()
-        self._all([w.save.remote(folder, behind) for one in self._groups.values() for w in one.workers], "states")
-
-    def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
-        """What all have written; HF906 where one cannot, HF807 where one does not answer in time."""
-        self.begin()
-        self._until = min(self._until, time.monotonic() + wait + ANSWER)
-        asked = [[w.saved.remote(folder, wait) for w in group.workers] for group in self._groups.values()]
-        answers = self._all([ref for refs in asked for ref in refs], "states")
-        return by_role([answers[ref] for ref in refs] for refs in asked)
-
-    def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
-        """The same back; errors as for ``save``."""
-        self.begin()
-        asked = []
-        for group in self._processes:
-            own = [role for role in group.roles if role in saved]
-            for rank, worker in enumerate(self._groups[group.name].workers):
-                asked.append(worker.load.remote(folder, {role: dict(saved[role][rank]) for role in own}))
-        self._all(asked, "states")
-
-    def record(self, folder: str | None) -> None:
-        """Have every process write the calls of the next steps; it returns when all know."""
-        self.driver.record(folder)
-        fetch([worker.record.remote(folder) for group in self._groups.values() for worker in group.workers])
-
-    def begin(self) -> None:
-        """A step begins: its deadline runs from now."""
-        self._until = time.monotonic() + self._deadline
-        self._asked.clear()
-        self._answers.clear()
-        if self._relays is not None:
-            self._relays.begin()
-
-    def held(self) -> Iterator[Any]:
-        """The references that it holds between steps: to what the last one acknowledged, and to its rows."""
-        yield from (one for one in (*self._asked, *self._answers) if isinstance(one, ray.ObjectRef))
-        if self._told is not None:
-            yield self._told[1]
-        if self._relays is not None:
-            yield from self._relays.lent()
-
-    def _left(self) -> float:
-        return max(0.0, self._until - time.monotonic())
+            remote = [handle for handle in acknowledgments if isinstance(handle, RemoteHandle)]
+            self._acknowledged |= {handle: handle.value for handle in remote if handle.value is not None}
+        self._check_late(len(acknowledgments), acknowledgments, self._acknowledged, "parts of the step")
+        return [Acknowledgment.unpacked(self._acknowledged[handle]).result for handle in acknowledgments]
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
-        """The payloads, here.
+        """The payloads, in this process.
 
         Raises:
             RoleError: HF806 where the body that makes one raised.
             HfError: HF807 where the deadline passed.
         """
-        asked = [one.acknowledged if isinstance(one, Told) else one for one in handles if not isinstance(one, bytes)]
-        missing = [one for one in dict.fromkeys(asked) if one not in self._answers]
+        sources = [
+            handle.acknowledgment if isinstance(handle, InlineResult) else handle
+            for handle in handles
+            if not isinstance(handle, bytes)
+        ]
+        missing = [source for source in dict.fromkeys(sources) if source not in self._acknowledged]
         while True:
             try:
-                there = self._relays.get(missing) if self._relays is not None else missing
-                refs = [one for one in there if isinstance(one, ray.ObjectRef)]
-                came = dict(zip(refs, fetch(refs, min(self._left(), PATIENCE)), strict=True))
-                values = [_arrived(came[one] if isinstance(one, ray.ObjectRef) else one) for one in there]
-                found = self._answers | dict(zip(missing, values, strict=True))
-                return [_content(handle, found) for handle in handles]
+                values = self._acknowledged | dict(zip(missing, self._fetched(missing), strict=True))
+                return [_content(handle, values) for handle in handles]
             except GetTimeoutError:
-                if not self._left():
-                    told = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
-                    raise HfError("HF807", told) from None
-            ended, self._asked = ray.wait(self._asked, num_returns=len(self._asked), timeout=0)
-            fetch(ended)  # the rank that makes a value may wait for one that has failed
+                if not self._time_left():
+                    late = f"a value did not arrive within {self._deadline:g} s; launch(..., deadline=...) sets this"
+                    raise HfError("HF807", late) from None
+            # The rank that makes a value may wait for one that has failed: look at what has ended.
+            ended, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
+            fetch(ended)
+
+    def _fetched(self, handles: Sequence[Any]) -> list[Any]:
+        """Acknowledgments and payloads, within the time after which ``get`` looks for failures."""
+        local = self._relays.get(handles) if self._relays is not None else handles
+        refs = [value for value in local if isinstance(value, ray.ObjectRef)]
+        fetched = dict(zip(refs, fetch(refs, min(self._time_left(), PATIENCE)), strict=True))
+        return [loaded(fetched[value] if isinstance(value, ray.ObjectRef) else value) for value in local]
+
+    def references(self) -> Iterator[Any]:
+        """The references that it holds between steps: to the last step's acknowledgments, and to its row table."""
+        yield from (ref for ref in (*self._pending, *self._acknowledged) if isinstance(ref, ray.ObjectRef))
+        if self._sent_table is not None:
+            yield self._sent_table[1]
+        if self._relays is not None:
+            yield from self._relays.references()
+
+    # -- states and recordings -----------------------------------------------------------------------------------------
+
+    def _all(self, refs: Sequence[Any], what: str) -> dict[Any, Any]:
+        """The values of references; the first failure is raised at once."""
+        values: dict[Any, Any] = {}
+        for ready in waited(refs, self._time_left()):
+            values |= zip(ready, fetch(ready), strict=True)
+        self._check_late(len(refs), refs, values, what)
+        return values
+
+    def _check_late(self, total: int, refs: Sequence[Any], values: Mapping[Any, Any], what: str) -> None:
+        if late := sum(ref not in values for ref in refs):
+            raise HfError(
+                "HF807",
+                f"{late} of {total} {what} were not done after {self._deadline:g} s; a body may wait for a peer, "
+                "or the step needs longer: launch(..., deadline=...)",
+            )
+
+    def save(self, folder: str, behind: bool) -> None:
+        """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where the deadline passed."""
+        self.begin()
+        self._all([w.save.remote(folder, behind) for workers in self._workers.values() for w in workers], "states")
+
+    def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
+        """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""
+        self.begin()
+        self._until = min(self._until, time.monotonic() + wait + ANSWER)
+        refs_by_group = [[w.saved.remote(folder, wait) for w in workers] for workers in self._workers.values()]
+        files = self._all([ref for refs in refs_by_group for ref in refs], "states")
+        return by_role([files[ref] for ref in refs] for refs in refs_by_group)
+
+    def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+        """Load the states of all ranks; errors as for ``save``."""
+        self.begin()
+        loading = []
+        for group in self._processes:
+            roles = [role for role in group.roles if role in saved]
+            for rank, worker in enumerate(self._groups[group.name].workers):
+                loading.append(worker.load.remote(folder, {role: dict(saved[role][rank]) for role in roles}))
+        self._all(loading, "states")
+
+    def record(self, folder: str | None) -> None:
+        """Have every process write the calls of the next steps; returns when all are ready."""
+        self.driver.record(folder)
+        fetch([worker.record.remote(folder) for workers in self._workers.values() for worker in workers])
 
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""
-        self._joined.close()
+        self._direct_groups.close()
         if self._relays is not None:
             self._relays.close()
         for group in self._groups.values():
@@ -425,3 +343,11 @@ class RayBackend:
         self._pools.clear()
         if self._owns_cluster and ray.is_initialized():
             ray.shutdown()
+
+
+def _content(handle: Any, values: Mapping[Any, Any]) -> Any:
+    """The payload that a handle stands for, from acknowledgments and payloads by handle."""
+    if isinstance(handle, InlineResult):
+        _, inline = values[handle.acknowledgment]
+        return {ColumnSlice(node, chunk, column, None): value for node, chunk, column, value in inline[handle.index]}
+    return loaded(handle) if isinstance(handle, bytes) else values[handle]

@@ -1,11 +1,11 @@
-"""Recordings: what the calls of a step are given and give, rank by rank, so that one of them can be repeated alone.
+"""Recordings: the arguments and results of a step's calls, rank by rank, so that one of them can be repeated alone.
 
 A recording is a folder::
 
     recording.json            the step, its plan, its seed, and which calls there are
     plan.pkl                  the plan: the classes of roles with their arguments, the functions
-    state/                    what the roles keep, as it was before the step
-    calls/LABEL/rank-N/       given.pt, heard.pt (what peers said in collectives), made.pt
+    state/                    the states of the roles before the step
+    calls/LABEL/rank-N/       given.pt, heard.pt (what collectives returned), made.pt
 
 Unlike a checkpoint it holds pickled objects, which run code when they are loaded.
 """
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from hfdsl.plan.plan import Plan
 
-STATED, PLAN, STATE, CALLS = "recording.json", "plan.pkl", "state", "calls"
-GIVEN, HEARD, MADE = "given.pt", "heard.pt", "made.pt"
+HEADER, PLAN, STATE, CALLS = "recording.json", "plan.pkl", "state", "calls"
+ARGUMENTS, COLLECTIVES, RESULT = "given.pt", "heard.pt", "made.pt"
 
 RECORDED = "recorded"
-"""The folder of a run in which its recordings are, each in ``step-N``."""
+"""The folder of a run that holds its recordings, each in ``step-N``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,28 @@ class Recorder:
     rank: int
 
     def around(self, label: str, call: Call, body: Callable[..., Any]) -> Callable[..., Any]:
-        """The body with its arguments written before and its result after it; what it was given stays if it fails."""
+        """The body; its arguments are written before the call, and stay if it fails, its result is written after it."""
         folder = call_folder(Path(self.folder), label, self.rank)
 
         def recorded(**arguments: Any) -> Any:
             folder.mkdir(parents=True, exist_ok=True)
-            _write(folder / GIVEN, {"call": call, "arguments": {n: _own(v) for n, v in arguments.items()}})
-            with _heard(body) as heard:
+            _write(
+                folder / ARGUMENTS,
+                {"call": call, "arguments": {name: _compact(value) for name, value in arguments.items()}},
+            )
+            with _collective_results(body) as results:
                 try:
                     result = body(**arguments)
                 finally:
-                    _write(folder / HEARD, heard)
-            _write(folder / MADE, _own(result))
+                    _write(folder / COLLECTIVES, results)
+            _write(folder / RESULT, _compact(result))
             return result
 
         return recorded
 
 
-def _heard(body: Callable[..., Any]) -> AbstractContextManager[list[tuple[str, Any]]]:
-    """What peers say to the body of a role; a function has none."""
+def _collective_results(body: Callable[..., Any]) -> AbstractContextManager[list[tuple[str, Any]]]:
+    """What collectives return to the body of a role; a function has no peers."""
     worker = getattr(body, "__self__", None)
     context = worker._hf_rank if isinstance(worker, Worker) else None
     if context is None or context.collectives is None:
@@ -79,8 +82,8 @@ def call_folder(recording: Path, label: str, rank: int) -> Path:
     return recording / CALLS / label / f"rank-{rank}"
 
 
-def _own(value: Any) -> Any:
-    """The value with just its rows: what a view looks at would be written along."""
+def _compact(value: Any) -> Any:
+    """The value with only its own rows: of a view, torch would write the whole memory."""
     if isinstance(value, Batch):
         return rebuild(type(value), own_rows(value.__hf_columns__))
     return type(value)(own_rows({"": value._value})[""]) if isinstance(value, Column) else value
@@ -88,7 +91,7 @@ def _own(value: Any) -> Any:
 
 def _write(file: Path, value: Any) -> None:
     import torch
-    from ray import cloudpickle  # classes of a script travel with what is of them
+    from ray import cloudpickle  # classes of a script are pickled with their instances
 
     torch.save(value, file, pickle_module=cloudpickle)
 
@@ -97,28 +100,27 @@ def read(file: Path, pickles: Any = pickle) -> Any:
     """A part of a recording, by ``pickles`` (a module like ``pickle``); tensors come on the CPU where there is no GPU.
 
     Raises:
-        CheckpointError: HF906 where it is not there or cannot be read.
+        CheckpointError: HF906 where it is missing or cannot be read.
     """
     import torch
 
     try:
-        where = None if torch.cuda.is_available() else "cpu"
-        return torch.load(
-            file, map_location=where, pickle_module=pickles, weights_only=False
-        )  # written by ``Recorder``
+        device = None if torch.cuda.is_available() else "cpu"
+        # Pickled code is allowed, since a ``Recorder`` wrote it.
+        return torch.load(file, map_location=device, pickle_module=pickles, weights_only=False)
     except Exception as error:  # noqa: BLE001  # a pickle may raise anything
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
 
 
 def begin(folder: Path, plan: Plan, number: int, seed: int, state: Callable[[Path], None]) -> None:
-    """Write what a recording begins with.
+    """Begin a recording: write its header, its plan and the states of the roles.
 
     Raises:
-        CheckpointError: HF906 where there is a recording already, HF908 where a role's state cannot be kept.
+        CheckpointError: HF906 where a recording exists already, HF908 where a role's state cannot be saved.
     """
     from ray import cloudpickle
 
-    if (folder / STATED).exists():
+    if (folder / HEADER).exists():
         raise CheckpointError("HF906", f"there is a recording in '{folder}' already; name another folder")
     (folder / STATE).mkdir(parents=True, exist_ok=True)
     state(folder / STATE)
@@ -129,21 +131,21 @@ def begin(folder: Path, plan: Plan, number: int, seed: int, state: Callable[[Pat
     file = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
     main = None if file is None else {"file": str(Path(file).resolve()), "arguments": sys.argv[1:]}
     path = [p for p in sys.path if p]
-    stated = {"plan": plan.name, "step": number, "seed": seed, "calls": steps, "path": path, "main": main}
-    (folder / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
+    header = {"plan": plan.name, "step": number, "seed": seed, "calls": steps, "path": path, "main": main}
+    (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n", "utf-8")
 
 
-def stated(folder: Path) -> Mapping[str, Any]:
-    """What a recording says of itself.
+def read_header(folder: Path) -> Mapping[str, Any]:
+    """The header of a recording.
 
     Raises:
         CheckpointError: HF906 where there is none.
     """
     try:
-        found: Mapping[str, Any] = json.loads((folder / STATED).read_text("utf-8"))
+        header: Mapping[str, Any] = json.loads((folder / HEADER).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise CheckpointError("HF906", f"{folder / STATED} cannot be read: {type(error).__name__}: {error}") from None
-    return found
+        raise CheckpointError("HF906", f"{folder / HEADER} cannot be read: {type(error).__name__}: {error}") from None
+    return header
 
 
 def plan_of(folder: Path, pickles: Any = pickle) -> Any:

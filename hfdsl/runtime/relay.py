@@ -1,4 +1,33 @@
-"""Relays: one process a node calls the ranks there, so that the driver makes one call a node and not one a rank."""
+"""Relays: one process a node calls the ranks there, so that the driver makes one call a node and not one a rank.
+
+A worked example. Two nodes with a relay each; actor rank 0 is on the first, critic rank 0 on the second, and the critic
+reads the four rows that the actor makes. The driver's side only collects what to submit (``Relays.run``); names stand
+for what a rank's call will return: (segment, rank, place), where place 0 is the acknowledgment and payloads follow::
+
+    driver                                           relay of node 1              relay of node 2
+    run(segment 1, actor)      outbox 1: 1 call
+    run(segment 2, critic)     share (1, 0, 1)  -->  calls the actor, keeps
+      reads a payload of                             (1, 0, 0) and (1, 0, 1);
+      another relay                                  returns [reference] at once
+                               outbox 2: 1 call,
+                               with answer 0, place 0
+    done([critic's ack.])      answer (2, 0, 0)  ---------------------------->    calls the critic with that reference,
+                                                                                  waits, returns its acknowledgment
+                               drops (1, 0, 1), once nobody holds its handle, with the next call to relay 1
+
+So a step costs the driver one call a node, ``answer``, and one more, ``share``, for every relay that another one reads
+from. Values never pass through a relay or the driver: what ``share`` returns is a reference, nested in a list, so that
+Ray hands it over without fetching what it stands for.
+
+Why it is right. *No deadlock*: ``share`` returns without waiting for ranks, and references to results that do not exist
+yet are legal arguments, so a relay never waits for another relay; only ``answer`` waits, with a timeout, and only for
+ranks. A relay runs one method at a time, so a waiting ``answer`` would block later submissions; therefore the driver
+submits all that it knows before it waits. *Once*: a name is submitted once, because the outbox is emptied when it is
+sent, and a call's reference is kept under one name. *Dropped after the last reader*: the driver's ``RemoteHandle``
+lives as long as a reader is planned; when it is deleted, its name goes to the relay with the next call, and the relay
+lets go of the reference. A rank that has been called keeps its own reference until it has run. References to small
+values that were shared are kept one step longer: see ``INLINED``.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +43,8 @@ from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hfdsl.plan.plan import Plan
-from hfdsl.runtime.backend import RELAYED, TOLD, Call, Told
-from hfdsl.runtime.executor import Lesson, Ran
+from hfdsl.runtime.backend import Submission
+from hfdsl.runtime.messages import INLINE, RELAYED, Acknowledgment, InlineResult, RankRequest, SegmentSpec
 from hfdsl.runtime.store import SMALL
 from hfdsl.single_controller.calls import fetch
 
@@ -23,13 +52,13 @@ PATIENCE = 1.0
 """Seconds after which a wait for all ranks looks for a failure among those that have ended."""
 
 RANKS, A_NODE = 16, 4
-"""Relays pay from so many ranks on several nodes, so many of them on each: see benchmarks/dataplane/relay.py."""
+"""Relays pay from this many ranks on several nodes, this many of them on each: see benchmarks/dataplane/relay.py."""
 
-ACKNOWLEDGED = 0
-"""The place of what a rank acknowledges among what its call returns; its payloads come after it."""
+ACKNOWLEDGMENT = 0
+"""The place of the acknowledgment among what a rank's call returns; its payloads follow."""
 
 INLINED = 128 * 1024
-"""Bytes of a payload from which Ray surely keeps it in the object store, and not with the caller of what made it.
+"""Bytes of a payload from which Ray certainly keeps it in the object store, and not with the caller of what made it.
 
 Ray 2.60 frees what the caller keeps where the caller's reference is the last to go, and never where a borrower's is.
 """
@@ -39,89 +68,100 @@ Name: TypeAlias = tuple[int, int, int]
 
 
 class Relay:
-    """The actor: it holds the references to what its ranks give in a step.
+    """The actor: it holds the references to what its ranks return in a step.
 
     Values stay with the ranks, but for small ones that the driver wants; these are bytes, which nobody unpacks here.
-    References to small ones that others have too are kept for a step longer, so that those here go last.
+    References to small ones that other processes have too are kept for a step longer, so that those here go last.
     """
 
     def __init__(self, ranks: Mapping[str, Mapping[int, Any]]) -> None:
         self._ranks = ranks
-        self._held: dict[Name, Any] = {}
-        self._lent: set[Name] = set()
-        self._given: dict[tuple[int, int], Sequence[int]] = {}  # the bytes of what ranks have given in this step
-        self._left: list[Any] = []  # in this step
-        self._left_before: list[Any] = []  # in the step before
+        self._refs: dict[Name, Any] = {}
+        self._shared: set[Name] = set()
+        self._payload_bytes: dict[tuple[int, int], Sequence[int]] = {}  # of what ranks have made in this step
+        self._kept: list[Any] = []  # since this step
+        self._kept_before: list[Any] = []  # since the step before
 
     def _submit(
-        self, fresh: bool, parts: Sequence[Sequence[Any]], dropped: Sequence[Sequence[int]], *lent: Any
+        self, new_step: bool, calls: Sequence[Sequence[Any]], dropped: Sequence[Sequence[int]], *shared: Any
     ) -> None:
-        """Call ranks. Of their arguments a list of three is the name of what is held here, one of two what is lent.
+        """Call ranks.
 
-        With ``fresh`` a step begins; what is ``dropped`` nobody takes any more. ``lent`` are answers of other relays.
+        Of the arguments of a call, a list of three is the name of a reference here, and one of two is a place in
+        ``shared``, the answers of other relays. With ``new_step`` a step begins; what is ``dropped`` has no more
+        readers.
         """
-        if fresh:
-            for held in list(self._held):
-                self._leave(held)
-            self._lent.clear()
-            self._given.clear()
-            self._left, self._left_before = [], self._left
-        for group, rank, told, arguments in parts:
-            places = [ACKNOWLEDGED, *(place for place, way in enumerate(told[-1], 1) if way == RELAYED)]
-            values = [self._found(one, lent) if type(one) is list else one for one in arguments]
-            refs = self._ranks[group][rank].run.options(num_returns=len(places)).remote(told, *values)
+        if new_step:
+            for name in list(self._refs):
+                self._drop(name)
+            self._shared.clear()
+            self._payload_bytes.clear()
+            self._kept, self._kept_before = [], self._kept
+        for group, rank, packed, arguments in calls:
+            request = RankRequest.unpacked(packed)
+            places = [ACKNOWLEDGMENT, *(place for place, mode in enumerate(request.modes, 1) if mode == RELAYED)]
+            values = [self._resolve(value, shared) if type(value) is list else value for value in arguments]
+            refs = self._ranks[group][rank].run.options(num_returns=len(places)).remote(packed, *values)
             for place, ref in zip(places, refs if len(places) > 1 else [refs], strict=True):
-                self._held[told[2], rank, place] = ref
-        for name in dropped:
-            self._leave(_name(name))
+                self._refs[request.call.segment, rank, place] = ref
+        for unused in dropped:
+            self._drop(_name(unused))
 
-    def _leave(self, name: Name) -> None:
-        ref = self._held.pop(name, None)
-        if ref is not None and name in self._lent and self._small(name):
-            self._left.append(ref)
+    def _drop(self, name: Name) -> None:
+        ref = self._refs.pop(name, None)
+        if ref is not None and name in self._shared and self._may_be_inlined(name):
+            self._kept.append(ref)
 
-    def _small(self, name: Name) -> bool:
+    def _may_be_inlined(self, name: Name) -> bool:
         segment, rank, place = name
-        given = self._given.get((segment, rank))
-        return place == ACKNOWLEDGED or given is None or given[place - 1] < INLINED
+        sizes = self._payload_bytes.get((segment, rank))
+        return place == ACKNOWLEDGMENT or sizes is None or sizes[place - 1] < INLINED
 
-    def _lend(self, name: Name) -> Any:
-        self._lent.add(name)
-        return self._held[name]
+    def _share(self, name: Name) -> Any:
+        self._shared.add(name)
+        return self._refs[name]
 
-    def _found(self, name: Sequence[int], lent: Sequence[Any]) -> Any:
-        return self._held[_name(name)] if len(name) == 3 else lent[name[0]][name[1]]
+    def _resolve(self, name: Sequence[int], shared: Sequence[Any]) -> Any:
+        return self._refs[_name(name)] if len(name) == 3 else shared[name[0]][name[1]]
 
-    def lend(self, names: Sequence[Sequence[int]], *submission: Any) -> list[Any]:
-        """References, for ranks of other nodes; what is submitted before is not waited for."""
+    def share(self, names: Sequence[Sequence[int]], *submission: Any) -> list[Any]:
+        """References for ranks of other nodes; does not wait for what is submitted before."""
         self._submit(*submission)
-        return [self._lend(_name(name)) for name in names]
+        return [self._share(_name(name)) for name in names]
 
     def answer(self, names: Sequence[Sequence[int]], seconds: float, *submission: Any) -> list[Any]:
-        """What has been acknowledged or given under these names after so many seconds; for what has not, None.
+        """The values of these names after this many seconds at the latest; None for what does not exist yet.
 
-        A payload that is not small is answered as its reference, and held here no longer.
+        A payload that is not small is answered as its reference, which the relay no longer keeps.
 
         Raises:
-            RoleError: HF806 where a body raised or a process died; the first failure, whoever still waits.
+            RoleError: HF806 where a body raised or a process died; the first failure, even while others still run.
         """
         self._submit(*submission)
         asked = [_name(name) for name in names]
-        acknowledgements = {name: (*name[:2], ACKNOWLEDGED) for name in asked}
-        pending = {self._held[one]: one for one in acknowledgements.values()}
-        told: dict[Name, Any] = {}
+        acknowledgment_of = {name: (*name[:2], ACKNOWLEDGMENT) for name in asked}
+        pending = {self._refs[acknowledgment]: acknowledgment for acknowledgment in acknowledgment_of.values()}
+        values: dict[Name, Any] = {}
         for ready in waited(list(pending), seconds):
-            told |= zip((pending[ref] for ref in ready), fetch(ready), strict=True)
-        known = {name: ack for name, ack in acknowledgements.items() if ack in told}
-        self._given |= {(ack[0], ack[1]): Ran.unpacked(told[ack][0]).given for ack in known.values()}
-        small = [
-            name for name, ack in known.items() if name != ack and self._given[name[0], name[1]][name[2] - 1] <= SMALL
+            values |= zip((pending[ref] for ref in ready), fetch(ready), strict=True)
+        # A payload exists when its call is acknowledged, and the acknowledgment says how large it is.
+        done = {name: acknowledgment for name, acknowledgment in acknowledgment_of.items() if acknowledgment in values}
+        for segment, rank, _ in dict.fromkeys(done.values()):
+            result = Acknowledgment.unpacked(values[segment, rank, ACKNOWLEDGMENT]).result
+            self._payload_bytes[segment, rank] = result.payload_bytes
+        acknowledged = frozenset(values)
+        small = [name for name in done if name not in acknowledged and self._is_small(name)]
+        values |= zip(small, fetch([self._refs[name] for name in small]), strict=True)
+        answers = [
+            None if name not in done else values[name] if name in values else self._share(name) for name in asked
         ]
-        values = told | dict(zip(small, fetch([self._held[name] for name in small]), strict=True))
-        found = [None if n not in known else values[n] if n in values else self._lend(n) for n in asked]
-        for name in known.keys() - told.keys():
-            self._leave(name)
-        return found
+        for name in done.keys() - acknowledged:
+            self._drop(name)
+        return answers
+
+    def _is_small(self, name: Name) -> bool:
+        segment, rank, place = name
+        return self._payload_bytes[segment, rank][place - 1] <= SMALL
 
 
 def _name(name: Sequence[int]) -> Name:
@@ -130,7 +170,7 @@ def _name(name: Sequence[int]) -> Name:
 
 
 def waited(refs: Sequence[Any], seconds: float) -> Iterator[list[Any]]:
-    """What has ended, bunch by bunch, for so many seconds: looked at now and then, since one may wait for another."""
+    """What has ended, in batches, for this many seconds; polled, since a rank may wait for one that has failed."""
     until, pending = time.monotonic() + seconds, list(refs)
     while pending:
         left = max(0.0, until - time.monotonic())
@@ -143,14 +183,15 @@ def waited(refs: Sequence[Any], seconds: float) -> Iterator[list[Any]]:
 # -- the driver's side
 
 
-def pays(plan: Plan, nodes: Mapping[str, Sequence[str]], joined: Collection[str]) -> bool:
+def pays(plan: Plan, nodes: Mapping[str, Sequence[str]], direct_groups: Collection[str]) -> bool:
     """Whether relays call the ranks of a plan, whose processes are on these nodes.
 
-    They do not where the driver has to call ranks itself: for a protocol that is a pair of functions, and for what goes
-    from GPU to GPU, whose references only the caller of its maker may hand on.
+    They do not where the driver has to call ranks itself: for a protocol that is a pair of functions, and for tensors
+    from GPU to GPU, whose references only the caller of their maker may pass on.
     """
     groups = [group.name for group in plan.groups]
-    if plan.optimize.relay is False or any(name in joined for name in groups) or any(one.custom for one in plan.steps):
+    linked = any(name in direct_groups for name in groups)
+    if plan.optimize.relay is False or linked or any(step.custom for step in plan.steps):
         return False
     ranks = Counter(node for name in groups for node in nodes[name])
     many = len(ranks) > 1 and ranks.total() >= max(RANKS, A_NODE * len(ranks))
@@ -159,140 +200,156 @@ def pays(plan: Plan, nodes: Mapping[str, Sequence[str]], joined: Collection[str]
 
 @dataclass(eq=False, slots=True)
 class Outbox:
-    """What a relay is to be told with the next call, in the current step."""
+    """What a relay will be sent with the next call, in the current step.
+
+    >>> outbox = Outbox(relay=None)
+    >>> ids = RemoteHandle(outbox, (1, 0, 1))  # of segment 1, rank 0: its first payload
+    >>> outbox.calls.append(["critic", 0, ["the request"], [outbox.argument(ids)]])
+    >>> del ids  # its last reader has been submitted
+    >>> outbox.submission()
+    (True, [['critic', 0, ['the request'], [[1, 0, 1]]]], [[1, 0, 1]])
+    >>> outbox.submission()  # nothing is sent twice
+    (False, [], [])
+    """
 
     relay: Any
-    fresh: bool = True
-    parts: list[list[Any]] = field(default_factory=list)
+    new_step: bool = True
+    calls: list[list[Any]] = field(default_factory=list)
     dropped: list[Name] = field(default_factory=list)
-    lent: dict[Any, int] = field(default_factory=dict)
+    shared: dict[Any, int] = field(default_factory=dict)
 
     def submission(self) -> tuple[Any, ...]:
-        """Everything that has gathered."""
-        gathered = self.fresh, self.parts, [list(name) for name in self.dropped], *self.lent
-        self.fresh, self.parts, self.dropped, self.lent = False, [], [], {}
-        return gathered
+        """Everything that was collected, as the arguments of ``Relay._submit``."""
+        collected = self.new_step, self.calls, [list(name) for name in self.dropped], *self.shared
+        self.new_step, self.calls, self.dropped, self.shared = False, [], [], {}
+        return collected
 
     def argument(self, value: Any) -> Any:
-        """What a rank is called with, as a relay is told."""
-        if not isinstance(value, Held):
+        """An argument of a rank, as its relay is sent it."""
+        if not isinstance(value, RemoteHandle):
             return value
         if value.value is not None:
             return value.value
         if value.outbox is self:
             return list(value.name)
-        answer, place = value.lent
-        return [self.lent.setdefault(answer, len(self.lent)), place]
+        answer, place = value.shared
+        return [self.shared.setdefault(answer, len(self.shared)), place]
 
 
 @dataclass(eq=False, slots=True)
-class Held:
-    """What a rank acknowledges or gives, as a relay holds it; ``value`` once the driver has been answered.
+class RemoteHandle:
+    """The handle of an acknowledgment or payload to which a relay holds the reference; ``value`` once it answered.
 
-    It is held for as long as the driver has this. ``lent`` is where ranks of other relays find it.
+    The relay keeps the reference as long as the driver has this. ``shared`` is where ranks of other relays find it.
     """
 
     outbox: Outbox
     name: Name
     value: Any = None
-    lent: Any = None
+    shared: Any = None
 
     def __del__(self) -> None:
         self.outbox.dropped.append(self.name)
 
 
 class Relays:
-    """The relays of a cluster, one a node. What a step submits goes to them when somebody waits for something."""
+    """The relays of a cluster, one a node. What a step submits is sent to them when somebody waits for something."""
 
     def __init__(
-        self, workers: Mapping[str, Sequence[Any]], nodes: Mapping[str, Sequence[str]], left: Callable[[], float]
+        self, workers: Mapping[str, Sequence[Any]], nodes: Mapping[str, Sequence[str]], time_left: Callable[[], float]
     ) -> None:
-        self._left = left
+        self._time_left = time_left
         by_node: dict[str, dict[str, dict[int, Any]]] = {}
         for group, actors in workers.items():
             for rank, (node, actor) in enumerate(zip(nodes[group], actors, strict=True)):
                 by_node.setdefault(node, {}).setdefault(group, {})[rank] = actor
         self._relays = [self._start(node, ranks) for node, ranks in by_node.items()]
-        self._of = {(g, r): i for i, ranks in enumerate(by_node.values()) for g, of in ranks.items() for r in of}
-        self._asked: list[Held] = []
+        self._relay_of = {(g, r): i for i, ranks in enumerate(by_node.values()) for g, of in ranks.items() for r in of}
+        self._acknowledgments: list[RemoteHandle] = []
         self.begin()
-        fetch([relay.lend.remote([], True, [], []) for relay in self._relays])  # once they are up
+        fetch([relay.share.remote([], True, [], []) for relay in self._relays])  # returns once they are up
 
     def _start(self, node: str, ranks: Mapping[str, Mapping[int, Any]]) -> Any:
         where = NodeAffinitySchedulingStrategy(node, soft=False)
         return ray.remote(Relay).options(num_cpus=0, scheduling_strategy=where).remote(ranks)
 
     def begin(self) -> None:
-        """A step begins."""
-        self._asked.clear()
+        """Begin a step."""
+        self._acknowledgments.clear()
         self._outboxes = [Outbox(relay) for relay in self._relays]
 
-    def lent(self) -> Iterator[Any]:
+    def references(self) -> Iterator[Any]:
         """The references that the last step has sent to relays."""
-        for box in self._outboxes:
-            yield from box.lent
-        yield from (one.lent[0] for one in self._asked if one.lent is not None)
+        for outbox in self._outboxes:
+            yield from outbox.shared
+        yield from (handle.shared[0] for handle in self._acknowledgments if handle.shared is not None)
 
-    def run(self, call: Call, table: Callable[[Lesson], Any]) -> Sequence[tuple[Held, Sequence[Any]]]:
+    def run(
+        self, submission: Submission, table: Callable[[SegmentSpec], Any]
+    ) -> Sequence[tuple[RemoteHandle, Sequence[Any]]]:
         """Submit a segment, as ``RayBackend.run`` does."""
-        group, number, order = call.segment.group, call.segment.number, call.order.packed()
-        after = [[one for one in own if one.value is None] for own in call.after]
-        boxes = [self._outboxes[self._of[group, rank]] for rank in call.segment.ranks]
-        brought = zip(boxes, call.payloads, after, strict=True)
-        self._lend((box, one) for box, payloads, own in brought for one in (*payloads, *own))
-        outcomes = []
-        for i, (rank, box) in enumerate(zip(call.segment.ranks, boxes, strict=True)):
-            lesson, payloads = call.lessons[i], call.payloads[i]
-            taught = () if lesson is None else (lesson.task, table(lesson))
-            ways = [TOLD if payload.inline else RELAYED for payload in call.gives[i]]
-            told = [*order, len(payloads), bool(taught), False, ways]
-            box.parts.append([group, rank, told, [box.argument(one) for one in (*payloads, *taught, *after[i])]])
-            acknowledged, numbers = Held(box, (number, rank, ACKNOWLEDGED)), count()
-            outcomes.append(
-                (
-                    acknowledged,
-                    [
-                        Told(acknowledged, next(numbers)) if way == TOLD else Held(box, (number, rank, place))
-                        for place, way in enumerate(ways, 1)
-                    ],
-                )
-            )
-        self._asked += [acknowledged for acknowledged, _ in outcomes]
-        return outcomes
+        segment = submission.segment
+        # What has a value has ended.
+        after = [[handle for handle in handles if handle.value is None] for handles in submission.after]
+        outboxes = [self._outboxes[self._relay_of[segment.group, rank]] for rank in segment.ranks]
+        received = zip(outboxes, submission.payloads, after, strict=True)
+        self._share((outbox, handle) for outbox, payloads, before in received for handle in (*payloads, *before))
+        handles = []
+        for i, (rank, outbox) in enumerate(zip(segment.ranks, outboxes, strict=True)):
+            spec, payloads = submission.specs[i], submission.payloads[i]
+            spec_arguments = () if spec is None else (spec.task, table(spec))
+            modes = [INLINE if payload.inline else RELAYED for payload in submission.sends[i]]
+            request = RankRequest(submission.call, len(payloads), spec is not None, False, modes)
+            arguments = [outbox.argument(value) for value in (*payloads, *spec_arguments, *after[i])]
+            outbox.calls.append([segment.group, rank, request.packed(), arguments])
+            acknowledgment, index = RemoteHandle(outbox, (segment.number, rank, ACKNOWLEDGMENT)), count()
+            sends = [
+                InlineResult(acknowledgment, next(index))
+                if mode == INLINE
+                else RemoteHandle(outbox, (segment.number, rank, place))
+                for place, mode in enumerate(modes, 1)
+            ]
+            handles.append((acknowledgment, sends))
+        self._acknowledgments += [acknowledgment for acknowledgment, _ in handles]
+        return handles
 
-    def _lend(self, wanted: Iterable[tuple[Outbox, Any]]) -> None:
-        """Have references ready for ranks of other relays."""
-        away: dict[Outbox, dict[Held, None]] = {}
-        for box, one in wanted:
-            if isinstance(one, Held) and one.outbox is not box and one.value is None and one.lent is None:
-                away.setdefault(one.outbox, {})[one] = None
-        for box, held in away.items():
-            answer = box.relay.lend.remote([list(one.name) for one in held], *box.submission())
-            for i, one in enumerate(held):
-                one.lent = answer, i
+    def _share(self, wanted: Iterable[tuple[Outbox, Any]]) -> None:
+        """Ask relays for the references that ranks of other relays read."""
+        missing: dict[Outbox, dict[RemoteHandle, None]] = {}
+        for outbox, handle in wanted:
+            elsewhere = isinstance(handle, RemoteHandle) and handle.outbox is not outbox
+            if elsewhere and handle.value is None and handle.shared is None:
+                missing.setdefault(handle.outbox, {})[handle] = None
+        for outbox, handles in missing.items():
+            answer = outbox.relay.share.remote([list(handle.name) for handle in handles], *outbox.submission())
+            for place, handle in enumerate(handles):
+                handle.shared = answer, place
 
-    def ask(self, wanted: Sequence[Any], seconds: float) -> dict[Any, list[Held]]:
-        """Have everything submitted, and ask for what is wanted; relays answer after so many seconds at the latest."""
-        asked: dict[Outbox, list[Held]] = {box: [] for box in self._outboxes if box.parts}
-        for one in wanted:
-            if isinstance(one, Held) and one.value is None:
-                asked.setdefault(one.outbox, []).append(one)
+    def ask(self, wanted: Sequence[Any], seconds: float) -> dict[Any, list[RemoteHandle]]:
+        """Send everything that is to be submitted, and ask for what is wanted; relays answer within these seconds."""
+        asked: dict[Outbox, list[RemoteHandle]] = {outbox: [] for outbox in self._outboxes if outbox.calls}
+        for handle in wanted:
+            if isinstance(handle, RemoteHandle) and handle.value is None:
+                asked.setdefault(handle.outbox, []).append(handle)
         return {
-            box.relay.answer.remote([list(one.name) for one in held], seconds, *box.submission()): held
-            for box, held in asked.items()
+            outbox.relay.answer.remote(
+                [list(handle.name) for handle in handles], seconds, *outbox.submission()
+            ): handles
+            for outbox, handles in asked.items()
         }
 
-    def take(self, answers: Mapping[Any, Sequence[Held]]) -> bool:
-        """Wait for answers, and give what was asked for its value; whether all have one.
+    def take(self, answers: Mapping[Any, Sequence[RemoteHandle]]) -> bool:
+        """Wait for answers, and give each handle its value; whether all have one.
 
         Raises:
             RoleError: HF806 where a body raised or a process died.
         """
-        for ready in waited(list(answers), self._left() + PATIENCE):  # they are given once, so none may be missed
+        # Longer than the relays wait: an answer comes only once, and one that is missed would lose its references.
+        for ready in waited(list(answers), self._time_left() + PATIENCE):
             for ref, values in zip(ready, fetch(ready), strict=True):
-                for one, value in zip(answers[ref], values, strict=True):
-                    one.value = value
-        return all(one.value is not None for held in answers.values() for one in held)
+                for handle, value in zip(answers[ref], values, strict=True):
+                    handle.value = value
+        return all(handle.value is not None for handles in answers.values() for handle in handles)
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
         """Handles as they are without relays: bytes, and references.
@@ -301,11 +358,11 @@ class Relays:
             RoleError: HF806 where a body raised or a process died.
             GetTimeoutError: where no time is left.
         """
-        while not self.take(self.ask(handles, min(self._left(), PATIENCE))):
-            if not self._left():
+        while not self.take(self.ask(handles, min(self._time_left(), PATIENCE))):
+            if not self._time_left():
                 raise GetTimeoutError
-            self.take(self.ask(self._asked, 0))  # the rank that makes a value may wait for one that has failed
-        return [handle.value if isinstance(handle, Held) else handle for handle in handles]
+            self.take(self.ask(self._acknowledgments, 0))  # the rank that makes a value may wait for one that failed
+        return [handle.value if isinstance(handle, RemoteHandle) else handle for handle in handles]
 
     def close(self) -> None:
         """End the relays."""

@@ -22,27 +22,27 @@ from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import SMALL, bytes_of
-from hfdsl.runtime.timeline import Record, timeline
+from hfdsl.runtime.timeline import StepRecord, timeline
 from hfdsl.types.batches import Batch, closest, upcast
 
 if TYPE_CHECKING:
     from hfdsl.runtime.saving import Saving
 
 CALL = 1e-3
-"""Seconds that a call costs: what takes less is not worth one of its own."""
+"""Seconds that a call costs: a step that takes less is not worth a call of its own."""
 
-WATCHED = (4, 8, 16, 32)
-"""The steps of a run after which it is asked how long bodies take."""
+MEASURED_STEPS = (4, 8, 16, 32)
+"""The steps of a run after which it looks at how long bodies take."""
 
 ROUTINGS = 16
-"""How many routings a run remembers, those that were used last; so many lessons a segment its processes remember."""
+"""How many routings a run keeps, the most recently used; its processes keep as many specs of each segment."""
 
 
 @dataclass
 class Processes:
     """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step.
 
-    ``steps`` are how many steps of each plan have been committed; ``restored`` those of plans that are not here yet.
+    ``steps`` counts the committed steps of each plan; ``restored`` those of plans that have not been added yet.
     """
 
     backend: Backend | None
@@ -77,19 +77,19 @@ class Running:
         self.plan = plan
         self._processes, self._owner = processes, owner
         self._row_dims = row_dims(plan)
-        self._routings: dict[tuple[tuple[int | None, ...], Hints], Routing] = {}  # the one that was used last is last
-        self._least: dict[str, float] = {}
-        self._known_brief: frozenset[int] = frozenset()
+        self._routings: dict[tuple[tuple[int | None, ...], Hints], Routing] = {}  # least recently used first
+        self._fastest: dict[str, float] = {}  # seconds of the slowest rank, in the fastest step
+        self._short_steps: frozenset[int] = frozenset()
         self._check_sizes = lru_cache(ROUTINGS)(lambda sizes: check_sizes(plan, dict(sizes)))
-        self._watched = 0
-        self._record: Record | None = None
+        self._measured = 0
+        self._record: StepRecord | None = None
         self._traces: list[TraceFile] = []
-        self._unwritten: Record | None = None
+        self._unwritten: StepRecord | None = None
 
     def also(self, plan: Plan) -> Running:
         """Another plan of the same deployment on the same workers: an evaluation beside the training.
 
-        What it steps sees the weights as they are then. Its processes are this run's, and end with it.
+        Its steps see the weights as they are then. Its processes are those of this run, and end with it.
 
         Raises:
             ResourceError: HF519 where the plan is for another ``Deployment`` or has the name of one that runs.
@@ -121,7 +121,7 @@ class Running:
 
     @property
     def steps(self) -> int:
-        """How many steps have been committed, those before a ``load`` included."""
+        """How many steps have been committed, including those before a ``load``."""
         return self._number
 
     @property
@@ -129,30 +129,30 @@ class Running:
         return self._processes.steps[self.plan.name]
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write what the workers keep, and how many steps there were, into a folder that is there and empty.
+        """Write the states of the workers, and the number of steps, into an empty folder that exists.
 
-        Every role with ``state()`` and ``load_state(state)`` is asked, on every rank; ranks with an equal state write
+        Every role with ``state()`` and ``load_state(state)`` is saved, on every rank; ranks with equal states write
         one file. All nodes have to see the folder.
 
         Raises:
-            CheckpointError: HF908 where a role that trains has no state, or one that cannot be kept, HF906 where a
-                file cannot be written.
+            CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved, HF906 where
+                a file cannot be written.
             RoleError: HF806 where a role's ``state()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
         self._begin_saving(Path(folder), behind=False).wait()
 
     def save_behind(self, folder: str | PathLike[str]) -> Saving:
-        """The same while steps go on: workers copy what they keep, and write the copy in a thread.
+        """The same while steps run: workers copy their states, and write the copies in a thread.
 
-        What is written is as it was at the call::
+        What is written is the state at the time of the call::
 
             saving = running.save_behind(folder)
             running.step(batch)
             saving.wait()
 
         Raises:
-            CheckpointError, RoleError, HfError: as ``save``; HF906 comes from what it gives.
+            CheckpointError, RoleError, HfError: as ``save``; HF906 is raised by the returned object.
         """
         return self._begin_saving(Path(folder), behind=True)
 
@@ -167,7 +167,7 @@ class Running:
         return Saving(self._processes, folder, self.plan.deployment, steps, self._processes.seed)
 
     def load(self, folder: str | PathLike[str]) -> None:
-        """Give the workers back what ``save`` wrote; the next step has the random streams that it would have had.
+        """Load the states that ``save`` wrote; the next step has the random streams that it would have had then.
 
         Raises:
             CheckpointError: HF905 where it is the state of other roles, meshes or another seed, HF906 where it is
@@ -195,7 +195,7 @@ class Running:
 
     @property
     def timeline(self) -> Timeline:
-        """What every process did in the last step, and what went from one to another; empty before the first step."""
+        """What every process did in the last step, and what was sent between them; empty before the first step."""
         return timeline(self._record) if self._record else Timeline(self.plan.name, -1, 0.0, 0.0, ())
 
     @contextmanager
@@ -224,14 +224,14 @@ class Running:
     def record(self, folder: str | PathLike[str]) -> Iterator[None]:
         """Record the step within the block, so that one of its calls can be repeated alone: ``hfdsl replay FOLDER``.
 
-        It writes what the roles keep, and what each call is given and gives on every rank; also of a step that fails,
-        up to there. The folder is new, and all nodes have to see it::
+        It writes the states of the roles, and the arguments and results of each call on every rank; of a step that
+        fails, those up to the failure. The folder is new, and all nodes have to see it::
 
             with running.record("steps/17"):
                 running.step(batch)
 
         Raises:
-            CheckpointError: HF906 where there is a recording already, HF908 where a role that trains has no state.
+            CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state.
             HfError: HF808 where the run is closed or broken.
         """
         from hfdsl.runtime.recording import begin
@@ -253,14 +253,14 @@ class Running:
                 file.add(timeline(record))
 
     def step(self, *batches: Batch, **named: Batch) -> Any:
-        """Run the dataflow once on these batches, in the order of its parameters or by name; gives what it returns.
+        """Run the dataflow once on these batches, in the order of its parameters or by name, and return its result.
 
         Raises:
             WiringError: HF203, HF206 for batches that are not those of the dataflow.
-            SizeError: HF302 for sizes that are not those of the plan, HF319 where a check had left open whether they
-                work out and they do not, HF313 and HF321 for what filters keep.
+            SizeError: HF302 for sizes that are not those of the plan, HF319 for sizes that the check had left open
+                and that do not work out, HF313 and HF321 for what filters keep.
             RoleError: HF806 where a body raised; the run is broken then.
-            HfError: HF807 where a body waits for peers who never come, or the deadline passed; the run is broken then.
+            HfError: HF807 where a body waits for peers that never arrive, or the deadline passed; broken as well.
         """
         backend = self._processes.open(self.plan.name)
         inputs = self._inputs(batches, named)
@@ -274,67 +274,68 @@ class Running:
             raise
         self._processes.steps[self.plan.name] += 1
         self._unwritten = self._record if self._traces else None
-        self._watched += 1
-        if 1 < self._watched <= WATCHED[-1]:  # the first step of all loads what bodies import
-            longest: dict[str, float] = {}
-            for done in (done for ran in self._record.ran for done in ran.done):
-                longest[done.label] = max(longest.get(done.label, 0.0), done.stop - done.start)
-            self._least |= {label: min(self._least.get(label, one), one) for label, one in longest.items()}
+        self._measured += 1
+        if 1 < self._measured <= MEASURED_STEPS[-1]:  # the first step of all loads what bodies import
+            slowest: dict[str, float] = {}
+            for call in (call for part in self._record.results for call in part.calls):
+                slowest[call.label] = max(slowest.get(call.label, 0.0), call.stop - call.start)
+            for label, seconds in slowest.items():
+                self._fastest[label] = min(self._fastest.get(label, seconds), seconds)
         return result
 
     def _routing(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int]) -> Routing:
-        """The routes for these sizes, which only the numbers of rows decide, and for what has been learnt.
+        """The routes for these sizes, which depend on numbers of rows alone, and for what was measured.
 
-        New ones take the number of those that were not used for longest: processes forget these as they are told.
+        New ones take the number of the least recently used: their specs replace those of the old ones in all processes.
         """
         self._check_sizes(tuple(sizes.items()))
-        hints = Hints(self._brief(), self._small(inputs))
-        known, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
-        routing = known.pop(key, None)
+        hints = Hints(self._find_short_steps(), self._inline_inputs(inputs))
+        cache, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
+        routing = cache.pop(key, None)
         if routing is None:
             found = routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
-            number = len(known) if len(known) < ROUTINGS else known.pop(next(iter(known))).number
+            number = len(cache) if len(cache) < ROUTINGS else cache.pop(next(iter(cache))).number
             routing = Routing(found, number, hints)
-        known[key] = routing
+        cache[key] = routing
         return routing
 
-    def _small(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
-        """The inputs of which every process reads so little that it goes along with its call."""
+    def _inline_inputs(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
+        """The inputs of which every process reads so little that it travels with its call."""
         readers = sum(len(step.ranks) for step in self.plan.steps[:1])
         return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL)
 
-    def _brief(self) -> frozenset[int]:
-        """The steps whose slowest rank took less time than a call does, in the quickest of the steps that were watched.
+    def _find_short_steps(self) -> frozenset[int]:
+        """The steps whose slowest rank took less time than a call does, in the fastest of the measured steps.
 
-        On a GPU a body returns before its work is done, so that nothing is known of it.
+        On a GPU a body returns before its work is done, so its time says nothing.
         """
-        if self._watched in WATCHED:
+        if self._measured in MEASURED_STEPS:
             cpu = {group.name for group in self.plan.groups if not group.pool.use_gpu}
-            own = {step.label: step.node for step in self.plan.steps if step.group in cpu}
-            self._known_brief = frozenset(node for label, node in own.items() if self._least.get(label, CALL) < CALL)
-        return self._known_brief
+            steps = (step for step in self.plan.steps if step.group in cpu)
+            self._short_steps = frozenset(step.node for step in steps if self._fastest.get(step.label, CALL) < CALL)
+        return self._short_steps
 
     def _inputs(self, batches: tuple[Batch, ...], named: dict[str, Batch]) -> dict[int, Batch]:
         nodes = {node.op.name: node for node in self.plan.graph.inputs if isinstance(node.op, Input)}
-        given = dict(zip(nodes, batches, strict=False)) | named
+        by_name = dict(zip(nodes, batches, strict=False)) | named
         takes = ", ".join(f"{n}: {node.op.record.__name__}" for n, node in nodes.items() if isinstance(node.op, Input))
         if len(batches) > len(nodes):
             raise WiringError("HF202", f"'{self.plan.name}' takes {len(nodes)} batches ({takes}), got {len(batches)}")
         for name in named:
             if name in list(nodes)[: len(batches)]:
                 raise WiringError("HF202", f"'{self.plan.name}' is given its input '{name}' twice")
-        for name in given:
+        for name in by_name:
             if name not in nodes:
                 raise WiringError("HF202", f"'{self.plan.name}' has no input '{name}'; {closest(name, list(nodes))}")
         inputs: dict[int, Batch] = {}
         for name, node in nodes.items():
-            if name not in given:
+            if name not in by_name:
                 raise WiringError(
                     "HF203", f"'{self.plan.name}' is stepped without its input '{name}' (it takes {takes})"
                 )
             record = node.op.record if isinstance(node.op, Input) else Batch
-            if not isinstance(given[name], record):
-                got = type(given[name]).__name__
+            if not isinstance(by_name[name], record):
+                got = type(by_name[name]).__name__
                 raise WiringError("HF206", f"input '{name}' of '{self.plan.name}' takes {record.__name__}, got {got}")
-            inputs[node.id] = upcast(given[name], record)
+            inputs[node.id] = upcast(by_name[name], record)
         return inputs

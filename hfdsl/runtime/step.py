@@ -1,357 +1,282 @@
-"""One step under way: segments are submitted as soon as what they take is on its way, and the driver reads little."""
+"""One step of a running plan: the driver submits segments as soon as what they read is on its way, and reads little.
+
+A worked example. Two actor ranks, two critic ranks and four rows; the critic decides on which rows the actor trains::
+
+    rollout = actor.generate(prompts)
+    return actor.update(hf.filter(rollout, critic.accept(rollout)))
+
+Generate, accept and update are segments of their own, numbered by their nodes 1, 2 and 4; a payload is called
+(segment, rank, number), and -1 stands for the caller and for the driver. With the prompts 1, -3, 2, 4, with a generate
+that adds 1 and an accept that wants positive numbers, the driver asks its backend::
+
+    put (-1, -1, 0)                              prompts, rows 0-2
+    put (-1, -1, 1)                              prompts, rows 2-4
+    run 1 on rank 0 of actor with (-1, -1, 0)    makes 2 -2, and sends them as (1, 0, 0)
+    run 1 on rank 1 of actor with (-1, -1, 1)    makes 3 5, and sends them as (1, 1, 0)
+    run 2 on rank 0 of critic with (1, 0, 0)     makes True False
+    run 2 on rank 1 of critic with (1, 1, 0)     makes True True
+    get (2, 0, 0), (2, 1, 0)                     the filter keeps the rows 0, 2, 3: new routes for what follows
+    run 4 on rank 0 of actor with (1, 1, 0)      rows 0 and 2: it has the first, and the second comes from its peer
+    run 4 on rank 1 of actor with (1, 0, 0)      row 3, and row 0 as padding
+    get (4, 0, 0), (4, 1, 0)                     the result: 20 30 and 50
+
+Before the filter has run nobody knows who will read which rows of the rollout, so (1, 0, 0) and (1, 1, 0) leave their
+process whole and the driver keeps their handles (``Routes.open_payloads``); after it these have one reader each.
+
+Why it is right. *No deadlock*: the driver waits for a query and at the end, and never between. What it waits for
+depends only on calls that it has submitted before: a call's payloads are made by segments before it in program order,
+and processes run their calls in the order of submission, so the earliest call that has not ended can always run.
+*Once*: a segment is submitted when it is first found in the routes, and never again (``_submitted``); new routes change
+only what has not been submitted, since what a filter decides was left out of the old ones. *Handles are dropped after
+the last reader*: every submission is counted (``HandleTable``), and new routes count the reads to come again. The
+backend keeps a payload for calls that it was given, so the driver need not wait for them. *A step is a transaction*: an
+error leaves ``run`` before the step is counted, and breaks the run, since ranks may be anywhere within the step.
+"""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from hfdsl.errors import WiringError
-from hfdsl.graph.columns import result_type, weight_of
-from hfdsl.graph.guards import check_result
-from hfdsl.graph.program import Constant, Filter, Output, Ref
-from hfdsl.graph.signatures import VALUE, ListType, PortType, Signature, optional_columns
+from hfdsl.graph.program import Filter
 from hfdsl.plan.payloads import CALLER, DRIVER_RANK, Payload, PayloadKey
-from hfdsl.plan.plan import DRIVER, Plan, Step
-from hfdsl.plan.reading import Reader, pack, unpack
+from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.routes import Hints, Routes, routes
-from hfdsl.plan.rows import RuntimeQuery, row_table, runtime_queries
+from hfdsl.plan.rows import row_table, runtime_queries
 from hfdsl.plan.segments import Segment
 from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import rows_in
-from hfdsl.protocols.filtering import kept_rows
-from hfdsl.protocols.mesh import Mesh
-from hfdsl.protocols.ranges import RowRanges
-from hfdsl.runtime.backend import Backend, Call, nothing
-from hfdsl.runtime.executor import Lesson, Order, Ran
-from hfdsl.runtime.store import Content, apart, bytes_of, memory_of
-from hfdsl.runtime.timeline import RESULT, Notes, Record
+from hfdsl.runtime.backend import Backend, Submission, nothing
+from hfdsl.runtime.body_results import check_same_presence
+from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
+from hfdsl.runtime.driver_reads import DriverReads
+from hfdsl.runtime.handles import HandleTable
+from hfdsl.runtime.messages import SegmentCall, SegmentResult, SegmentSpec
+from hfdsl.runtime.store import bytes_of
+from hfdsl.runtime.timeline import RESULT, StepLog, StepRecord
 from hfdsl.types.batches import Batch
-from hfdsl.types.joining import all_present
-
-
-class _GroupView:
-    """What a custom protocol's functions may read of a worker group."""
-
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh, self.world_size = mesh, mesh.world_size
-        self.workers = tuple(range(mesh.world_size))
 
 
 @dataclass(slots=True)
 class Routing:
     """Routes with a number, which below zero hold for one step.
 
-    ``told`` are the segments whose ranks know their part.
+    ``sent_to`` are the segments whose ranks have their specs.
     """
 
     routes: Routes
     number: int
     hints: Hints
-    told: set[int] = field(default_factory=set)
+    sent_to: set[int] = field(default_factory=set)
 
 
 class StepRun:
-    """One step under way: the handles of the payloads that are still to be taken."""
+    """One step in progress: the handles of the payloads that are still to be read, and of what was submitted."""
 
     def __init__(self, plan: Plan, backend: Backend, routing: Routing, number: int, sizes: Mapping[Any, int]) -> None:
-        self._plan, self._backend, self._routing, self._number, self._sizes = plan, backend, routing, number, sizes
-        self._home = backend.driver
-        self._handles: dict[PayloadKey, Any] = {}
-        self._here: set[PayloadKey] = set()
-        self._lent: set[int] = set()
-        self._acknowledged: dict[tuple[int, int], Any] = {}
-        self._late: list[Segment] = []
-        self._over: set[int] = set()
-        self._notes = Notes()
-        self._results = self._notes.results
-        self._known: dict[Any, int] = dict(sizes)  # and, once a filter has run, how many rows it keeps
-        self._left = Counter(self._taken())
+        self._plan, self._backend, self._routing, self._number = plan, backend, routing, number
+        self._driver = backend.driver
+        self._handles = HandleTable(drop=plan.optimize.liveness)
+        self._reads = DriverReads(plan, backend, self._handles)
+        self._acknowledgments: dict[tuple[int, int], Any] = {}  # by segment and rank, in the order of submission
+        self._submitted: set[int] = set()
+        self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads what it makes
+        self._log = StepLog()
+        self._query_results = self._log.query_results
+        self._sizes = sizes
+        self._all_sizes: dict[Any, int] = dict(sizes)  # with how many rows filters keep, once they have run
+        self._expect_reads()
 
     @property
     def _routes(self) -> Routes:
         return self._routing.routes
 
-    def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, Record]:
-        """The dataflow's result, and who did what when; ``meanwhile`` is called when there is only waiting left."""
+    def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, StepRecord]:
+        """The dataflow's result, and who did what when; ``meanwhile`` is called when only waiting is left to do."""
         self._backend.begin()
-        self._home.begin(self._plan.name, self._number)
+        self._driver.begin(self._plan.name, self._number)
         for node, batch in inputs.items():
-            self._home.hold(node, "the driver", batch)
+            self._driver.put_local(node, "the driver", batch)
         while self._routes.early_queries:
             self._resolve(self._routes.early_queries[0])
-        self._put(CALLER)
-        while True:
-            with self._notes.doing("submits"):
-                for segment in self._routes.segments:
-                    if segment.number not in self._over:
-                        self._submit(segment)
-                self._catch_up()
-            unresolved = [number for number in self._routes.query_payloads if number not in self._results]
-            if not unresolved:
-                break
+        self._send_from_driver(CALLER)
+        self._submit_ready()
+        while unresolved := [query for query in self._routes.query_payloads if query not in self._query_results]:
             self._resolve(unresolved[0])
-        wanted = [self._handles[key] for key in self._routes.result if key not in self._here]
-        ran = self._wait(self._acknowledged.values(), wanted, meanwhile)
-        _agree(self._plan, ran)
-        with self._notes.doing(RESULT):
-            result = self._result(self._plan.graph.output)
-        self._home.store.clear()
-        calls = tuple(self._acknowledged)
-        return result, Record(
+            self._submit_ready()
+        wanted = self._reads.missing(self._routes.result)
+        results = self._wait(self._acknowledgments.values(), wanted, meanwhile)
+        check_same_presence(self._plan, results)
+        with self._log.timed(RESULT):
+            reader = self._reads.reader(self._routes.result, self._routes.table)
+            value = self._reads.result(self._plan.graph.output, reader)
+        self._driver.store.clear()
+        return value, StepRecord(
             plan=self._plan,
             number=self._number,
             stop=time.time(),
-            notes=self._notes,
+            log=self._log,
             routes=self._routes,
-            calls=calls,
-            ran=tuple(ran),
+            calls=tuple(self._acknowledgments),
+            results=tuple(results),
         )
 
-    # -- segments
+    # -- segments ------------------------------------------------------------------------------------------------------
+
+    def _submit_ready(self) -> None:
+        """Submit every segment that waits for no query, in program order."""
+        with self._log.timed("submits"):
+            for segment in self._routes.segments:
+                if segment.number not in self._submitted:
+                    self._submit(segment)
+            self._run_deferred()
 
     def _submit(self, segment: Segment) -> None:
-        """Have a segment run; one of the driver's own waits until somebody needs what it makes."""
-        self._over.add(segment.number)
-        self._notes.routes[segment.number] = self._routes
+        """Have a segment run; one of the driver's own waits until somebody reads what it makes."""
+        self._submitted.add(segment.number)
+        self._log.routes[segment.number] = self._routes
         if segment.group == DRIVER:
-            self._late.append(segment)
+            self._deferred.append(segment)
             return
-        takes = self._routes.receives[segment.number]
-        late = {one.number for one in self._late}
-        if segment.custom or any(key[0] in late for keys in takes.values() for key in keys):
-            self._catch_up()
+        receives = self._routes.receives[segment.number]
+        deferred = {other.number for other in self._deferred}
+        if segment.custom or any(key[0] in deferred for keys in receives.values() for key in keys):
+            self._run_deferred()
         if segment.custom:
-            self._through_driver(segment)
+            self._submit_custom(segment)
         else:
-            self._hand_out(segment, None)
+            self._submit_to_ranks(segment)
         if not self._plan.optimize.overlap:
-            self._wait([self._acknowledged[segment.number, rank] for rank in segment.ranks])
-        self._drop(takes)
+            self._wait([self._acknowledgments[segment.number, rank] for rank in segment.ranks])
+        self._consume(receives)
 
-    def _catch_up(self) -> None:
+    def _run_deferred(self) -> None:
         """Run the driver's own segments."""
-        late, self._late = self._late, []
-        for segment in late:
-            takes = self._routes.receives[segment.number]
-            payloads = self._fetched(takes.get(0, ()))
-            (lesson,) = self._lessons(segment)
-            ran, given = self._home.run(self._order(segment), lesson, payloads)
-            self._acknowledged[segment.number, DRIVER_RANK] = ran
-            for payload, content in zip(self._routes.tasks[segment.number][0].sends, given, strict=True):
+        deferred, self._deferred = self._deferred, []
+        for segment in deferred:
+            receives = self._routes.receives[segment.number]
+            contents = self._reads.fetch(receives.get(0, ()))
+            (spec,) = self._specs(segment)
+            result, sends = self._driver.run(self._call(segment), spec, contents)
+            self._acknowledgments[segment.number, DRIVER_RANK] = result
+            for payload, content in zip(self._routes.tasks[segment.number][0].sends, sends, strict=True):
                 self._handles[payload.key] = self._backend.put(self._plan, content)
-            self._drop(takes)
+            self._consume(receives)
 
-    def _hand_out(self, segment: Segment, direct: Sequence[Mapping[str, Any]] | None) -> list[Sequence[Any]]:
-        """Submit a segment of worker processes; the handles that every rank gives."""
-        takes, tasks = self._routes.receives[segment.number], self._routes.tasks[segment.number]
-        call = Call(
-            order=self._order(segment),
+    def _submit_to_ranks(self, segment: Segment) -> None:
+        """Submit a segment of worker processes."""
+        tasks = self._routes.tasks[segment.number]
+        sends = [tasks[rank].sends for rank in segment.ranks]
+        for payloads, handles in zip(sends, self._run(segment, sends), strict=True):
+            for payload, handle in zip(payloads, handles, strict=True):
+                self._handles[payload.key] = handle
+
+    def _submit_custom(self, segment: Segment) -> None:
+        """Run a step whose protocol is a pair of functions: they get whole values, in the driver."""
+        (step,) = segment.steps
+        group = GroupView(self._plan.mesh(step.role or ""))
+        keys = self._routes.receives[segment.number].get(DRIVER_RANK, ())
+        arguments = dispatched(step, group, self._reads.reader(keys, self._routes.table))
+        # Every rank sends its result to the driver as it is, so its payload names no columns.
+        sends = [(Payload((segment.number, rank, 0), ()),) for rank in segment.ranks]
+        outputs = self._reads.get([handle for (handle,) in self._run(segment, sends, arguments)])
+        self._driver.put_local(step.node, step.label, collected(step, group, outputs))
+        self._send_from_driver(segment.number)
+
+    def _run(
+        self,
+        segment: Segment,
+        sends: Sequence[Sequence[Payload]],
+        arguments: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[Sequence[Any]]:
+        """Submit a segment, and return the handles of each rank's payloads."""
+        receives = self._routes.receives[segment.number]
+        submission = Submission(
+            call=self._call(segment),
             segment=segment,
-            lessons=self._lessons(segment),
-            payloads=[[self._handles[key] for key in takes.get(rank, ())] for rank in segment.ranks],
-            gives=[tasks[rank].sends if direct is None else (_whole(segment, rank),) for rank in segment.ranks],
-            after=[[self._acknowledged[one]] if one is not None else [] for one in segment.after],
-            direct=direct,
+            specs=self._specs(segment),
+            payloads=[[self._handles[key] for key in receives.get(rank, ())] for rank in segment.ranks],
+            sends=sends,
+            after=[[self._acknowledgments[call]] if call is not None else [] for call in segment.after],
+            dispatched=arguments,
         )
         handles = []
-        for rank, (acknowledged, given) in zip(segment.ranks, self._backend.run(call), strict=True):
-            self._acknowledged[segment.number, rank] = acknowledged
-            handles.append(given)
-            if direct is None:
-                self._handles |= zip((payload.key for payload in tasks[rank].sends), given, strict=True)
+        for rank, (acknowledgment, sent) in zip(segment.ranks, self._backend.run(submission), strict=True):
+            self._acknowledgments[segment.number, rank] = acknowledgment
+            handles.append(sent)
         return handles
 
-    def _order(self, segment: Segment) -> Order:
-        return Order(self._plan.name, self._routing.number, segment.number, self._number)
+    def _call(self, segment: Segment) -> SegmentCall:
+        return SegmentCall(self._plan.name, self._routing.number, segment.number, self._number)
 
-    def _lessons(self, segment: Segment) -> list[Lesson | None]:
-        """What every rank of a segment has to know, the first time; what holds for one step alone, always."""
+    def _specs(self, segment: Segment) -> list[SegmentSpec | None]:
+        """What every rank of a segment must know, the first time; what holds for one step alone, always."""
         routing = self._routing
-        if segment.number in routing.told:
+        if segment.number in routing.sent_to:
             return [None] * len(segment.ranks)
-        routing.told.add(segment.number)
-        return [Lesson(routing.routes.tasks[segment.number][rank], routing.routes.table) for rank in segment.ranks]
+        routing.sent_to.add(segment.number)
+        tasks = routing.routes.tasks[segment.number]
+        return [SegmentSpec(tasks[rank], routing.routes.table) for rank in segment.ranks]
 
     def _wait(
-        self, acknowledged: Iterable[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
-    ) -> list[Ran]:
-        every = list(acknowledged)
-        with self._notes.doing("waits for processes", "wait"):
-            parts = [one for one in every if not isinstance(one, Ran)]
-            waited = iter(self._backend.done(parts, wanted, meanwhile))
-        return [one if isinstance(one, Ran) else next(waited) for one in every]
+        self, acknowledgments: Iterable[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+    ) -> list[SegmentResult]:
+        """The results of segments; those of the driver's own are here already."""
+        every = list(acknowledgments)
+        with self._log.timed("waits for processes", "wait"):
+            remote = [handle for handle in every if not isinstance(handle, SegmentResult)]
+            results = iter(self._backend.done(remote, wanted, meanwhile))
+        return [handle if isinstance(handle, SegmentResult) else next(results) for handle in every]
 
-    # -- payloads
+    # -- payloads ------------------------------------------------------------------------------------------------------
 
-    def _put(self, segment: int) -> None:
-        """Give what the driver has made of this segment's values."""
-        with self._notes.doing("puts what it was given" if segment == CALLER else "puts what it collected"):
+    def _send_from_driver(self, segment: int) -> None:
+        """Send the driver's payloads of a segment: of the caller's inputs, or of what a collect function returned."""
+        what = "puts what it was given" if segment == CALLER else "puts what it collected"
+        with self._log.timed(what):
             for payload in self._routes.driver_sends[segment]:
-                content = self._home.store.give(payload)
+                content = self._driver.store.extract(payload)
                 self._handles[payload.key] = self._backend.put(self._plan, content)
-                self._notes.gave.append((payload, time.time(), bytes_of(content)))
+                self._log.sent.append((payload, time.time(), bytes_of(content)))
 
-    def _fetched(self, keys: Iterable[PayloadKey]) -> list[Content]:
-        """Payloads that the driver has not been brought yet."""
-        new = [key for key in keys if key not in self._here]
-        self._here.update(new)
-        return self._got([self._handles[key] for key in new])
-
-    def _got(self, handles: Sequence[Any]) -> list[Content]:
-        contents = self._backend.get(handles)
-        self._lent |= memory_of(contents)
-        return contents
-
-    def _taken(self) -> Iterable[PayloadKey]:
-        """Every taking of a payload that is still to come, as far as anybody knows."""
-        for number, by_rank in self._routes.receives.items():
-            for keys in by_rank.values() if number not in self._over else ():
+    def _reads_to_come(self) -> Iterator[PayloadKey]:
+        """Every read of a payload that has not been submitted, as far as it is known."""
+        for segment, by_rank in self._routes.receives.items():
+            for keys in by_rank.values() if segment not in self._submitted else ():
                 yield from keys
-        for node, keys in self._routes.query_payloads.items():
-            yield from keys if node not in self._results else ()
+        for query, keys in self._routes.query_payloads.items():
+            yield from keys if query not in self._query_results else ()
         yield from self._routes.result
 
-    def _drop(self, takes: Mapping[int, Sequence[PayloadKey]]) -> None:
-        """Forget payloads that nobody takes any more."""
-        self._left.subtract(key for keys in takes.values() for key in keys)
-        self._forget(key for keys in takes.values() for key in keys)
+    def _expect_reads(self) -> None:
+        self._handles.expect(self._reads_to_come(), keep=self._routes.open_payloads)
 
-    def _forget(self, keys: Iterable[PayloadKey]) -> None:
-        if self._plan.optimize.liveness:
-            for key in [key for key in keys if not self._left[key] and key not in self._routes.open_payloads]:
-                self._handles.pop(key, None)
+    def _consume(self, receives: Mapping[int, Sequence[PayloadKey]]) -> None:
+        self._handles.consume([key for keys in receives.values() for key in keys])
 
-    # -- what the driver reads
-
-    def _reader(self, keys: Iterable[PayloadKey]) -> Reader:
-        for content in self._fetched(keys):
-            self._home.store.bring(content)
-        return Reader(self._plan.graph.nodes, self._plan.layouts, self._routes.table, self._home.store.read)
+    # -- runtime queries -----------------------------------------------------------------------------------------------
 
     def _resolve(self, number: int) -> None:
-        """Learn which rows a filter keeps, or what rows weigh; then who reads which rows is known."""
-        query = next(one for one in runtime_queries(self._plan) if one.number == number)
-        with self._notes.doing("reads what rows weigh" if query.weighs else "reads what a filter keeps"):
-            result = self._weights(query) if query.weighs else self._kept(query)
-        self._results[number] = result
-        table, hints = row_table(self._plan, self._sizes, self._results), self._routing.hints
+        """Read which rows a filter keeps, or what rows weigh; and find the routes that follow from it."""
+        query = next(query for query in runtime_queries(self._plan) if query.number == number)
+        with self._log.timed("reads what rows weigh" if query.weighs else "reads what a filter keeps"):
+            reader = self._reads.reader(self._routes.query_payloads[number], self._routes.table)
+            if query.weighs:
+                rows = self._reads.row_weights(query, reader)
+            else:
+                rows = self._reads.kept_rows(query, reader)
+                self._check_kept(number, len(rows))
+        self._query_results[number] = rows
+        table, hints = row_table(self._plan, self._sizes, self._query_results), self._routing.hints
         found = routes(self._plan, table, self._backend.topology(self._plan), hints)
-        self._routing = Routing(found, -1 - len(self._results), hints)
-        self._left = Counter(self._taken())
-        self._forget(self._handles)
+        self._routing = Routing(found, -1 - len(self._query_results), hints)
+        self._expect_reads()
 
-    def _kept(self, query: RuntimeQuery) -> tuple[int, ...]:
-        plan, node, ref = self._plan, self._plan.node(query.number), query.ref
-        reader = self._reader(self._routes.query_payloads[query.number])
-        column = reader.column(ref.node, ref.column or VALUE, ((0, reader.table.rows[ref.node]),))
+    def _check_kept(self, number: int, rows: int) -> None:
+        """Check the sizes that a filter decides; HF319 where they do not work out."""
+        node, size = self._plan.node(number), rows_in(self._plan.inference.values[number])
         group = node.op.group if isinstance(node.op, Filter) else 1
-        found = kept_rows(column.tolist(), group, f"'filter' in line {node.span.line}")
-        kept = rows_in(plan.inference.values[query.number])
-        self._known |= dict.fromkeys(kept.atoms if kept is not None else (), len(found) // group)
-        check_sizes(plan, self._known)
-        return found
-
-    def _weights(self, query: RuntimeQuery) -> tuple[int, ...]:
-        """What rows weigh: of each a number, which was made where the column is."""
-        ref, reader = query.ref, self._reader(self._routes.query_payloads[query.number])
-
-        def weights(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
-            return reader.fetch(node, weight_of(column), chunk, rows)
-
-        rows = reader.table.rows.get(ref.node, 0)
-        found = replace(reader, fetch=weights).column(ref.node, ref.column or VALUE, ((0, rows),))
-        return () if found is None else tuple(found.tolist())
-
-    def _through_driver(self, segment: Segment) -> None:
-        """A step whose protocol is a pair of functions: they get whole values, here."""
-        (step,) = segment.steps
-        reader = self._reader(self._routes.receives[segment.number].get(DRIVER_RANK, ()))
-        values = {}
-        for name, operand in step.arguments:
-            port = step.signature.port(name)
-            if port is not None:
-                rows = reader.table.rows.get(operand.node, 0) if isinstance(operand, Ref) else 0
-                values[name] = reader.value(operand, port.type, ((0, rows),))
-        group = _GroupView(self._plan.mesh(step.role or ""))
-        given = self._hand_out(segment, _dispatched(step, group, values))
-        contents = self._got([handle for (handle,) in given])
-        outputs = [
-            unpack(step.signature.returns, {cut.column: value for cut, value in content.items()})
-            for content in contents
-        ]
-        collected = step.custom.collect_fn(group, outputs) if step.custom else None
-        check_result(step.label, step.signature.returns, collected, "from its collect function")
-        self._home.hold(step.node, step.label, collected)
-        self._put(segment.number)
-
-    def _result(self, output: Output) -> Any:
-        value = output.value
-        if isinstance(value, tuple):
-            parts = [self._result(inner) for inner in value]
-            return output.container(*parts) if hasattr(output.container, "_fields") else output.container(parts)
-        if isinstance(value, dict):
-            return {key: self._result(inner) for key, inner in value.items()}
-        if not isinstance(value, Ref):
-            return value.value if isinstance(value, Constant) else None
-        reader = self._reader(self._routes.result)
-        kind = result_type(self._plan.graph, value)
-        return self._callers_own(kind, reader.value(value, kind, ((0, reader.table.rows.get(value.node, 0)),)))
-
-    def _callers_own(self, kind: PortType, value: Any) -> Any:
-        """A result that the caller may write and keep: no other process sees it change, none holds memory for it."""
-        if isinstance(kind, ListType):
-            return type(value)(self._callers_own(kind.inner, one) for one in value)
-        return None if value is None else unpack(kind, apart(pack(value), self._lent))
-
-
-def _whole(segment: Segment, rank: int) -> Payload:
-    """What a rank gives of a step whose protocol is a pair of functions: its result as it is, to the driver."""
-    return Payload((segment.number, rank, 0), ())
-
-
-def _agree(plan: Plan, ran: Iterable[Ran]) -> None:
-    """Refuse a value of which only some ranks made a column, though nobody may have read more than one part of it."""
-    partly = {
-        step.label: step
-        for step in plan.steps
-        if step.custom is None and not step.layout.lists and optional_columns(step.signature.returns)
-    }
-    made: dict[str, dict[int, tuple[str, ...]]] = {label: {} for label in partly}
-    for done in (done for one in ran for done in one.done if done.label in partly) if partly else ():
-        made[done.label][done.rank] = done.absent
-    for label, step in partly.items():
-        holders = sorted(made[label].keys() & frozenset(step.layout.holders))
-        for name in optional_columns(step.signature.returns):
-            what = f"column '{name}' of '{label}'" if name else f"the result of '{label}'"
-            parts = [None if name in made[label][rank] else name for rank in holders]
-            try:
-                all_present(what, parts, [f"rank {rank}" for rank in holders])
-            except WiringError as error:
-                raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None
-
-
-def _dispatched(step: Step, group: _GroupView, values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The arguments that a custom dispatch function makes, one set a rank."""
-    positional, keywords = _call_style(step.signature, values)
-    args, kwargs = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
-    lists = dict(zip(positional, args, strict=False)) | dict(kwargs)
-    for name, entries in lists.items():
-        if not isinstance(entries, (list, tuple)) or len(entries) != group.world_size:
-            number = len(entries) if isinstance(entries, (list, tuple)) else None
-            got = type(entries).__name__ if number is None else "1 entry" if number == 1 else f"{number} entries"
-            raise WiringError(
-                "HF407",
-                f"the dispatch function of '{step.label}' made {got} for argument '{name}'; "
-                f"the mesh has {group.world_size} ranks ({step.signature.span})",
-            )
-    return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
-
-
-def _call_style(signature: Signature, values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    keyword_only = {port.name for port in signature.ports if port.keyword_only}
-    return {n: v for n, v in values.items() if n not in keyword_only}, {
-        n: v for n, v in values.items() if n in keyword_only
-    }
+        self._all_sizes |= dict.fromkeys(size.atoms if size is not None else (), rows // group)
+        check_sizes(self._plan, self._all_sizes)

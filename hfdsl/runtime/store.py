@@ -1,4 +1,33 @@
-"""The store of a process: what it made in this step and reads again, and what it was brought."""
+"""The store of a process: the values that it produced in this step and reads again, and those that it received.
+
+A worked example. A column has four rows; rank 0 produced rows 0 and 1, rank 1 rows 2 and 3. A reader wants the rows 1
+and 2, one of each chunk, so it receives two payloads. What a payload holds is counted within its chunk: row 2 of the
+column is row 0 of chunk 1.
+
+>>> import torch
+>>> makers = Store(), Store()
+>>> for rank, rows in enumerate(([10, 11], [12, 13])):
+...     makers[rank].put(7, rank, StoredValue.of("actor.generate", {"ids": torch.tensor(rows)}))
+>>> sent = [ColumnSlice(7, 0, "ids", ((1, 2),)), ColumnSlice(7, 1, "ids", ((0, 1),))]
+>>> payloads = [maker.extract(Payload((3, rank, 0), (sent[rank],))) for rank, maker in enumerate(makers)]
+>>> reader = Store()
+>>> for payload in payloads:
+...     reader.receive(payload)
+>>> [reader.read(7, "ids", chunk, rows) for chunk, rows in ((0, ((1, 2),)), (1, ((0, 1),)))]
+[tensor([11]), tensor([12])]
+>>> reader.bytes, makers[0].bytes  # two of eight bytes each: the reader has one row of either chunk
+(16, 16)
+
+After the last step that reads node 7, as the plan says, ``drop`` forgets it; a read after that is a KeyError, which no
+plan leads to: the last reader is known from the same reads by which payloads were addressed.
+
+>>> reader.drop(7)
+>>> reader.bytes, reader.peak_bytes
+(0, 16)
+
+A value is handed on by reference within a process, and as a view of its rows into a payload. So nobody may write into
+it: versions, which torch counts up with every write into a tensor, are compared whenever it is read (HF703).
+"""
 
 from __future__ import annotations
 
@@ -20,31 +49,31 @@ from hfdsl.types.weights import row_weights
 if TYPE_CHECKING:
     import torch
 
-Content: TypeAlias = Mapping[ColumnSlice, Any]
+PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
 """What a payload holds: raw rows of columns."""
 
 SMALL = 64 * 1024
-"""Bytes of a payload of the driver's up to which the object store would cost more than sending it with every call."""
+"""Bytes of a payload from the driver up to which the object store would cost more than sending it with every call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A value that stays in the process that made it, with the versions that its tensors had then."""
+class StoredValue:
+    """A value in the process that produced it, with the versions that its tensors had then."""
 
     maker: str
     columns: Piece
     versions: Mapping[str, int]
 
     @classmethod
-    def of(cls, maker: str, columns: Piece) -> Kept:
-        """Keep a value as it is now."""
+    def of(cls, maker: str, columns: Piece) -> StoredValue:
+        """A value as it is now."""
         return cls(maker, columns, versions(columns))
 
     def read(self, column: str) -> Any:
-        """A column, or what its rows weigh.
+        """A column, or the weights of its rows.
 
         Raises:
-            WiringError: HF703 where its maker has changed it since: a reader elsewhere has the old value.
+            WiringError: HF703 where its maker has written into it since: readers elsewhere have the old value.
         """
         if column.startswith(WEIGHT) and column not in self.columns:
             return row_weights(self.read(column.removeprefix(WEIGHT)))
@@ -54,18 +83,18 @@ class Kept:
         return value
 
 
-class Loan:
-    """A column that readers elsewhere share, or will have copied at a time that nobody knows."""
+class SharedColumn:
+    """A column that readers elsewhere map, or copy at a time that this process does not know."""
 
-    def __init__(self, kept: Kept, column: str) -> None:
-        self._maker, self._column, value = kept.maker, column, kept.columns[column]
-        # A tensor that counts the writes of all who share the memory, and does not hold it.
-        self._probe = (value.values if isinstance(value, Jagged) else value).detach()
+    def __init__(self, value: StoredValue, column: str) -> None:
+        self._maker, self._column, rows = value.maker, column, value.columns[column]
+        # A tensor that shares the version counter, and does not keep the memory alive.
+        self._probe = (rows.values if isinstance(rows, Jagged) else rows).detach()
         self._probe.data = self._probe.new_empty(0)
         self._version = self._probe._version
 
     def check(self) -> None:
-        """Refuse that the maker has written into it since.
+        """Refuse a write into it.
 
         Raises:
             WiringError: HF703 naming the maker and the column.
@@ -80,97 +109,97 @@ def _changed(maker: str, column: str) -> WiringError:
 
 
 class Store:
-    """Values by graph node, for as long as one step lasts.
+    """Values by graph node, for the length of one step.
 
-    ``held`` are the bytes that it holds, ``most`` the most that it has held in the step.
+    ``bytes`` is what it holds, ``peak_bytes`` the most that it has held in the step.
     """
 
     def __init__(self) -> None:
-        self._own: dict[int, tuple[int, Kept]] = {}
-        self._brought: dict[int, dict[tuple[int, str], list[tuple[RowRanges | None, Any]]]] = {}
+        self._local: dict[int, tuple[int, StoredValue]] = {}
+        self._received: dict[int, dict[tuple[int, str], list[tuple[RowRanges | None, Any]]]] = {}
         self._bytes: dict[int, int] = {}
-        self._loans: list[Loan] = []
-        self.most = 0
+        self._shared: list[SharedColumn] = []
+        self.peak_bytes = 0
 
     def clear(self) -> None:
-        """A step owns its values: nothing of another step is ever read."""
-        self._own.clear()
-        self._brought.clear()
+        """Forget everything: a step never reads a value of another one."""
+        self._local.clear()
+        self._received.clear()
         self._bytes.clear()
-        self._loans.clear()
-        self.most = 0
+        self._shared.clear()
+        self.peak_bytes = 0
 
     @property
-    def held(self) -> int:
+    def bytes(self) -> int:
         """Bytes of all values."""
         return sum(self._bytes.values())
 
-    def keep(self, node: int, chunk: int, value: Kept) -> None:
-        """Keep a chunk that this process made."""
-        self._own[node] = chunk, value
+    def put(self, node: int, chunk: int, value: StoredValue) -> None:
+        """Keep a chunk that this process produced."""
+        self._local[node] = chunk, value
         self._count(node, sum(map(size_of, value.columns.values())))
 
-    def bring(self, content: Content) -> None:
-        """Take in a payload."""
-        for cut, rows in content.items():
-            self._brought.setdefault(cut.node, {}).setdefault((cut.chunk, cut.column), []).append((cut.rows, rows))
-            self._count(cut.node, size_of(rows))
+    def receive(self, content: PayloadContent) -> None:
+        """Keep what a payload holds."""
+        for key, rows in content.items():
+            self._received.setdefault(key.node, {}).setdefault((key.chunk, key.column), []).append((key.rows, rows))
+            self._count(key.node, size_of(rows))
 
     def drop(self, node: int) -> None:
         """Forget a value."""
-        self._own.pop(node, None)
-        self._brought.pop(node, None)
+        self._local.pop(node, None)
+        self._received.pop(node, None)
         self._bytes.pop(node, None)
 
     def read(self, node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
         """Rows of a chunk's column, in order; with None the whole of what has no rows."""
-        own = self._own.get(node)
-        if own is not None and own[0] == chunk:
-            return _cut(own[1].read(column), rows)
-        parts = self._brought[node][chunk, column]
+        local = self._local.get(node)
+        if local is not None and local[0] == chunk:
+            return _slice(local[1].read(column), rows)
+        parts = self._received[node][chunk, column]
         if rows is None or parts[0][1] is None:
             return parts[0][1]
-        return _rows(parts, rows)
+        return _join_rows(parts, rows)
 
-    def give(self, payload: Payload) -> Content:
-        """A payload of what is kept here."""
-        return slice_payload(payload, {cut.node: self._own[cut.node][1] for cut in payload.slices})
+    def extract(self, payload: Payload) -> PayloadContent:
+        """The content of a payload, from values that this process produced."""
+        return slice_payload(payload, {key.node: self._local[key.node][1] for key in payload.slices})
 
-    def lend(self, payload: Payload, values: Mapping[int, Kept]) -> None:
-        """Readers elsewhere are given a payload as it lies here."""
-        for node, column in dict.fromkeys((cut.node, cut.column) for cut in payload.slices):
+    def share(self, payload: Payload, values: Mapping[int, StoredValue]) -> None:
+        """Watch the columns of a payload that readers elsewhere are given as they lie here."""
+        for node, column in dict.fromkeys((key.node, key.column) for key in payload.slices):
             if column in values[node].versions:
-                self._loans.append(Loan(values[node], column))
+                self._shared.append(SharedColumn(values[node], column))
 
-    def check_loans(self) -> None:
-        """Refuse that what was lent in this step has been changed.
+    def check_shared(self) -> None:
+        """Refuse a write into what was shared in this step.
 
         Raises:
             WiringError: HF703 naming the maker and the column.
         """
-        for loan in self._loans:
-            loan.check()
+        for column in self._shared:
+            column.check()
 
     def _count(self, node: int, more: int) -> None:
         self._bytes[node] = self._bytes.get(node, 0) + more
-        self.most = max(self.most, self.held)
+        self.peak_bytes = max(self.peak_bytes, self.bytes)
 
 
-def slice_payload(payload: Payload, values: Mapping[int, Kept]) -> Content:
-    """A payload of values: views wherever its rows lie together."""
-    return {cut: _cut(values[cut.node].read(cut.column), cut.rows) for cut in payload.slices}
+def slice_payload(payload: Payload, values: Mapping[int, StoredValue]) -> PayloadContent:
+    """The content of a payload: views wherever its rows are contiguous."""
+    return {key: _slice(values[key.node].read(key.column), key.rows) for key in payload.slices}
 
 
-def _cut(value: Any, ranges: RowRanges | None) -> Any:
-    return value if ranges is None else cut_rows(value, ranges)
+def _slice(value: Any, ranges: RowRanges | None) -> Any:
+    return value if ranges is None else slice_rows(value, ranges)
 
 
 FEW = 8
-"""Runs of rows up to which it is cheaper to put views of them together than to pick row by row."""
+"""Runs of rows up to which it is cheaper to concatenate views of them than to gather row by row."""
 
 
-def cut_rows(value: Any, ranges: RowRanges) -> Any:
-    """Rows of a column, in order; of one that is absent None."""
+def slice_rows(value: Any, ranges: RowRanges) -> Any:
+    """Rows of a column, in order; None of one that is absent."""
     if value is None or ranges == ((0, len(value)),):
         return value
     if len(ranges) > FEW:
@@ -178,22 +207,23 @@ def cut_rows(value: Any, ranges: RowRanges) -> Any:
     return rows_after_rows([value[first:last] for first, last in ranges])
 
 
-def memory_of(lent: Iterable[Content]) -> set[int]:
+def memory_of(contents: Iterable[PayloadContent]) -> set[int]:
     """Where the memory of these payloads is."""
-    return {part.untyped_storage().data_ptr() for c in lent for value in c.values() for part in _tensors(value)}
+    values = (value for content in contents for value in content.values())
+    return {tensor.untyped_storage().data_ptr() for value in values for tensor in _tensors(value)}
 
 
-def apart(columns: Mapping[str, Any], lent: Container[int]) -> dict[str, Any]:
-    """Raw columns that may be kept and written: what lies in lent memory, which others read, is copied."""
+def writable(columns: Mapping[str, Any], shared: Container[int]) -> dict[str, Any]:
+    """Raw columns that the caller may keep and write: what lies in ``shared`` memory, which others read, is copied."""
 
-    def own(value: Any) -> Any:
+    def copied(value: Any) -> Any:
         if isinstance(value, Jagged):
-            return Jagged(own(value.values), own(value.offsets))
+            return Jagged(copied(value.values), copied(value.offsets))
         if hasattr(value, "untyped_storage"):
-            return value.clone() if value.untyped_storage().data_ptr() in lent else value
+            return value.clone() if value.untyped_storage().data_ptr() in shared else value
         return list(value) if type(value) is list else value
 
-    return {name: own(value) for name, value in columns.items()}
+    return {name: copied(value) for name, value in columns.items()}
 
 
 def _tensors(value: Any) -> tuple[Any, ...]:
@@ -203,9 +233,9 @@ def _tensors(value: Any) -> tuple[Any, ...]:
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor's memory: libraries know only some dtypes.
+    """The memory of a contiguous tensor as bytes: libraries know only some dtypes.
 
-    Of a single value any stride counts as contiguous, while bytes are counted one by one.
+    A tensor of a single value counts as contiguous whatever its stride, which bytes must not inherit.
     """
     import torch
 
@@ -218,29 +248,30 @@ def bytes_of(content: Mapping[Any, Any]) -> int:
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a raw column; of Python objects nobody knows them."""
+    """Bytes of a raw column; 0 for Python objects, whose size is unknown."""
     return getattr(value, "nbytes", 0)
 
 
-def _rows(parts: list[tuple[RowRanges | None, Any]], rows: RowRanges) -> Any:
+def _join_rows(parts: list[tuple[RowRanges | None, Any]], rows: RowRanges) -> Any:
     """Some rows, in order, out of parts that each hold rows of the same chunk."""
     if parts[0][0] == rows:
         return parts[0][1]
     if len(parts) == 1 and len(whole := parts[0][0] or ()) == 1:
         begin = whole[0][0]
-        return cut_rows(parts[0][1], tuple((first - begin, last - begin) for first, last in rows))
-    here: dict[RowRange, tuple[int, Any]] = {}
+        return slice_rows(parts[0][1], tuple((first - begin, last - begin) for first, last in rows))
+    # Several parts: an index from each run of rows to the part that holds it, and the run's offset there.
+    index: dict[RowRange, tuple[int, Any]] = {}
     for ranges, value in parts:
-        at = 0
+        position = 0
         for first, last in ranges or ():
-            here[first, last] = at - first, value
-            at += last - first
-    held = sorted(span for span in here if span[0] < span[1])
-    ends, found = [last for _, last in held], list[Any]()
+            index[first, last] = position - first, value
+            position += last - first
+    runs = sorted(run for run in index if run[0] < run[1])
+    ends, pieces = [last for _, last in runs], list[Any]()
     for first, last in rows:
-        for span in held[bisect_right(ends, first) :]:
-            if span[0] >= last:
+        for run in runs[bisect_right(ends, first) :]:
+            if run[0] >= last:
                 break
-            shift, value = here[span]
-            found.append(cut_rows(value, ((max(first, span[0]) + shift, min(last, span[1]) + shift),)))
-    return rows_after_rows(found) if found else parts[0][1][0:0]
+            shift, value = index[run]
+            pieces.append(slice_rows(value, ((max(first, run[0]) + shift, min(last, run[1]) + shift),)))
+    return rows_after_rows(pieces) if pieces else parts[0][1][0:0]

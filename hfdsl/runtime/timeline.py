@@ -1,4 +1,4 @@
-"""What a step leaves behind: notes that cost next to nothing to take, read as a timeline where somebody asks."""
+"""What a step leaves behind: a log that costs next to nothing to write, turned into a timeline when somebody asks."""
 
 from __future__ import annotations
 
@@ -23,73 +23,76 @@ from hfdsl.plan.timeline import (
     node_labels,
     payload_name,
 )
-from hfdsl.runtime.executor import Ran
+from hfdsl.runtime.messages import SegmentResult
 
 
 @dataclass(slots=True)
-class Notes:
+class StepLog:
     """What the driver writes down while a step runs.
 
-    ``gave`` are payloads, each with the time and its bytes; ``routes`` those by which each segment was submitted;
-    ``results`` what the driver has learnt: which rows filters keep, and what rows weigh.
+    ``sent`` are the driver's payloads, each with the time and its bytes; ``routes`` those by which each segment was
+    submitted; ``query_results`` what it has resolved: which rows filters keep, and
+    what rows weigh.
     """
 
     start: float = field(default_factory=time.time)
     intervals: list[Interval] = field(default_factory=list)
-    gave: list[tuple[Payload, float, int]] = field(default_factory=list)
+    sent: list[tuple[Payload, float, int]] = field(default_factory=list)
     routes: dict[int, Routes] = field(default_factory=dict)
-    results: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    query_results: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     @contextmanager
-    def doing(self, what: str, kind: IntervalKind = "driver") -> Iterator[None]:
-        """The driver does something."""
+    def timed(self, what: str, kind: IntervalKind = "driver") -> Iterator[None]:
+        """Write down how long the driver takes for something."""
         start = time.time()
         yield
         self.intervals.append(Interval(DRIVER_PROCESS, kind, what, start, time.time()))
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A step that is over: ``calls`` are the (segment, rank) whose parts ``ran``, ``routes`` the last ones."""
+class StepRecord:
+    """A step that has ended: ``results[i]`` is that of the (segment, rank) ``calls[i]``, ``routes`` the last ones."""
 
     plan: Plan
     number: int
     stop: float
-    notes: Notes
+    log: StepLog
     routes: Routes
     calls: tuple[tuple[int, int], ...]
-    ran: tuple[Ran, ...]
+    results: tuple[SegmentResult, ...]
 
 
 RESULT = "reads the result"
 
 
-def timeline(record: Record) -> Timeline:
-    """The record, read."""
-    notes, made = record.notes, _made(record)
+def timeline(record: StepRecord) -> Timeline:
+    """The record as a timeline."""
+    log, payloads = record.log, _payloads(record)
     steps = {step.label: step for step in record.plan.steps}
-    intervals, transfers, levels = list(notes.intervals), list[Transfer](), list[MemoryLevel]()
-    free: dict[Process, float] = {}
-    for (number, rank), one in zip(record.calls, record.ran, strict=True):
-        process, found = (one.group, one.rank), notes.routes[number]
-        keys = found.receives[number].get(one.rank if rank == DRIVER_RANK else rank, ())
-        taken = [made[key].to(process, one.start) for key in keys]
-        transfers += taken
-        intervals += _work(steps, one, found.table)
-        if one.group == DRIVER:
+    intervals, transfers, levels = list(log.intervals), list[Transfer](), list[MemoryLevel]()
+    idle_since: dict[Process, float] = {}
+    for (segment, rank), result in zip(record.calls, record.results, strict=True):
+        process, routes = (result.group, result.rank), log.routes[segment]
+        keys = routes.receives[segment].get(result.rank if rank == DRIVER_RANK else rank, ())
+        received = [payloads[key].to(process, result.start) for key in keys]
+        transfers += received
+        intervals += _work(steps, result, routes.table)
+        if result.group == DRIVER:
             continue
-        levels.append(MemoryLevel(process, one.stop, one.held))
-        since = free.get(process, notes.start)
-        if since < one.start:
-            intervals.append(Interval(process, "wait", _cause(taken, since), since, one.start))
-        free[process] = max(since, one.stop)
-    intervals += [Interval(process, "wait", "waits for the end", since, record.stop) for process, since in free.items()]
+        levels.append(MemoryLevel(process, result.stop, result.held_bytes))
+        since = idle_since.get(process, log.start)
+        if since < result.start:
+            intervals.append(Interval(process, "wait", _cause(received, since), since, result.start))
+        idle_since[process] = max(since, result.stop)
+    intervals += [
+        Interval(process, "wait", "waits for the end", since, record.stop) for process, since in idle_since.items()
+    ]
     for keys, arrived in _read_by_driver(record):
-        transfers += [made[key].to(DRIVER_PROCESS, arrived) for key in keys]
+        transfers += [payloads[key].to(DRIVER_PROCESS, arrived) for key in keys]
     return Timeline(
         plan=record.plan.name,
         number=record.number,
-        start=notes.start,
+        start=log.start,
         stop=record.stop,
         intervals=tuple(intervals),
         transfers=tuple(transfers),
@@ -98,7 +101,7 @@ def timeline(record: Record) -> Timeline:
     )
 
 
-def _imbalances(record: Record) -> Iterator[tuple[str, Imbalance]]:
+def _imbalances(record: StepRecord) -> Iterator[tuple[str, Imbalance]]:
     splits = record.routes.table.splits
     for step in record.plan.steps:
         row_split = splits.get(step.node) if step.balance is not None else None
@@ -106,8 +109,8 @@ def _imbalances(record: Record) -> Iterator[tuple[str, Imbalance]]:
             yield step.label, Imbalance(*row_split.partition.imbalance(step.chunks))
 
 
-class _Made(NamedTuple):
-    """A payload that was given."""
+class _SentPayload(NamedTuple):
+    """A payload that has left its process."""
 
     name: str
     maker: Process
@@ -115,46 +118,46 @@ class _Made(NamedTuple):
     bytes: int
 
     def to(self, target: Process, arrived: float) -> Transfer:
-        return Transfer(
-            source=self.maker, target=target, name=self.name, bytes=self.bytes, sent=self.sent, arrived=arrived
-        )
+        return Transfer(self.maker, target, self.name, self.bytes, self.sent, arrived)
 
 
-def _made(record: Record) -> dict[PayloadKey, _Made]:
+def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
     labels = node_labels(record.plan)
-    given: list[tuple[Payload, Process, float, int]]
-    given = [(payload, DRIVER_PROCESS, time, size) for payload, time, size in record.notes.gave]
-    for (number, rank), ran in zip(record.calls, record.ran, strict=True):
-        task = record.notes.routes[number].tasks[number][ran.rank if rank == DRIVER_RANK else rank]
-        sizes = zip(task.sends, ran.given, strict=False)  # what a pair of functions collects is given as it is
-        given += [(payload, (ran.group, ran.rank), ran.stop, size) for payload, size in sizes]
+    sent: list[tuple[Payload, Process, float, int]]
+    sent = [(payload, DRIVER_PROCESS, time, size) for payload, time, size in record.log.sent]
+    for (segment, rank), result in zip(record.calls, record.results, strict=True):
+        task = record.log.routes[segment].tasks[segment][result.rank if rank == DRIVER_RANK else rank]
+        # Not strict: the result of a step whose protocol is a pair of functions is sent as it is, by no task.
+        sizes = zip(task.sends, result.payload_bytes, strict=False)
+        sent += [(payload, (result.group, result.rank), result.stop, size) for payload, size in sizes]
     return {
-        payload.key: _Made(payload_name(payload, labels), maker, sent, size) for payload, maker, sent, size in given
+        payload.key: _SentPayload(payload_name(payload, labels), maker, left, size)
+        for payload, maker, left, size in sent
     }
 
 
-def _read_by_driver(record: Record) -> Iterator[tuple[tuple[PayloadKey, ...], float]]:
-    """What the driver read, and when it was there: the arguments of pairs of functions, and the result."""
-    begun: dict[int, float] = {}
-    for (number, _), ran in zip(record.calls, record.ran, strict=True):
-        begun.setdefault(number, ran.start)
-    for number, found in record.notes.routes.items():
-        yield found.receives[number].get(DRIVER_RANK, ()), begun[number]
-    yield from ((record.routes.result, interval.stop) for interval in record.notes.intervals if interval.name == RESULT)
+def _read_by_driver(record: StepRecord) -> Iterator[tuple[tuple[PayloadKey, ...], float]]:
+    """What the driver read, and when it had arrived: the arguments of pairs of functions, and the result."""
+    started: dict[int, float] = {}
+    for (segment, _), result in zip(record.calls, record.results, strict=True):
+        started.setdefault(segment, result.start)
+    for segment, routes in record.log.routes.items():
+        yield routes.receives[segment].get(DRIVER_RANK, ()), started[segment]
+    yield from ((record.routes.result, interval.stop) for interval in record.log.intervals if interval.name == RESULT)
 
 
-def _cause(taken: list[Transfer], since: float) -> str:
-    """What a process waited for: what came last or, where all was there, the driver."""
-    last = max(taken, key=lambda transfer: transfer.sent, default=None)
+def _cause(received: list[Transfer], since: float) -> str:
+    """What a process waited for: what left last or, where all had left before, the driver."""
+    last = max(received, key=lambda transfer: transfer.sent, default=None)
     if last is None or last.sent <= since or last.source == DRIVER_PROCESS:
         return "waits for the driver"
     return f"waits for {last.name}"
 
 
-def _work(steps: Mapping[str, Step], ran: Ran, table: RowTable) -> Iterator[Interval]:
-    process = ran.group, ran.rank
-    if len(ran.done) > 1:
-        yield Interval(process, "fused", " + ".join(done.label for done in ran.done), ran.start, ran.stop)
-    for done in ran.done:
-        rows = call_rows(steps[done.label], ran.rank, table)
-        yield Interval(process=process, kind="call", name=done.label, start=done.start, stop=done.stop, rows=rows)
+def _work(steps: Mapping[str, Step], result: SegmentResult, table: RowTable) -> Iterator[Interval]:
+    process = result.group, result.rank
+    if len(result.calls) > 1:
+        yield Interval(process, "fused", " + ".join(call.label for call in result.calls), result.start, result.stop)
+    for call in result.calls:
+        rows = call_rows(steps[call.label], result.rank, table)
+        yield Interval(process, "call", call.label, call.start, call.stop, rows)

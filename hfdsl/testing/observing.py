@@ -14,7 +14,7 @@ from hfdsl.graph.signatures import StaticType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.executor import built
+from hfdsl.runtime.executor import build_worker
 from hfdsl.types.batches import Batch
 
 __tracebackhide__ = True  # pytest shows the user's own lines
@@ -50,7 +50,7 @@ def eager_steps(
 ) -> Iterator[Step]:
     """Steps of the dataflow as plain Python, each role a world of one rank, with the streams of a run with seed 0."""
     graph, fresh = flow.trace(), Dataflow(flow.body)
-    workers = {role: built(deployment, role, RankContext(mesh=Mesh()), 0) for role in graph.roles}
+    workers = {role: build_worker(deployment, role, RankContext(mesh=Mesh()), 0) for role in graph.roles}
     numbers = {node.id: number for number, node in enumerate(graph.calls)}
     for inputs in batches:
         given = dict(zip((node.label for node in graph.inputs), inputs, strict=True))

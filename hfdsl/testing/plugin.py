@@ -219,7 +219,7 @@ def _watched() -> set[str]:
     from ray._private import worker
 
     backend = sys.modules.get("hfdsl.runtime.ray")
-    launched = {ref.hex() for one in (backend.RayBackend.launched if backend else ()) for ref in one.held()}
+    launched = {ref.hex() for one in (backend.RayBackend.launched if backend else ()) for ref in one.references()}
     manager = getattr(worker.global_worker, "_rdt_manager", None)
     known = getattr(manager, "actor_id_to_transports_registered", {}).values()
     found = launched | {one.hex() for one in known if one is not True}

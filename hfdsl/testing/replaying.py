@@ -18,20 +18,20 @@ from hfdsl.protocols.call import Call, in_call, seeded
 from hfdsl.protocols.collectives import AxisGroup, copied
 from hfdsl.protocols.state import effects_of
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.executor import built
+from hfdsl.runtime.executor import build_worker
 from hfdsl.runtime.recording import (
-    GIVEN,
-    HEARD,
-    MADE,
+    ARGUMENTS,
+    COLLECTIVES,
+    HEADER,
     RECORDED,
+    RESULT,
     STATE,
-    STATED,
     call_folder,
     holds_scripts,
     importing,
     plan_of,
     read,
-    stated,
+    read_header,
 )
 from hfdsl.runtime.saving import load_worker, read_manifest
 from hfdsl.testing.anew import Script, loaded, pickles
@@ -100,7 +100,7 @@ def replay(
         CheckpointError: HF906 where there is no such recording, call or rank, or it cannot be read.
     """
     folder = Path(recording)
-    said = stated(folder)
+    said = read_header(folder)
     with importing(said["path"]):
         script = loaded(said.get("main") if holds_scripts(folder) else None)
         files = pickles(script)
@@ -138,14 +138,14 @@ def _step(plan: Plan, node: str) -> Step:
 
 
 def _rank(folder: Path, step: Step, rank: int | None) -> int:
-    there = [one for one in step.ranks if (call_folder(folder, step.label, one) / GIVEN).exists()]
+    there = [one for one in step.ranks if (call_folder(folder, step.label, one) / ARGUMENTS).exists()]
     if not there:
         raise CheckpointError("HF906", f"'{step.label}' was not reached in the recorded step")
     if rank is not None and rank not in there:
         raise CheckpointError("HF906", f"'{step.label}' was recorded on ranks {', '.join(map(str, there))}, not {rank}")
     if rank is not None:
         return rank
-    failed = [one for one in there if not (call_folder(folder, step.label, one) / MADE).exists()]
+    failed = [one for one in there if not (call_folder(folder, step.label, one) / RESULT).exists()]
     return (failed or there)[0]
 
 
@@ -155,7 +155,7 @@ def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _T
     group = next(one for one in plan.groups if role in one.roles)
     nodes = [(slot, size) for size in group.pool.processes for slot in range(size)]
     context = RankContext(rank, len(nodes), *nodes[rank], mesh=plan.mesh(role), collectives=tape)
-    worker = built(plan.deployment, role, context, seed)
+    worker = build_worker(plan.deployment, role, context, seed)
     saved = read_manifest(folder / STATE, plan.deployment, seed).roles.get(role)
     load_worker(role, worker, str(folder / STATE), saved[rank] if saved is not None else None)
     return worker
@@ -166,7 +166,7 @@ def _earlier(folder: Path, plan: Plan, step: Step, rank: int) -> Iterator[Step]:
     for one in plan.steps:
         if one.node < step.node and one.role == step.role and rank in one.ranks:
             kinds = {effect.kind for effect in effects_of(one.signature.body)}
-            if kinds not in ({"reads"}, {"exports"}) and (call_folder(folder, one.label, rank) / MADE).exists():
+            if kinds not in ({"reads"}, {"exports"}) and (call_folder(folder, one.label, rank) / RESULT).exists():
                 yield one
 
 
@@ -174,9 +174,9 @@ def _called(
     folder: Path, files: Any, step: Step, rank: int, worker: Any, tape: _Tape, around: Callable[[Body], Body]
 ) -> Any:
     place = call_folder(folder, step.label, rank)
-    given = read(place / GIVEN, files)
+    given = read(place / ARGUMENTS, files)
     call: Call = given["call"]
-    heard = read(place / HEARD, files) if (place / HEARD).exists() else []
+    heard = read(place / COLLECTIVES, files) if (place / COLLECTIVES).exists() else []
     body = step.signature.body if worker is None else getattr(worker, step.signature.name)
     with tape.playing(step.label, heard), in_call(call), seeded(call), inputs_unchanged(step.label, given["arguments"]):
         return around(body)(**given["arguments"])
@@ -192,30 +192,14 @@ def _compared(
     around: Callable[[Body], Body],
     repeated: tuple[str, ...],
 ) -> Replayed:
-    made = call_folder(folder, step.label, rank) / MADE
+    made = call_folder(folder, step.label, rank) / RESULT
     failed_then = not made.exists()
     try:
         result = _called(folder, files, step, rank, worker, tape, around)
     except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
-        return Replayed(
-            label=step.label,
-            rank=rank,
-            result=None,
-            error=_own_lines(error),
-            failed_then=failed_then,
-            difference=None,
-            repeated=repeated,
-        )
+        return Replayed(step.label, rank, None, _own_lines(error), failed_then, None, repeated)
     difference = None if failed_then else first_difference(_declared(step, read(made, files)), _declared(step, result))
-    return Replayed(
-        label=step.label,
-        rank=rank,
-        result=result,
-        error=None,
-        failed_then=failed_then,
-        difference=difference,
-        repeated=repeated,
-    )
+    return Replayed(step.label, rank, result, None, failed_then, difference, repeated)
 
 
 def _declared(step: Step, value: Any) -> Any:
@@ -297,8 +281,8 @@ def recordings(run: Path) -> Mapping[int, Path]:
     Raises:
         CheckpointError: HF906 where there is none.
     """
-    if (run / STATED).exists():
-        return {int(stated(run)["step"]): run}
+    if (run / HEADER).exists():
+        return {int(read_header(run)["step"]): run}
     found = {int(one.name.removeprefix("step-")): one for one in sorted((run / RECORDED).glob("step-*"))}
     if not found:
         raise CheckpointError(

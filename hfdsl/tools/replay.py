@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hfdsl.errors import CheckpointError
-from hfdsl.runtime.recording import CALLS, MADE, stated
+from hfdsl.runtime.recording import CALLS, RESULT, read_header
 from hfdsl.testing.replaying import recordings, replay
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json
 from hfdsl.tools.target import UsageError
@@ -62,10 +62,10 @@ def _debugged(body: Callable[..., Any]) -> Callable[..., Any]:
 def _list(folder: Path, arguments: argparse.Namespace) -> int:
     """The calls of a recording, in program order, with the ranks that were given something and those that failed."""
     calls: dict[str, dict[str, list[int]]] = {}
-    for call in stated(folder)["calls"]:
+    for call in read_header(folder)["calls"]:
         place = folder / CALLS / call["label"]
         there = [rank for rank in call["ranks"] if (place / f"rank-{rank}").exists()]
-        failed = [rank for rank in there if not (place / f"rank-{rank}" / MADE).exists()]
+        failed = [rank for rank in there if not (place / f"rank-{rank}" / RESULT).exists()]
         calls[call["label"]] = {"ranks": there, "failed": failed}
     if machine(arguments):
         show_json(calls)

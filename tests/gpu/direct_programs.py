@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hfdsl.runtime.lending import blocks_mapped
+from hfdsl.runtime.tensor_sharing import mappings
 from tests.runtime.direct_programs import Process
 
 
@@ -41,7 +41,7 @@ class GpuProcess(Process):
         torch.cuda.empty_cache()
 
     def mapped(self) -> int:
-        return blocks_mapped()
+        return len(mappings)
 
     def free(self) -> int:
         """Bytes of the GPU that nobody has, once this process has given back what it does not use."""

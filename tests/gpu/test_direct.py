@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from hfdsl.runtime.device_memory import TRANSFERS
 from hfdsl.runtime.direct import TRANSPORT, Links, register
-from hfdsl.runtime.mappings import TRANSFERS
 from tests.gpu.direct_programs import GpuProcess
 
 pytestmark = pytest.mark.gpu

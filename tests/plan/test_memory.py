@@ -14,7 +14,7 @@ from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.routes import phases
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.timeline import Record
+from hfdsl.runtime.timeline import StepRecord
 from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, batch_of, programs, some_rows
 
@@ -22,7 +22,7 @@ many = settings(max_examples=examples(150), suppress_health_check=[HealthCheck.t
 switches = st.builds(hf.Optimize, *[st.booleans()] * len(fields(hf.Optimize)))
 
 
-def record_of(running: Running) -> Record:
+def record_of(running: Running) -> StepRecord:
     record = running._record
     assert record is not None
     return record
@@ -30,18 +30,18 @@ def record_of(running: Running) -> Record:
 
 def measured(running: Running) -> dict[Process, int]:
     most: dict[Process, int] = {}
-    for ran in record_of(running).ran:
-        if ran.group != DRIVER:
-            most[ran.group, ran.rank] = ran.most  # the most so far: the last one counts
+    for result in record_of(running).results:
+        if result.group != DRIVER:
+            most[result.group, result.rank] = result.peak_bytes  # the most so far: the last one counts
     return most
 
 
 def given_bytes(running: Running) -> dict[Process, tuple[int, int]]:
     found: dict[Process, tuple[int, int]] = {}
-    for ran in record_of(running).ran:
-        if ran.group != DRIVER:
-            payloads, size = found.get((ran.group, ran.rank), (0, 0))
-            found[ran.group, ran.rank] = payloads + len(ran.given), size + sum(ran.given)
+    for result in record_of(running).results:
+        if result.group != DRIVER:
+            payloads, size = found.get((result.group, result.rank), (0, 0))
+            found[result.group, result.rank] = payloads + len(result.payload_bytes), size + sum(result.payload_bytes)
     return found
 
 
@@ -59,7 +59,7 @@ def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize
     with plan.launch() as running:
         running.step(batch_of(some_rows(program.rows, 0), echo=True))
         [routing] = running._routings.values()
-        kept = record_of(running).notes.results
+        kept = record_of(running).log.query_results
         found = process_memory(plan, plan.dims, phases(plan, plan.dims, query_results=kept, hints=routing.hints))
         most = measured(running)
         assert found.keys() == most.keys()

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.plan.payloads import DRIVER_PROCESS, RemoteReads, planned_topology
+from hfdsl.plan.deliveries import RemoteReads
+from hfdsl.plan.payloads import DRIVER_PROCESS, planned_topology
 from hfdsl.protocols.ranges import merged
 from tests.plan.oracle import B, R, Role, Rows
 

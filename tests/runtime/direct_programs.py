@@ -9,8 +9,8 @@ from typing import Any
 import ray
 import torch
 
-from hfdsl.runtime import direct, lending, weights
-from hfdsl.runtime.parcel import Parcel, seal
+from hfdsl.runtime import broadcast, direct, tensor_sharing
+from hfdsl.runtime.packing import PickledValue, pickle_value
 
 
 def values(device: str) -> dict[str, torch.Tensor]:
@@ -44,18 +44,18 @@ class Process:
         """Whether Ray has made what keeps fetched tensors in this process."""
         return ray._private.worker.global_worker._rdt_manager is not None
 
-    def seal(self, value: Any) -> Parcel:
-        return seal(value, device())
+    def seal(self, value: Any) -> PickledValue:
+        return pickle_value(value, device())
 
-    def all_kinds(self) -> Parcel:
-        return seal({"columns": values(device()), "name": "all", "rows": [1, 2]}, device())
+    def all_kinds(self) -> PickledValue:
+        return pickle_value({"columns": values(device()), "name": "all", "rows": [1, 2]}, device())
 
-    def fails(self) -> Parcel:
+    def fails(self) -> PickledValue:
         raise KeyError("no such parcel")
 
-    def wrong(self, parcel: Parcel) -> list[str]:
+    def wrong(self, parcel: PickledValue) -> list[str]:
         """The names of the tensors that did not arrive as they were."""
-        value, bad = parcel.open(), []
+        value, bad = parcel.load(), []
         for name, want in values(device()).items():
             found = value["columns"].pop(name)
             same = found.dtype == want.dtype and found.shape == want.shape and found.device == want.device
@@ -66,15 +66,15 @@ class Process:
     def make(self, size: int, fill: float) -> None:
         self.kept = torch.full((size,), fill, device=device())
 
-    def ship(self) -> Parcel:
-        return seal(self.kept, device())
+    def ship(self) -> PickledValue:
+        return pickle_value(self.kept, device())
 
-    def hold(self, parcel: Parcel) -> float:
-        self.kept = parcel.open()
+    def hold(self, parcel: PickledValue) -> float:
+        self.kept = parcel.load()
         return float(self.kept.mean())
 
-    def is_my_own(self, parcel: Parcel) -> bool:
-        return parcel.open() is not None and parcel.open().data_ptr() == self.kept.data_ptr()
+    def is_my_own(self, parcel: PickledValue) -> bool:
+        return parcel.load() is not None and parcel.load().data_ptr() == self.kept.data_ptr()
 
     def drop(self) -> None:
         self.kept = None
@@ -98,9 +98,9 @@ class Process:
 
     def stays_mapped(self) -> bool:
         """Whether it keeps mapped what it reads of other GPUs."""
-        return lending._mappings.keep
+        return tensor_sharing.mappings.keep
 
     def broadcast(self, ranks: list[int], root: int) -> float:
         group = direct.member().group(ranks)
-        weights.broadcast([self.kept], group, root)
+        broadcast.broadcast([self.kept], group, root)
         return float(self.kept.mean())

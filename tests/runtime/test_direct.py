@@ -14,8 +14,7 @@ import torch
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.direct import TRANSPORT, Links, register
-from hfdsl.runtime.packing import opened, sealed
-from hfdsl.runtime.parcel import seal
+from hfdsl.runtime.packing import pickle_content, pickle_value, unpack
 from hfdsl.types.ragged import Jagged
 from tests.runtime import direct_programs as p
 
@@ -55,7 +54,7 @@ def pair(ray_cluster: Any) -> Iterator[list[Any]]:
 
 def test_a_parcel_opened_where_it_was_sealed_holds_the_same_memory() -> None:
     columns = p.values("cpu")
-    opened = seal({"columns": columns, "more": [1, None]}, "cpu").open()
+    opened = pickle_value({"columns": columns, "more": [1, None]}, "cpu").load()
     assert opened["more"] == [1, None]
     for name, tensor in columns.items():
         assert opened["columns"][name].tolist() == tensor.tolist()
@@ -69,7 +68,7 @@ def test_a_parcel_holds_nothing_once_it_is_let_go() -> None:
     del tensor
     gc.disable()  # which would find it later
     try:
-        arrived = opened(sealed(content))
+        arrived = unpack(pickle_content(content))
         content.clear()
         assert [value.tolist() for value in (arrived[ColumnSlice(0, 0, "x", None)],)] == [[1.0] * 3]
         arrived = {}
@@ -79,9 +78,9 @@ def test_a_parcel_holds_nothing_once_it_is_let_go() -> None:
 
 
 def test_tensors_of_another_device_travel_with_the_rest() -> None:
-    parcel = seal({"x": p.values("cpu")["rows"]}, "cuda")
+    parcel = pickle_value({"x": p.values("cpu")["rows"]}, "cuda")
     assert parcel.tensors.tensors == []
-    assert parcel.open()["x"].tolist() == p.values("cpu")["rows"].tolist()
+    assert parcel.load()["x"].tolist() == p.values("cpu")["rows"].tolist()
 
 
 def test_every_kind_of_tensor_arrives_at_every_reader(ray_cluster: Any, actors: list[Any]) -> None:

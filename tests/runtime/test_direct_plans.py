@@ -12,7 +12,7 @@ import torch
 import hfdsl as hf
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import Optimize
-from hfdsl.runtime import lending
+from hfdsl.runtime import tensor_sharing
 from hfdsl.runtime.running import Running
 from tests.runtime import moving_programs as p
 from tests.runtime.renamed import renamed
@@ -156,7 +156,10 @@ def test_weights_are_broadcast_to_all_who_load_them(
 def keeps(running: Running) -> set[bool]:
     """Whether its processes keep mapped what they read."""
     backend: Any = running._processes.backend
-    asked = [actor.__ray_call__.remote(lambda _: lending._mappings.keep) for actor in backend._joined._links.actors]
+    asked = [
+        actor.__ray_call__.remote(lambda _: tensor_sharing.mappings.keep)
+        for actor in backend._direct_groups._links.actors
+    ]
     return set(ray.get(asked))
 
 

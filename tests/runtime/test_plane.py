@@ -190,7 +190,7 @@ def test_nothing_is_held_after_a_step(flow: hf.Dataflow[..., Any], deploy: Any) 
         backend = running._processes.backend
         assert isinstance(backend, LocalBackend)
         executors = [backend.driver, *(e for group in backend._executors.values() for e in group)]
-        held = [(e.store._own, e.store._brought) for e in executors]
+        held = [(e.store._local, e.store._received) for e in executors]
     assert held == [({}, {})] * len(executors)
 
 
@@ -211,7 +211,7 @@ def test_handles_are_dropped_as_their_parcels_are_taken(
         with flow.compile(apart(), {p.B: 4}, optimize=optimize).launch() as running:
             running.step(xs(1.0, -2.0, 3.0, 4.0))
         held = started.pop()
-        assert (held._handles.keys() <= set(held._routes.result)) is all_dropped
+        assert (set(held._handles) <= set(held._routes.result)) is all_dropped
 
 
 def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch
         running.step(xs(1.0, 2.0, 3.0, 4.0))
         backend = running._processes.backend
         assert isinstance(backend, LocalBackend)
-        assert [e.store._brought for group in backend._executors.values() for e in group] == [{}] * 6
+        assert [e.store._received for group in backend._executors.values() for e in group] == [{}] * 6
 
 
 # -- load

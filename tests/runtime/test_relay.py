@@ -13,7 +13,7 @@ import hfdsl as hf
 from hfdsl.errors import HfError, RoleError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.runtime.relay import A_NODE, ACKNOWLEDGED, RANKS, Relays, pays
+from hfdsl.runtime.relay import A_NODE, ACKNOWLEDGMENT, RANKS, Relays, pays
 from hfdsl.runtime.running import Running
 from tests.runtime import plane_programs as p
 from tests.runtime import ray_programs as faults
@@ -86,7 +86,7 @@ class Through:
 
     def start(self, kind: type[Relays]) -> None:
         workers = {name: group.workers for name, group in self.backend._groups.items()}
-        self.known[kind] = kind(workers, self.backend._nodes, self.backend._left)
+        self.known[kind] = kind(workers, self.backend._nodes, self.backend._time_left)
 
     def switch(self, kind: type[Relays]) -> None:
         self.backend._relays = self.known[kind]
@@ -184,8 +184,8 @@ def test_large_values_are_the_callers_own_and_held_nowhere_else(through: Through
     made.x.tensor.add_(5)
     _, before, last = running.step(p.X(x=torch.ones(rows)))
     relays = through.known[Nodes]._relays
-    names = [relay.__ray_call__.remote(lambda self: list(self._held)) for relay in relays]
-    assert {place for held in ray_cluster.get(names) for _, _, place in held} == {ACKNOWLEDGED}
+    names = [relay.__ray_call__.remote(lambda self: list(self._refs)) for relay in relays]
+    assert {place for held in ray_cluster.get(names) for _, _, place in held} == {ACKNOWLEDGMENT}
     assert before == [rows, rows]
     assert torch.equal(last.x.tensor, torch.full((rows,), 2.0))
 

@@ -59,7 +59,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return routes(plan, table, *rest)
 
     monkeypatch.setattr("hfdsl.runtime.running.routes", counted)
-    monkeypatch.setattr(Running, "_brief", lambda self: frozenset())
+    monkeypatch.setattr(Running, "_find_short_steps", lambda self: frozenset())
     return rows
 
 
@@ -69,11 +69,11 @@ def step(running: Running, rows: int) -> None:
 
 
 def remembered(running: Running) -> list[int]:
-    """How many routings the driver remembers, and how many lessons every process does."""
+    """How many routings the driver remembers, and how many specs every process does."""
     backend = running._processes.backend
     assert isinstance(backend, LocalBackend)
     processes = [executor for group in backend._executors.values() for executor in group]
-    return [len(running._routings), *(len(process._lessons) for process in processes)]
+    return [len(running._routings), *(len(process._specs) for process in processes)]
 
 
 def test_a_thousand_sizes_are_not_all_remembered(running: Running, made: list[int]) -> None:

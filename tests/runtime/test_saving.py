@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError
-from hfdsl.runtime.saving import put_together, take_apart
+from hfdsl.runtime.saving import flatten_state, unflatten_state
 from tests.runtime.saving_programs import Actor, Critic, Sieve, batch, deployment, learn, look
 
 Backend = Literal["local", "ray"]
@@ -244,19 +244,19 @@ def same(one: Any, other: Any) -> bool:
 
 @given(STATES)
 def test_a_state_comes_back_as_it_was(state: Any) -> None:
-    apart = take_apart(state, "it")
-    assert same(state, put_together(apart))
-    assert apart.digest() == take_apart(state, "it").digest()
+    apart = flatten_state(state, "it")
+    assert same(state, unflatten_state(apart))
+    assert apart.digest() == flatten_state(state, "it").digest()
 
 
 def test_numbers_that_are_none_come_back() -> None:
-    [number, endless] = put_together(take_apart([math.nan, math.inf], "it"))
+    [number, endless] = unflatten_state(flatten_state([math.nan, math.inf], "it"))
     assert math.isnan(number)
     assert endless == math.inf
 
 
 def test_views_of_one_memory_are_kept_apart() -> None:
     whole = torch.arange(6.0)
-    back = put_together(take_apart({"all": whole, "part": whole[2:4], "again": whole}, "it"))
+    back = unflatten_state(flatten_state({"all": whole, "part": whole[2:4], "again": whole}, "it"))
     assert back["part"].tolist() == [2, 3]
     assert back["again"] is back["all"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hfdsl.errors import WiringError
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.protocols.ranges import merged
-from hfdsl.runtime.store import Kept, Store, apart, memory_of
+from hfdsl.runtime.store import Store, StoredValue, memory_of, writable
 from hfdsl.types.ragged import Jagged
 
 ROWS = 9
@@ -39,11 +39,11 @@ def plain(value: Any) -> Any:
 def test_rows_out_of_parcels_are_the_rows_that_were_kept(parts: list[int], wanted: set[int]) -> None:
     """Every row goes into one of three payloads; what is read of them is what is read where it was made."""
     maker, reader = Store(), Store()
-    maker.keep(4, 1, Kept.of("role.make", columns()))
+    maker.put(4, 1, StoredValue.of("role.make", columns()))
     for number in range(3):
         rows = merged([(row, row + 1) for row in range(ROWS) if parts[row] == number]) or ((0, 0),)
         cuts = tuple(ColumnSlice(4, 1, name, rows) for name in columns())
-        reader.bring(maker.give(Payload((4, 0, number), cuts)))
+        reader.receive(maker.extract(Payload((4, 0, number), cuts)))
     spans = merged((row, row + 1) for row in wanted) or ((2, 2),)
     for name in columns():
         assert plain(reader.read(4, name, 1, spans)) == plain(maker.read(4, name, 1, spans))
@@ -52,24 +52,24 @@ def test_rows_out_of_parcels_are_the_rows_that_were_kept(parts: list[int], wante
 
 def test_what_is_dropped_is_gone_and_the_most_is_remembered() -> None:
     store = Store()
-    store.keep(0, 0, Kept.of("role.make", {"x": torch.zeros(4)}))
-    store.bring({ColumnSlice(1, 0, "x", ((0, 2),)): torch.zeros(2)})
+    store.put(0, 0, StoredValue.of("role.make", {"x": torch.zeros(4)}))
+    store.receive({ColumnSlice(1, 0, "x", ((0, 2),)): torch.zeros(2)})
     store.drop(0)
-    store.bring({ColumnSlice(1, 0, "x", ((2, 3),)): torch.zeros(1)})
-    assert store.most == 24
+    store.receive({ColumnSlice(1, 0, "x", ((2, 3),)): torch.zeros(1)})
+    assert store.peak_bytes == 24
     for node in (0, 2):
         with pytest.raises(KeyError):
             store.read(node, "x", 0, ((0, 1),))
     store.clear()
-    assert store.most == 0
+    assert store.peak_bytes == 0
 
 
 def test_a_value_that_was_written_after_it_was_kept_is_told() -> None:
     store, column = Store(), torch.zeros(4)
-    store.keep(0, 0, Kept.of("role.make", {"x": column}))
+    store.put(0, 0, StoredValue.of("role.make", {"x": column}))
     column[0] = 1
     payload = Payload((0, 0, 0), (ColumnSlice(0, 0, "x", ((0, 4),)),))
-    for read in (lambda: store.read(0, "x", 0, ((0, 4),)), lambda: store.give(payload)):
+    for read in (lambda: store.read(0, "x", 0, ((0, 4),)), lambda: store.extract(payload)):
         with pytest.raises(WiringError, match=r"HF703: column 'x' .* after 'role.make' had returned it"):
             read()
 
@@ -77,7 +77,7 @@ def test_a_value_that_was_written_after_it_was_kept_is_told() -> None:
 def test_only_what_lies_in_memory_of_others_is_copied() -> None:
     shared, own, names = torch.zeros(4), torch.zeros(4), ["a"]
     jagged = Jagged(shared, torch.tensor([0, 4]))
-    found = apart(
+    found = writable(
         {"x": shared[1:3], "y": own, "name": names, "ids": jagged}, memory_of([{ColumnSlice(0, 0, "x", None): shared}])
     )
     found["x"][:] = 1

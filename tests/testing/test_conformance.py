@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.runtime.backend import Call
-from hfdsl.runtime.executor import Ran
+from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.local import LocalBackend
+from hfdsl.runtime.messages import SegmentResult
 from hfdsl.testing import run_suite
 from hfdsl.testing.conformance import DEPLOYMENTS
 
@@ -50,10 +50,10 @@ class Forgetful(LocalBackend):
 class Impatient(LocalBackend):
     """Gives every segment the random streams of the first step."""
 
-    def run(self, call: Call) -> list[tuple[Ran, list[Any]]]:
+    def run(self, submission: Submission) -> list[tuple[SegmentResult, list[Any]]]:
         from dataclasses import replace
 
-        return super().run(replace(call, order=replace(call.order, number=0)))
+        return super().run(replace(submission, call=submission.call._replace(step=0)))
 
 
 def of(backend: type[LocalBackend]) -> Any:

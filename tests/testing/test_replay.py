@@ -14,7 +14,7 @@ import pytest
 
 from hfdsl.errors import CheckpointError, RoleError
 from hfdsl.protocols.collectives import noted, recorded_collectives
-from hfdsl.runtime.recording import HEARD, call_folder, read
+from hfdsl.runtime.recording import COLLECTIVES, call_folder, read
 from hfdsl.runtime.running import Running
 from hfdsl.testing.replaying import replay
 from hfdsl.tools.cli import main
@@ -61,11 +61,11 @@ def test_what_peers_say_in_another_thread_is_heard(launched: Running, tmp_path: 
     folder = one_of_three(tmp_path, launched.also(flow.compile(launched.plan.deployment, {p.B: 8})))
     for node in ("threaded.update#1", "threaded.update#2"):
         for rank in (0, 1):
-            heard = read(call_folder(folder, node, rank) / HEARD)
+            heard = read(call_folder(folder, node, rank) / COLLECTIVES)
             assert [how for how, _ in heard] == ["gathered"]
             done = replay(folder, node, rank)
             assert done.same, str(done)
-    assert read(call_folder(folder, "threaded.generate", 0) / HEARD) == []
+    assert read(call_folder(folder, "threaded.generate", 0) / COLLECTIVES) == []
 
 
 class OnDevice:

@@ -1,10 +1,11 @@
-"""The feed of a run: batches from a cursor on, and the cursor after them."""
+"""The feed of a run: the batch at a cursor, and the cursor after it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from hfdsl.errors import DataError
@@ -15,65 +16,71 @@ from hfdsl.rl.data.sources import Rows
 if TYPE_CHECKING:
     from hfdsl.rl.batches import Prompts, Sequences
 
-    Taken: TypeAlias = tuple[Prompts | Sequences, Cursor]
+    NextBatch: TypeAlias = tuple[Prompts | Sequences, Cursor]
     """A batch, and the cursor after it."""
 
 OnBad: TypeAlias = Literal["raise", "skip"]
-"""What is done about a bad row: it ends the run, or it is passed over and counted."""
+"""Whether a bad row ends the run, or is skipped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Batches of ``count`` rows. ``held_out`` are the texts that training passes over, as evaluation has them."""
+    """Batches of the rows of a source."""
 
     rows: Rows
-    encoder: Encoder
-    count: int
-    on_bad: OnBad = "raise"
-    held_out: frozenset[str] = field(default_factory=frozenset)
+    """The source."""
 
-    def take(self, cursor: Cursor) -> Taken:
+    encoder: Encoder
+    """What turns rows into batches."""
+
+    count: int
+    """The rows of a batch."""
+
+    on_bad: OnBad = "raise"
+    """What a bad row does."""
+
+    held_out: frozenset[str] = field(default_factory=frozenset)
+    """The texts of prompts that training skips, because evaluation has them."""
+
+    def take(self, cursor: Cursor) -> NextBatch:
         """The batch at a cursor, and the cursor after it; the same cursor gives the same batch.
 
         Raises:
-            DataError: HF902, HF903 for a bad row where it is not to be skipped, HF902 where a whole epoch has no row
-                that can be taken.
+            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``, HF902 where a whole epoch has no usable row.
         """
-        size, passed = len(self.rows), 0
+        size, consecutive_skips = len(self.rows), 0
         rows: list[Encoded] = []
         while len(rows) < self.count:
-            if passed == 2 * size:  # the one good row may be first in one epoch and last in the next
+            # Twice, since the only good row may be first in one epoch and last in the next.
+            if consecutive_skips == 2 * size:
                 raise DataError("HF902", f"none of the {size} rows can be taken: all are bad or held out")
             index = cursor.row(size)
             cursor = cursor.moved(1, size)
-            taken = self._row(index)
-            if isinstance(taken, str):
-                cursor, passed = replace(cursor, **{taken: getattr(cursor, taken) + 1}), passed + 1
+            row = self._row(index)
+            if isinstance(row, str):
+                cursor = replace(cursor, **{row: getattr(cursor, row) + 1})
+                consecutive_skips += 1
             else:
-                rows.append(taken)
-                passed = 0
+                rows.append(row)
+                consecutive_skips = 0
         return self.encoder.batch(rows), cursor
 
     def first(self) -> tuple[Prompts | Sequences, frozenset[str]]:
         """The first rows in their own order, for an evaluation, and their texts.
 
         Raises:
-            DataError: HF902, HF903 for a bad row where it is not to be skipped, HF902 where there are too few rows.
+            DataError: HF902, HF903 for a bad row with ``on_bad="raise"``, HF902 where there are too few rows.
         """
-        good = list(self._good())
+        good = list(islice(self._good(), self.count))
         if len(good) < self.count:
             raise DataError("HF902", f"an evaluation of {self.count} prompts has only {len(good)} rows to take")
-        return self.encoder.batch(good), frozenset(self.encoder.text(one.row, "") for one in good)
+        return self.encoder.batch(good), frozenset(self.encoder.text(encoded.row, "") for encoded in good)
 
     def _good(self) -> Iterator[Encoded]:
-        found = 0
         for index in range(len(self.rows)):
-            taken = self._row(index)
-            if not isinstance(taken, str):
-                yield taken
-                found += 1
-                if found == self.count:
-                    return
+            row = self._row(index)
+            if not isinstance(row, str):
+                yield row
 
     def _row(self, index: int) -> Encoded | Literal["skipped", "held_out"]:
         place = self.rows.place(index)
@@ -88,25 +95,25 @@ class Feed:
             raise
 
 
-class Ahead:
-    """The same batches; each one is made while the step before it runs, in a thread that ends with the context.
+class Prefetcher:
+    """The same batches; a thread prepares each one while the step before it runs, until the context ends.
 
-    What goes wrong with a batch is told where it is taken, and never for one that nobody takes.
+    An error in a batch is raised when the batch is taken, and never for a batch that no step takes.
     """
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._made: dict[Cursor, Future[Taken]] = {}
+        self._prepared: dict[Cursor, Future[NextBatch]] = {}
         self._thread = ThreadPoolExecutor(1, "hfdsl-feed")
 
-    def take(self, cursor: Cursor) -> Taken:
+    def take(self, cursor: Cursor) -> NextBatch:
         """The batch at a cursor, and the cursor after it; errors as for ``Feed.take``."""
-        made = self._made.pop(cursor, None)
-        batch, after = made.result() if made is not None else self._feed.take(cursor)
-        self._made = {after: self._thread.submit(self._feed.take, after)}
+        prepared = self._prepared.pop(cursor, None)
+        batch, after = prepared.result() if prepared is not None else self._feed.take(cursor)
+        self._prepared = {after: self._thread.submit(self._feed.take, after)}
         return batch, after
 
-    def __enter__(self) -> Ahead:
+    def __enter__(self) -> Prefetcher:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,4 +1,4 @@
-"""From rows to prompts: a text by a template, its tokens, and padding on the left."""
+"""From rows to prompts: a text from a template, its tokens, and padding on the left."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """How the text of a prompt is made of a row's fields: ``"{question}"``, ``"{metadata[word]}>"``.
-
-    With ``chat`` the text is what a user says, in the form that the tokenizer has for conversations, after what
-    ``system`` says. ``answer`` is the response to imitate, where a dataflow takes demonstrations.
-    """
+    """How a row's fields become a prompt: ``"{question}"``, ``"{metadata[word]}>"``."""
 
     text: str = "{question}"
+    """The template of the prompt, over the fields of a row."""
+
     answer: str = "{answer}"
+    """The template of the response to imitate, for dataflows that take demonstrations."""
+
     chat: bool = False
+    """Whether the text is a user's message in the tokenizer's chat template, as models tuned on chats need it."""
+
     system: str | None = None
+    """The system message before it; needs ``chat``."""
 
     def __post_init__(self) -> None:
         if self.system is not None and not self.chat:
@@ -35,18 +38,19 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A row with the tokens of its prompt, and of its response where there is one to imitate."""
+    """A row and its tokens."""
 
     row: Row
     prompt: list[int]
     response: list[int]
+    """The response to imitate; empty where there is none."""
 
 
 class Encoder:
-    """Rows to a batch: ``Prompts`` of ``length`` tokens, or with ``response`` tokens for an answer, ``Sequences``.
+    """Encodes rows to a batch: ``Prompts`` of ``length`` tokens, or ``Sequences`` with ``response`` more for an answer.
 
     Raises:
-        DataError: HF904 for conversations by a tokenizer without a form for them.
+        DataError: HF904 for chats with a tokenizer that has no chat template.
     """
 
     def __init__(self, prompt: Prompt, tokenizer: Any, length: int, response: int | None = None) -> None:
@@ -60,7 +64,7 @@ class Encoder:
         Raises:
             DataError: HF902 for a row without one of the fields.
         """
-        return _filled(self._prompt.text, row, place)
+        return _formatted(self._prompt.text, row, place)
 
     def encoded(self, row: Row, place: str) -> Encoded:
         """A row's tokens.
@@ -70,15 +74,15 @@ class Encoder:
                 HF903 for a prompt or an answer that is too long.
         """
         text = self.text(row, place)
-        prompt = self._tokens(self._said(text) if self._prompt.chat else text, place, special=not self._prompt.chat)
+        prompt = self._tokens(self._chat(text) if self._prompt.chat else text, place, special=not self._prompt.chat)
         if not prompt:
             raise DataError("HF902", f"{place}: its prompt has no tokens")
-        _short_enough(prompt, self._length, "prompt", "P", text, place)
+        _check_length(prompt, self._length, "prompt", "P", text, place)
         if self._response is None:
             return Encoded(row, prompt, [])
-        answer = _filled(self._prompt.answer, row, place)
+        answer = _formatted(self._prompt.answer, row, place)
         response = [*self._tokens(answer, place, special=False), int(self._tokenizer.eos_token_id)]
-        _short_enough(response, self._response, "answer, with its end,", "R", answer, place)
+        _check_length(response, self._response, "answer, with its end,", "R", answer, place)
         return Encoded(row, prompt, response)
 
     def batch(self, rows: Sequence[Encoded]) -> Prompts | Sequences:
@@ -98,21 +102,23 @@ class Encoder:
             return Prompts(ids=ids, mask=mask, task=[row.row for row in rows])
         return Sequences(ids=ids, mask=mask, response_mask=mask[:, self._length :].clone())
 
-    def _said(self, text: str) -> str:
-        said = [{"role": "system", "content": self._prompt.system}] if self._prompt.system else []
-        said.append({"role": "user", "content": text})
-        return str(self._tokenizer.apply_chat_template(said, add_generation_prompt=True, tokenize=False))
+    def _chat(self, text: str) -> str:
+        messages = [{"role": "system", "content": self._prompt.system}] if self._prompt.system else []
+        messages.append({"role": "user", "content": text})
+        return str(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
 
     def _tokens(self, text: str, place: str, *, special: bool) -> list[int]:
         tokens = [int(token) for token in self._tokenizer(text, add_special_tokens=special)["input_ids"]]
-        unknown, known = self._tokenizer.unk_token_id, self._tokenizer
-        if unknown not in (None, known.eos_token_id, known.bos_token_id, known.pad_token_id) and unknown in tokens:
+        tokenizer, unknown = self._tokenizer, self._tokenizer.unk_token_id
+        # Some tokenizers use their end-of-sequence token for unknown text too; there it says nothing.
+        special_ids = (None, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id)
+        if unknown not in special_ids and unknown in tokens:
             raise DataError("HF902", f"{place}: the tokenizer does not know all of {text!r}")
         return tokens
 
 
-def _filled(template: str, row: Row, place: str) -> str:
-    """A template with a row's fields in it."""
+def _formatted(template: str, row: Row, place: str) -> str:
+    """A template, formatted with a row's fields."""
     for _, name, _, _ in Formatter().parse(template):
         first = (name or "").partition("[")[0].partition(".")[0]
         if name and first not in row:
@@ -120,12 +126,12 @@ def _filled(template: str, row: Row, place: str) -> str:
     try:
         return template.format_map(row)
     except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
-        told = f"{type(error).__name__}: {error}"
-        raise DataError("HF902", f"{place}: the row does not fit {template!r}: {told}") from None
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError("HF902", f"{place}: the row does not fit {template!r}: {problem}") from None
 
 
-def _short_enough(tokens: Sequence[int], most: int, what: str, dim: str, text: str, place: str) -> None:
-    if len(tokens) > most:
+def _check_length(tokens: Sequence[int], limit: int, part: str, dim: str, text: str, place: str) -> None:
+    if len(tokens) > limit:
         raise DataError(
-            "HF903", f"{place}: its {what} has {len(tokens)} tokens, where {dim} = {most} is the most: {text!r:.80}"
+            "HF903", f"{place}: its {part} has {len(tokens)} tokens, where {dim} = {limit} is the most: {text!r:.80}"
         )

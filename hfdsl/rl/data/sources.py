@@ -16,7 +16,7 @@ Row: TypeAlias = dict[str, Any]
 
 
 class Rows(Protocol):
-    """Rows by number. ``place`` says for people where one stands."""
+    """Rows by index."""
 
     def __len__(self) -> int: ...
 
@@ -25,22 +25,25 @@ class Rows(Protocol):
         ...
 
     def place(self, index: int) -> str:
-        """Where a row stands: a file and its line, or a data set and its entry."""
+        """Where a row is, for messages: a file and its line, or a data set and its entry."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningGym:
-    """A data set of the package reasoning-gym, which draws entry i from ``seed + i``.
-
-    Two sources are disjoint in their seeds where they are further apart than ``size``. ``options`` are those of the
-    data set, such as ``min_word_len``.
-    """
+    """A data set of the package reasoning-gym, which draws entry i with the seed ``seed + i``."""
 
     name: str
+    """The data set's name, such as ``"spell_backward"``."""
+
     size: int
+    """The number of entries, which are made when they are read; usually thousands."""
+
     seed: int = 0
+    """The seed of the first entry. Two sources share no entry's seed where theirs differ by ``size`` or more."""
+
     options: dict[str, Any] = field(default_factory=dict)
+    """Options of the data set, such as ``min_word_len``."""
 
     def open(self) -> Rows:
         """The entries, made when they are read.
@@ -66,12 +69,13 @@ class ReasoningGym:
 
 @dataclass(frozen=True, slots=True)
 class JsonLines:
-    """A file with a JSON object a line; empty lines are passed over."""
+    """A file with a JSON object on each line; empty lines are skipped."""
 
     path: str
+    """The file."""
 
     def open(self) -> Rows:
-        """The rows, read when they are asked for.
+        """The rows, which are read from the file one by one.
 
         Raises:
             DataError: HF902 where there is no such file, or nothing in it.
@@ -83,11 +87,14 @@ class JsonLines:
 class Dataset:
     """A data set in local files: parquet, arrow, JSON, JSON lines or CSV, or a folder that ``save_to_disk`` made.
 
-    It is read by Hugging Face's ``datasets``; ``split`` is which part of a folder with several is meant.
+    Hugging Face's ``datasets`` reads it.
     """
 
     path: str
+    """The file or folder."""
+
     split: str | None = None
+    """The split of a folder that has several, such as ``"train"``."""
 
     def open(self) -> Rows:
         """The rows, on disk until they are read.
@@ -112,14 +119,16 @@ class Dataset:
         if not path.is_dir() and path.suffix not in readers:
             raise DataError("HF902", f"'{self.path}' is none of {', '.join(readers)}, and no folder of a data set")
         try:
-            found = datasets.load_from_disk(self.path) if path.is_dir() else readers[path.suffix](str(path))
-        except Exception as error:  # noqa: BLE001  # each of its readers has errors of its own
+            entries = datasets.load_from_disk(self.path) if path.is_dir() else readers[path.suffix](str(path))
+        except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
             raise DataError("HF902", f"'{self.path}' cannot be read: {type(error).__name__}: {error}") from None
-        if isinstance(found, Mapping):
-            if self.split not in found:
-                raise DataError("HF902", f"'{self.path}' has splits; split= names one of {', '.join(map(str, found))}")
-            found = found[self.split]
-        return Indexed(found, len(found), f"{self.path}, row")
+        if isinstance(entries, Mapping):
+            if self.split not in entries:
+                raise DataError(
+                    "HF902", f"'{self.path}' has splits; split= names one of {', '.join(map(str, entries))}"
+                )
+            entries = entries[self.split]
+        return Indexed(entries, len(entries), f"{self.path}, row")
 
 
 Source: TypeAlias = ReasoningGym | JsonLines | Dataset
@@ -127,11 +136,12 @@ Source: TypeAlias = ReasoningGym | JsonLines | Dataset
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """Rows of something that has them by index."""
+    """The rows of a container with integer indices."""
 
     entries: Any
     size: int
-    what: str
+    label: str
+    """What messages call an entry, before its index."""
 
     def __len__(self) -> int:
         return self.size
@@ -144,25 +154,25 @@ class Indexed:
             raise DataError("HF902", f"{self.place(index)}: {type(error).__name__}: {error}") from None
 
     def place(self, index: int) -> str:
-        """Its number."""
-        return f"{self.what} {index}"
+        """The container and the index."""
+        return f"{self.label} {index}"
 
 
 class Lines:
-    """The lines of a file, found once and read one by one."""
+    """The lines of a file, whose offsets are read once and whose rows one by one, so that any file size will do."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._starts, self._numbers = array("Q"), array("Q")
         try:
             with path.open("rb") as file:
-                self._find(file)
+                self._index(file)
         except OSError as error:
             raise DataError("HF902", f"'{path}' cannot be read: {error.strerror}") from None
         if not self._starts:
             raise DataError("HF902", f"'{path}' has no rows")
 
-    def _find(self, file: BinaryIO) -> None:
+    def _index(self, file: BinaryIO) -> None:
         start = 0
         for number, line in enumerate(file, 1):
             if not line.isspace():
@@ -179,12 +189,12 @@ class Lines:
             file.seek(self._starts[index])
             text = file.readline()
         try:
-            found = json.loads(text)
+            row = json.loads(text)
         except ValueError as error:  # of JSON or UTF-8
             raise DataError("HF902", f"{self.place(index)}: no JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise DataError("HF902", f"{self.place(index)}: a row is a JSON object, got {type(found).__name__}")
-        return found
+        if not isinstance(row, dict):
+            raise DataError("HF902", f"{self.place(index)}: a row is a JSON object, got {type(row).__name__}")
+        return row
 
     def place(self, index: int) -> str:
         """The file and the line."""

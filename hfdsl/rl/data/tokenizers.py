@@ -1,4 +1,4 @@
-"""Tokenizers: any of Hugging Face's, or a token a character for a model that starts from nothing."""
+"""Tokenizers: any of Hugging Face's, or one token per character for a model with random weights."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ SPECIAL = ("<pad>", "<end>", "<unknown>")
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """A token a character of ``alphabet``; tokens 0, 1 and 2 are padding, the end of a response, and the unknown.
-
-    With ``lowercase`` a text is made lower case first.
+    """One token per character; tokens 0, 1 and 2 are padding, the end of a response, and unknown characters.
 
     >>> Characters("abc").size
     6
     """
 
     alphabet: str
+    """The characters, each once; the first is token 3."""
+
     lowercase: bool = False
+    """Whether texts are converted to lower case first."""
 
     def __post_init__(self) -> None:
         if len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet:
@@ -37,10 +38,13 @@ class Characters:
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """The tokenizer in a folder; ``pad_token`` names the padding where it has none of its own."""
+    """The tokenizer in a folder."""
 
     path: str
+    """The folder that ``save_pretrained`` wrote."""
+
     pad_token: str | None = None
+    """The text of the token to pad with, for a tokenizer without one."""
 
 
 Tokenizer: TypeAlias = Characters | Pretrained
@@ -48,7 +52,7 @@ Tokenizer: TypeAlias = Characters | Pretrained
 
 @cache
 def load_tokenizer(tokenizer: Tokenizer) -> Any:
-    """A tokenizer of ``transformers`` that can pad and knows how a response ends.
+    """The ``transformers`` tokenizer of a configuration, with a pad token.
 
     Raises:
         DataError: HF904 where there is none at the path, or it has no padding.

@@ -1,11 +1,11 @@
-"""DAPO: groups that are all right or all wrong are dropped, and the clip leaves more room upwards.
+"""DAPO: groups whose responses are all right or all wrong are dropped, and the clip range is wider above than below.
 
 Yu et al., 2025, DAPO: An Open-Source LLM Reinforcement Learning System at Scale: clip-higher (section 3.1), dynamic
-sampling (3.2), a loss by tokens (3.3), overlong reward shaping (3.4). More prompts are asked than are trained on:
-``rows`` responses of the groups that are kept, which start over where there are fewer.
+sampling (3.2), a token-level loss (3.3), overlong reward shaping (3.4). More prompts are sampled than the update takes:
+it trains on ``rows`` responses of the groups that are kept, and repeats them from the first where there are fewer.
 
-``dapo`` is one step of one round. As in the paper, prompts are asked until the batch is full, with ``dapo_round`` and
-``dapo_update``: ``hfdsl train`` gathers what as many rounds keep as it takes, and the update trains on just that.
+``dapo`` is one round and one update. ``dapo_round`` and ``dapo_update`` sample until the batch is full, as the paper
+does: ``hfdsl train`` runs rounds until the update has its rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def dapo(
 def dapo_round(
     prompts: Prompts, actor: Actor, reward: Reward, *, group: int = 16, longest: int = 20480, buffer: int = 4096
 ) -> tuple[Experience, Outcome]:
-    """One round of DAPO's sampling: the groups from which there is something to learn, which may be none."""
+    """One round of dynamic sampling: the groups whose scores differ, which may be none."""
     questions = hf.repeat(prompts, group)
     rollout = actor.generate(questions)
     scores = reward.score(questions, rollout)

@@ -1,4 +1,4 @@
-"""On-policy distillation: a teacher grades every token of what its student says.
+"""On-policy distillation: a teacher scores every token of its student's responses.
 
 Agarwal et al., 2024, On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes; the reverse KL
 as the reward of a token is that of Gu et al., 2024, MiniLLM.

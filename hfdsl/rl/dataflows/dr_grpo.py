@@ -1,4 +1,4 @@
-"""Dr. GRPO: GRPO done right, without the divisions that favor long wrong responses and easy or hard questions.
+"""Dr. GRPO: GRPO without the divisions that favor long wrong responses and easy or hard questions.
 
 Liu et al., 2025, Understanding R1-Zero-Like Training: A Critical Perspective. ``loss.constant`` is the longest
 response.

@@ -1,4 +1,4 @@
-"""GRPO: no critic; a response is better or worse than the others to its prompt.
+"""GRPO: no critic; a response is compared with the others to its prompt.
 
 Shao et al., 2024, DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models.
 """

@@ -1,4 +1,4 @@
-"""GSPO: a response as a whole is more or less likely than it was, and is clipped as a whole.
+"""GSPO: the ratio and the clip are those of a whole response.
 
 Zheng et al., 2025, Group Sequence Policy Optimization.
 """

@@ -1,7 +1,7 @@
 """Mutual learning: two policies are trained at once by GRPO, and each is the reference of the other.
 
 Zhang et al., 2018, Deep Mutual Learning, section 3.2, with rewards in the place of labels. The two may have different
-models and places; what they read of each other is how they were before this step.
+models and placements; each reads the other as it was before this step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Online DPO: the better of two responses that the policy has just given is preferred to the other.
+"""Online DPO: of two responses that the policy has just generated, the better one is preferred to the other.
 
 Guo et al., 2024, Direct Language Model Alignment from Online AI Feedback; Rafailov et al., 2023, Direct Preference
 Optimization: Your Language Model is Secretly a Reward Model.

@@ -1,4 +1,4 @@
-"""PPO for language models: a critic, generalized advantages, a penalty for leaving the reference.
+"""PPO for language models: a critic, generalized advantage estimates, a penalty on the KL to the reference.
 
 Schulman et al., 2017, Proximal Policy Optimization Algorithms; Ouyang et al., 2022, Training Language Models to Follow
 Instructions with Human Feedback (InstructGPT).

@@ -1,4 +1,4 @@
-"""PPO whose penalty for leaving the reference adapts itself, so that the KL of a response stays near a target.
+"""PPO with an adaptive KL penalty, which keeps the KL of a response near a target.
 
 Ziegler et al., 2019, Fine-Tuning Language Models from Human Preferences, section 2.2.
 """
@@ -28,7 +28,7 @@ def ppo_adaptive_kl(
     loss: Clip = Clip(0.2),
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, Outcome]:
-    """One step of PPO; against ``ppo``, the penalty is a role."""
+    """One step of PPO; unlike in ``ppo``, the penalty is a role."""
     rollout = actor.generate(prompts)
     values = critic.values(rollout)
     ref = reference.log_probs(rollout)

@@ -1,4 +1,4 @@
-"""REINFORCE++: one response a prompt, no critic; advantages are normalized over the whole batch.
+"""REINFORCE++: one response per prompt, no critic; advantages are normalized over the whole batch.
 
 Hu et al., 2025, REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Advantage Normalization.
 """

@@ -1,7 +1,7 @@
-"""Safe RLHF: as much reward as a limit on cost allows, held by a Lagrange multiplier.
+"""Safe RLHF: as much reward as a limit on cost allows, enforced by a Lagrange multiplier.
 
-Dai et al., 2024, Safe RLHF: Safe Reinforcement Learning from Human Feedback, appendix B. The cost has a critic of its
-own, the KL penalty is shared between reward and cost, and a step on pretraining text follows the policy's updates.
+Dai et al., 2024, Safe RLHF: Safe Reinforcement Learning from Human Feedback, appendix B. The cost has its own
+critic, the KL penalty is shared between reward and cost, and a step on pretraining text follows the policy's updates.
 """
 
 from __future__ import annotations

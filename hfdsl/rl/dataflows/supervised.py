@@ -1,4 +1,4 @@
-"""The supervised stage before reinforcement: imitate demonstrations.
+"""The supervised stage before reinforcement learning: imitate demonstrations.
 
 Ouyang et al., 2022, Training Language Models to Follow Instructions with Human Feedback, section 3.5 (SFT).
 """

@@ -1,7 +1,32 @@
-"""Sampling in steps of fixed shapes, which a GPU takes as CUDA graphs.
+"""Sampling in steps of fixed shapes, which a GPU runs as CUDA graphs.
 
-An eager model gives a GPU one small kernel after the other, and the GPU waits for most of them. Here the whole step of
-a token, with its sampling, is captured once and replayed. On a CPU it runs as it stands.
+An eager model launches one small kernel after another, and the GPU waits for most of them. Here the whole step of a
+token, sampling included, is captured once and replayed. On a CPU the same steps run eagerly.
+
+An example
+----------
+Four prompts of 5 tokens, with ``SPAN = 8`` slots of the cache, and a look at the GPU ``CHECK_EVERY = 2`` tokens (the
+true numbers are larger)::
+
+    token   rows   slots attended   what runs
+      0       4      5 (prompt)     the model over the prompts, eagerly; their keys and values go to slots 0 to 4
+      1       4      8              the step eagerly, then captured as graph (4 rows, 8 slots)
+      2       4      8              check: 3 rows active, more than half; replay (4, 8)
+      3       4      8              replay (4, 8)
+      4       2     16              check: 2 rows active; they move to the front; new graph (2, 16)
+      5       2     16              replay (2, 16)
+
+So few graphs serve a batch: one for each halving of its rows and each multiple of ``SPAN``, not one for each token.
+
+Why this gives the tokens of the plain engine, up to rounding: a row attends to its own slots only, so rows that leave
+change nothing for the others. Slots beyond the current token are masked, and their attention weights are exactly 0, so
+a longer reach changes nothing either. Each row is sampled with its own uniforms, wherever it has moved to; ``origin``
+holds the place it came from, and puts the results back in order.
+
+Why replaying is safe: a graph reads and writes fixed addresses. What changes from step to step (the number of the
+token, the positions, the masks) is in tensors that are updated in place; nothing in a step depends on a Python number.
+The weights' addresses are compared before each batch, and all graphs are dropped where they have moved, as after an
+offload. An update or an ``hf.sync`` writes weights in place, so graphs stay valid.
 """
 
 from __future__ import annotations
@@ -20,19 +45,19 @@ from hfdsl.rl.models.static_cache import PrefixLayer, SharedState
 from hfdsl.rl.workers.config import FloatDType, GenerationConfig
 
 CHECK_EVERY = 8
-"""After how many tokens it is looked how many rows go on: a look is a wait for the GPU."""
+"""The tokens between two looks at how many rows are active; each waits for the GPU."""
 
 SPAN = 128
-"""A step attends to a multiple of so many places of the cache, so that early tokens do not read all of it."""
+"""A step attends to a multiple of this many slots of the cache, so that early tokens do not read all of it."""
 
 MAX_SPANS = 16
-"""The most of such multiples; where there are more places than these cover, the spans are longer."""
+"""The most multiples of a span, and so of graphs for a number of rows; a longer cache has longer spans."""
 
 MIN_ROWS = 8
-"""A batch is halved as its rows end, down to so many: each size takes graphs, and fewer rows are hardly faster."""
+"""A batch is not halved below this: each size needs graphs of its own, and fewer rows are hardly faster."""
 
 MAX_SHAPES = 3
-"""For how many shapes of batches steps are kept."""
+"""The most shapes of batches whose graphs are kept."""
 
 
 def capture_obstacle(policy: Policy) -> str | None:
@@ -43,7 +68,7 @@ def capture_obstacle(policy: Policy) -> str | None:
         return 'sharding="fsdp" gives every rank a part of the model'
     if policy.tp.size > 1:
         return f"the mesh axis tp={policy.tp.size} slices the model"
-    if not policy.model._can_compile_fullgraph:  # what transformers itself asks before it compiles
+    if not policy.model._can_compile_fullgraph:  # the condition of transformers itself
         return f"transformers does not compile {name}"
     if any(type(layer) is not StaticLayer for layer in StaticCache(config, max_cache_len=1).layers):
         return f"not all layers of {name} attend to all tokens"
@@ -54,16 +79,18 @@ def capture_obstacle(policy: Policy) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """What steps are for: rows, tokens of a prompt, whether the likeliest token is taken, and where."""
+    """The shape of a batch, which its graphs depend on."""
 
     rows: int
     width: int
+    """The columns of the prompts."""
+
     greedy: bool
     device: torch.device
 
 
 class CapturedGenerator:
-    """Samples responses to batches of the same few shapes, over and over."""
+    """Samples responses to batches of few shapes, many times."""
 
     def __init__(
         self,
@@ -73,53 +100,67 @@ class CapturedGenerator:
         pad_token: int,
         dtype: FloatDType | None,
     ) -> None:
-        self._how = config, sorted(end_tokens), pad_token
+        self._config, self._end_tokens, self._pad_token = config, sorted(end_tokens), pad_token
         self._shared = SharedState(policy, getattr(torch, dtype) if dtype else None)
-        self._kept: OrderedDict[BatchShape, _CapturedBatch] = OrderedDict()
-        self._where: tuple[int, ...] = ()
+        self._batches: OrderedDict[BatchShape, _CapturedBatch] = OrderedDict()
+        self._addresses: tuple[int, ...] = ()
 
     def __call__(
         self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As :func:`hfdsl.rl.models.generation.generate` with the same prompts."""
         shape = BatchShape(ids.shape[0], ids.shape[1], greedy=uniforms is None, device=ids.device)
-        places = -(-(shape.width + self._how[0].max_tokens) // 8) * 8  # kernels of masked attention want eights
-        where, room = self._shared.addresses(), self._shared.room
-        if where != self._where or shape.rows * places > room.tokens:  # a graph reads and writes where things were
+        # Kernels of masked attention want lengths that are multiples of 8.
+        slots = -(-(shape.width + self._config.max_tokens) // 8) * 8
+        addresses, memory = self._shared.addresses(), self._shared.memory
+        if addresses != self._addresses or shape.rows * slots > memory.tokens:
+            # Graphs read and write where weights and cache were when they were captured.
             self.forget()
-            self._where, room.tokens = where, max(room.tokens, shape.rows * places)
-        steps = self._kept.pop(shape, None) or _CapturedBatch(shape, self._shared, places, *self._how)
-        while len(self._kept) >= MAX_SHAPES:
-            gone, _ = self._kept.popitem(last=False)
-            self._shared.graphs.drop(gone)
-        self._kept[shape] = steps
-        return steps.run(ids, mask, uniforms)
+            self._addresses, memory.tokens = addresses, max(memory.tokens, shape.rows * slots)
+        batch = self._batches.pop(shape, None) or _CapturedBatch(
+            shape=shape,
+            shared=self._shared,
+            slots=slots,
+            config=self._config,
+            end_tokens=self._end_tokens,
+            pad_token=self._pad_token,
+        )
+        while len(self._batches) >= MAX_SHAPES:
+            oldest, _ = self._batches.popitem(last=False)
+            self._shared.graphs.drop(oldest)
+        self._batches[shape] = batch
+        return batch.run(ids, mask, uniforms)
 
     def forget(self) -> None:
-        """Give back what is kept between calls."""
-        self._kept.clear()
+        """Free all memory that is held between calls."""
+        self._batches.clear()
         self._shared.forget()
 
     def kept(self) -> int:
-        """How many bytes are kept between calls."""
-        return self._shared.kept() + sum(steps.kept() for steps in self._kept.values())
+        """The bytes that are held between calls."""
+        return self._shared.nbytes() + sum(batch.nbytes() for batch in self._batches.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _BatchState:
-    """Where the rows of a batch are, those that are still decoded first."""
+    """The state of a batch's rows, active ones first."""
 
     uniforms: torch.Tensor
     tokens: torch.Tensor
     response_mask: torch.Tensor
     attended: torch.Tensor
-    alive: torch.Tensor
-    last: torch.Tensor  # the token before, and its position
+    active: torch.Tensor
+    last: torch.Tensor
+    """The token before the next one."""
+
     position: torch.Tensor
-    origin: torch.Tensor  # the place in the batch that was asked for
+    """The next token's position less one, which is the position of ``last``."""
+
+    origin: torch.Tensor
+    """Each row's number in the batch of the caller."""
 
     @classmethod
-    def of(cls, shape: BatchShape, length: int, places: int) -> _BatchState:
+    def of(cls, shape: BatchShape, length: int, slots: int) -> _BatchState:
         def zeros(*size: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
             return torch.zeros(shape.rows, *size, dtype=dtype, device=shape.device)
 
@@ -127,39 +168,45 @@ class _BatchState:
             uniforms=zeros(length, dtype=torch.float32),
             tokens=zeros(length),
             response_mask=zeros(length, dtype=torch.bool),
-            attended=zeros(places),
-            alive=zeros(dtype=torch.bool),
+            attended=zeros(slots),
+            active=zeros(dtype=torch.bool),
             last=zeros(1),
             position=zeros(1),
             origin=zeros(),
         )
 
-    def all(self) -> list[torch.Tensor]:
-        return [getattr(self, one.name) for one in fields(self)]
+    def columns(self) -> list[torch.Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
 
     def first(self, rows: int) -> _BatchState:
-        return _BatchState(*(column[:rows] for column in self.all()))
+        return _BatchState(*(column[:rows] for column in self.columns()))
 
 
 class _CapturedBatch:
-    """A batch in tensors that stay where they are, and the steps that change them."""
+    """A batch in tensors at fixed addresses, and the steps that update them."""
 
     def __init__(
-        self, shape: BatchShape, shared: SharedState, places: int, config: GenerationConfig, ends: list[int], pad: int
+        self,
+        shape: BatchShape,
+        shared: SharedState,
+        slots: int,
+        config: GenerationConfig,
+        end_tokens: list[int],
+        pad_token: int,
     ) -> None:
-        self.shape, self.shared, self.config, self.places, self.pad = shape, shared, config, places, pad
-        self.span = max(SPAN, -(-places // (8 * MAX_SPANS)) * 8)
+        self.shape, self.shared, self.config, self.slots, self.pad_token = shape, shared, config, slots, pad_token
+        self.span = max(SPAN, -(-slots // (8 * MAX_SPANS)) * 8)
         self.layers = [
-            PrefixLayer(shared.room, number, shape.rows, places, shared.dtype) for number in range(shared.layers)
+            PrefixLayer(shared.memory, number, shape.rows, slots, shared.dtype) for number in range(shared.layers)
         ]
         self.cache = Cache(layers=list(self.layers))
-        self.ends = torch.tensor(ends, dtype=torch.int64, device=shape.device)
-        self.number = torch.zeros(1, dtype=torch.int64, device=shape.device)  # of the token that comes next
-        self.state = _BatchState.of(shape, config.max_tokens, places)
+        self.end_tokens = torch.tensor(end_tokens, dtype=torch.int64, device=shape.device)
+        self.number = torch.zeros(1, dtype=torch.int64, device=shape.device)  # of the next token
+        self.state = _BatchState.of(shape, config.max_tokens, slots)
 
-    def kept(self) -> int:
-        """The bytes of what is not shared."""
-        return sum(column.nbytes for column in (*self.state.all(), self.ends, self.number))
+    def nbytes(self) -> int:
+        """The bytes of the tensors that are not shared with other batches."""
+        return sum(column.nbytes for column in (*self.state.columns(), self.end_tokens, self.number))
 
     @torch.no_grad()
     def run(
@@ -167,83 +214,86 @@ class _CapturedBatch:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Responses to prompts i64[b, P], bool[b, P]."""
         dtype, state, rows = self.shared.dtype, self.state, self.shape.rows
-        computing = torch.autocast(  # without its cache: a graph must not read weights as they were
-            ids.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False
-        )
-        with computing:
-            self._begin(ids, mask, uniforms)
+        # Autocast's cache of cast weights would be captured, and replays would read weights from before an update.
+        autocast = torch.autocast(ids.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
+        with autocast:
+            self._prefill(ids, mask, uniforms)
             for number in range(1, self.config.max_tokens):
                 if number % CHECK_EVERY == 0:
-                    living = int(state.alive[:rows].sum())
-                    if not living:
+                    active = int(state.active[:rows].sum())
+                    if not active:
                         break
-                    rows = self._compacted(rows, living, self.shape.width + number - 1)
-                self._step(rows, min(-(-(self.shape.width + number) // self.span) * self.span, self.places))
-        back = state.origin.argsort()
-        return state.tokens[back], state.response_mask[back]
+                    rows = self._compacted(rows, active, self.shape.width + number - 1)
+                self._step(rows, min(-(-(self.shape.width + number) // self.span) * self.span, self.slots))
+        order = state.origin.argsort()
+        return state.tokens[order], state.response_mask[order]
 
-    def _begin(self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None) -> None:
+    def _prefill(self, ids: torch.Tensor, mask: torch.Tensor, uniforms: torch.Tensor | None) -> None:
+        """Run the prompts, fill the cache with them, and sample the first token."""
         self.shared.refresh()
         state = self.state
         if uniforms is not None:
             state.uniforms.copy_(uniforms)
-        state.tokens.fill_(self.pad)
+        state.tokens.fill_(self.pad_token)
         state.response_mask.zero_()
         state.attended.zero_()[:, : self.shape.width] = mask
-        state.alive.fill_(True)
+        state.active.fill_(True)
         torch.arange(self.shape.rows, out=state.origin)
         self.number.zero_()
-        place = positions(mask)
-        state.position.copy_(place[:, -1:])
-        logits, filled = self.shared.next_logits(ids, mask.long(), place, None)
-        for layer, part in zip(self.layers, filled.layers, strict=True):
-            layer.refill(part.keys, part.values)
-        self._take(logits, state)
+        prompt_positions = positions(mask)
+        state.position.copy_(prompt_positions[:, -1:])
+        logits, cache = self.shared.next_logits(ids, mask.long(), prompt_positions, None)
+        for layer, prompt_layer in zip(self.layers, cache.layers, strict=True):
+            layer.prefill(prompt_layer.keys, prompt_layer.values)
+        self._sample(logits, state)
 
-    def _compacted(self, rows: int, living: int, filled: int) -> int:
-        """How many rows go on: halves, as long as all living ones are among them; these go to the front.
+    def _compacted(self, rows: int, active: int, filled: int) -> int:
+        """Halve the rows as long as all active ones fit, and move these to the front; how many rows are left.
 
-        So many places of their cache are filled: the last token has not been through the model.
+        ``filled`` slots of the cache are in use: all but that of the last token, which no pass has seen yet.
         """
         fewer = rows
-        while living <= -(-fewer // 2) < fewer and -(-fewer // 2) >= MIN_ROWS:
+        while active <= -(-fewer // 2) < fewer and -(-fewer // 2) >= MIN_ROWS:
             fewer = -(-fewer // 2)
         if fewer < rows:
-            order = self.state.alive[:rows].logical_not().long().argsort(stable=True)
-            for column in self.state.first(rows).all():
+            order = self.state.active[:rows].logical_not().long().argsort(stable=True)
+            for column in self.state.first(rows).columns():
                 column.copy_(column[order])
             for layer in self.layers:
                 layer.keep(order[:fewer], filled)
         return fewer
 
     def _step(self, rows: int, reach: int) -> None:
-        """One more token, which attends to the first ``reach`` places; the first such step is followed by a capture."""
-        key = self.shape, rows, reach
-        if self.shared.graphs.replayed(key):
-            return
-        self._next(rows, reach)
-        if self.shape.device.type == "cuda":
-            self.shared.graphs.capture(key, lambda: self._next(rows, reach))
+        """Sample one more token, which attends to the first ``reach`` slots.
 
-    def _next(self, rows: int, reach: int) -> None:
+        The first step of its kind runs eagerly, since a capture records kernels without running them.
+        """
+        key = self.shape, rows, reach
+        if self.shared.graphs.replay(key):
+            return
+        self._decode(rows, reach)
+        if self.shape.device.type == "cuda":
+            self.shared.graphs.capture(key, lambda: self._decode(rows, reach))
+
+    def _decode(self, rows: int, reach: int) -> None:
         state = self.state.first(rows)
         for layer in self.layers:
             layer.reach = reach
         logits, _ = self.shared.next_logits(state.last, state.attended[:, :reach], state.position, self.cache)
-        self._take(logits, state)
+        self._sample(logits, state)
 
-    def _take(self, logits: torch.Tensor, state: _BatchState) -> None:
-        """Sample a token and go on to the next, all on the GPU."""
+    def _sample(self, logits: torch.Tensor, state: _BatchState) -> None:
+        """Sample a token and advance the state, all on the GPU."""
         if self.shape.greedy:
             token = logits.argmax(-1)
         else:
-            drawn = state.uniforms.index_select(1, self.number).squeeze(1)
-            token = sample(logits, drawn, self.config.top_p, self.config.top_k)
-        token = torch.where(state.alive, token, self.pad)
+            uniforms = state.uniforms.index_select(1, self.number).squeeze(1)
+            token = sample(logits, uniforms, self.config.top_p, self.config.top_k)
+        token = torch.where(state.active, token, self.pad_token)
         state.tokens.index_copy_(1, self.number, token[:, None])
-        state.response_mask.index_copy_(1, self.number, state.alive[:, None])
-        state.attended.index_copy_(1, self.number + self.shape.width, state.alive[:, None].long())
-        state.alive.logical_and_((token[:, None] != self.ends).all(1))
+        state.response_mask.index_copy_(1, self.number, state.active[:, None])
+        state.attended.index_copy_(1, self.number + self.shape.width, state.active[:, None].long())
+        state.active.logical_and_((token[:, None] != self.end_tokens).all(1))
         state.last.copy_(token[:, None])
         state.position.add_(1)
         self.number.add_(1)

@@ -1,4 +1,4 @@
-"""Responses from the continuous batching of transformers: a row that has ended gives its place to the next."""
+"""Responses by the continuous batching of transformers: a row that has ended gives its place to the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfdsl.rl.models.sharding import is_sharded
 from hfdsl.rl.workers.config import GenerationConfig
 
 PAGE = 256
-"""Tokens of a page of the cache, as transformers has it."""
+"""The tokens of a page of the cache in transformers."""
 
 
 def generate_continuously(
@@ -33,8 +33,8 @@ def generate_continuously(
     Without a ``seed``, the likeliest token is taken.
 
     Raises:
-        ResourceError: HF812 for a model of which this rank holds a part or a slice.
-        HfError: HF811 for a row that the engine gives up.
+        ResourceError: HF812 for a model of which this rank holds a shard or a slice.
+        HfError: HF811 for a row that the engine fails to generate.
     """
     if is_sharded(policy) or policy.tp.size > 1:
         cut = 'sharding="fsdp"' if is_sharded(policy) else f"the mesh axis tp={policy.tp.size}"
@@ -44,7 +44,7 @@ def generate_continuously(
             "use a Sampler on a pool of its own",
         )
     prompts = [row[real].tolist() for row, real in zip(ids.cpu(), mask.cpu(), strict=True)]
-    found = policy.model.generate_batch(
+    outputs = policy.model.generate_batch(
         prompts,
         generation_config=HuggingFaceConfig(
             max_new_tokens=config.max_tokens,
@@ -59,7 +59,7 @@ def generate_continuously(
     )
     tokens = torch.full((len(ids), config.max_tokens), pad_token)
     lengths = torch.zeros(len(ids), 1, dtype=torch.int64)
-    for row, output in enumerate(found.values()):
+    for row, output in enumerate(outputs.values()):
         if output.error is not None:
             raise bad_row(row, f"continuous batching gave it up: {output.error}")
         tokens[row, : len(output.generated_tokens)] = torch.tensor(output.generated_tokens)
@@ -68,12 +68,12 @@ def generate_continuously(
 
 
 def _sizes(ids: torch.Tensor, seed: int | None, config: GenerationConfig) -> ContinuousBatchingConfig:
-    """On a GPU as much cache as is granted; elsewhere as much as these rows take."""
+    """The size of the cache: on a GPU a share of the free memory, on a CPU what these rows need."""
     options: dict[str, Any] = {"max_memory_percent": config.cache_memory}
     if seed is not None:
         options["seed"] = seed % 2**31
-    if hasattr(ContinuousBatchingConfig, "auto_switch_to_flash"):  # not in the oldest versions
-        options["auto_switch_to_flash"] = False  # it would look for kernels on a hub
+    if hasattr(ContinuousBatchingConfig, "auto_switch_to_flash"):  # newer versions
+        options["auto_switch_to_flash"] = False  # else it downloads kernels from the hub
     if not ids.is_cuda:
         pages = -(-(ids.shape[1] + config.max_tokens) // PAGE)
         options |= {"num_blocks": len(ids) * pages + 1, "max_batch_tokens": max(ids.shape[1], PAGE)}

@@ -1,4 +1,4 @@
-"""What a model says of given tokens: log-probs of responses, values, scores.
+"""Forward passes over given tokens: log-probs of responses, values, scores.
 
 Dim letters: b rows of a micro-batch, t tokens, r response tokens, H hidden, V vocabulary.
 """
@@ -15,10 +15,10 @@ from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.models.parallel_layers import Sliced, gathered_slices, parallel_log_probs_and_entropies
 
 MAX_LOGITS = 2**26
-"""How many float32 logits are made at once."""
+"""The most float32 logits that exist at a time: 256 MiB."""
 
 Entropy: TypeAlias = Literal["none", "detached", "differentiable"]
-"""Whether entropies are computed, and whether with a gradient."""
+"""Whether entropies are computed, and whether gradients flow through them."""
 
 
 def positions(mask: torch.Tensor) -> torch.Tensor:
@@ -27,16 +27,18 @@ def positions(mask: torch.Tensor) -> torch.Tensor:
 
 
 def hidden_states(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """What the backbone makes of every token, [b, t, H]."""
+    """The backbone's last hidden state of every token, [b, t, H]."""
     output = model.base_model(input_ids=ids, attention_mask=mask.long(), position_ids=positions(mask), use_cache=False)
     hidden: torch.Tensor = output.last_hidden_state
     return hidden
 
 
 class Policy(nn.Module):
-    """A causal model as log-probs of its responses. At most ``MAX_LOGITS`` logits are there at a time.
+    """A causal model that gives log-probs of responses. The model may be sliced over the ranks of ``tp``.
 
-    The model may be sliced over the ranks of ``tp``.
+    Logits are by far the largest tensor of a pass: 16,384 tokens of a vocabulary of 150,000 take 10 GB in float32. So
+    hidden states go through the output layer in parts of at most ``MAX_LOGITS`` logits. With a gradient and more than
+    one part, logits are recomputed in the backward pass instead of kept.
     """
 
     def __init__(self, model: Any, temperature: float, tp: AxisGroup) -> None:
@@ -47,37 +49,38 @@ class Policy(nn.Module):
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, length: int, entropy: Entropy = "none"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of the last ``length`` tokens the log-probs, and the entropies of what they were chosen from, f32[b, r] each.
+        """The log-probs of the last ``length`` tokens, and the entropies of their distributions, f32[b, r] each.
 
-        ``ids`` is i64[b, t] and ``mask`` bool[b, t]. Entropies are 0 where nobody asks for them.
+        ``ids`` is i64[b, t] and ``mask`` bool[b, t]. Entropies are 0 with ``entropy="none"``.
         """
+        # A token is predicted by the hidden state before it.
         hidden = hidden_states(self.model, ids, mask)[:, -length - 1 : -1]
         chosen = ids[:, -length:]
-        at_once = max(1, MAX_LOGITS * self.slices // self.model.config.get_text_config().vocab_size)
-        parts = list(zip(hidden.flatten(0, 1).split(at_once), chosen.flatten().split(at_once), strict=True))
-        again = torch.is_grad_enabled() and len(parts) > 1  # else the logits of all parts are kept for the gradient
-        found = [
-            checkpoint(self._read, *part, entropy, use_reentrant=False) if again else self._read(*part, entropy)
+        chunk = max(1, MAX_LOGITS * self.slices // self.model.config.get_text_config().vocab_size)
+        parts = list(zip(hidden.flatten(0, 1).split(chunk), chosen.flatten().split(chunk), strict=True))
+        recompute = torch.is_grad_enabled() and len(parts) > 1
+        results = [
+            checkpoint(self._score, *part, entropy, use_reentrant=False) if recompute else self._score(*part, entropy)
             for part in parts
         ]
-        log_probs, entropies = (torch.cat(column).view(chosen.shape) for column in zip(*found, strict=True))
-        return log_probs.clone(), entropies.clone()  # FSDP hooks on to outputs, and wants no views
+        log_probs, entropies = (torch.cat(column).view(chosen.shape) for column in zip(*results, strict=True))
+        return log_probs.clone(), entropies.clone()  # FSDP attaches hooks to outputs, which must not be views
 
     def next_logits(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
-        """The logits of the next token, f32[b, V], after ids i64[b, n] whose forerunners are in the cache; and both."""
-        output = self.model.base_model.forward(  # not what may be compiled for whole sequences
+        """The logits of the token after ids i64[b, n], f32[b, V], and the cache, which had the tokens before them."""
+        output = self.model.base_model.forward(  # ``forward`` skips the version compiled for whole sequences
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
         logits = self.logits(output.last_hidden_state[:, -1])
         return gathered_slices(logits, self.tp) if self.slices > 1 else logits, output.past_key_values
 
     def broadcast_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
-        """The tokens that the first rank of ``tp`` took; on a GPU equal logits need not give equal ones."""
+        """The tokens that the first rank of ``tp`` sampled; on a GPU equal logits may sample different ones."""
         return self.tp.broadcast(tokens) if self.tp.size > 1 else tokens
 
-    def _read(self, hidden: torch.Tensor, chosen: torch.Tensor, entropy: Entropy) -> tuple[torch.Tensor, torch.Tensor]:
+    def _score(self, hidden: torch.Tensor, chosen: torch.Tensor, entropy: Entropy) -> tuple[torch.Tensor, torch.Tensor]:
         logits = self.logits(hidden)
         if self.slices > 1:
             return parallel_log_probs_and_entropies(
@@ -91,7 +94,7 @@ class Policy(nn.Module):
             return log_probs, total - ((logits - total[:, None]).exp() * logits).sum(-1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The logits that tokens are sampled with, f32[n, V], or this rank's slice of them."""
+        """The logits that tokens are sampled from, f32[n, V], or this rank's slice of them."""
         config = self.model.config
         logits: torch.Tensor = self.model.get_output_embeddings()(hidden).float()
         if scale := getattr(config, "logit_scale", None):  # Cohere
@@ -104,9 +107,9 @@ class Policy(nn.Module):
 
 
 class Scorer(nn.Module):
-    """A backbone with a linear head of one number a token: a critic, or a reward model.
+    """A backbone with a linear head of one number per token: a critic, or a reward model.
 
-    The backbone may be sliced over the ranks of ``tp``; the head is whole.
+    The backbone may be sliced over the ranks of ``tp``; the head is replicated.
     """
 
     def __init__(self, model: Any, head: torch.Tensor | None, tp: AxisGroup) -> None:
@@ -119,6 +122,6 @@ class Scorer(nn.Module):
             self.score.weight.copy_(torch.zeros_like(self.score.weight) if head is None else head)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """A number a token, f32[b, t], of ids i64[b, t] and mask bool[b, t]."""
+        """A number per token, f32[b, t], of ids i64[b, t] and mask bool[b, t]."""
         numbers: torch.Tensor = self.score(hidden_states(self, ids, mask)).squeeze(-1).float()
-        return numbers.clone()  # as above
+        return numbers.clone()  # FSDP, as above

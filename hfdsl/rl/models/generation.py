@@ -15,7 +15,8 @@ from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.workers.config import GenerationConfig
 
 COMPACTION_SHARE = 0.75
-"""Of its rows, how many a batch still decodes when those that have ended leave it."""
+"""Rows that have ended leave a batch when at most this share of its rows is active. Compacting the cache copies it, so
+it should not happen for every row."""
 
 
 @torch.no_grad()  # not inference_mode: what is generated here is trained on
@@ -30,34 +31,38 @@ def generate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Responses to a micro-batch of prompts i64[b, P], bool[b, P]: tokens i64[b, R] and their mask bool[b, R].
 
-    Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. What follows
-    the end of a row is padding. Rows that have ended leave the batch, many at a time, and it ends with the last one.
+    Token r of a row is sampled with its ``uniforms`` f32[b, R]; without them the likeliest token is taken. After the
+    end of a row comes padding. Rows that have ended leave the batch, many at a time; it is done when none is active.
     """
     rows, length = len(ids), config.max_tokens
     tokens = torch.full((rows, length), pad_token, dtype=torch.int64, device=ids.device)
     response_mask = torch.zeros(rows, length, dtype=torch.bool, device=ids.device)
     ends = torch.tensor(sorted(end_tokens), dtype=torch.int64, device=ids.device)
-    here = torch.arange(rows, device=ids.device)  # the rows that are in the batch
-    alive = torch.ones(rows, dtype=torch.bool, device=ids.device)
+    kept_rows = torch.arange(rows, device=ids.device)  # the rows that have not left
+    active = torch.ones(rows, dtype=torch.bool, device=ids.device)
     cache, step_ids, step_positions = None, ids, positions(mask)
     attended = torch.cat([mask, response_mask], dim=1).long()
     for r in range(length):
         logits, cache = policy.next_logits(step_ids, attended[:, : ids.shape[1] + r], step_positions, cache)
-        token = logits.argmax(-1) if uniforms is None else sample(logits, uniforms[here, r], config.top_p, config.top_k)
-        token = torch.where(alive, policy.broadcast_tokens(token), pad_token)
-        tokens[here, r] = token
-        response_mask[here, r] = alive
-        attended[:, ids.shape[1] + r] = alive
-        alive = alive & ~torch.isin(token, ends)
-        living = int(alive.sum())
-        if not living:
+        if uniforms is None:
+            token = logits.argmax(-1)
+        else:
+            token = sample(logits, uniforms[kept_rows, r], config.top_p, config.top_k)
+        token = torch.where(active, policy.broadcast_tokens(token), pad_token)
+        tokens[kept_rows, r] = token
+        response_mask[kept_rows, r] = active
+        attended[:, ids.shape[1] + r] = active
+        active = active & ~torch.isin(token, ends)
+        active_count = int(active.sum())
+        if not active_count:
             break
         step_ids, step_positions = token[:, None], step_positions[:, -1:] + 1
-        if living <= COMPACTION_SHARE * len(here) and isinstance(cache, Cache):
-            stay: Any = alive.nonzero().squeeze(1)
-            cache.reorder_cache(stay)  # all kinds of layers have it, as they do not ``batch_select_indices``
-            here, alive, attended, step_ids, step_positions = (
-                column[stay] for column in (here, alive, attended, step_ids, step_positions)
+        if active_count <= COMPACTION_SHARE * len(kept_rows) and isinstance(cache, Cache):
+            selected: Any = active.nonzero().squeeze(1)
+            # Not ``batch_select_indices``, which some kinds of layers lack; reordering may also drop rows.
+            cache.reorder_cache(selected)
+            kept_rows, active, attended, step_ids, step_positions = (
+                column[selected] for column in (kept_rows, active, attended, step_ids, step_positions)
             )
     return tokens, response_mask
 
@@ -65,7 +70,8 @@ def generate(
 def sample(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float = 1.0, top_k: int = 0) -> torch.Tensor:
     """One token a row by inverting the cumulative distribution, f32[b, V], f32[b] -> i64[b].
 
-    Of the ``top_k`` likeliest tokens (0: all), and of those the fewest that have a probability of ``top_p`` together.
+    It is drawn from the ``top_k`` likeliest tokens (0: all), and of those from the fewest that have a probability of
+    ``top_p`` together.
 
     >>> sample(torch.tensor([[0.0, 0.0]]), torch.tensor([0.6])).tolist()
     [1]
@@ -78,8 +84,9 @@ def sample(logits: torch.Tensor, uniforms: torch.Tensor, top_p: float = 1.0, top
     cumulative = probabilities.cumsum(-1)
     target = uniforms.double()[:, None] * cumulative[:, -1:]
     token = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
-    last = logits.shape[-1] - 1 - (probabilities > 0).flip(-1).long().argmax(-1)  # the last token of any probability
-    return torch.minimum(token, last)
+    # A uniform close to 1 can round up to the total and select a token of probability 0, or one past the end.
+    last_possible = logits.shape[-1] - 1 - (probabilities > 0).flip(-1).long().argmax(-1)
+    return torch.minimum(token, last_possible)
 
 
 def _truncated(probabilities: torch.Tensor, top_p: float, top_k: int) -> torch.Tensor:

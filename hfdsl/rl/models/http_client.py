@@ -1,6 +1,7 @@
-"""Requests to a server that speaks JSON over HTTP: many at a time, tried again within a time, told in words.
+"""Requests to a server that speaks JSON over HTTP: many at a time, with retries until a deadline.
 
-It needs the standard library alone, and draws no random numbers: how long it waits is no part of what a step computes.
+It needs the standard library only. Delays between retries have no random part, so a step draws the same random numbers
+whether a request is retried or not.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from hfdsl.rl.workers.config import ServerConfig
 T = TypeVar("T")
 
 RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""What a server answers that may do better in a while."""
+"""The statuses after which a retry may succeed."""
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
-"""Seconds between two tries: each time twice as many, unless the server says how many."""
+"""The seconds before the first retry, doubled each time up to the second number, unless the server names a delay."""
 
 MAX_SHOWN = 400
-"""How many characters of an answer an error shows."""
+"""The most characters of an answer that an error shows."""
 
 
 class RequestError(Exception):
-    """What is wrong with one request; it becomes an error of its row."""
+    """A failed request, which becomes an error of its row."""
 
     def __init__(self, code: str, problem: str) -> None:
         super().__init__(problem)
@@ -43,23 +44,24 @@ class RequestError(Exception):
 
 
 class _StoppedError(Exception):
-    """A request is not tried again, since another one has failed for good."""
+    """A request is not retried, since another one has failed for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer of the server: its status, its text, and what it says of when to ask again."""
+    """An answer of the server."""
 
     status: int
     text: str
     retry_after: str | None
+    """Its header ``Retry-After``."""
 
 
 class Client:
-    """Asks one server for one model.
+    """Sends requests for one model to one server.
 
     Raises:
-        ResourceError: HF812 for an address that is none, or a key that is not there.
+        ResourceError: HF812 for a malformed address, or a key whose environment variable is not set.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -80,30 +82,30 @@ class Client:
         self._stopped = threading.Event()
 
     def ask(self, path: str, bodies: Sequence[dict[str, Any]], read: Callable[[dict[str, Any]], T]) -> list[T]:
-        """What ``read`` makes of the answer to each body, which is the request of the row with its number.
+        """Send the request of every row, and return what ``read`` makes of each answer, in the order of the rows.
 
         Raises:
-            HfError: HF911 where the server is not there in time, HF912 where it refuses a request, HF913 where an
-                answer is not what it should be; with the first such row. No other request is tried again then.
+            HfError: HF911 where the server does not answer in time, HF912 where it refuses a request, HF913 where an
+                answer is malformed; the error names the first such row. Other requests are not retried then.
         """
         self._stopped.clear()
         with ThreadPoolExecutor(max(1, min(self._config.concurrency, len(bodies)))) as pool:
-            asked = [pool.submit(self._request, path, body, read) for body in bodies]
-            left: Collection[Future[T]] = asked
+            futures = [pool.submit(self._request, path, body, read) for body in bodies]
+            unfinished: Collection[Future[T]] = futures
             try:
-                _, left = wait(asked, return_when=FIRST_EXCEPTION)
-            finally:  # where one failed, or the wait was interrupted
-                if left:
+                _, unfinished = wait(futures, return_when=FIRST_EXCEPTION)
+            finally:  # a request failed, or Ctrl-C interrupted the wait: else leaving the pool would wait for retries
+                if unfinished:
                     self._stopped.set()
-                    for one in left:
-                        one.cancel()
-        for row, one in enumerate(asked):
-            error = None if one.cancelled() else one.exception()
+                    for future in unfinished:
+                        future.cancel()
+        for row, future in enumerate(futures):
+            error = None if future.cancelled() else future.exception()
             if isinstance(error, RequestError):
                 raise bad_row(row, error.problem, error.code)
             if error is not None and not isinstance(error, _StoppedError):
                 raise error
-        return [one.result() for one in asked]
+        return [future.result() for future in futures]
 
     def _request(self, path: str, body: dict[str, Any], read: Callable[[dict[str, Any]], T]) -> T:
         answer = self._with_retries(path, json.dumps({"model": self._config.model, **body}).encode())
@@ -116,14 +118,11 @@ class Client:
         return read(value)
 
     def _with_retries(self, path: str, body: bytes) -> _Answer:
-        """An answer with status 200.
-
-        What may be better in a while is tried again, as long as no more than ``patience`` seconds have passed.
-        """
-        start, tries, pause = time.monotonic(), 0, FIRST_DELAY
+        """The answer with status 200; retries end ``patience`` seconds after the first try."""
+        start, tries, backoff = time.monotonic(), 0, FIRST_DELAY
         while True:
             tries += 1
-            asked = None
+            requested_delay = None
             try:
                 answer = self._attempt(path, body)
                 if answer.status == 200:
@@ -131,32 +130,32 @@ class Client:
                 problem = f"the server answered {answer.status}: {_message(answer.text)}"
                 if answer.status not in RETRYABLE:
                     raise RequestError("HF912", problem)
-                asked = _seconds(answer.retry_after)
+                requested_delay = _seconds(answer.retry_after)
             except TimeoutError:
                 problem = f"no answer within timeout={self._config.timeout:g} s"
             except (OSError, HTTPException) as error:
                 problem = f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
-            pause = min(pause, LONGEST_DELAY)
-            seconds = pause if asked is None else max(asked, 0.0)
-            if time.monotonic() - start + seconds > self._config.patience:
+            backoff = min(backoff, LONGEST_DELAY)
+            delay = backoff if requested_delay is None else max(requested_delay, 0.0)
+            if time.monotonic() - start + delay > self._config.patience:
                 where = f"POST {self._config.url.rstrip('/')}/{path}"
                 times = f"{tries} tr{'y' if tries == 1 else 'ies'} within patience={self._config.patience:g} s"
                 raise RequestError("HF911", f"{where} did not succeed in {times}; the last one: {problem}")
-            if self._stopped.wait(seconds):
+            if self._stopped.wait(delay):
                 raise _StoppedError
-            pause *= 2
+            backoff *= 2
 
     def _attempt(self, path: str, body: bytes) -> _Answer:
-        """One try, which takes ``timeout`` seconds at most; a connection is not used again, since servers drop them."""
-        end = time.monotonic() + self._config.timeout
+        """One try of at most ``timeout`` seconds, on a connection of its own, since servers drop idle connections."""
+        deadline = time.monotonic() + self._config.timeout
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
         connection = kind(self._url.hostname or "", self._url.port, timeout=self._config.timeout)
         try:
             connection.connect()
             socket = connection.sock
             connection.request("POST", f"{self._url.path.rstrip('/')}/{path}", body, self._headers)
-            response = _before(end, socket, connection.getresponse)
-            text = b"".join(iter(lambda: _before(end, socket, lambda: response.read1(1 << 16)), b""))
+            response = _before(deadline, socket, connection.getresponse)
+            text = b"".join(iter(lambda: _before(deadline, socket, lambda: response.read1(1 << 16)), b""))
             if _truncated(response, text):
                 raise ConnectionError(f"the connection was cut after {len(text)} bytes")
             return _Answer(response.status, text.decode("utf-8", "replace"), response.headers.get("Retry-After"))
@@ -164,23 +163,26 @@ class Client:
             connection.close()
 
 
-def _before(end: float, socket: Any, act: Callable[[], T]) -> T:
-    """Do something that waits for the server, until the time is up."""
-    left = end - time.monotonic()
-    if left <= 0:
+def _before(deadline: float, socket: Any, receive: Callable[[], T]) -> T:
+    """Receive from the server before the deadline.
+
+    A socket's own timeout restarts with every read, so a server that sends a byte now and then would never time out.
+    """
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
         raise TimeoutError
-    socket.settimeout(left)
-    return act()
+    socket.settimeout(remaining)
+    return receive()
 
 
 def _truncated(response: HTTPResponse, text: bytes) -> bool:
-    """Whether a connection ended before the answer did; a chunked one tells by itself."""
+    """Whether the connection closed before the end of the answer; ``http.client`` notices it for chunked ones only."""
     length = response.headers.get("Content-Length", "")
     return length.isdigit() and len(text) < int(length)
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """The seconds that a server asks to wait: a number, or a date; None where it says nothing that can be read.
+    """The seconds of a header ``Retry-After``, a number or a date; None for anything else.
 
     >>> _seconds("1.5"), _seconds("soon"), _seconds(None)
     (1.5, None, None)
@@ -198,7 +200,7 @@ def _seconds(retry_after: str | None) -> float | None:
 
 
 def _message(text: str) -> str:
-    """What a server says is wrong, in one of the forms that servers have.
+    """The message in an error's body, in any of the usual forms.
 
     >>> _message('{"error": {"message": "too long", "type": "BadRequest"}}'), _message("<html>")
     ('too long', '<html>')

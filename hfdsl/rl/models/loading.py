@@ -19,17 +19,17 @@ from hfdsl.rl.models.device import device
 from hfdsl.rl.models.tensor_parallel import parallelize, tensor_parallel_plan
 from hfdsl.rl.workers.config import ModelConfig
 
-_BARS = Lock()
+_PROGRESS_HOOK = Lock()
 
 
 def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
-    """The causal model of a configuration, in its dtype; new weights are drawn on the CPU, the same on every rank.
+    """The causal model of a configuration, in its dtype; random weights are drawn on the CPU, the same on every rank.
 
-    Of a model that is sliced over the ranks of ``tp`` only the own slice goes to this process's GPU.
+    With ``tp``, only this rank's slices go to the GPU.
 
     Raises:
-        ResourceError: HF812 where there is no model at the path, or nothing that says which model to make; where it
-            cannot be sliced so.
+        ResourceError: HF812 where there is no model at the path, where the configuration names none, or where it cannot
+            be sliced over so many ranks.
     """
     tp = tp or SoleRank()
     if tp.size > 1 and tp.in_threads and device().type != "cpu":
@@ -38,10 +38,11 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
         )
     if tp.size > 1 and config.compile:
         raise ResourceError("HF812", f"compile=true and the mesh axis tp={tp.size} do not go together; leave one out")
-    settings = _settings(config)
+    settings = _transformers_config(config)
     name = repr(config.path or settings.model_type)
     if tp.size > 1:
-        with torch.device("meta"):  # told before weights are loaded
+        # On the meta device, so that a plan that does not fit is reported before gigabytes are loaded.
+        with torch.device("meta"):
             tensor_parallel_plan(AutoModelForCausalLM.from_config(settings), tp.size, name)
     options: dict[str, Any] = {"attn_implementation": config.attention} if config.attention else {}
     if config.path is not None:
@@ -51,16 +52,16 @@ def load(config: ModelConfig, tp: AxisGroup | None = None) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             model = AutoModelForCausalLM.from_config(settings, dtype=torch.float32, **options)
-    moved: Any = nn.Module.to(parallelize(model, tp, name), device(), getattr(torch, config.dtype))
+    placed: Any = nn.Module.to(parallelize(model, tp, name), device(), getattr(torch, config.dtype))
     if config.compile:
-        moved.base_model.compile(dynamic=True)  # micro-batches have many shapes
-    return moved.eval()
+        placed.base_model.compile(dynamic=True)  # micro-batches have many shapes
+    return placed.eval()
 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Within this, transformers shows no progress bars; a thread waits for the other ones that are here."""
-    with _BARS:
+    """Within this context transformers shows no progress bars; one thread at a time, since its hook is global."""
+    with _PROGRESS_HOOK:
         before = logging.set_tqdm_hook(lambda bar, args, options: bar(*args, **{**options, "disable": True}))
         try:
             yield
@@ -68,22 +69,22 @@ def no_progress_bars() -> Iterator[None]:
             logging.set_tqdm_hook(before)
 
 
-def _settings(config: ModelConfig) -> Any:
-    given = dict(config.config or {})
+def _transformers_config(config: ModelConfig) -> Any:
+    arguments = dict(config.config or {})
     if config.path is not None:
         if not (Path(config.path) / "config.json").is_file():
             raise ResourceError(
                 "HF812", f"there is no model at {config.path!r}: no config.json in it; save one with save_pretrained"
             )
-        given.pop("model_type", None)
-        return AutoConfig.from_pretrained(config.path, **given)
-    if "model_type" not in given:
+        arguments.pop("model_type", None)
+        return AutoConfig.from_pretrained(config.path, **arguments)
+    if "model_type" not in arguments:
         raise ResourceError(
             "HF812",
             'a ModelConfig needs path="folder of a saved model" or config={"model_type": "llama", ...}, '
             f"got path=None and config={config.config!r}",
         )
-    return AutoConfig.for_model(given.pop("model_type"), **given)
+    return AutoConfig.for_model(arguments.pop("model_type"), **arguments)
 
 
 def end_tokens(config: ModelConfig, model: Any) -> tuple[int, ...]:
@@ -95,7 +96,7 @@ def end_tokens(config: ModelConfig, model: Any) -> tuple[int, ...]:
 
 
 def pad_token(config: ModelConfig, model: Any) -> int:
-    """What fills a response after its end.
+    """The token that fills a response after its end.
 
     Raises:
         ResourceError: HF812 for a model without a pad token, where the configuration names none.
@@ -105,13 +106,13 @@ def pad_token(config: ModelConfig, model: Any) -> int:
         raise ResourceError(
             "HF812",
             f"the model {config.path or (config.config or {}).get('model_type')!r} has no pad token, and responses of "
-            "unlike lengths need one; say which with ModelConfig(pad_token=...), for example its end-of-sequence token",
+            "different lengths need one; set ModelConfig(pad_token=...), for example its end-of-sequence token",
         )
     return int(pad)
 
 
 def max_sequence_length(model: Any) -> int | None:
-    """The most tokens that a sequence may have, as far as the model tells."""
+    """The most tokens of a sequence, where the model's configuration says so."""
     limit = getattr(model.config, "max_position_embeddings", None)
     return int(limit) if limit else None
 

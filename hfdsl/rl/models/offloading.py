@@ -1,6 +1,6 @@
-"""Models and optimizers that leave the GPU for the host's memory while their role is idle, and come back.
+"""Moves models and optimizers to host memory while their role is idle, and back to the GPU.
 
-A copy to the host that does not block makes pinned memory, whose pages PyTorch keeps for the next time.
+A non-blocking copy to the host allocates pinned memory, which PyTorch keeps in its cache for the next offload.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ HOST = torch.device("cpu")
 
 
 def model_to_host(module: nn.Module) -> None:
-    """Parameters and buffers go to the host; of a sharded module this rank's parts of them."""
+    """Move parameters and buffers to the host; of a sharded module this rank's shards."""
     module.to(HOST, non_blocking=True)
-    _give_back()
+    _free()
 
 
 def model_to_device(module: nn.Module) -> None:
-    """They come back to where the role computes."""
+    """Move them back to the role's device."""
     module.to(device(), non_blocking=True)
-    _arrive()
+    _synchronize()
 
 
 def optimizer_to_host(optimizer: torch.optim.Optimizer) -> None:
-    """Its states go to the host; gradients go altogether, since every update makes its own."""
+    """Move its states to the host; gradients are freed, since every update computes its own."""
     optimizer.zero_grad()
     _move(optimizer, HOST)
-    _give_back()
+    _free()
 
 
 def optimizer_to_device(optimizer: torch.optim.Optimizer) -> None:
-    """The states come back."""
+    """Move the states back to the role's device."""
     _move(optimizer, device())
-    _arrive()
+    _synchronize()
 
 
 def _move(optimizer: torch.optim.Optimizer, target: torch.device) -> None:
     for state in optimizer.state.values():
         for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.dim():  # a number of steps is wherever the optimizer wants it
+            if isinstance(value, torch.Tensor) and value.dim():  # step counts stay where the optimizer has put them
                 state[name] = moved_tensor(value, target)
 
 
 def moved_tensor(value: torch.Tensor, target: torch.device) -> torch.Tensor:
-    """A tensor, or this rank's part of one, on another device."""
+    """A tensor, or this rank's shard of one, on another device."""
     return value.to(target, non_blocking=True)
 
 
-def _give_back() -> None:
-    """Wait for the copies, and give the memory to other processes of this GPU too."""
+def _free() -> None:
+    """Wait for the copies, and free the memory for other processes on this GPU."""
     if device().type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
 
-def _arrive() -> None:
-    """Wait for the copies: the pages that they come from are used again."""
+def _synchronize() -> None:
+    """Wait for the copies: the pinned pages that they read may be reused."""
     if device().type == "cuda":
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Responses and judgements of a server that speaks the OpenAI API."""
+"""Rollouts and scores by a server that speaks the OpenAI API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hfdsl.rl.models.rule_rewards import decoder
 from hfdsl.rl.workers.config import JudgeConfig, ServedConfig
 
 TOKEN_PREFIX = "token_id:"
-"""What stands before the number of a token where a server gives tokens as texts."""
+"""The prefix of a token's number where a server returns tokens as texts."""
 
 
 def server_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, greedy: bool) -> dict[str, Any]:
@@ -30,28 +30,31 @@ def server_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, gr
         {"prompt": tokens, **({} if greedy else {"seed": call.stream_seed(0, row) % 2**31}), **fixed}
         for row, tokens in zip(call.rows, tokens_of, strict=True)
     ]
-    found = client.ask("completions", bodies, lambda answer: _completion(answer, length))
+    completions = client.ask("completions", bodies, lambda answer: _completion(answer, length))
     response = torch.full((len(ids), length), config.pad_token)
     response_mask, log_probs = torch.zeros(len(ids), length, dtype=torch.bool), torch.zeros(len(ids), length)
-    for row, (tokens, values) in enumerate(found):
+    for row, (tokens, values) in enumerate(completions):
         response[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
         response_mask[row, : len(tokens)] = True
         log_probs[row, : len(tokens)] = torch.tensor(values)
-    here = ids.device
+    response_mask = response_mask.to(ids.device)
     return {
-        "ids": torch.cat([ids, response.to(here)], 1),
-        "mask": torch.cat([mask, response_mask.to(here)], 1),
-        "response_mask": response_mask.to(here),
-        "log_probs": log_probs.to(here),
+        "ids": torch.cat([ids, response.to(ids.device)], 1),
+        "mask": torch.cat([mask, response_mask], 1),
+        "response_mask": response_mask,
+        "log_probs": log_probs.to(ids.device),
     }
 
 
 def _sampling(config: ServedConfig, greedy: bool) -> dict[str, Any]:
-    g = config.generation
-    drawn = {"temperature": 0.0} if greedy else {"temperature": g.temperature, "top_p": g.top_p}
-    more = {"top_k": g.top_k} if g.top_k and not greedy else {}
-    asked = {"max_tokens": g.max_tokens, "logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True}
-    return {**drawn, **more, **asked, "n": 1, "stream": False}
+    generation = config.generation
+    request: dict[str, Any] = {"max_tokens": generation.max_tokens, "n": 1, "stream": False, "logprobs": 1}
+    # Token ids in either form: a list token_ids, or tokens written as "token_id:7".
+    request |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
+    if greedy:
+        return {**request, "temperature": 0.0}
+    top_k = {"top_k": generation.top_k} if generation.top_k else {}  # not a field of OpenAI's own API
+    return {**request, "temperature": generation.temperature, "top_p": generation.top_p, **top_k}
 
 
 def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list[float]]:
@@ -61,9 +64,9 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
         raise RequestError(
             "HF913", f"the response ended for the reason {choice.get('finish_reason')!r}, not 'stop' or 'length'"
         )
-    told = choice.get("logprobs")
-    told = told if isinstance(told, Mapping) else {}
-    values, texts = told.get("token_logprobs"), told.get("tokens")
+    logprobs = choice.get("logprobs")
+    logprobs = logprobs if isinstance(logprobs, Mapping) else {}
+    values, texts = logprobs.get("token_logprobs"), logprobs.get("tokens")
     if not isinstance(values, list):
         raise RequestError("HF913", "the answer has no logprobs.token_logprobs; does the server give log-probs?")
     tokens = choice.get("token_ids")
@@ -95,10 +98,10 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
 
 
 class JudgeRequests:
-    """What a server is asked about a response, and the number in what it says.
+    """The question to a judge about each response, and the number in its answer.
 
     Raises:
-        ResourceError: HF812 for a pattern that is none.
+        ResourceError: HF812 for a pattern that is not a regular expression.
     """
 
     def __init__(self, config: JudgeConfig) -> None:
@@ -112,16 +115,16 @@ class JudgeRequests:
         """The score of every response, f32[B].
 
         Raises:
-            HfError: HF811 for a row that the question does not fit, HF911 to HF913 as ``Client.ask``.
+            HfError: HF811 for a row whose task does not fit the question, HF911 to HF913 as ``Client.ask``.
         """
         width = sequences.response_mask.tensor.shape[1]
         ids, masks = sequences.ids.tensor, sequences.response_mask.tensor
         asked = [row[real].tolist() for row, real in zip(prompts.ids.tensor, prompts.mask.tensor, strict=True)]
-        given = [row[real].tolist() for row, real in zip(ids[:, -width:], masks, strict=True)]
-        rows = zip(asked, given, prompts.task.objects, strict=True)
+        responses = [row[real].tolist() for row, real in zip(ids[:, -width:], masks, strict=True)]
+        rows = zip(asked, responses, prompts.task.objects, strict=True)
         bodies = [self._body(number, *row) for number, row in enumerate(rows)]
-        found = client.ask("chat/completions", bodies, self._number)
-        return torch.tensor(found, dtype=torch.float32, device=ids.device)
+        scores = client.ask("chat/completions", bodies, self._score)
+        return torch.tensor(scores, dtype=torch.float32, device=ids.device)
 
     def _body(self, row: int, prompt: list[int], response: list[int], task: Mapping[str, Any]) -> dict[str, Any]:
         config, texts = self._config, {"prompt": self._decode(prompt), "response": self._decode(response)}
@@ -134,17 +137,17 @@ class JudgeRequests:
         fixed = {"temperature": config.temperature, "max_tokens": config.max_tokens, "n": 1, "stream": False}
         return {"messages": [*system, {"role": "user", "content": text}], **fixed, **config.server.extra}
 
-    def _number(self, answer: Mapping[str, Any]) -> float:
+    def _score(self, answer: Mapping[str, Any]) -> float:
         message = _choice(answer).get("message")
         text = message.get("content") if isinstance(message, Mapping) else None
         if not isinstance(text, str):
             raise RequestError("HF913", "the answer has no message with a content")
-        found = [match.group(match.lastindex or 0) for match in self._pattern.finditer(text)]
+        numbers = [match.group(match.lastindex or 0) for match in self._pattern.finditer(text)]
         try:
-            score = float(found[-1])
+            score = float(numbers[-1])
         except (IndexError, ValueError):
-            said = repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...")
-            problem = f"no number of the pattern {self._config.pattern!r} is in what the judge says: {said}"
+            shown = repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...")
+            problem = f"no number of the pattern {self._config.pattern!r} is in what the judge says: {shown}"
             raise RequestError("HF913", problem) from None
         if not math.isfinite(score):
             raise RequestError("HF913", f"the judge's number is {score}, where a finite one is needed")

@@ -1,4 +1,4 @@
-"""The models of the roles, and what a policy generates."""
+"""The models of the roles, and rollouts of a policy."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from hfdsl.rl.workers.config import BatchingConfig, FloatDType, GenerationConfig
 
 
 def policy(config: ModelConfig, temperature: float, tp: AxisGroup) -> Policy:
-    """A causal model that samples at a temperature, sliced over the ranks of ``tp``."""
+    """A policy of a causal model, sliced over the ranks of ``tp``."""
     return Policy(load(config, tp), temperature, tp)
 
 
 def scorer(config: ModelConfig, tp: AxisGroup) -> Scorer:
-    """A model with a head of one number, sliced likewise; a head that is not saved with the model is zero."""
+    """A model with a head of one number, sliced likewise; without a saved head, the head is zero."""
     return Scorer(load(config, tp), saved_head(config.path), tp)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a policy samples: what of a role's configuration that takes, and the tokens that end and fill a response.
-
-    With the engine ``"captured"``, ``captured`` has the steps.
-    """
+    """How a policy samples."""
 
     generation: GenerationConfig
     batching: BatchingConfig
     autocast: FloatDType | None
-    ends: tuple[int, ...]
-    pad: int
+    end_tokens: tuple[int, ...]
+    pad_token: int
     limit: int | None
+    """The most tokens of a sequence; None where the model sets no limit."""
+
     captured: CapturedGenerator | None
+    """The generator of the engine ``"captured"``; None with other engines."""
 
     def forget(self) -> None:
-        """Give back what is kept between calls: the caches of captured steps."""
+        """Free the memory that the captured engine holds between calls."""
         if self.captured is not None:
             self.captured.forget()
 
@@ -62,7 +62,7 @@ def sampling(
     batching: BatchingConfig,
     dtype: FloatDType | None,
 ) -> Sampling:
-    """How a policy is going to sample.
+    """How a policy samples under these configurations.
 
     Raises:
         ResourceError: HF812 for a model without a pad token, or whose steps cannot be captured.
@@ -73,8 +73,8 @@ def sampling(
         generation=generation,
         batching=batching,
         autocast=dtype,
-        ends=ends,
-        pad=pad,
+        end_tokens=ends,
+        pad_token=pad,
         limit=max_sequence_length(policy.model),
         captured=captured,
     )
@@ -95,17 +95,17 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
     Raises:
         HfError: HF811 for a prompt that leaves no room for a response.
     """
-    here, length = device(), sampling.generation.max_tokens
-    ids, mask = prompts.ids.tensor.to(here), prompts.mask.tensor.to(here)
+    length = sampling.generation.max_tokens
+    ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
     _check_lengths(mask, length, sampling.limit)
-    sample = _continuously if sampling.generation.engine == "continuous" else _row_by_row
+    sample = _generate_continuously if sampling.generation.engine == "continuous" else _generate_micro_batches
     response, response_mask = sample(policy, ids, mask, sampling, greedy)
     ids, mask = torch.cat([ids, response], 1), torch.cat([mask, response_mask], 1)
     log_probs = response_log_probs(policy, ids, mask, response_mask, sampling.batching, sampling.autocast)
     return {"ids": ids, "mask": mask, "response_mask": response_mask, "log_probs": log_probs}
 
 
-def _row_by_row(
+def _generate_micro_batches(
     policy: Policy, ids: torch.Tensor, mask: torch.Tensor, sampling: Sampling, greedy: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     length = sampling.generation.max_tokens
@@ -113,19 +113,21 @@ def _row_by_row(
     responses, masks = [], []
     with gathered_parameters(policy), autocast(sampling.autocast, ids.device):
         for part in _parts(mask, sampling):
-            drawn = None if uniforms is None else uniforms[part.rows]
-            inputs = part.sequences(ids, 0), part.sequences(mask, 0), drawn
+            part_uniforms = None if uniforms is None else uniforms[part.rows]
+            inputs = part.sequences(ids, 0), part.sequences(mask, 0), part_uniforms
             if sampling.captured is not None:
-                tokens, real = sampling.captured(*inputs)
+                tokens, token_mask = sampling.captured(*inputs)
             else:
-                tokens, real = generate(policy, *inputs, sampling.generation, sampling.ends, sampling.pad)
+                tokens, token_mask = generate(
+                    policy, *inputs, sampling.generation, sampling.end_tokens, sampling.pad_token
+                )
             responses.append((part, tokens))
-            masks.append((part, real))
+            masks.append((part, token_mask))
     return assembled(responses, len(ids), length), assembled(masks, len(ids), length)
 
 
 def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:
-    """As many rows at once as the cache is to hold; where steps are captured, of one shape."""
+    """Micro-batches of as many rows as the cache may hold; for captured steps, all of one shape."""
     rows, length, tokens = len(mask), sampling.generation.max_tokens, sampling.generation.cache_tokens
     if sampling.captured is None or sampling.batching.rows is not None:
         return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens), extra_tokens=length)
@@ -133,12 +135,12 @@ def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:
     return micro_batches(mask, 0, BatchingConfig(rows=-(-rows // count)))
 
 
-def _continuously(
+def _generate_continuously(
     policy: Policy, ids: torch.Tensor, mask: torch.Tensor, sampling: Sampling, greedy: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     call = current_call()
     seed = None if greedy else call.stream_seed(1, call.rank)
-    return generate_continuously(policy, ids, mask, seed, sampling.generation, sampling.ends, sampling.pad)
+    return generate_continuously(policy, ids, mask, seed, sampling.generation, sampling.end_tokens, sampling.pad_token)
 
 
 def _check_lengths(mask: torch.Tensor, length: int, limit: int | None) -> None:
@@ -148,5 +150,5 @@ def _check_lengths(mask: torch.Tensor, length: int, limit: int | None) -> None:
         raise bad_row(
             row,
             f"its prompt has {int(tokens[row])} tokens, and with {length} of a response that is more than the {limit} "
-            "that the model takes; leave out prompts that are so long, or make responses shorter",
+            "that the model takes; leave out prompts of this length, or shorten responses",
         )

@@ -1,4 +1,4 @@
-"""What is said of a row that a role cannot work with."""
+"""Errors that name a row of the batch."""
 
 from __future__ import annotations
 

@@ -14,16 +14,16 @@ from hfdsl.rl.data.tokenizers import Pretrained, Tokenizer, load_tokenizer
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.workers.config import Decoder, VerifierConfig
 
-SHORT = Repr()
-SHORT.maxstring = SHORT.maxother = 120
-"""How a task is shown: a row of the data, which may be long."""
+TASK_REPR = Repr()
+TASK_REPR.maxstring = TASK_REPR.maxother = 120
+"""The form in which errors show a task, which may be long."""
 
 
 class RuleReward:
     """The scorer of a configuration: the tokens of a response and its task -> a number.
 
     Raises:
-        ResourceError: HF812 where the configuration names no scorer, or one that is not there.
+        ResourceError: HF812 where the configuration names no scorer, or one that does not exist.
     """
 
     def __init__(self, config: VerifierConfig) -> None:
@@ -40,26 +40,26 @@ class RuleReward:
         """The score of row ``row`` of this rank.
 
         Raises:
-            HfError: HF811 where the scorer raises, or gives something else than a finite number.
+            HfError: HF811 where the scorer raises, or returns anything but a finite number.
         """
         response = self._decode(tokens)
-        given = f"the response is {response!r}, its task {SHORT.repr(task)}"
+        context = f"the response is {response!r}, its task {TASK_REPR.repr(task)}"
         try:
             score = self._score(response, task)
         except Exception as error:  # a rule may raise anything
             problem = f"its rule raised {type(error).__name__}: {error} ({traceback_span(error)})"
-            raise bad_row(row, f"{problem}; {given}") from error
+            raise bad_row(row, f"{problem}; {context}") from error
         try:
             reward = float(score)
         except (TypeError, ValueError):
-            raise bad_row(row, f"its reward is {score!r}, where a number is needed; {given}") from None
+            raise bad_row(row, f"its reward is {score!r}, where a number is needed; {context}") from None
         if not math.isfinite(reward):
-            raise bad_row(row, f"its reward is {reward}, where a finite number is needed; {given}")
+            raise bad_row(row, f"its reward is {reward}, where a finite number is needed; {context}")
         return reward
 
 
 def decoder(tokenizer: Decoder | Tokenizer | str | None) -> Callable[[list[int]], Any]:
-    """From the tokens of a response to its text; without a tokenizer, the tokens."""
+    """What turns the tokens of a response into its text; without a tokenizer, it returns the tokens."""
     if tokenizer is None:
         return lambda tokens: tokens
     if callable(tokenizer) or (isinstance(tokenizer, str) and ":" in tokenizer):
@@ -69,10 +69,10 @@ def decoder(tokenizer: Decoder | Tokenizer | str | None) -> Callable[[list[int]]
 
 
 def imported(name: Callable[..., Any] | str) -> Callable[..., Any]:
-    """The function ``"module:name"``, or one as it is.
+    """The function of a name ``"module:name"``; a function stays as it is.
 
     Raises:
-        ResourceError: HF812 where there is none.
+        ResourceError: HF812 where there is none of the name.
 
     >>> imported("math:sqrt")(4.0)
     2.0
@@ -81,10 +81,10 @@ def imported(name: Callable[..., Any] | str) -> Callable[..., Any]:
         return name
     module, _, function = name.partition(":")
     try:
-        found: Callable[..., Any] = getattr(import_module(module), function)
+        value: Callable[..., Any] = getattr(import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ResourceError("HF812", f'no function {name!r}, which is read as "module:name": {error}') from None
-    return found
+    return value
 
 
 def _dataset(name: str | None) -> Callable[[str, dict[str, Any]], float]:

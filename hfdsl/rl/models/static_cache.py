@@ -1,4 +1,14 @@
-"""What the captured steps of all shapes of batches share: weights, a cache, and graphs with their memory."""
+"""What the captured steps of all shapes of batches share: weights, a key-value cache, and graphs with their memory.
+
+One batch runs at a time, and a batch leaves nothing behind that the next one needs. So all shapes use the same memory:
+
+- ``CacheMemory`` is a flat tensor for each layer's keys and one for its values, as large as the largest batch needs; a
+  batch of another shape is another view of it.
+- ``GraphCache`` captures all graphs into one memory pool: intermediate results of one graph lie where those of another
+  were.
+- ``SharedState.refresh`` writes the weights of linear layers once a batch in the dtype of autocast. Without it every
+  step, so every token, would cast all of them again.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +24,37 @@ from transformers.cache_utils import StaticCache, StaticLayer
 from hfdsl.rl.models.forward import Policy
 
 MAX_GRAPHS = 64
-"""How many graphs are kept, those that were used last."""
+"""The most graphs that are kept; those used last stay."""
 
 GraphKey: TypeAlias = tuple[Hashable, int, int]
-"""The shape of batches that a graph is for, how many rows it decodes, and how many places of the cache it reads."""
+"""The shape of batches that a graph is for, the rows that it decodes, and the slots of the cache that it reads."""
 
 
 class SharedState:
-    """A policy whose steps are captured, and what they keep between calls."""
+    """A policy whose steps are captured, and what they hold between calls."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype | None) -> None:
-        self.dtype, self.room, self.graphs = dtype, CacheMemory(), GraphCache()
+        self.dtype, self.memory, self.graphs = dtype, CacheMemory(), GraphCache()
         self.layers = len(StaticCache(policy.model.config.get_text_config(), max_cache_len=1).layers)
         self._next_logits = _NextLogits(policy)
         self._weights: dict[str, torch.Tensor] = {}
 
     def next_logits(
-        self, ids: torch.Tensor, mask: torch.Tensor, places: torch.Tensor, cache: Any
+        self, ids: torch.Tensor, mask: torch.Tensor, token_positions: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
-        """``Policy.next_logits`` with the copies of weights that ``refresh`` has made."""
-        found: tuple[torch.Tensor, Any] = functional_call(
-            self._next_logits, self._weights, (ids, mask, places, cache), tie_weights=False
+        """``Policy.next_logits`` with the copies of the weights that ``refresh`` made."""
+        result: tuple[torch.Tensor, Any] = functional_call(
+            self._next_logits, self._weights, (ids, mask, token_positions, cache), tie_weights=False
         )
-        return found
+        return result
 
     def refresh(self) -> None:
-        """Copy weights of linear layers in the dtype that autocast takes them in, so that a step need not cast."""
-        self._weights = self._weights or self._empty()
+        """Copy the weights of linear layers, cast to the dtype of autocast."""
+        self._weights = self._weights or self._empty_copies()
         for name, weight in self._weights.items():
             weight.copy_(self._next_logits.get_parameter(name))
 
-    def _empty(self) -> dict[str, torch.Tensor]:
+    def _empty_copies(self) -> dict[str, torch.Tensor]:
         if self.dtype is None:
             return {}
         return {
@@ -56,149 +66,153 @@ class SharedState:
         }
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the parameters and buffers are: a graph reads them there."""
+        """The addresses of parameters and buffers, where graphs read them."""
         module = self._next_logits
         return tuple(tensor.data_ptr() for group in (module.parameters(), module.buffers()) for tensor in group)
 
     def forget(self) -> None:
-        """Give it all back."""
+        """Free all of it."""
         self._weights.clear()
-        self.room.clear()
+        self.memory.clear()
         self.graphs.clear()
 
-    def kept(self) -> int:
-        """Its bytes."""
-        return sum(weight.nbytes for weight in self._weights.values()) + self.room.kept() + self.graphs.kept()
+    def nbytes(self) -> int:
+        """The bytes of all of it."""
+        return sum(weight.nbytes for weight in self._weights.values()) + self.memory.nbytes() + self.graphs.nbytes()
 
 
 class _NextLogits(nn.Module):
-    """``Policy.next_logits`` as the forward pass of a module, which ``functional_call`` wants."""
+    """``Policy.next_logits`` as the forward pass of a module, which ``functional_call`` needs."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy = policy
 
     def forward(
-        self, ids: torch.Tensor, mask: torch.Tensor, places: torch.Tensor, cache: Any
+        self, ids: torch.Tensor, mask: torch.Tensor, token_positions: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
-        return self.policy.next_logits(ids, mask, places, cache)
+        return self.policy.next_logits(ids, mask, token_positions, cache)
 
 
 class CacheMemory:
-    """Memory for keys and values of so many tokens, which one batch uses after the other, whatever its shape."""
+    """Memory for the keys and values of ``tokens`` tokens, which batches of any shape use in turn."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self._flat: dict[Hashable, torch.Tensor] = {}
 
-    def part(self, name: Hashable, shape: tuple[int, int, int, int], like: torch.Tensor, dtype: Any) -> torch.Tensor:
-        """A column [b, heads, places, width] of at most so many tokens."""
-        rows, heads, places, width = shape
+    def view(self, name: Hashable, shape: tuple[int, int, int, int], like: torch.Tensor, dtype: Any) -> torch.Tensor:
+        """A tensor [b, heads, slots, width] of at most ``tokens`` tokens."""
+        rows, heads, slots, width = shape
         if name not in self._flat:
             self._flat[name] = torch.zeros(self.tokens * heads * width, dtype=dtype, device=like.device)
-        return self._flat[name][: rows * places * heads * width].view(shape)
+        return self._flat[name][: rows * slots * heads * width].view(shape)
 
     def clear(self) -> None:
-        """Give it back; whoever asks again gets as much."""
+        """Free it; the next view allocates as much again."""
         self._flat.clear()
 
-    def kept(self) -> int:
-        """Its bytes."""
+    def nbytes(self) -> int:
+        """The bytes of it."""
         return sum(flat.nbytes for flat in self._flat.values())
 
 
 class GraphCache:
-    """Captured steps. One runs at a time and leaves nothing in its memory, so that all use the same."""
+    """Captured steps, all in one memory pool: one runs at a time, and leaves nothing there that another needs."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[GraphKey, torch.cuda.CUDAGraph] = OrderedDict()
+        self._graphs: OrderedDict[GraphKey, torch.cuda.CUDAGraph] = OrderedDict()
         self._pool: Any = None
 
-    def replayed(self, key: GraphKey) -> bool:
-        """Whether there was such a step to take."""
-        if key not in self._kept:
+    def replay(self, key: GraphKey) -> bool:
+        """Replay a step; False where it has not been captured."""
+        if key not in self._graphs:
             return False
-        self._kept.move_to_end(key)
-        self._kept[key].replay()
+        self._graphs.move_to_end(key)
+        self._graphs[key].replay()
         return True
 
     def capture(self, key: GraphKey, step: Callable[[], None]) -> None:
-        """Keep a step, which is not taken."""
-        while len(self._kept) >= MAX_GRAPHS:
-            self._kept.popitem(last=False)
-        if not self._kept:  # a pool ends with its last graph
+        """Capture a step, without running it."""
+        while len(self._graphs) >= MAX_GRAPHS:
+            self._graphs.popitem(last=False)
+        if not self._graphs:  # CUDA frees a pool with its last graph
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):  # roles may share the process
+        with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):  # roles share a process
             step()
-        self._kept[key] = graph
+        self._graphs[key] = graph
 
     def drop(self, shape: Hashable) -> None:
-        """Give up the steps for a shape of batches."""
-        for key in [key for key in self._kept if key[0] == shape]:
-            del self._kept[key]
+        """Drop the graphs for a shape of batches."""
+        for key in [key for key in self._graphs if key[0] == shape]:
+            del self._graphs[key]
 
     def clear(self) -> None:
-        """Give up all steps, and with them their memory."""
-        self._kept.clear()
+        """Drop all graphs, and with them their memory."""
+        self._graphs.clear()
 
-    def kept(self) -> int:
-        """The bytes of their memory."""
-        if not self._kept:
+    def nbytes(self) -> int:
+        """The bytes of their memory pool."""
+        if not self._graphs:
             return 0
-        parts = torch.cuda.memory_snapshot()
-        return sum(part["total_size"] for part in parts if tuple(part["segment_pool_id"]) == tuple(self._pool))
+        segments = torch.cuda.memory_snapshot()
+        pool = tuple(self._pool)
+        return sum(segment["total_size"] for segment in segments if tuple(segment["segment_pool_id"]) == pool)
 
 
 class PrefixLayer(StaticLayer):
-    """Keys and values in the dtype that attention casts them to.
+    """A layer's keys and values, in the dtype that attention casts them to.
 
-    Attention sees the first ``reach`` places of as many rows as a step has.
+    Attention sees the first ``reach`` slots of as many rows as a step has.
     """
 
     keys: Any  # None before the first tokens
     values: Any
 
-    def __init__(self, room: CacheMemory, number: int, rows: int, places: int, dtype: torch.dtype | None) -> None:
-        super().__init__(max_cache_len=places)
-        self.room, self.number, self.rows, self.kept_in, self.reach = room, number, rows, dtype, places
+    def __init__(self, memory: CacheMemory, number: int, rows: int, slots: int, dtype: torch.dtype | None) -> None:
+        super().__init__(max_cache_len=slots)
+        self.memory, self.number, self.rows, self.storage_dtype, self.reach = memory, number, rows, dtype, slots
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Take room, now that heads and their width are known."""
-        self.dtype, self.device = self.kept_in or key_states.dtype, key_states.device
+        """Allocate, now that the number of heads and their width are known."""
+        self.dtype, self.device = self.storage_dtype or key_states.dtype, key_states.device
         self.keys, self.values = (
-            self.room.part(
-                (self.number, kind), (self.rows, given.shape[1], self.max_cache_len, given.shape[3]), given, self.dtype
+            self.memory.view(
+                (self.number, kind),
+                (self.rows, states.shape[1], self.max_cache_len, states.shape[3]),
+                states,
+                self.dtype,
             )
-            for kind, given in (("keys", key_states), ("values", value_states))
+            for kind, states in (("keys", key_states), ("values", value_states))
         )
         self.cumulative_length = self.cumulative_length.to(self.device)
         self.is_initialized = True
 
-    def refill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Begin with those of a prompt; what comes after them is masked."""
+    def prefill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Start over with those of the prompts; the slots after them are masked, whatever they hold."""
         self.cumulative_length.zero_()
         self.update(keys, values)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add tokens to the first rows; what attention is to see."""
+        """Append tokens to the first rows; the keys and values that attention sees."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, _, count, _ = key_states.shape
-        places = torch.arange(count, device=self.device) + self.cumulative_length
+        slots = torch.arange(count, device=self.device) + self.cumulative_length
         self.cumulative_length.add_(count)
         keys, values = self.keys[:rows], self.values[:rows]
-        keys.index_copy_(2, places, key_states.to(self.dtype))
-        values.index_copy_(2, places, value_states.to(self.dtype))
+        keys.index_copy_(2, slots, key_states.to(self.dtype))
+        values.index_copy_(2, slots, value_states.to(self.dtype))
         return keys[:, :, : self.reach], values[:, :, : self.reach]
 
     def keep(self, rows: torch.Tensor, filled: int) -> None:
-        """Only these rows go on, from the front; so many places of them are in use."""
+        """Move these rows to the front; ``filled`` slots of each are in use."""
         for column in (self.keys, self.values):
             column[: len(rows), :, :filled] = column[:, :, :filled].index_select(0, rows)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """How many places attention sees, and from which on."""
+        """How many slots attention sees, and from which one on."""
         return self.reach, 0

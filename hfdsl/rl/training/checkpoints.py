@@ -19,7 +19,7 @@ from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.run_config import MAY_CHANGE
 from hfdsl.rl.training.tables import ABSENT, differences
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.saving import Saving, synced
+from hfdsl.runtime.saving import Saving, sync_to_disk
 
 FOLDER = re.compile(r"step-(\d{8,})")
 STATED = "checkpoint.json"
@@ -103,12 +103,12 @@ class Keeper:
             "versions": versions(),
         }
         (part / STATED).write_text(json.dumps(stated, indent=1) + "\n", "utf-8")
-        synced(part / STATED)
-        synced(part)
+        sync_to_disk(part / STATED)
+        sync_to_disk(part)
         if final.exists():  # of a run that was stopped after it, and went on from before it
             final.rename(self.folder / f".{final.name}.old.part")
         part.rename(final)
-        synced(self.folder)
+        sync_to_disk(self.folder)
         for old in [*whole(self.folder)[: -self.keep], *self.folder.glob(".*.part")]:
             shutil.rmtree(old)
 

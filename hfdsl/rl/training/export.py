@@ -14,7 +14,7 @@ from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.checkpoints import STATED, latest
 from hfdsl.rl.training.config import Find, from_table
 from hfdsl.rl.workers.config import ModelConfig
-from hfdsl.runtime.saving import MANIFEST, put_together, read_file
+from hfdsl.runtime.saving import MANIFEST, read_file, unflatten_state
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None) -> Path
     if role not in kept or not isinstance(model_config, ModelConfig):
         raise CheckpointError("HF906", f"'{checkpoint}' has no model of a role '{role}'; it keeps {', '.join(kept)}")
     files = [rank["file"] for rank in kept[role]["ranks"]]
-    read = {file: put_together(read_file(checkpoint / file))["weights"] for file in dict.fromkeys(files)}
+    read = {file: unflatten_state(read_file(checkpoint / file))["weights"] for file in dict.fromkeys(files)}
     parts = [read[file] for file in files]
     model = load(replace(model_config, dtype="float32")).cpu()
     sizes = dict(re.findall(r"\b(\w+)=(\d+)", kept[role]["mesh"]))

@@ -19,7 +19,7 @@ from hfdsl.graph.program import RoleCall
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.rows import row_table
-from hfdsl.rl.data.feed import Ahead, Feed
+from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training import checkpoints, tables
 from hfdsl.rl.training.checkpoints import Point
@@ -29,7 +29,7 @@ from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.samples import Samples
-from hfdsl.runtime.recording import RECORDED, STATED
+from hfdsl.runtime.recording import HEADER, RECORDED
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
 
@@ -136,7 +136,7 @@ def train(
     launched = run.plan.launch(config.backend, seed=config.seed, deadline=config.deadline, worker_env=worker_env)
     with (
         launched as running,
-        Ahead(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,
+        Prefetcher(run.feed) if config.data.ahead else nullcontext(run.feed) as feed,
         _writers(run, start.step if resume else None) as (writers, samples),
         _Stop() as stop,
     ):
@@ -148,9 +148,7 @@ def train(
             running.load(found)
         kept_as = config.checkpoints
         keeper = checkpoints.Keeper(kept, running, run.table, kept_as.keep, kept_as.behind)
-        return _Loop(
-            run=run, stepping=stepping, looking=looking, writers=writers, samples=samples, show=show, keeper=keeper
-        ).steps(start, stop)
+        return _Loop(run, stepping, looking, writers, samples, show, keeper).steps(start, stop)
 
 
 @contextmanager
@@ -264,7 +262,7 @@ class _Loop:
 
     def _recorded(self, running: Running, number: int) -> AbstractContextManager[None]:
         place = self.run.folder / RECORDED / f"step-{number}"
-        if number not in self.run.loaded.config.record or (place / STATED).exists():
+        if number not in self.run.loaded.config.record or (place / HEADER).exists():
             return nullcontext()  # a run that was resumed takes the same step again
         if place.exists():
             shutil.rmtree(place)  # of a run that was ended as it began

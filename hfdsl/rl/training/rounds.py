@@ -13,7 +13,7 @@ from hfdsl.graph.program import Filter, Input, Ref
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import row_table
-from hfdsl.rl.data.feed import Ahead, Feed
+from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.metrics import values_of
 from hfdsl.rl.training.run_config import UpdateConfig
@@ -39,7 +39,7 @@ class Taken:
 class Single:
     """Steps of one dataflow, each on one batch of the feed."""
 
-    feed: Feed | Ahead
+    feed: Feed | Prefetcher
     running: Running
 
     def step(self, cursor: Cursor, number: int, recorded: Recorded) -> Taken:
@@ -57,7 +57,7 @@ class Rounds:
     The rows that rounds keep are in the memory of the driver until the batch is full.
     """
 
-    feed: Feed | Ahead
+    feed: Feed | Prefetcher
     sampling: Running
     updating: Running
     asked: UpdateConfig

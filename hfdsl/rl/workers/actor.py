@@ -1,4 +1,4 @@
-"""The policy: generates, learns, and gives its weights."""
+"""The policy: it generates, learns, and exports its weights."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hfdsl.rl.workers.config import ActorConfig
 from hfdsl.rl.workers.slicing import sliced
 
 FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp": "first"})
-"""All ranks take part, and one of them gives the value."""
+"""All ranks take part, and the value is that of the first rank of ``dp`` and ``tp``, in the last stage of ``pp``."""
 
 
 class Actor(hf.Worker):
-    """The policy: generates, learns by any loss of ``hfdsl.rl.losses``, and gives its weights to other roles."""
+    """The policy: it generates, learns by any loss of ``hfdsl.rl.losses``, and exports its weights to other roles."""
 
     sliced = staticmethod(sliced)
 
@@ -56,13 +56,13 @@ class Actor(hf.Worker):
         """The log-probs of another policy's responses; 0 on padding."""
         from hfdsl.rl.models.scoring import log_probs
 
-        found = log_probs(self.policy, sequences, self.config.batching, self.config.training.autocast)
-        return ReferenceLogProbs(ref_log_probs=found)
+        autocast = self.config.training.autocast
+        return ReferenceLogProbs(ref_log_probs=log_probs(self.policy, sequences, self.config.batching, autocast))
 
     @register(Dispatch.THREE_D_PROTO)
     @hf.writes("policy")
     def update(self, experience: Experience, *, loss: PolicyLoss) -> ActorMetrics:
-        """One optimizer step on the whole batch, of whatever size."""
+        """One optimizer step on the whole batch."""
         from hfdsl.rl.models.updates import policy_update
 
         return ActorMetrics(**policy_update(self.learner, experience, loss, self.config, self.axis("dp")))
@@ -94,19 +94,19 @@ class Actor(hf.Worker):
         return full_state_dict(self.policy)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: weights, the optimizer's states, steps."""
+        """The state in a checkpoint: weights, the optimizer's states, the number of steps."""
         return self.learner.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.learner.load_state(state)
 
     def offload(self, part: Part) -> None:
-        """A part of the role goes to the host while it is idle; with the weights, what generation keeps is given up."""
+        """Move a part to the host while the role is idle; with the weights, the captured engine frees its memory."""
         if part == "weights":
             self.sampling.forget()
         self.learner.offload(part)
 
     def onload(self, part: Part) -> None:
-        """It comes back."""
+        """Move the part back to the device."""
         self.learner.onload(part)

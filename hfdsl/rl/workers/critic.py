@@ -1,4 +1,4 @@
-"""The critic: expects what the rest of a response is worth, and learns what it was."""
+"""The critic: it estimates the value of the rest of a response, and learns from the returns."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class Critic(hf.Worker):
     @register(Dispatch.THREE_D_PROTO)
     @hf.writes("critic")
     def update(self, experience: ValueExperience, *, loss: ClippedValue) -> CriticMetrics:
-        """One optimizer step on the whole batch, of whatever size."""
+        """One optimizer step on the whole batch."""
         from hfdsl.rl.models.updates import value_update
 
         return CriticMetrics(**value_update(self.learner, experience, loss, self.config, self.axis("dp")))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: weights, the optimizer's states, steps."""
+        """The state in a checkpoint: weights, the optimizer's states, the number of steps."""
         return self.learner.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.learner.load_state(state)
 
     def offload(self, part: Part) -> None:
-        """A part of the role goes to the host while it is idle."""
+        """Move a part of the role to the host while it is idle."""
         self.learner.offload(part)
 
     def onload(self, part: Part) -> None:
-        """It comes back."""
+        """Move the part back to the device."""
         self.learner.onload(part)

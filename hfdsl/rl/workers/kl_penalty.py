@@ -1,4 +1,4 @@
-"""A penalty for leaving the reference that adapts itself: a role, since it remembers."""
+"""An adaptive penalty on the KL to the reference: a role, since it has a state."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hfdsl.rl.kl import AdaptiveKL, FixedKL
 
 
 class KLPenalty(hf.Worker):
-    """Rewards of tokens under a KL control; every rank keeps the same coefficient."""
+    """Token rewards under a KL controller; every rank has the same coefficient."""
 
     def __init__(self, control: AdaptiveKL | FixedKL) -> None:
         self.control = control
 
     @register(Dispatch.THREE_D_PROTO)
     def rewards(self, rollout: Rollout, reference: ReferenceLogProbs, scores: Scores) -> Rewards:
-        """The score at the last token less the penalty at every token; the next batch's coefficient follows this KL."""
+        """The score at the last token less the penalty at every token; then the coefficient adapts to this KL."""
         import torch
 
         from hfdsl.rl.kl import kl_estimate
@@ -27,15 +27,16 @@ class KLPenalty(hf.Worker):
 
         mask, old, ref = rollout.response_mask.tensor, rollout.log_probs.tensor, reference.ref_log_probs.tensor
         rewards = kl_penalized(token_rewards(scores.score.tensor, mask), old, ref, mask, self.control.coefficient)
-        here = torch.tensor([masked_sum(kl_estimate(old, ref, "k1").double(), mask), len(mask)], dtype=torch.float64)
-        kl, responses = self.axis("dp").all_reduce(here).tolist()
+        # Over all ranks, so that each arrives at the same coefficient.
+        sums = torch.tensor([masked_sum(kl_estimate(old, ref, "k1").double(), mask), len(mask)], dtype=torch.float64)
+        kl, responses = self.axis("dp").all_reduce(sums).tolist()
         self.control = self.control.after(kl / responses)
         return Rewards(rewards=rewards)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state in a checkpoint."""
         return {"coefficient": self.control.coefficient}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.control = replace(self.control, coefficient=state["coefficient"])

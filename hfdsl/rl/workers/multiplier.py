@@ -1,4 +1,4 @@
-"""The Lagrange multiplier of a limit on cost: a role, since it remembers."""
+"""The Lagrange multiplier of a limit on cost: a role, since it has a state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hfdsl.rl.lagrangian import Multiplier
 
 
 class LagrangeMultiplier(hf.Worker):
-    """What a unit of cost is worth in reward; its first rank keeps it."""
+    """The price of a unit of cost in units of reward; its first rank holds it."""
 
     def __init__(self, multiplier: Multiplier) -> None:
         self.multiplier = multiplier
@@ -23,9 +23,9 @@ class LagrangeMultiplier(hf.Worker):
         return self.multiplier.value
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state in a checkpoint."""
         return {"value": self.multiplier.value}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.multiplier = replace(self.multiplier, value=state["value"])

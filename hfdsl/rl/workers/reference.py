@@ -11,7 +11,7 @@ from hfdsl.rl.workers.slicing import sliced
 
 
 class Reference(hf.Worker):
-    """The policy as it was before training, or another one."""
+    """A policy that does not learn: the actor's before training, or another one."""
 
     sliced = staticmethod(sliced)
 
@@ -26,17 +26,17 @@ class Reference(hf.Worker):
         """The log-probs of the responses; 0 on padding."""
         from hfdsl.rl.models.scoring import log_probs
 
-        found = log_probs(self.policy, sequences, self.config.batching, self.config.autocast)
-        return ReferenceLogProbs(ref_log_probs=found)
+        batching, autocast = self.config.batching, self.config.autocast
+        return ReferenceLogProbs(ref_log_probs=log_probs(self.policy, sequences, batching, autocast))
 
     def offload(self, part: Part) -> None:
-        """The weights go to the host while the role is idle."""
+        """Move the weights to the host while the role is idle."""
         from hfdsl.rl.models.offloading import model_to_host
 
         model_to_host(self.policy)
 
     def onload(self, part: Part) -> None:
-        """They come back."""
+        """Move the weights back to the device."""
         from hfdsl.rl.models.offloading import model_to_device
 
         model_to_device(self.policy)

@@ -1,4 +1,4 @@
-"""Rewards: what a response as a whole is worth."""
+"""Rewards: a score for each response as a whole."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hfdsl.rl.workers.slicing import sliced
 
 
 class Reward(hf.Worker):
-    """What every reward has; a dataflow that takes one is given a ``RewardModel``, a ``Verifier``, or one of yours."""
+    """The base class of rewards; place a ``RewardModel``, a ``Verifier``, a ``Judge``, or a class of your own."""
 
     @register(Dispatch.THREE_D_PROTO)
     @abstractmethod
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        """What every response is worth."""
+        """The score of every response."""
         ...
 
 
 class RewardModel(Reward):
-    """A transformer with a linear head: a response is worth the head's number at its last token."""
+    """A transformer with a linear head, whose number at the last token of a response is its score."""
 
     sliced = staticmethod(sliced)
 
@@ -35,26 +35,26 @@ class RewardModel(Reward):
 
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        """What every response is worth."""
+        """The score of every response."""
         from hfdsl.rl.models.scoring import scores
 
         return Scores(score=scores(self.model, sequences, self.config.batching, self.config.autocast))
 
     @register(Dispatch.THREE_D_PROTO)
     def cost(self, prompts: Prompts, sequences: Sequences) -> Costs:
-        """The same number as a cost, of a model that was trained to tell harm."""
+        """The same number as a cost, for a model that was trained to predict harm."""
         from hfdsl.rl.models.scoring import scores
 
         return Costs(cost=scores(self.model, sequences, self.config.batching, self.config.autocast))
 
     def offload(self, part: Part) -> None:
-        """The weights go to the host while the role is idle."""
+        """Move the weights to the host while the role is idle."""
         from hfdsl.rl.models.offloading import model_to_host
 
         model_to_host(self.model)
 
     def onload(self, part: Part) -> None:
-        """They come back."""
+        """Move the weights back to the device."""
         from hfdsl.rl.models.offloading import model_to_device
 
         model_to_device(self.model)

@@ -1,4 +1,4 @@
-"""A policy that only generates, on a pool of its own, with weights that ``hf.sync`` brings."""
+"""A policy that only generates, on a pool of its own, with weights that ``hf.sync`` sends from the actor."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ class Sampler(hf.Worker):
     @register(Dispatch.ONE_TO_ALL)
     @hf.loads("policy")
     def load(self, weights: dict[str, Any]) -> None:
-        """Take over the actor's weights."""
+        """Load the actor's weights."""
         from hfdsl.rl.models.sharding import load_full_state_dict
 
         load_full_state_dict(self.policy, weights)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the weights, which may be older than the actor's."""
+        """The state in a checkpoint: the weights, which may be older than the actor's."""
         return self.policy.state_dict()
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.policy.load_state_dict(state)
 
     def offload(self, part: Part) -> None:
-        """The weights go to the host while the role is idle; what generation keeps is given up."""
+        """Move the weights to the host while the role is idle; the captured engine frees its memory."""
         from hfdsl.rl.models.offloading import model_to_host
 
         self.sampling.forget()
         model_to_host(self.policy)
 
     def onload(self, part: Part) -> None:
-        """They come back."""
+        """Move the weights back to the device."""
         from hfdsl.rl.models.offloading import model_to_device
 
         model_to_device(self.policy)

@@ -1,4 +1,4 @@
-"""Roles whose work a server does that speaks the OpenAI API: frozen teachers, baselines and judges."""
+"""Roles that call a server with the OpenAI API: frozen teachers, baselines and judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hfdsl.rl.workers.reward import Reward
 
 
 class ServedPolicy(hf.Worker):
-    """Generates by a server's ``/completions``. Its weights are the server's; nobody can bring it others."""
+    """Generates by a server's ``/completions``. Its weights are the server's, and ``hf.sync`` cannot replace them."""
 
     def __init__(self, config: ServedConfig) -> None:
         from hfdsl.rl.models.http_client import Client
@@ -19,22 +19,22 @@ class ServedPolicy(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     def generate(self, prompts: Prompts, *, greedy: bool = False) -> Rollout:
-        """Responses with the log-probs that the server tells, sampled or, with ``greedy``, of the likeliest tokens."""
+        """Responses with the server's log-probs, sampled or, with ``greedy``, of the likeliest tokens."""
         from hfdsl.rl.models.openai_api import server_rollout
 
         return Rollout(**server_rollout(self.client, prompts, self.config, greedy=greedy))
 
 
 class Judge(Reward):
-    """Scores a response by the number in what a server's ``/chat/completions`` says of it."""
+    """Scores a response by the number in a judge's answer, from a server's ``/chat/completions``."""
 
     def __init__(self, config: JudgeConfig) -> None:
         from hfdsl.rl.models.http_client import Client
         from hfdsl.rl.models.openai_api import JudgeRequests
 
-        self.client, self.judgement = Client(config.server), JudgeRequests(config)
+        self.client, self.requests = Client(config.server), JudgeRequests(config)
 
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        """What every response is worth to the judge."""
-        return Scores(score=self.judgement.scores(self.client, prompts, sequences))
+        """The judge's score of every response."""
+        return Scores(score=self.requests.scores(self.client, prompts, sequences))

@@ -1,4 +1,4 @@
-"""What a model's configuration says before the model is made, and which of it tensor parallelism slices."""
+"""The configuration of a model, read before the model is loaded, and the sizes in it that tensor parallelism slices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BY_HEADS: Final = frozenset(
         "helium", "llama", "ministral", "mistral", "nemotron", "olmo", "phi", "qwen2", "qwen3", "smollm3", "starcoder2",
     )
 )  # fmt: skip  # a list of names
-"""Models whose attention is cut by heads, as transformers plans it; others tell what they need when they are made."""
+"""Model types whose attention transformers slices by heads; others are checked when they are loaded."""
 
 HEADS, WIDTHS = ("num_attention_heads", "num_key_value_heads"), ("intermediate_size",)
 
@@ -29,7 +29,7 @@ class WithModel(Protocol):
 
 
 def model_config(model: ModelConfig) -> dict[str, Any]:
-    """What a model's configuration says, in its folder or here.
+    """The values of a model's configuration: those of its folder, overridden by ``config``.
 
     >>> model_config(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14}))["num_attention_heads"]
     14
@@ -40,12 +40,12 @@ def model_config(model: ModelConfig) -> dict[str, Any]:
 
 
 def sliced(config: WithModel) -> dict[str, int]:
-    """The sizes of a role's model that its ``tp`` has to divide, as far as its configuration tells.
+    """The sizes of a role's model that its ``tp`` has to divide, where the configuration has them.
 
     >>> from hfdsl.rl.workers import ReferenceConfig
     >>> sliced(ReferenceConfig(ModelConfig(config={"model_type": "llama", "num_attention_heads": 14})))
     {'num_attention_heads': 14}
     """
-    says = model_config(config.model)
-    names = (*HEADS, *WIDTHS) if says.get("model_type") in BY_HEADS else WIDTHS
-    return {name: says[name] for name in names if isinstance(says.get(name), int)}
+    values = model_config(config.model)
+    names = (*HEADS, *WIDTHS) if values.get("model_type") in BY_HEADS else WIDTHS
+    return {name: values[name] for name in names if isinstance(values.get(name), int)}

@@ -1,4 +1,4 @@
-"""A reward by rule: what a program can verify."""
+"""A reward by rule, for responses that a program can verify."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Verifier(Reward):
 
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:
-        """What every response is worth."""
+        """The score of every response."""
         import torch
 
         width = sequences.response_mask.tensor.shape[1]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hfdsl.errors import DataError
 from hfdsl.rl.batches import Prompts, Sequences
-from hfdsl.rl.data.feed import Ahead, Feed
+from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.data.prompts import Encoder, Prompt
 from hfdsl.rl.data.tokenizers import Characters, Pretrained, load_tokenizer
@@ -103,7 +103,7 @@ def test_batches_made_ahead_are_the_same_in_any_order_of_cursors(count: int, ord
     cursors = [Cursor(3)]
     for _ in range(5):
         cursors.append(source.take(cursors[-1])[1])
-    with Ahead(source) as ahead:
+    with Prefetcher(source) as ahead:
         for cursor in (cursors[i] for i in order):
             (batch, after), (right, right_after) = ahead.take(cursor), source.take(cursor)
             assert (taken(batch), after) == (taken(right), right_after)
@@ -113,13 +113,13 @@ def test_a_bad_row_of_a_batch_made_ahead_is_told_where_it_is_taken() -> None:
     size = 3
     cursor = next(c for c in map(Cursor, range(99)) if c.moved(1, size).row(size) == 0 and c.row(size) == 1)
     rows = Listed(None, {"word": "b"}, {"word": "c"})
-    with Ahead(feed(rows, 1)) as ahead:
+    with Prefetcher(feed(rows, 1)) as ahead:
         batch, after = ahead.take(cursor)
         assert taken(batch) == ["b"]
         with pytest.raises(DataError, match="HF902: row 0: broken"):
             ahead.take(after)
         assert taken(ahead.take(after.moved(1, size))[0]) == ["c"]
-    with Ahead(feed(rows, 1)) as ahead:
+    with Prefetcher(feed(rows, 1)) as ahead:
         ahead.take(cursor)  # nobody takes the one after it
 
 

@@ -189,7 +189,7 @@ def test_the_shapes_that_were_used_last_are_kept() -> None:
     steps = CapturedGenerator(model(), CONFIG, [END], tiny.PAD, None)
     for rows in (5, 1, 2, 3, 1, 4):
         steps(*prompts(rows), None)
-    assert [shape.rows for shape in steps._kept] == [3, 1, 4]
+    assert [shape.rows for shape in steps._batches] == [3, 1, 4]
 
 
 @pytest.mark.parametrize("kind", ["parameter", "buffer"])
@@ -197,16 +197,16 @@ def test_a_model_elsewhere_takes_new_steps(kind: str) -> None:
     made = model()
     steps = CapturedGenerator(made, CONFIG, [END], tiny.PAD, None)
     steps(*prompts(4), None)
-    [first] = steps._kept.values()
+    [first] = steps._batches.values()
     steps(*prompts(4), None)
-    assert list(steps._kept.values()) == [first]
+    assert list(steps._batches.values()) == [first]
     inner = made.model.model
     if kind == "parameter":
         inner.norm.weight = torch.nn.Parameter(inner.norm.weight.detach().clone() * 2)
     else:
         inner.rotary_emb.inv_freq = inner.rotary_emb.inv_freq * 2
     tokens, _ = steps(*prompts(4), None)
-    assert list(steps._kept.values()) != [first]
+    assert list(steps._batches.values()) != [first]
     assert torch.equal(tokens, plainly(made, None, 4)[0])
 
 

@@ -143,9 +143,9 @@ def test_captured_steps_are_given_up_with_the_weights() -> None:
     assert captured is not None
     before = actor.generate(prompts, greedy=True)
     actor.offload("optimizer")
-    assert captured._kept
+    assert captured._batches
     actor.offload("weights")
-    assert not captured._kept
+    assert not captured._batches
     actor.onload("weights")
     assert torch.equal(actor.generate(prompts, greedy=True).ids.tensor, before.ids.tensor)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.runtime import device_memory, lending
-from hfdsl.runtime.lending import Loan, blocks_mapped, fetched, keep_mapped
+from hfdsl.runtime import device_memory, tensor_sharing
+from hfdsl.runtime.tensor_sharing import SharedTensors, keep_mapped, mappings, read_shared
 
 GONE = 400
 
@@ -103,16 +103,16 @@ class OnHost:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Driver()
     monkeypatch.setattr(device_memory, "_driver", lambda: found)
-    for module in (device_memory, lending):
+    for module in (device_memory, tensor_sharing):
         monkeypatch.setattr(module, "torch", OnHost())
-    lending._own_stream.cache_clear()
+    tensor_sharing._copy_stream.cache_clear()
     yield found
     keep_mapped(False)
-    lending._own_stream.cache_clear()
+    tensor_sharing._copy_stream.cache_clear()
 
 
-def lent(*tensors: torch.Tensor) -> Loan:
-    return Loan([(one.shape, one.dtype) for one in tensors], [device_memory.region(one) for one in tensors])
+def shared(*tensors: torch.Tensor) -> SharedTensors:
+    return SharedTensors([(one.shape, one.dtype) for one in tensors], [device_memory.region(one) for one in tensors])
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -124,9 +124,9 @@ def test_parts_of_blocks_arrive_and_blocks_stay_mapped_if_they_may(driver: Drive
     for turn in range(3):
         first[50] = turn
         wanted = [first[48:52], first[:4].view(2, 2), second]
-        found = fetched(lent(*wanted))
+        found = read_shared(shared(*wanted))
         assert [one.tolist() for one in found] == [one.tolist() for one in wanted]
-        assert len(driver.open) == len(set(driver.open)) == blocks_mapped() == 2 * keep
+        assert len(driver.open) == len(set(driver.open)) == len(mappings) == 2 * keep
     keep_mapped(False)
     assert driver.open == []
 
@@ -142,10 +142,10 @@ def test_a_block_is_named_by_its_maker_its_number_and_its_place(driver: Driver) 
 
 def test_a_maker_that_is_gone_is_told_and_nothing_of_it_stays(driver: Driver) -> None:
     keep_mapped(True)
-    here, gone = lent(driver.allocate(10)), lent(driver.allocate(10))
-    fetched(here)
+    here, gone = shared(driver.allocate(10)), shared(driver.allocate(10))
+    read_shared(here)
     driver.lost = True
-    assert fetched(here)[0].tolist() == [0.0] * 10, "what is mapped is there as long as it is mapped"
+    assert read_shared(here)[0].tolist() == [0.0] * 10, "what is mapped is there as long as it is mapped"
     with pytest.raises(RuntimeError, match="CUDA's driver says: invalid resource handle \\(400\\)"):
-        fetched(gone)
-    assert blocks_mapped() == 1
+        read_shared(gone)
+    assert len(mappings) == 1

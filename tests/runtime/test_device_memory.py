@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.runtime.mappings import TRANSFERS, Block, Mappings
+from hfdsl.runtime.device_memory import TRANSFERS, Block, Mappings
 
 SPACE = 6
 """Addresses that a maker has; a block takes some of them."""

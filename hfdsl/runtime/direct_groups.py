@@ -1,4 +1,4 @@
-"""The processes of a Ray backend that are joined at launch, so that they send each other tensors directly."""
+"""The process groups of a Ray backend that are linked at launch, so that they read each other's tensors directly."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import TENSORS
 
 
-class Joined:
-    """The groups between whose processes a plan needs no object store; what they do not send so pays nothing for it."""
+class DirectGroups:
+    """The groups whose processes need no object store between them; other groups pay nothing for it."""
 
     def __init__(self, plan: Plan) -> None:
         self.groups = frozenset(name for pair in direct_pairs(plan) for name, _ in pair)
-        self.apart = frozenset[tuple[str, str]]()
-        """The groups of which not every process reaches every other."""
+        self.unreachable = frozenset[tuple[str, str]]()
+        """The (maker, reader) groups of which some process does not reach some other."""
         self._ranks: dict[Process, int] = {}
         self._links: Any = None
-        self._keeps = keeps_mapped(plan)
+        self._keeps_mapped = keeps_mapped(plan)
         if self.groups:
             from hfdsl.runtime.direct import register  # late: it loads torch
 
             register()
 
-    def prepare(self, group: str, given: RayClassWithInitArgs) -> RayClassWithInitArgs:
-        """The class of a group's processes; Ray has to know when it makes them that their tensors are to travel."""
+    def prepare(self, group: str, role_class: RayClassWithInitArgs) -> RayClassWithInitArgs:
+        """The class of a group's processes; Ray must know when it creates them that their tensors will travel."""
         if group in self.groups:
-            given.update_options({TENSORS: True})
-        return given
+            role_class.update_options({TENSORS: True})
+        return role_class
 
     def join(self, workers: Mapping[str, Sequence[Any]], deadline: float) -> None:
-        """Let the processes know each other.
+        """Link the processes.
 
         Raises:
             RoleError: HF806 where one of them fails.
@@ -47,35 +47,37 @@ class Joined:
             from hfdsl.runtime.direct import Links
 
             self._ranks = {process: rank for rank, process in enumerate(actors)}
-            self._links = Links(list(actors.values()), deadline, self._keeps)
-            self.apart = frozenset((a[0], b[0]) for a in actors for b in actors if not self.reaches(a, b))
+            self._links = Links(list(actors.values()), deadline, self._keeps_mapped)
+            self.unreachable = frozenset(
+                (maker[0], reader[0]) for maker in actors for reader in actors if not self.reaches(maker, reader)
+            )
 
-    def warm(self, plan: Plan) -> None:
-        """Prepare for a plan: who are going to be told something together are connected, so that no step pays for it.
+    def prepare_plan(self, plan: Plan) -> None:
+        """Connect the processes that take part in a plan's broadcasts, so that no step pays for it.
 
-        From the first plan on whose roles give memory back, nobody keeps that of others mapped.
+        From the first plan on whose roles return memory, no process keeps that of others mapped.
 
         Raises:
             RoleError: HF806 where one of them fails.
         """
         if self._links is None:
             return
-        if self._keeps and not keeps_mapped(plan):
-            self._keeps = False
+        if self._keeps_mapped and not keeps_mapped(plan):
+            self._keeps_mapped = False
             fetch(self._links.keep_nothing())
-        together = broadcasts(plan, dependencies(plan), self.groups)
-        if together:
-            from hfdsl.runtime.spread import meet
+        participants = broadcasts(plan, dependencies(plan), self.groups)
+        if participants:
+            from hfdsl.runtime.broadcast import connect_groups
 
-            groups = [tuple(self.ranks(everybody)) for everybody in together.values()]
-            fetch([actor.__ray_call__.remote(meet, groups) for actor in self._links.actors])
+            groups = [tuple(self.ranks(processes)) for processes in participants.values()]
+            fetch([actor.__ray_call__.remote(connect_groups, groups) for actor in self._links.actors])
 
     def reaches(self, maker: Process, reader: Process) -> bool:
-        """Whether one reads what another makes without the object store; they did so when they were joined."""
+        """Whether a process reads what another makes without the object store; it did so when they were linked."""
         return maker == reader or (self._ranks[maker], self._ranks[reader]) in self._links.reached
 
     def ranks(self, processes: Iterable[Process]) -> list[int]:
-        """The numbers by which processes know each other."""
+        """The ranks of processes in the links."""
         return [self._ranks[process] for process in processes]
 
     def close(self) -> None:
@@ -84,8 +86,8 @@ class Joined:
             self._links.close()
 
 
-def shipped(worker: Any) -> Any:
+def send_direct(worker: Any) -> Any:
     """A reference to the next direct payload of a process; its tensors stay there until a reader is called with it."""
     from hfdsl.runtime.direct import TRANSPORT
 
-    return worker.ship.options(tensor_transport=TRANSPORT).remote()
+    return worker.next_direct.options(tensor_transport=TRANSPORT).remote()

@@ -1,0 +1,127 @@
+"""What a body returned: checked against its signature, and as raw columns that another role may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hfdsl.errors import WiringError
+from hfdsl.graph.guards import check_result
+from hfdsl.graph.signatures import VALUE, RecordType, optional_columns
+from hfdsl.plan.plan import Plan, Step
+from hfdsl.plan.reading import pack
+from hfdsl.plan.rows import RowTable
+from hfdsl.protocols.conditions import provisions_of
+from hfdsl.runtime.messages import SegmentResult
+from hfdsl.types.batches import Batch, schema, upcast
+from hfdsl.types.columns import MetricSpec
+from hfdsl.types.joining import all_present
+from hfdsl.types.ragged import Jagged
+
+
+def result_columns(
+    step: Step, index: int, table: RowTable, presence: Mapping[str, bool], result: Any
+) -> dict[str, Any]:
+    """The columns of what the rank ``step.ranks[index]`` returned, without pad rows.
+
+    ``presence`` says of the optional columns which of them the step is declared to return.
+
+    Raises:
+        WiringError: HF805 where it returned something else than it declares.
+    """
+    rank = step.ranks[index]
+    collected = rank in step.layout.holders
+    # Outputs of ranks that are not collected are never looked at, whatever they are.
+    if step.custom is not None or collected or step.layout.group != step.group:
+        check_result(step.label, step.signature.returns, result, f"on rank {rank}")
+    if isinstance(result, Batch) and isinstance(step.signature.returns, RecordType):
+        result = upcast(result, step.signature.returns.record)
+    columns = detached(pack(result))
+    if step.custom is not None:
+        return columns
+    for name, present in presence.items():
+        if collected and (columns[name] is not None) is not present:
+            raise WiringError("HF805", f"{_wrong_presence(step, name, present)} on rank {rank}")
+    return _real_rows(step, index, table, columns) if collected else columns
+
+
+def _wrong_presence(step: Step, name: str, present: bool) -> str:
+    provision = next(p for p in provisions_of(step.signature.body) if name in (p.columns or (VALUE,)))
+    what = f"column '{name}'" if name else "its result"
+    declared, returned = ("there", "left it out") if present else ("absent", "gave it")
+    return f"'{step.label}' is declared {provision}, by which {what} is {declared}, and {returned}"
+
+
+def _real_rows(step: Step, index: int, table: RowTable, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns without the rows that padding produced, after their row count was checked."""
+    rank = step.ranks[index]
+    rows, bounds, row_split = table.rows.get(step.node), table.bounds.get(step.node), table.splits.get(step.node)
+    if rows is None or not bounds:
+        return columns  # it has no rows, or each entry of a list has rows of its own
+    part = step.layout.holders.index(rank)
+    wanted = expected = bounds[part + 1] - bounds[part]
+    input_rows = row_split.chunk_size if row_split else 0
+    if input_rows and step.rows_from is not None and step.layout.chunks == step.chunks:
+        expected = input_rows * rows // table.rows[step.rows_from]
+    why = f"its {input_rows} input rows make {expected}" if input_rows else f"the program has {expected} there"
+    returns = step.signature.returns
+    kinds = schema(returns.record).fields if isinstance(returns, RecordType) else {VALUE: returns}
+    real = {}
+    for name, value in columns.items():
+        if isinstance(kinds[name], MetricSpec) or value is None:
+            real[name] = value
+            continue
+        if len(value) != expected:
+            raise WiringError(
+                "HF805",
+                f"'{step.label}' returned {len(value)} row{'s' * (len(value) != 1)} of {returns} on rank {rank}, "
+                f"where {why}",
+            )
+        real[name] = value[:wanted] if wanted != expected else value
+    return real
+
+
+def detached(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The same memory in tensors that have no history of gradients and can be trained on.
+
+    Neither a history nor the mark of ``torch.inference_mode`` crosses from role to role in separate processes, so they
+    must not within one.
+    """
+    return {name: _detached(value) for name, value in columns.items()}
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Jagged):
+        return Jagged(_detached(value.values), _detached(value.offsets)) if value.is_inference() else value
+    if getattr(value, "requires_grad", False):
+        return value.detach()
+    if hasattr(value, "untyped_storage") and value.is_inference():
+        return value.new_empty(0).set_(value.untyped_storage(), value.storage_offset(), value.shape, value.stride())
+    return value
+
+
+def check_same_presence(plan: Plan, results: Iterable[SegmentResult]) -> None:
+    """Refuse a value of which only some ranks have an optional column, even if nobody has read more than one part.
+
+    Raises:
+        WiringError: HF810 naming the column and the ranks.
+    """
+    steps = {
+        step.label: step
+        for step in plan.steps
+        if step.custom is None and not step.layout.lists and optional_columns(step.signature.returns)
+    }
+    if not steps:
+        return
+    absent: dict[str, dict[int, tuple[str, ...]]] = {label: {} for label in steps}
+    for call in (call for result in results for call in result.calls if call.label in steps):
+        absent[call.label][call.rank] = call.absent
+    for label, step in steps.items():
+        holders = sorted(absent[label].keys() & frozenset(step.layout.holders))
+        for name in optional_columns(step.signature.returns):
+            what = f"column '{name}' of '{label}'" if name else f"the result of '{label}'"
+            parts = [None if name in absent[label][rank] else name for rank in holders]
+            try:
+                all_present(what, parts, [f"rank {rank}" for rank in holders])
+            except WiringError as error:
+                raise WiringError(error.code, f"{error.message} ({step.signature.span})") from None

@@ -1,0 +1,155 @@
+"""Broadcasts: tensors from one process to any number of others at once, small ones packed together into buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from hfdsl.runtime.direct import member
+from hfdsl.runtime.packing import PickledValue, Tensors
+from hfdsl.runtime.store import as_bytes
+
+# -- tensors over a process group --------------------------------------------------------------------------------------
+
+BUCKET: Final = 16 * 2**20
+"""Bytes of a bucket; a tensor at least as large is sent alone, from its own memory and into it."""
+
+_IN_FLIGHT: Final = 8
+"""Buckets that exist at a time, so that many small tensors take no second copy of the whole."""
+
+_ALIGNMENT: Final = 16
+"""Every tensor begins at a multiple of this in its bucket, so that it can be viewed as its own dtype there."""
+
+
+def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket: int = BUCKET) -> None:
+    """Every rank's tensors become those of ``root``, in place; all ranks give the same shapes and dtypes in one order.
+
+    ``group`` is one of ``Member.group``. On a GPU the values are there for whatever the current stream does next. A
+    tensor that is strided on one rank must be so on all.
+
+    Raises:
+        RuntimeError: from torch, when a peer is lost or does not arrive in time.
+    """
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    options.asyncOp = True
+
+    def transfer(transfers: Sequence[_Transfer]) -> None:
+        works = []
+        for sent in transfers:
+            if group.rank() == root:
+                sent.pack()  # while those before it are on their way
+            works.append(group.broadcast([sent.flat], options))
+        for sent, work in zip(transfers, works, strict=True):
+            work.wait()
+            if group.rank() != root:
+                sent.unpack()
+
+    with torch.no_grad():
+        waiting, buckets = list[_Transfer](), 0
+        for each in _transfers(tensors, bucket):
+            waiting.append(each)
+            buckets += bool(each.packed)
+            if buckets == _IN_FLIGHT:
+                transfer(waiting)
+                waiting, buckets = [], 0
+        transfer(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """One broadcast: its bytes, and the (tensor, room in the bucket) that are copied in and out of them."""
+
+    flat: torch.Tensor
+    packed: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+
+    def pack(self) -> None:
+        for tensor, room in self.packed:
+            room.copy_(tensor)
+
+    def unpack(self) -> None:
+        for tensor, room in self.packed:
+            tensor.copy_(room)
+
+
+def _transfers(tensors: Iterable[torch.Tensor], bucket: int) -> Iterator[_Transfer]:
+    part, starts = list[torch.Tensor](), [0]
+    for tensor in tensors:
+        room = -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        if tensor.nbytes >= bucket and tensor.is_contiguous():
+            yield _Transfer(as_bytes(tensor))
+        elif tensor.numel():
+            if part and starts[-1] + room > bucket:
+                yield _bucket(part, starts)
+                part, starts = [], [0]
+            part.append(tensor)
+            starts.append(starts[-1] + room)
+    if part:
+        yield _bucket(part, starts)
+
+
+def _bucket(part: Sequence[torch.Tensor], starts: Sequence[int]) -> _Transfer:
+    flat = torch.empty(starts[-1], dtype=torch.uint8, device=part[0].device)
+    rooms = [
+        flat[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, start in zip(part, starts, strict=False)
+    ]
+    return _Transfer(flat, list(zip(part, rooms, strict=True)))
+
+
+# -- values of a step --------------------------------------------------------------------------------------------------
+
+_groups: dict[tuple[int, ...], Any] = {}
+"""The process groups that this process belongs to, by ranks of the links; the first rank sends."""
+
+
+def _group(ranks: tuple[int, ...]) -> Any:
+    if ranks not in _groups:
+        _groups[ranks] = member().group(ranks)
+    return _groups[ranks]
+
+
+def connect_groups(_: Any, groups: Sequence[tuple[int, ...]]) -> None:
+    """Connect this process with the others of its groups; every process goes through the groups in one order."""
+    for ranks in groups:
+        if member().rank in ranks:
+            broadcast([torch.zeros(1, device=member().device)], _group(ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingBroadcast:
+    """A value without its tensors, which all readers receive together in ``receive``."""
+
+    ranks: tuple[int, ...]
+    head: bytes
+    buffers: Sequence[Any]
+    sizes: Sequence[tuple[torch.Size, torch.dtype]]
+
+    @classmethod
+    def of(cls, value: PickledValue, ranks: Sequence[int]) -> PendingBroadcast:
+        """What the readers of a value are sent before the broadcast; the first rank makes it."""
+        sizes = [(tensor.shape, tensor.dtype) for tensor in value.tensors.tensors]
+        return cls(tuple(ranks), value.head, value.buffers, sizes)
+
+    def receive(self) -> Any:
+        """The value, once its maker sends and all other readers receive.
+
+        Raises:
+            RuntimeError: from torch, when a peer is lost or does not arrive in time.
+        """
+        tensors = [torch.empty(size, dtype=dtype, device=member().device) for size, dtype in self.sizes]
+        broadcast(tensors, _group(self.ranks))
+        return PickledValue(self.head, list(self.buffers), Tensors(tensors)).load()
+
+
+def send(value: PickledValue, ranks: Sequence[int]) -> None:
+    """The maker's part of a broadcast.
+
+    Raises:
+        RuntimeError: from torch, when a reader is lost or does not arrive in time.
+    """
+    broadcast(value.tensors.tensors, _group(tuple(ranks)))

@@ -1,0 +1,72 @@
+"""A protocol that is a pair of functions: its dispatch and collect functions run in the driver, on whole values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hfdsl.errors import WiringError
+from hfdsl.graph.guards import check_result
+from hfdsl.graph.program import Ref
+from hfdsl.plan.plan import Step
+from hfdsl.plan.reading import Reader, unpack
+from hfdsl.protocols.mesh import Mesh
+from hfdsl.runtime.store import PayloadContent
+
+
+class GroupView:
+    """What the functions of a protocol may read of a worker group."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh, self.world_size = mesh, mesh.world_size
+        self.workers = tuple(range(mesh.world_size))
+
+
+def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, Any]]:
+    """The arguments that a dispatch function makes of whole values, one set a rank.
+
+    Raises:
+        WiringError: HF407 where it makes something else than one entry a rank.
+    """
+    values = {}
+    for name, operand in step.arguments:
+        port = step.signature.port(name)
+        if port is not None:
+            rows = reader.table.rows.get(operand.node, 0) if isinstance(operand, Ref) else 0
+            values[name] = reader.value(operand, port.type, ((0, rows),))
+    keyword_only = {port.name for port in step.signature.ports if port.keyword_only}
+    positional = {name: value for name, value in values.items() if name not in keyword_only}
+    keywords = {name: value for name, value in values.items() if name in keyword_only}
+    args, kwargs = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
+    lists = dict(zip(positional, args, strict=False)) | dict(kwargs)
+    for name, entries in lists.items():
+        _check_entries(step, group, name, entries)
+    return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
+
+
+def _check_entries(step: Step, group: GroupView, name: str, entries: Any) -> None:
+    if isinstance(entries, (list, tuple)) and len(entries) == group.world_size:
+        return
+    number = len(entries) if isinstance(entries, (list, tuple)) else None
+    got = type(entries).__name__ if number is None else "1 entry" if number == 1 else f"{number} entries"
+    raise WiringError(
+        "HF407",
+        f"the dispatch function of '{step.label}' made {got} for argument '{name}'; "
+        f"the mesh has {group.world_size} ranks ({step.signature.span})",
+    )
+
+
+def collected(step: Step, group: GroupView, contents: Sequence[PayloadContent]) -> Any:
+    """What a collect function makes of the outputs of all ranks.
+
+    Raises:
+        WiringError: HF805 where that is not what the method declares.
+    """
+    outputs = [unpack(step.signature.returns, _columns(content)) for content in contents]
+    value = step.custom.collect_fn(group, outputs) if step.custom else None
+    check_result(step.label, step.signature.returns, value, "from its collect function")
+    return value
+
+
+def _columns(content: PayloadContent) -> Mapping[str, Any]:
+    return {key.column: value for key, value in content.items()}

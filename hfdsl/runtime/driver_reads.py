@@ -1,0 +1,93 @@
+"""What the driver reads in a step: the columns that runtime queries look at, and the result of the dataflow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hfdsl.graph.columns import result_type, weight_of
+from hfdsl.graph.program import Constant, Filter, Output, Ref
+from hfdsl.graph.signatures import VALUE, ListType, PortType
+from hfdsl.plan.payloads import PayloadKey
+from hfdsl.plan.plan import Plan
+from hfdsl.plan.reading import Reader, pack, unpack
+from hfdsl.plan.rows import RowTable, RuntimeQuery
+from hfdsl.protocols.filtering import kept_rows
+from hfdsl.protocols.ranges import RowRanges
+from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.handles import HandleTable
+from hfdsl.runtime.store import PayloadContent, memory_of, writable
+
+
+class DriverReads:
+    """Fetches payloads into the driver's store, each once, and reads values from there."""
+
+    def __init__(self, plan: Plan, backend: Backend, handles: HandleTable) -> None:
+        self._plan, self._backend, self._handles = plan, backend, handles
+        self._fetched: set[PayloadKey] = set()
+        self._memory: set[int] = set()  # of what was fetched: other processes may read it too
+
+    def missing(self, keys: Iterable[PayloadKey]) -> list[Any]:
+        """The handles of payloads that have not been fetched."""
+        return [self._handles[key] for key in keys if key not in self._fetched]
+
+    def fetch(self, keys: Iterable[PayloadKey]) -> list[PayloadContent]:
+        """The payloads that have not been fetched before."""
+        keys = [key for key in keys if key not in self._fetched]
+        self._fetched.update(keys)
+        return self.get([self._handles[key] for key in keys])
+
+    def get(self, handles: Sequence[Any]) -> list[PayloadContent]:
+        """The payloads that these handles stand for."""
+        contents = self._backend.get(handles)
+        self._memory |= memory_of(contents)
+        return contents
+
+    def reader(self, keys: Iterable[PayloadKey], table: RowTable) -> Reader:
+        """A reader of values whose payloads are these."""
+        store = self._backend.driver.store
+        for content in self.fetch(keys):
+            store.receive(content)
+        return Reader(self._plan.graph.nodes, self._plan.layouts, table, store.read)
+
+    def kept_rows(self, query: RuntimeQuery, reader: Reader) -> tuple[int, ...]:
+        """The rows that a filter keeps.
+
+        Raises:
+            SizeError: HF313 where it keeps a part of a group.
+        """
+        node, ref = self._plan.node(query.number), query.ref
+        mask = reader.column(ref.node, ref.column or VALUE, ((0, reader.table.rows[ref.node]),))
+        group = node.op.group if isinstance(node.op, Filter) else 1
+        return kept_rows(mask.tolist(), group, f"'filter' in line {node.span.line}")
+
+    def row_weights(self, query: RuntimeQuery, reader: Reader) -> tuple[int, ...]:
+        """The weight of each row, which was computed where the column is: only these numbers are sent."""
+        ref = query.ref
+
+        def weights(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
+            return reader.fetch(node, weight_of(column), chunk, rows)
+
+        every_row = ((0, reader.table.rows.get(ref.node, 0)),)
+        column = replace(reader, fetch=weights).column(ref.node, ref.column or VALUE, every_row)
+        return () if column is None else tuple(column.tolist())
+
+    def result(self, output: Output, reader: Reader) -> Any:
+        """What the dataflow returns."""
+        value = output.value
+        if isinstance(value, tuple):
+            parts = [self.result(inner, reader) for inner in value]
+            return output.container(*parts) if hasattr(output.container, "_fields") else output.container(parts)
+        if isinstance(value, dict):
+            return {key: self.result(inner, reader) for key, inner in value.items()}
+        if not isinstance(value, Ref):
+            return value.value if isinstance(value, Constant) else None
+        kind = result_type(self._plan.graph, value)
+        return self._writable(kind, reader.value(value, kind, ((0, reader.table.rows.get(value.node, 0)),)))
+
+    def _writable(self, kind: PortType, value: Any) -> Any:
+        """A result that the caller may write and keep: no other process sees the change, or keeps memory for it."""
+        if isinstance(kind, ListType):
+            return type(value)(self._writable(kind.inner, entry) for entry in value)
+        return None if value is None else unpack(kind, writable(pack(value), self._memory))

@@ -1,0 +1,155 @@
+"""Messages between the driver and the ranks: what a call of a segment says, and what comes back.
+
+Ray pickles every object among the arguments of a call, which costs as much as the body of a small call; lists of plain
+values it sends without. So what travels with every call has ``packed`` and ``unpacked``, and what is sent once, the
+``SegmentSpec``, is pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from hfdsl.plan.rows import RowTable
+from hfdsl.plan.segments import Task
+
+SendMode: TypeAlias = str | list[int]
+"""How a payload leaves its process: one of the words below or, for a broadcast, the ranks that take part."""
+
+STORED: Final = "stored"
+"""Through the object store."""
+
+RELAYED: Final = "relayed"
+"""The same, or as bytes where it is small: a relay passes these on without unpacking them."""
+
+DIRECT: Final = "direct"
+"""Without the object store: its tensors stay where they are until a reader copies them."""
+
+INLINE: Final = "inline"
+"""With the acknowledgment of the call: it holds only numbers, for the driver."""
+
+
+class SegmentCall(NamedTuple):
+    """A segment of a plan, in one step of the run; by which of its routes.
+
+    Routes with a number below zero hold for one step alone.
+    """
+
+    plan: str
+    routes: int
+    segment: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """What a rank must know to follow the calls of a segment by some routes; sent with the first of them."""
+
+    task: Task
+    table: RowTable
+
+
+class RankRequest(NamedTuple):
+    """The call of one rank.
+
+    Its arguments follow it in this order: as many ``payloads`` as this says, the spec's task and table if it has one,
+    the arguments that a dispatch function made if there are any, then what merely has to end first. ``modes`` says how
+    each payload that the rank makes leaves it.
+    """
+
+    call: SegmentCall
+    payloads: int
+    has_spec: bool
+    has_dispatched: bool
+    modes: Sequence[SendMode]
+
+    def packed(self) -> list[Any]:
+        """As plain values."""
+        return [list(self.call), self.payloads, self.has_spec, self.has_dispatched, self.modes]
+
+    @classmethod
+    def unpacked(cls, values: Sequence[Any]) -> RankRequest:
+        """The request again."""
+        call, payloads, has_spec, has_dispatched, modes = values
+        return cls(SegmentCall(*call), payloads, has_spec, has_dispatched, modes)
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """One rank's call of one node; times are seconds since the epoch, ``absent`` the columns that it left out."""
+
+    label: str
+    rank: int
+    start: float
+    stop: float
+    absent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentResult:
+    """One rank's part of a segment has run.
+
+    ``payload_bytes`` are those of its payloads, in the order of its task; ``held_bytes`` those of the values that the
+    process holds now, ``peak_bytes`` the most that it has held in this step so far.
+    """
+
+    group: str
+    rank: int
+    start: float
+    stop: float
+    calls: tuple[CallResult, ...]
+    payload_bytes: tuple[int, ...]
+    held_bytes: int
+    peak_bytes: int
+
+    def packed(self) -> list[Any]:
+        """As plain values."""
+        calls = [[call.label, call.rank, call.start, call.stop, list(call.absent)] for call in self.calls]
+        sizes = list(self.payload_bytes)
+        return [self.group, self.rank, self.start, self.stop, calls, sizes, self.held_bytes, self.peak_bytes]
+
+    @classmethod
+    def unpacked(cls, values: Sequence[Any]) -> SegmentResult:
+        """The result again."""
+        group, rank, start, stop, calls, sizes, held_bytes, peak_bytes = values
+        return cls(
+            group=group,
+            rank=rank,
+            start=start,
+            stop=stop,
+            calls=tuple(
+                CallResult(label, by, begun, ended, tuple(absent)) for label, by, begun, ended, absent in calls
+            ),
+            payload_bytes=tuple(sizes),
+            held_bytes=held_bytes,
+            peak_bytes=peak_bytes,
+        )
+
+
+class Acknowledgment(NamedTuple):
+    """What a rank's call returns beside its payloads: its result, and the content of each inline payload.
+
+    That content is a list of (node, chunk, column, value).
+    """
+
+    result: SegmentResult
+    inline: list[list[list[Any]]]
+
+    def packed(self) -> list[Any]:
+        """As plain values."""
+        return [self.result.packed(), self.inline]
+
+    @classmethod
+    def unpacked(cls, values: Sequence[Any]) -> Acknowledgment:
+        """The acknowledgment again."""
+        result, inline = values
+        return cls(SegmentResult.unpacked(result), inline)
+
+
+@dataclass(frozen=True, slots=True)
+class InlineResult:
+    """The handle of an inline payload: the handle of the acknowledgment that brings it, and its place there."""
+
+    acknowledgment: Any
+    index: int

@@ -1,0 +1,156 @@
+"""The process of a rank under Ray: an executor behind an actor, and the payloads that still wait to leave it."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from hfdsl.plan.plan import Plan
+from hfdsl.protocols.worker import RankContext, Worker
+from hfdsl.runtime.executor import Executor
+from hfdsl.runtime.messages import (
+    DIRECT,
+    INLINE,
+    RELAYED,
+    Acknowledgment,
+    RankRequest,
+    SegmentSpec,
+    SendMode,
+)
+from hfdsl.runtime.packing import Packed, Pickled, PickledValue, pickle_content, unpack
+from hfdsl.runtime.process_groups import ProcessCollectives
+from hfdsl.runtime.store import SMALL, PayloadContent, bytes_of
+
+
+class RankProcess(Worker):
+    """One process of a plan: an executor behind an actor."""
+
+    def __init__(self, plan: Plan, group: str, roles: tuple[str, ...], seed: int, deadline: float) -> None:
+        context = RankContext.from_env()
+        collectives = ProcessCollectives(
+            context.rank, context.world_size, context.master_addr, context.master_port, deadline
+        )
+        self._executor = Executor(
+            plan=plan,
+            group=group,
+            roles=roles,
+            context=context,
+            seed=seed,
+            collectives=collectives,
+            own_process=True,
+        )
+        self._packing = packing(plan)
+        self._direct: deque[PickledValue] = deque()
+        self._broadcasts: deque[tuple[PickledValue, list[int]]] = deque()
+        self._failed: Exception | None = None
+
+    def add(self, plan: Plan) -> None:
+        """Add another plan of the same deployment."""
+        self._executor.add(plan)
+
+    def save(self, folder: str, behind: bool) -> None:
+        """Begin to write the states of this process's workers."""
+        self._executor.save(folder, behind)
+
+    def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
+        """The files of these states."""
+        return self._executor.saved(folder, wait)
+
+    def load(self, folder: str, saved: dict[str, dict[str, str]]) -> None:
+        """Load them."""
+        self._executor.load(folder, saved)
+
+    def record(self, folder: str | None) -> None:
+        """Write the calls of the next steps to a recording; with None stop."""
+        self._executor.record(folder)
+
+    def where(self) -> str:
+        """The node that this process runs on."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def run(self, request: list[Any], *arguments: Any) -> Any:
+        """This rank's part of a segment, once Ray has fetched the arguments (``RankRequest`` says which they are).
+
+        Returns the acknowledgment, and beside it the payloads that leave through the object store. Those that leave
+        otherwise wait here for ``next_direct`` and ``broadcast``, which the driver has submitted after this call.
+        """
+        call, count_payloads, has_spec, has_dispatched, modes = RankRequest.unpacked(request)
+        payloads, rest = arguments[:count_payloads], iter(arguments[count_payloads:])
+        spec = SegmentSpec(task=next(rest), table=next(rest)) if has_spec else None
+        dispatched = next(rest) if has_dispatched else None
+        try:
+            contents = [unpack(loaded(payload)) for payload in payloads]
+            result, sends = self._executor.run(call, spec, contents, dispatched)
+            inline, stored = self._send(sends, modes)
+        except Exception as error:
+            # The calls that send the rest come after this one, and must fail as it does instead of sending stale data.
+            self._failed = error
+            raise
+        acknowledgment = Acknowledgment(result, inline).packed()
+        return (acknowledgment, *stored) if stored else acknowledgment
+
+    def _send(self, sends: Sequence[PayloadContent], modes: Sequence[SendMode]) -> tuple[list[Any], list[Any]]:
+        """What leaves with the acknowledgment, and what leaves through the object store; the rest is queued."""
+        inline, stored = list[Any](), list[Any]()
+        for content, mode in zip(sends, modes, strict=True):
+            if mode == INLINE:
+                inline.append([[key.node, key.chunk, key.column, value] for key, value in content.items()])
+            elif mode == DIRECT:
+                self._direct.append(pickle_content(content))
+            elif isinstance(mode, list):
+                stored.append(self._announced(content, mode))
+            else:
+                packed = self._packing(content)
+                stored.append(dumped(packed) if mode == RELAYED and bytes_of(content) <= SMALL else packed)
+        return inline, stored
+
+    def _announced(self, content: PayloadContent, ranks: list[int]) -> Any:
+        """What the readers of a broadcast are sent before it; the tensors follow in ``broadcast``."""
+        from hfdsl.runtime.broadcast import PendingBroadcast
+
+        # No copy of tensors within objects, such as weights: the maker does nothing until all readers have them.
+        value = pickle_content(content, copy=False)
+        self._broadcasts.append((value, ranks))
+        return PendingBroadcast.of(value, ranks)
+
+    def broadcast(self) -> None:
+        """Broadcast what the last call has announced; nothing else runs here before all readers have it.
+
+        Raises:
+            HfError: what that call has raised.
+        """
+        if self._failed is not None:
+            raise self._failed
+        from hfdsl.runtime.broadcast import send
+
+        while self._broadcasts:
+            send(*self._broadcasts.popleft())
+
+    def next_direct(self) -> Any:
+        """The next direct payload; called once for each of them, after the call that made it.
+
+        Raises:
+            HfError: what that call has raised.
+        """
+        if self._failed is not None:
+            raise self._failed
+        return self._direct.popleft()
+
+
+def dumped(packed: Any) -> bytes:
+    """A payload as bytes, which travel with calls."""
+    return bytes(ray.cloudpickle.dumps(packed))  # type: ignore[no-untyped-call]  # of Ray
+
+
+def loaded(payload: Any) -> Any:
+    """The payload again, if it traveled as bytes."""
+    return pickle.loads(payload) if isinstance(payload, bytes) else payload
+
+
+def packing(plan: Plan) -> type[Packed] | type[Pickled]:
+    """How payloads of a plan travel through the object store."""
+    return Packed if plan.optimize.zero_copy else Pickled

@@ -1,0 +1,120 @@
+"""Every private and experimental interface of Ray that hfdsl uses. A release of Ray may change any of them.
+
+| what | why |
+|---|---|
+| `canonicalize_bootstrap_address` | where `ray.init` would connect: tried before its minutes of retries |
+| `TensorTransportManager`, its metadata, `register_tensor_transport` | the transport of `hfdsl.runtime.direct` |
+| `transport_manager_info` | whether that transport is registered: a second registration fails |
+| `RDT_FETCH_FAIL_TIMEOUT_SECONDS` | how long a reader waits for tensors; Ray reads it at every transfer |
+| `rdt_manager.rdt_store` | what keeps fetched tensors in a process |
+| `_actor_id` | which actor a handle is of: two handles of one actor are not equal |
+| `ActorClass` metadata, `_default_options` | the class and the options behind `@ray.remote` |
+| `_ray_trace_ctx` | the parameter that Ray's tracing adds to a method |
+| `state.actors`, reference counts, `_monitor_failures` | what a test leaves on a cluster (`hfdsl.testing.plugin`) |
+| `CloudPickler` | pickles a value without its tensors (`hfdsl.runtime.packing`) |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray._private import ray_constants, state
+from ray._private import worker as ray_worker
+from ray._private.services import canonicalize_bootstrap_address
+from ray.actor import ActorClass
+from ray.cloudpickle.cloudpickle import CloudPickler
+from ray.experimental import register_tensor_transport
+from ray.experimental.rdt.tensor_transport_manager import (
+    CommunicatorMetadata,
+    TensorTransportManager,
+    TensorTransportMetadata,
+)
+from ray.experimental.rdt.util import transport_manager_info
+
+__all__ = [
+    "TRACE_PARAMETER",
+    "CloudPickler",
+    "CommunicatorMetadata",
+    "TensorTransportManager",
+    "TensorTransportMetadata",
+    "actor_class",
+    "actor_id",
+    "actor_options",
+    "actors",
+    "bootstrap_address",
+    "make_tensor_store",
+    "references",
+    "register_tensor_transport",
+    "set_fetch_timeout",
+    "tensor_transports",
+]
+
+TRACE_PARAMETER = "_ray_trace_ctx"
+"""The parameter that Ray adds to the methods of actors, for its tracing."""
+
+
+def bootstrap_address() -> str | None:
+    """The cluster that ``ray.init()`` would connect to, as HOST:PORT; None where it would start one."""
+    address: str | None = canonicalize_bootstrap_address(None)  # type: ignore[arg-type]  # as documented
+    return address
+
+
+def is_actor_class(value: Any) -> bool:
+    """Whether a value is a class with ``@ray.remote`` around it."""
+    return isinstance(value, ActorClass)
+
+
+def actor_class(value: Any) -> Any:
+    """The user's own class, without ``@ray.remote`` around it."""
+    if not isinstance(value, ActorClass):
+        return value
+    metadata: Any = value.__ray_metadata__  # type: ignore[attr-defined]  # set by Ray on the object
+    return metadata.modified_class.__ray_actor_class__
+
+
+def actor_options(value: Any) -> dict[str, Any]:
+    """The options in ``@ray.remote(...)`` around a class."""
+    return dict(getattr(value, "_default_options", {})) if isinstance(value, ActorClass) else {}
+
+
+def actor_id(handle: Any) -> Any:
+    """The actor that a handle is of."""
+    return handle._actor_id
+
+
+# -- Ray Direct Transport ----------------------------------------------------------------------------------------------
+
+
+def tensor_transports() -> Any:
+    """The names of the transports that this process has registered."""
+    return transport_manager_info.keys()
+
+
+def set_fetch_timeout(seconds: float) -> None:
+    """How long this process waits for tensors of another; after that Ray ends both."""
+    ray_constants.RDT_FETCH_FAIL_TIMEOUT_SECONDS = seconds
+
+
+def make_tensor_store() -> None:
+    """Have Ray create what keeps fetched tensors in this process, before two threads ask for it.
+
+    Ray creates it for the first that asks, without a lock (2.60): a call that waits for its arguments and the thread
+    that fetches them could get one each, and the call would wait forever.
+    """
+    ray_worker.global_worker.rdt_manager.rdt_store  # noqa: B018  # a property that creates it
+
+
+# -- what a process holds on the cluster -------------------------------------------------------------------------------
+
+
+def actors() -> dict[str, Any]:
+    """The actors of the cluster by ID, dead ones too."""
+    found: dict[str, Any] = state.actors()
+    return found
+
+
+def references() -> dict[str, int]:
+    """How many references this process holds to each object."""
+    worker: Any = ray_worker.global_worker
+    counts = worker.core_worker.get_all_reference_counts()
+    return {key.decode() if isinstance(key, bytes) else str(key): int(count["local"]) for key, count in counts.items()}
