@@ -1,118 +1,314 @@
-"""Demands: what a program asks of each of its sizes, all splits and requirements together."""
+"""Demands: what the calls of a program demand of sizes. They are gathered once, and verified for any sizes.
+
+``gather`` (``gather.py``) is a pure pass from a program to a tuple of demands. A demand knows its calls and its
+reason. For given sizes it verifies itself (proved, refuted or unknown), and its constraint bounds the sizes of a dim,
+among which repairs are suggested (``constraints.py``, ``repair/sizes.py``). Rules only report the demands that are not
+proved.
+
+A worked example with two ranks and four rows::
+
+    class Critic(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        @hf.requires("B % micro_batch == 0")
+        def update(self, rows: Rows) -> None: ...
+
+    @hf.dataflow
+    def program(rows: Rows, critic: Critic) -> None:        # B rows
+        for part in hf.minibatches(rows, 2):
+            critic.update(part)                             # runs twice, with B/2 rows
+
+    deployment = hf.Deployment(critic=hf.place(Critic, micro_batch=1, pool=hf.ResourcePool([2])))
+
+The loop unrolls into two calls of one kind (``Program.kinds``): the same method on as many rows. What a kind demands is
+derived from its first call and stands for all of them::
+
+    demand                why                             calls               B = 4     B = 6     B not given
+    2 divides B           2 mini-batches                  minibatches         4 % 2     6 % 2     unknown
+    2 divides B/2         an even split over 2 chunks     update, update      2 % 2     3 % 2     unknown
+    1 divides B/2         the requirement                 update, update      2 % 1     3 % 1     unknown
+
+With B = 4 everything is proved: each rank gets one row of each mini-batch. With B = 6 the second is refuted, since
+3 % 2 = 1. Both calls are on one line, so that there is one finding (HF310). As constraints on B the demands leave the
+multiples of 4, and the nearest to 6 are 4 and 8: "set B to 4 or 8". Without a size the check says that it cannot decide
+(HF319), and the guard of the plan verifies the same demands when a batch brings the size (``hfdsl.plan.size_checks``).
+
+Why this is right. A kind is defined by everything that its demands are derived from, so one call speaks for the
+others. No demand is derived from a size, so the demands of a program stay the same for all sizes that a search tries.
+One form has to wait for sizes: the divisor of a requirement may itself be a dim, as in ``B % R == 0``. Such a
+``Requirement`` is ``resolved`` into a ``Divisible`` for each size of R.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from math import lcm
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from hfdsl.check.constraints import Divides, Limit, arithmetic, limits, undivided
-from hfdsl.check.repair.search import Choice, Demand
-from hfdsl.check.subject import Subject
+from hfdsl.check.arithmetic import Terms, divisibility
+from hfdsl.check.constraints import Constraint
+from hfdsl.check.findings import Label
+from hfdsl.check.program import pads
+from hfdsl.check.requirements import holds, names
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.spans import Span
-from hfdsl.types.dims import Answer, Dim, constant
+from hfdsl.graph.program import Node
+from hfdsl.graph.signatures import Signature
+from hfdsl.types.dims import Answer, KeptGroups, Size, constant
 
-ANSWERS = {Answer.PROVED: True, Answer.REFUTED: False, Answer.UNKNOWN: None}
+KnownSizes: TypeAlias = Mapping[Any, Size]
+"""Dims that have a size, each with its number as a ``Size``."""
+
+DemandKey: TypeAlias = tuple[int, str]
+"""A demand as it is recognized in the same program with other sizes or another deployment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One demand: what it is, why there is one, who makes it where, and whether it holds (None: that is open)."""
+class Demand:
+    """What the calls of one kind demand of a size: ``nodes`` are these calls, ``why`` names the reason in a label."""
 
-    need: str
+    nodes: tuple[Node, ...]
     why: str
-    node: str
-    span: Span
-    holds: bool | None
 
-
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """What is demanded of one dim: the ``sizes`` that are left, with the sizes ``beside`` it that take part."""
-
-    dim: type[Dim]
-    given: tuple[int, ...]
-    beside: tuple[tuple[type[Dim], int], ...]
-    sizes: Choice
-    rules: tuple[Rule, ...]
+    arithmetic: ClassVar[bool] = True  # whether other sizes may repair it, and must not break it
 
     @property
-    def broken(self) -> tuple[Rule, ...]:
-        """What the given sizes break."""
-        return tuple(rule for rule in self.rules if rule.holds is False)
+    def node(self) -> Node:
+        """The first of the calls."""
+        return self.nodes[0]
 
-    def __str__(self) -> str:
-        """The sizes in words."""
-        left = self.sizes
-        first = next(left.upward(left.least, 1), None)
-        if first is None:
-            return "no size satisfies all of this"
-        words = []
-        if left.step > 1:
-            more = f"{left.residue} more than " if left.residue else ""
-            words.append(f"{more}a multiple of {left.step}")
-        if first > (left.residue or left.step):
-            words.append(f"at least {first}")
-        if left.most is not None:
-            words.append(f"at most {left.most}")
-        return ", ".join(words) or "any size"
+    @property
+    def key(self) -> DemandKey:
+        """The first call and the reason."""
+        return self.node.id, self.why
+
+    def verify(self, known: KnownSizes) -> Answer:
+        """Whether it holds with these sizes."""
+        raise NotImplementedError
+
+    def resolved(self, known: KnownSizes) -> Demand:
+        """The demand in its simplest form with these sizes."""
+        return self
 
 
-def demands(subject: Subject) -> tuple[tuple[Demands, ...], tuple[Rule, ...]]:
-    """What is demanded of every dim, and what is demanded of several dims at once or is no matter of arithmetic."""
-    found = list(_constraints(subject))
-    dims = dict.fromkeys(atom for rule in found for atom in rule.demand.size.atoms if isinstance(atom, type))
-    alone = tuple(_demands(subject, dim, found) for dim in dims)
-    joint = [rule for rule in found if not any(_alone(subject, dim, rule) for dim in dims)]
-    others = chain((_rule(subject, rule) for rule in joint), _evaluated(subject))
-    return tuple(demanded for demanded in alone if demanded.rules), tuple(dict.fromkeys(others))
+@dataclass(frozen=True, slots=True)
+class Divisible(Demand):
+    """``divisor`` must divide ``size``. Of HF303 the size must be whole, and at least 1.
+
+    ``complaint`` is the message of its finding, with ``{rows}`` for the size; ``labels`` are the places that impose it.
+    """
+
+    size: Size
+    divisor: int
+    code: str
+    complaint: str
+    labels: tuple[Label, ...] = ()
+    of_rows: bool = True  # else of a dim that a call binds, whose size a launch need not know
+
+    @property
+    def constraint(self) -> Constraint:
+        """The arithmetic alone."""
+        return Constraint(self.size, self.divisor)
+
+    @property
+    def need(self) -> str:
+        """The demand in words."""
+        parts = lcm(*(factor.denominator for _, factor in self.size.terms))  # B/3 is whole where 3 divides B
+        if self.divisor * parts == 1:
+            return f"{self.size} must be whole and at least 1"
+        return f"{self.divisor * parts} must divide {self.size * constant(parts)}"
+
+    def verify(self, known: KnownSizes) -> Answer:
+        """Whether the divisor divides the size."""
+        size = self.size.substitute(known)
+        least = 0 if filtered(self.size) else 1  # a filter may keep no rows
+        if self.code == "HF303" and size.value is not None and size.value < least:
+            return Answer.REFUTED
+        return size.divisible_by(self.divisor)
 
 
-def _constraints(subject: Subject) -> Iterator[Divides | Limit]:
-    """The constraints that do not hold for all sizes; a loop that unrolls has each of them once."""
-    found: dict[tuple[object, ...], Divides | Limit] = {}
-    for rule in arithmetic(subject):
-        demand = rule.demand
-        if demand.divisor is None or demand.size.divisible_by(demand.divisor) is not Answer.PROVED:
-            found.setdefault((demand, rule.why, rule.node.span), rule)
-    yield from found.values()
+@dataclass(frozen=True, slots=True)
+class Bound(Demand):
+    """A size is bounded from one side: by a requirement, or because there is at least 1 of it.
+
+    It tells the search for sizes where to look. What it comes from reports it.
+    """
+
+    constraint: Constraint
+    text: str
+    where: str = ""
+
+    arithmetic: ClassVar[bool] = False
+
+    @property
+    def need(self) -> str:
+        """The demand in words."""
+        return f"{self.text} with {self.where}" if self.where else self.text
+
+    def verify(self, known: KnownSizes) -> Answer:
+        """Whether the size is within the bound."""
+        value = self.constraint.size.substitute(known).value
+        if value is None:
+            return Answer.UNKNOWN
+        return Answer.PROVED if self.constraint.holds(value) else Answer.REFUTED
 
 
-def _demands(subject: Subject, dim: type[Dim], rules: list[Divides | Limit]) -> Demands:
-    mine = [(rule, demand) for rule in rules if (demand := _alone(subject, dim, rule))]
-    sizes = Choice()
-    for _, demand in mine:
-        sizes = sizes.under(dim, demand) or sizes
-    given = subject.several.get(dim, (subject.dims[dim],) if dim in subject.dims else ())
-    used = {atom for rule, _ in mine for atom in rule.demand.size.atoms if atom is not dim}
-    beside = tuple((other, size) for other, size in subject.dims.items() if other in used)
-    return Demands(dim, given, beside, sizes, tuple(_rule(subject, rule) for rule, _ in mine))
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a requirement comes to with the sizes of its names, and the numbers that say so."""
+
+    answer: Answer
+    shown: str = ""
+    error: DefinitionError | None = None  # it has no meaning
 
 
-def _alone(subject: Subject, dim: type[Dim], rule: Divides | Limit) -> Demand | None:
-    """A rule as a demand on one dim, with the sizes of the others; None where it is not one."""
-    rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
-    demand = replace(rule.demand, size=rule.demand.size.substitute(rest))
-    return demand if demand.size.atoms == (dim,) else None
+@dataclass(frozen=True, slots=True)
+class Requirement(Demand):
+    """``hf.requires`` of a method or function, evaluated with numbers: it is not solved with the other demands.
+
+    ``terms`` are what its names stand for at these calls; ``labels`` are the places that impose it.
+    """
+
+    signature: Signature
+    terms: Terms
+    labels: tuple[Label, ...]
+
+    @property
+    def text(self) -> str:
+        """As it is declared."""
+        return self.why
+
+    def resolved(self, known: KnownSizes) -> Demand:
+        """``B % R == 0`` is arithmetic once R has a size."""
+        return divisible_by_requirement(self, known) or self
+
+    def verify(self, known: KnownSizes) -> Answer:
+        """Whether it holds."""
+        evaluation = self.evaluated(known)
+        return Answer.UNKNOWN if evaluation is None or evaluation.error else evaluation.answer
+
+    def evaluated(self, known: KnownSizes) -> Evaluation | None:
+        """Its value; None where a size in it is not whole, which another demand reports."""
+        terms = _with_sizes(self.terms, self.text, known)
+        values = [terms.known.sizes[name].value for name in names(self.text) if name in terms.known.sizes]
+        if any(value is not None and value.denominator != 1 for value in values):
+            return None
+        try:
+            return Evaluation(*holds(self.text, terms.known))
+        except DefinitionError as error:
+            return Evaluation(Answer.UNKNOWN, error=error)
 
 
-def _rule(subject: Subject, rule: Divides | Limit) -> Rule:
-    return Rule(rule.need, rule.why, rule.node.label, rule.node.span, _holds(subject, rule.demand))
+@dataclass(frozen=True, slots=True)
+class EqualRows(Demand):
+    """Two arguments of a call whose number of rows is bound to one dim have the same; ``why`` is the second's port."""
+
+    sizes: tuple[Size, Size]
+
+    def verify(self, known: KnownSizes) -> Answer:
+        """Whether both are the same number."""
+        return rows_are_equal(*self.sizes, known)
 
 
-def _holds(subject: Subject, demand: Demand) -> bool | None:
-    """Whether a demand holds with all sizes that are given."""
-    values = [each.known(demand.size).value for each in subject.bindings()]
-    known = [value for value in values if value is not None]
-    return all(map(demand.holds, known)) if known == values else None
+@dataclass(frozen=True, slots=True)
+class AlignedRows(Demand):
+    """Arguments of one call are split at the same rows: a row of one goes with the same rows of the others.
+
+    ``why`` is the port of ``size``; ``port`` the first one, which has ``rows``.
+    """
+
+    size: Size
+    port: str
+    rows: Size
+    chunks: int
+
+    arithmetic: ClassVar[bool] = False  # other sizes than those that a finding names would have to repair it
+
+    @property
+    def paired(self) -> bool:
+        """Whether a fixed number of rows of one goes with each row of the other."""
+        return proportional(self.size, self.rows)
+
+    def verify(self, known: KnownSizes) -> Answer:
+        """Whether both have the same number of rows, or rows that belong together; padding keeps no such pairs."""
+        answer = rows_are_equal(self.size, self.rows, known)
+        if answer is Answer.PROVED or not self.paired:
+            return answer
+        return Answer.REFUTED if pads(self.node) else Answer.PROVED
 
 
-def _evaluated(subject: Subject) -> Iterator[Rule]:
-    """The requirements that are no arithmetic of sizes: those are evaluated, with the numbers that they name."""
-    bounds = {(limit.node.id, limit.text) for limit in limits(subject)}
-    for node, _, text, answer, shown in undivided(subject):
-        if (node.id, text) not in bounds:
-            holds = None if isinstance(answer, DefinitionError) else ANSWERS[answer]
-            need = f"{text} ({shown})" if shown else text
-            yield Rule(need, f"the requirement {text}", node.label, node.span, holds)
+def _with_sizes(terms: Terms, text: str, known: KnownSizes) -> Terms:
+    """What names stand for, with the known sizes for those in ``text``."""
+    used = {name: terms.sizes[name].substitute(known) for name in names(text) if name in terms.sizes}
+    sizes = {**terms.sizes, **used}
+    return replace(terms, known=replace(terms.known, sizes=sizes))
+
+
+def divisible_by_requirement(requirement: Requirement, known: KnownSizes) -> Divisible | None:
+    """A requirement of the form ``size % number == 0``, which is a demand like any split; None for any other."""
+    text = requirement.text
+    solved = divisibility(text, _with_sizes(requirement.terms, text, known))
+    if solved is None:
+        return None
+    return Divisible(
+        requirement.nodes,
+        f"the requirement {text}",
+        *solved,
+        code="HF322",
+        complaint=f"'{requirement.node.label}' requires {text}, but {{rows}}",
+        labels=requirement.labels,
+    )
+
+
+# -- relations of sizes
+
+
+def proportional(one: Size, other: Size) -> bool:
+    """Whether there is the same number of the one rows for each of the other, whatever the sizes are.
+
+    >>> from hfdsl.types.dims import Dim, atom_size
+    >>> class B(Dim): ...
+    >>> proportional(atom_size(B) * constant(2), atom_size(B)), proportional(constant(2), atom_size(B))
+    (True, False)
+    """
+    ratio = one.terms[0][1] / other.terms[0][1] if one.terms and other.terms else 0
+    return one == other * constant(ratio)
+
+
+def filtered(size: Size) -> bool:
+    """Whether only a run determines this size."""
+    return any(isinstance(atom, KeptGroups) for atom in size.atoms)
+
+
+def rows_are_equal(one: Size, other: Size, known: KnownSizes) -> Answer:
+    """Whether two numbers of rows are the same; what a filter keeps equals no other number for certain."""
+    one, other = one.substitute(known), other.substitute(known)
+    answer = one.equals(other)
+    return Answer.REFUTED if answer is Answer.UNKNOWN and (filtered(one) or filtered(other)) else answer
+
+
+# -- all demands of a program
+
+
+DemandT = TypeVar("DemandT", bound=Demand)
+
+
+def at_calls(demands: Iterable[DemandT]) -> Iterator[tuple[Node, DemandT]]:
+    """Each demand at each of its calls, in the order of the program."""
+    pairs = [(node.id, place, node, demand) for place, demand in enumerate(demands) for node in demand.nodes]
+    return ((node, demand) for *_, node, demand in sorted(pairs, key=lambda pair: pair[:2]))
+
+
+def solvable(demands: Iterable[Demand]) -> Iterator[Divisible | Bound]:
+    """The demands that are solved together: what must divide, and then what bounds a size."""
+    demands = list(demands)
+    divisible = [demand for demand in demands if isinstance(demand, Divisible)]
+    yield from divisible
+    yield from positive(divisible)
+    yield from (demand for demand in demands if isinstance(demand, Bound))
+
+
+def positive(demands: Iterable[Divisible]) -> Iterator[Bound]:
+    """That R - 4 rows are at least 1; of a sum without negative terms that goes without saying."""
+    for demand in demands:
+        if demand.code == "HF303" and any(factor < 0 for _, factor in demand.size.terms):
+            yield Bound(demand.nodes, demand.why, Constraint(demand.size, strict=True), f"{demand.size} >= 1")

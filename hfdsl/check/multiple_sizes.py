@@ -6,50 +6,50 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.subject import Subject
 
-Occurrences = list[tuple[Subject, Finding]]
+Occurrences = list[tuple[Context, Finding]]
 """What one mistake gives with each combination of sizes that shows it."""
 
 
-def check_each_size(subject: Subject, findings: Callable[[Subject], Sequence[Finding]]) -> list[Finding]:
+def check_each_size(context: Context, findings: Callable[[Context], Sequence[Finding]]) -> list[Finding]:
     """The findings with each combination of sizes, a mistake once, with the sizes that show it."""
     found: dict[tuple[object, ...], Occurrences] = {}
-    for binding in subject.bindings():
+    for binding in context.each_size():
         for finding in findings(binding):
             # The numbers in a message differ from size to size, the mistake does not.
             mistake = finding.code, finding.primary.span, re.sub(r"\d+", "#", finding.message)
             found.setdefault(mistake, []).append((binding, finding))
-    return [_one(subject, told) for told in found.values()]
+    return [_one(context, told) for told in found.values()]
 
 
-def _one(subject: Subject, told: Occurrences) -> Finding:
+def _one(context: Context, told: Occurrences) -> Finding:
     _, finding = told[0]
     where = []
-    for dim, sizes in subject.several.items():
-        showing = dict.fromkeys(binding.dims[dim] for binding, _ in told)
+    for dim, sizes in context.alternatives.items():
+        showing = dict.fromkeys(binding.sizes[dim] for binding, _ in told)
         if len(showing) < len(sizes):
             where.append(f"{dim} = {' or '.join(map(str, showing))} of {', '.join(map(str, sizes))}")
     note = (f"for {' and '.join(where)}",) if where else ()
     lines = dict.fromkeys(line for _, each in told for line in each.help)
-    mending = tuple(line for line in lines if all(line in each.help for _, each in told) or _of_one_size(subject, line))
+    mending = tuple(line for line in lines if all(line in each.help for _, each in told) or _of_one_size(context, line))
     fixes = tuple(fix for fix in finding.fixes if all(fix in each.fixes for _, each in told))
     return replace(finding, notes=(*note, *finding.notes), help=mending, fixes=fixes)
 
 
-def _of_one_size(subject: Subject, line: str) -> bool:
+def _of_one_size(context: Context, line: str) -> bool:
     """Whether a help line changes one of the sizes of a dim, and so says nothing of the others."""
-    return any(line.startswith(f"set {dim} = ") for dim in subject.several)
+    return any(line.startswith(f"set {dim} = ") for dim in context.alternatives)
 
 
-def refuse_multiple_sizes(subject: Subject) -> Finding:
+def refuse_multiple_sizes(context: Context) -> Finding:
     """The finding that a plan is for one size of each dim."""
-    given = ", ".join(f"{dim} = {sizes}" for dim, sizes in subject.several.items())
-    names = ", ".join(map(str, subject.several))
+    given = ", ".join(f"{dim} = {sizes}" for dim, sizes in context.alternatives.items())
+    names = ", ".join(map(str, context.alternatives))
     return Finding(
         "HF302",
         f"a plan is for one size of a dim, got {given}; check takes several",
-        Label(subject.asked),
+        Label(context.asked),
         notes=(f"compile a plan for each of them, or leave {names} out: such a plan takes what its input has",),
     )

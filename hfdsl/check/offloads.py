@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 from hfdsl.check.capacity import slots_in_use
+from hfdsl.check.context import Context
 from hfdsl.check.gpu_sizes import gpu_sizes
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement, ProcessGroup, process_groups
 from hfdsl.deploy.memory import GpuMemory, total
 from hfdsl.deploy.pools import ResourcePool
@@ -77,37 +77,23 @@ class Keeps:
         return self.part * (size or 100) + self.gib
 
 
-def offloads(subject: Subject) -> tuple[Idle, ...]:
+def offloads(context: Context) -> tuple[Idle, ...]:
     """What lies on the host when: all idleness of roles with ``offload=True``, and what GPUs have no room for.
 
     Between two calls of one method, which are turns of a loop, a part stays where there is room.
     """
-    return tuple(gap.idle for gap in _scheduled(subject)[1])
+    return SharedGpus(context).idle
 
 
-def fullest(subject: Subject) -> list[tuple[Keeps, Fraction | None]]:
+def fullest(context: Context) -> list[tuple[Keeps, Fraction | None]]:
     """For every lot of GPUs the call in which roles keep most of them, with the largest size that all of them may have.
 
     What is more than that is too much wherever the nodes of the pool come to lie.
     """
-    step, taken = _scheduled(subject)
-    found: dict[tuple[str, tuple[int, int]], tuple[Keeps, Fraction | None]] = {}
-    for one in step.keeps(taken):
-        where, size = (one.root.name, one.slots), gpu_sizes(subject.cluster, one.root, one.slots)[1]
-        if where not in found or one.of(size) > found[where][0].of(size):
-            found[where] = one, size
-    return list(found.values())
+    return SharedGpus(context).fullest
 
 
-def _scheduled(subject: Subject) -> tuple[_SharedGpus, list[_Gap]]:
-    if "offloads" not in subject.memo:
-        step = _SharedGpus(subject)
-        subject.memo["offloads"] = step, _schedule(step)
-    found: tuple[_SharedGpus, list[_Gap]] = subject.memo["offloads"]
-    return found
-
-
-def _schedule(step: _SharedGpus) -> list[_Gap]:
+def _schedule(step: SharedGpus) -> list[_Gap]:
     asked = {gap for gap in step.gaps if step.places[gap.idle.role].offload and not gap.loop}
     needed: list[_Gap] = []
     while step.gaps:
@@ -144,19 +130,40 @@ class _Gap:
     loop: bool
 
 
-class _SharedGpus:
+class SharedGpus:
     """The calls of a step, and the GPUs that they share."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.places = subject.deployment.placements if subject.deployment else {}
-        self.calls = tuple(_calls(subject, self.places))
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.places = context.program.deployment.placements if context.program.deployment else {}
+        self.calls = tuple(_calls(context, self.places))
+
+    @cached_property
+    def _taken(self) -> list[_Gap]:
+        return _schedule(self)
+
+    @property
+    def idle(self) -> tuple[Idle, ...]:
+        """What lies on the host when."""
+        return tuple(gap.idle for gap in self._taken)
+
+    @cached_property
+    def fullest(self) -> list[tuple[Keeps, Fraction | None]]:
+        """For every lot of GPUs the call in which roles keep most of them, and how large all of them may be."""
+        most: dict[tuple[str, tuple[int, int]], tuple[Keeps, Fraction | None]] = {}
+        for keeps in self.keeps(self._taken):
+            where, size = (keeps.root.name, keeps.slots), gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[1]
+            if where not in most or keeps.of(size) > most[where][0].of(size):
+                most[where] = keeps, size
+        return list(most.values())
 
     @cached_property
     def runs(self) -> Mapping[str, tuple[ResourcePool, list[tuple[int, int, str]]]]:
         """The slots of each pool with GPUs, as (first, end, role)."""
         found: dict[str, tuple[ResourcePool, list[tuple[int, int, str]]]] = {}
-        for root, first, end, name in slots_in_use(self.subject.deployment) if self.subject.deployment else ():
+        for root, first, end, name in (
+            slots_in_use(self.context.program.deployment) if self.context.program.deployment else ()
+        ):
             if root.use_gpu:
                 found.setdefault(root.name, (root, []))[1].append((first, end, name))
         return found
@@ -175,7 +182,7 @@ class _SharedGpus:
     @cached_property
     def gaps(self) -> tuple[_Gap, ...]:
         """Every part's idleness that could be used."""
-        if not self.subject.offload:
+        if not self.context.offload:
             return ()
         asked = (
             name
@@ -183,7 +190,7 @@ class _SharedGpus:
             if place.offload or (place.offload is None and place.gpu_memory is not None)
         )
         able = [name for name in asked if not_offloadable(self.places[name].role) is None and name in self.near]
-        groups = process_groups(self.subject.deployment) if self.subject.deployment else ()
+        groups = process_groups(self.context.program.deployment) if self.context.program.deployment else ()
         return tuple(
             gap for name in able for part in parts_of(self.places[name].role) for gap in self._gaps(name, part, groups)
         )
@@ -236,7 +243,7 @@ class _SharedGpus:
         return (one for one in self.keeps(taken) if one.more_than(self._smallest(one)))
 
     def _smallest(self, keeps: Keeps) -> Fraction | None:
-        return gpu_sizes(self.subject.cluster, keeps.root, keeps.slots)[0]
+        return gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[0]
 
     def relief(self, keeps: Keeps) -> list[_Gap]:
         """What to move so that less is kept in a call: first what is enough; the longest idleness; what keeps most."""
@@ -252,8 +259,8 @@ class _SharedGpus:
         return max(options, key=lambda option: option[0], default=((), []))[1]
 
 
-def _calls(subject: Subject, places: Mapping[str, Placement[Any]]) -> Iterator[_PlacedCall]:
-    for node in subject.graph.calls:
+def _calls(context: Context, places: Mapping[str, Placement[Any]]) -> Iterator[_PlacedCall]:
+    for node in context.program.graph.calls:
         if isinstance(node.op, RoleCall) and node.op.role in places:
             registration = node.op.signature.registration
             by_all = registration is None or registration.execute_mode is not Execute.RANK_ZERO

@@ -8,8 +8,10 @@ from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from hfdsl.check.context import EVERYTHING, Context
 from hfdsl.check.findings import Finding, Label, order
 from hfdsl.check.multiple_sizes import check_each_size
+from hfdsl.check.program import Program
 from hfdsl.check.report import Report
 from hfdsl.check.rules import (
     balances,
@@ -35,7 +37,6 @@ from hfdsl.check.rules import (
     transports,
     wiring,
 )
-from hfdsl.check.subject import EVERYTHING, Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError
@@ -48,7 +49,7 @@ from hfdsl.types.numbers import is_count
 if TYPE_CHECKING:
     from hfdsl.check.repair.trials import Trials
 
-PASSES: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+PASSES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     definitions.results_are_bound,
     definitions.records_name_dims,
     balances.rows_have_weights,
@@ -102,10 +103,10 @@ def check(
     """The report on a dataflow: every finding of every pass; ``asked`` is where its sizes are given."""
     start = perf_counter()
     try:
-        subject = examine(body, deployment, dims, cluster, asked)
+        context = examine(body, deployment, dims, cluster, asked)
     except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
-    return judge(subject, start)
+    return judge(context, start)
 
 
 def examine(
@@ -114,7 +115,7 @@ def examine(
     dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
     asked: Span | None = None,
-) -> Subject:
+) -> Context:
     """The traced program with its inferred sizes.
 
     Raises:
@@ -122,12 +123,15 @@ def examine(
     """
     graph = trace(body)
     given: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
-    sizes = {dim: found for dim, size in given.items() if (found := _sizes_of(dim, size))}
-    odd = {dim: size for dim, size in given.items() if dim not in sizes}
-    first = {dim: several[0] for dim, several in sizes.items()}
-    several = {dim: several for dim, several in sizes.items() if len(several) > 1}
-    place = asked or caller_span()
-    return Subject(graph, infer(graph), deployment, first, odd, place, cluster, body, several)
+    sizes = {dim: numbers for dim, size in given.items() if (numbers := _sizes_of(dim, size))}
+    program = Program(graph, infer(graph), deployment, body)
+    return replace(
+        Context.of(program, {dim: numbers[0] for dim, numbers in sizes.items()}),
+        alternatives={dim: numbers for dim, numbers in sizes.items() if len(numbers) > 1},
+        invalid={dim: size for dim, size in given.items() if dim not in sizes},
+        asked=asked or caller_span(),
+        cluster=cluster,
+    )
 
 
 def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
@@ -137,37 +141,37 @@ def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 
-def judge(subject: Subject, start: float) -> Report:
+def judge(context: Context, start: float) -> Report:
     """Ask every pass; repairs are tried, and offered where they work."""
 
     @cache
     def all_trials() -> Trials:
         from hfdsl.check.repair.trials import Trials  # late: a program without findings needs no repairs
 
-        return Trials(subject, _ask)
+        return Trials(context, _ask)
 
     def trials(finding: Finding) -> Trials | None:
         return all_trials() if all_trials().admit(finding) else None
 
-    findings = order(_ask(replace(subject, trials=trials)))
+    findings = order(_ask(replace(context, trials=trials)))
     if findings:
         from hfdsl.check.suppressions import unsuppressed
 
         findings = tuple(unsuppressed(findings))
     milliseconds = (perf_counter() - start) * 1000
-    nodes, roles = len(subject.graph.nodes), len(subject.graph.roles)
+    nodes, roles = len(context.program.graph.nodes), len(context.program.graph.roles)
     counts = f"{nodes} node{'s' * (nodes != 1)}, {roles} role{'s' * (roles != 1)}"
     facts = f" ({counts}, {milliseconds:.1f} ms)"
-    return Report(subject.graph.name, findings, facts)
+    return Report(context.program.graph.name, findings, facts)
 
 
-def _ask(subject: Subject) -> Sequence[Finding]:
-    return check_each_size(subject, _findings) if subject.several else _findings(subject)
+def _ask(context: Context) -> Sequence[Finding]:
+    return check_each_size(context, _findings) if context.alternatives else _findings(context)
 
 
-def _findings(subject: Subject) -> list[Finding]:
+def _findings(context: Context) -> list[Finding]:
     found: dict[tuple[object, ...], Finding] = {}
-    for finding in (finding for one_pass in PASSES for finding in one_pass(subject)):
+    for finding in (finding for one_pass in PASSES for finding in one_pass(context)):
         # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
         found.setdefault((finding.code, finding.primary.span, finding.message), finding)
     return list(found.values())

@@ -105,8 +105,6 @@ class Inference:
     bindings: tuple[Mapping[Any, Size], ...]
     mismatches: tuple[Mismatch, ...]
     misfits: frozenset[tuple[int, str]]  # the nodes and ports of all mismatches
-    # What passes have derived from it alone, for all sizes: they ask again for every size that they try.
-    memo: dict[Any, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def rows(self, node: int) -> Size | None:
         """The rows of a record."""

@@ -8,14 +8,13 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from hfdsl.check.alike import argument_rows
-from hfdsl.check.constraints import proportional
+from hfdsl.check.context import Context
+from hfdsl.check.demands import proportional
 from hfdsl.check.multiple_sizes import refuse_multiple_sizes
-from hfdsl.check.offloads import fullest, offloads
+from hfdsl.check.offloads import SharedGpus
 from hfdsl.check.report import CheckError, Report
 from hfdsl.check.rules.presence import provided
 from hfdsl.check.run import examine, judge
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
@@ -51,29 +50,31 @@ def compile_dataflow(
     """
     start = perf_counter()
     switches = optimize or Optimize()
-    subject = replace(examine(body, deployment, dims, cluster), offload=switches.offload)
-    report = Report(subject.graph.name, (refuse_multiple_sizes(subject),)) if subject.several else judge(subject, start)
+    context = replace(examine(body, deployment, dims, cluster), offload=switches.offload)
+    several = context.alternatives
+    report = Report(context.program.graph.name, (refuse_multiple_sizes(context),)) if several else judge(context, start)
     if not report.ok:
         raise CheckError(report)
     groups = process_groups(deployment)
-    layouts: dict[int, Layout] = {node.id: Layout(DRIVER, (0,)) for node in subject.graph.inputs}
-    steps = _numbered([_step(subject, groups, layouts, node) for node in subject.graph.calls])
-    steps = _balanced(steps, subject) if switches.balance else steps
-    steps = _stages(steps, subject, groups)
+    layouts: dict[int, Layout] = {node.id: Layout(DRIVER, (0,)) for node in context.program.graph.inputs}
+    steps = _numbered([_step(context, groups, layouts, node) for node in context.program.graph.calls])
+    steps = _balanced(steps, context) if switches.balance else steps
+    steps = _stages(steps, context, groups)
+    gpus = SharedGpus(context)
     plan = CompiledPlan(
-        graph=subject.graph,
-        inference=subject.inference,
+        graph=context.program.graph,
+        inference=context.program.inference,
         deployment=deployment,
-        dims=dict(subject.dims),
+        dims=dict(context.sizes),
         groups=groups,
         steps=tuple(steps),
         edges=(),  # these, and the driver's load, are derived from the rest of the plan
         layouts=layouts,
         report=report,
-        presence=provided(subject),
+        presence=provided(context),
         optimize=switches,
-        offloads=offloads(subject),
-        kept=tuple(keeps for keeps, _ in fullest(subject)),
+        offloads=gpus.idle,
+        kept=tuple(keeps for keeps, _ in gpus.fullest),
     )
     return replace(plan, edges=edges(plan), report=report_with_driver_load(plan))
 
@@ -92,19 +93,19 @@ def _numbered(steps: list[Step]) -> list[Step]:
     return numbered
 
 
-def _step(subject: Subject, groups: tuple[ProcessGroup, ...], layouts: dict[int, Layout], node: Node) -> Step:
+def _step(context: Context, groups: tuple[ProcessGroup, ...], layouts: dict[int, Layout], node: Node) -> Step:
     if isinstance(node.op, RoleCall):
-        step = _role_step(subject, groups, node, node.op)
+        step = _role_step(context, groups, node, node.op)
     elif isinstance(node.op, FunctionCall):
-        step = _function_step(subject, layouts, node, node.op)
+        step = _function_step(context, layouts, node, node.op)
     else:
         raise TypeError(node)
     layouts[node.id] = step.layout
     return step
 
 
-def _role_step(subject: Subject, groups: tuple[ProcessGroup, ...], node: Node, op: RoleCall) -> Step:
-    placement = subject.placement(node)
+def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, op: RoleCall) -> Step:
+    placement = context.program.placement(node)
     registration = op.signature.registration
     if placement is None or registration is None:
         raise TypeError(node)
@@ -124,7 +125,7 @@ def _role_step(subject: Subject, groups: tuple[ProcessGroup, ...], node: Node, o
         arguments=node.arguments,
         layout=Layout(DRIVER, (0,)),
         pad=registration.pad,
-        rows_from=_rows_from(subject, node),
+        rows_from=_rows_from(context, node),
     )
     if registration.execute_mode is Execute.RANK_ZERO:
         return replace(base, ranks=(0,), chunk_of=(0,), layout=Layout(group.name, (0,)))
@@ -151,12 +152,12 @@ def _layout(group: str, holders: tuple[int, ...], joins: bool, signature: Signat
     return Layout(group, holders if splits else holders[:1])
 
 
-def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op: FunctionCall) -> Step:
+def _function_step(context: Context, layouts: dict[int, Layout], node: Node, op: FunctionCall) -> Step:
     """A function runs where most of its input is, on as many of its holders as its rows may be split over."""
-    home = _home(subject, layouts, node)
-    holders = home.holders if _may_split(subject, op.signature, node, home) else home.holders[:1]
+    home = _home(context, layouts, node)
+    holders = home.holders if _may_split(context, op.signature, node, home) else home.holders[:1]
     count = len(holders)
-    read = dict.fromkeys(source for source, _ in columns_read(subject.graph, node.id))
+    read = dict.fromkeys(source for source, _ in columns_read(context.program.graph, node.id))
     return Step(
         node=node.id,
         label=node.label,
@@ -170,13 +171,13 @@ def _function_step(subject: Subject, layouts: dict[int, Layout], node: Node, op:
         per_rank=False,
         arguments=node.arguments,
         layout=Layout(home.group, holders),
-        rows_from=_rows_from(subject, node),
+        rows_from=_rows_from(context, node),
         follows=tuple(source for source in read if layouts[source] == home),
     )
 
 
-def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout) -> bool:
-    rows, *others = argument_rows(subject, node).values() or [None]
+def _may_split(context: Context, signature: Signature, node: Node, home: Layout) -> bool:
+    rows, *others = context.program.argument_rows[node.id].values() or [None]
     if rows is None or isinstance(signature.rows, WholeRows) or home.lists:
         return False
     if any(not proportional(size, rows) for size in others if size is not None):
@@ -185,7 +186,7 @@ def _may_split(subject: Subject, signature: Signature, node: Node, home: Layout)
         return False
     group = signature.group
     demands = [(rows, home.chunks * group), *((size, home.chunks) for size in others if size is not None)]
-    return all(subject.known(size).divisible_by(divisor) is Answer.PROVED for size, divisor in demands)
+    return all(context.known(size).divisible_by(divisor) is Answer.PROVED for size, divisor in demands)
 
 
 def _has_rows_only(kind: PortType) -> bool:
@@ -195,25 +196,25 @@ def _has_rows_only(kind: PortType) -> bool:
     return isinstance(kind, (ColumnSpec, ObjSpec))
 
 
-def _home(subject: Subject, layouts: dict[int, Layout], node: Node) -> Layout:
+def _home(context: Context, layouts: dict[int, Layout], node: Node) -> Layout:
     weights: dict[Layout, int] = {}
-    for ref, name in columns_read(subject.graph, node.id):
+    for ref, name in columns_read(context.program.graph, node.id):
         layout = layouts[ref]
         if layout.group != DRIVER:
-            weights[layout] = weights.get(layout, 0) + (row_bytes(subject.graph, ref, name, subject.dims) or 1)
+            weights[layout] = weights.get(layout, 0) + (row_bytes(context.program.graph, ref, name, context.sizes) or 1)
     return max(weights, key=lambda layout: weights[layout]) if weights else Layout(DRIVER, (0,))
 
 
-def _rows_from(subject: Subject, node: Node) -> int | None:
+def _rows_from(context: Context, node: Node) -> int | None:
     for _, operand in node.arguments:
-        if isinstance(operand, Ref) and rows_in(subject.inference.values[operand.node]) is not None:
+        if isinstance(operand, Ref) and rows_in(context.program.inference.values[operand.node]) is not None:
             return operand.node
     return None
 
 
-def _balanced(steps: list[Step], subject: Subject) -> list[Step]:
+def _balanced(steps: list[Step], context: Context) -> list[Step]:
     """Steps with what their rows are balanced by; those with the same weights are partitioned alike."""
-    graph, first = subject.graph, dict[Ref, int]()
+    graph, first = context.program.graph, dict[Ref, int]()
 
     def balance(step: Step) -> Balance | None:
         weights = weights_read(graph, graph.nodes[step.node]) if step.chunks > 1 else None
@@ -225,7 +226,7 @@ def _balanced(steps: list[Step], subject: Subject) -> list[Step]:
 # -- schedule
 
 
-def _stages(steps: list[Step], subject: Subject, groups: tuple[ProcessGroup, ...]) -> list[Step]:
+def _stages(steps: list[Step], context: Context, groups: tuple[ProcessGroup, ...]) -> list[Step]:
     """The earliest stage of every step: after what it reads, and after earlier steps on the same devices."""
     stage_of: dict[int, int] = {}
     busy: dict[tuple[str, int], int] = {}
@@ -233,7 +234,7 @@ def _stages(steps: list[Step], subject: Subject, groups: tuple[ProcessGroup, ...
     staged = []
     for step in steps:
         slots = devices(pools[step.group]) if step.group in pools else ((DRIVER, 0),)
-        needs = [stage_of[n] for n, _ in columns_read(subject.graph, step.node) if n in stage_of]
+        needs = [stage_of[n] for n, _ in columns_read(context.program.graph, step.node) if n in stage_of]
         stage = 1 + max([*needs, *(busy.get(slots[rank], 0) for rank in step.ranks)], default=0)
         stage_of[step.node] = stage
         busy |= {slots[rank]: stage for rank in step.ranks}

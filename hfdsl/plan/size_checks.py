@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Severity
+from hfdsl.check.program import Program
 from hfdsl.check.rules.filtered import enough_rows
 from hfdsl.check.rules.presence import certain_columns
 from hfdsl.check.rules.sizes import requirements, row_arithmetic, rows_split_alike
 from hfdsl.check.rules.wiring import mismatches
-from hfdsl.check.subject import Subject
 from hfdsl.errors import SizeError
 from hfdsl.plan.plan import Plan
 
@@ -29,8 +30,8 @@ def check_sizes(plan: Plan, sizes: Mapping[Any, int]) -> None:
     """
     if sizes.keys() <= plan.dims.keys():
         return  # no size was left open; the report cannot say this, since a comment may hide its warning
-    subject = Subject(plan.graph, plan.inference, plan.deployment, sizes)
-    for finding in chain(*(rule(subject) for rule in RULES)):
+    context = Context.of(Program(plan.graph, plan.inference, plan.deployment), sizes)
+    for finding in chain(*(rule(context) for rule in RULES)):
         if finding.severity is Severity.ERROR:
             open_ = ", ".join(f"{dim.__name__} = {size}" for dim, size in sizes.items() if dim not in plan.dims)
             details = "; ".join((finding.message, *finding.notes))

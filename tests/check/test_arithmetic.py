@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
 from hfdsl.check.arithmetic import Terms, divisibility, limit
-from hfdsl.check.repair.search import Choice, Demand, Search, conflict
+from hfdsl.check.constraints import Constraint, SizeSet
+from hfdsl.check.repair.search import Search, conflict
 from hfdsl.check.report import Report
 from hfdsl.check.requirements import Known
 from hfdsl.types.dims import constant, size
@@ -38,7 +39,7 @@ class Rows(hf.Batch):
 
 small = st.integers(1, 6)
 linear = st.builds(
-    Demand,
+    Constraint,
     st.builds(
         lambda a, c, d: size(B) * constant(a) / constant(d) + constant(c),
         st.integers(-4, 4).filter(bool),
@@ -51,7 +52,7 @@ linear = st.builds(
 FAR = 500  # beyond every limit that these demands can set, and a whole period of all of their divisors further
 
 
-def meeting(demands: Iterable[Demand], numbers: range) -> list[int]:
+def meeting(demands: Iterable[Constraint], numbers: range) -> list[int]:
     """The numbers that meet all demands, in the arithmetic of whole numbers."""
     left = list(numbers)
     for demand in demands:
@@ -63,13 +64,13 @@ def meeting(demands: Iterable[Demand], numbers: range) -> list[int]:
     return left
 
 
-def period(demands: list[Demand]) -> int:
+def period(demands: list[Constraint]) -> int:
     return lcm(*(6 * (demand.divisor or 1) * demand.size.terms[0][1].denominator for demand in demands))
 
 
 @settings(max_examples=examples(150))
 @given(st.lists(linear, min_size=1, max_size=4, unique=True).filter(lambda ds: period(ds) < FAR - 200))
-def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: list[Demand]) -> None:
+def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: list[Constraint]) -> None:
     found = conflict(B, demands)
     assert set(found) <= set(demands)
     assert bool(found) is not bool(meeting(demands, range(1, 2 * FAR)))
@@ -79,7 +80,7 @@ def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: li
 
 
 @given(st.lists(linear, max_size=3), st.integers(1, 200), st.integers(1, 5))
-def test_the_nearest_sizes_are_the_nearest(demands: list[Demand], now: int, step: int) -> None:
+def test_the_nearest_sizes_are_the_nearest(demands: list[Constraint], now: int, step: int) -> None:
     found = Search(B, now, demands, lambda n: n % step == 0).nearest()
     below = [n for n in meeting(demands, range(1, now)) if n % step == 0]
     above = [n for n in meeting(demands, range(now + 1, now + FAR)) if n % step == 0]
@@ -90,16 +91,16 @@ b = size(B)
 
 
 def test_two_remainders_leave_one() -> None:
-    assert Choice(residue=1, step=3).under(B, Demand(b - constant(1), 6)) == Choice(residue=1, step=6)
-    assert Choice(residue=3, step=6).under(B, Demand(b, 9)) == Choice(residue=9, step=18)
-    assert Choice(residue=2, step=4).under(B, Demand(b, 6)) == Choice(residue=6, step=12)
-    assert Choice(residue=1, step=2).under(B, Demand(b, 5)) == Choice(residue=5, step=10)
+    assert SizeSet(residue=1, step=3).satisfying(B, Constraint(b - constant(1), 6)) == SizeSet(residue=1, step=6)
+    assert SizeSet(residue=3, step=6).satisfying(B, Constraint(b, 9)) == SizeSet(residue=9, step=18)
+    assert SizeSet(residue=2, step=4).satisfying(B, Constraint(b, 6)) == SizeSet(residue=6, step=12)
+    assert SizeSet(residue=1, step=2).satisfying(B, Constraint(b, 5)) == SizeSet(residue=5, step=10)
 
 
 def test_of_remainders_that_exclude_each_other_none_is_left() -> None:
-    odd, fours, few = Demand(b + constant(1), 2), Demand(b, 4), Demand(constant(9) - b)
+    odd, fours, few = Constraint(b + constant(1), 2), Constraint(b, 4), Constraint(constant(9) - b)
     assert conflict(B, [few, fours, odd]) == (fours, odd)
-    half = Demand(b * constant(2) + constant(1), 2)
+    half = Constraint(b * constant(2) + constant(1), 2)
     assert conflict(B, [few, half]) == (half,)
     assert Search(B, 5, [half], lambda n: True).nearest() == ()
 
@@ -107,17 +108,17 @@ def test_of_remainders_that_exclude_each_other_none_is_left() -> None:
 def test_a_demand_above_zero_is_not_met_at_zero() -> None:
     square = b * b - constant(15)
     for number, met in {3: [False, False], 4: [True, True], 5: [True, True]}.items():
-        assert [Demand(square, strict=strict).met(B, number) for strict in (False, True)] == met
-    assert [Demand(square - constant(1), strict=strict).met(B, 4) for strict in (False, True)] == [True, False]
+        assert [Constraint(square, strict=strict).met(B, number) for strict in (False, True)] == met
+    assert [Constraint(square - constant(1), strict=strict).met(B, 4) for strict in (False, True)] == [True, False]
 
 
 def test_what_is_not_linear_is_looked_for_size_by_size() -> None:
-    assert Search(B, 9, [Demand(b * b - constant(1), 24)], lambda n: True).nearest() == (7, 11)
-    assert Search(B, 7, [Demand(b * b + b, 10)], lambda n: True).nearest() == (5, 9)
-    assert Search(B, 270, [Demand(b * b, 10_000)], lambda n: True).nearest() == (200, 300)
-    assert conflict(B, [Demand(b * b + constant(1), 4)]) == ()  # none is, and it is not shown
-    three, most = Demand(b, 3), Demand(constant(2) - b)
-    assert conflict(B, [Demand(b * b, 4), three, most]) == (three, most)
+    assert Search(B, 9, [Constraint(b * b - constant(1), 24)], lambda n: True).nearest() == (7, 11)
+    assert Search(B, 7, [Constraint(b * b + b, 10)], lambda n: True).nearest() == (5, 9)
+    assert Search(B, 270, [Constraint(b * b, 10_000)], lambda n: True).nearest() == (200, 300)
+    assert conflict(B, [Constraint(b * b + constant(1), 4)]) == ()  # none is, and it is not shown
+    three, most = Constraint(b, 3), Constraint(constant(2) - b)
+    assert conflict(B, [Constraint(b * b, 4), three, most]) == (three, most)
 
 
 def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
@@ -150,10 +151,10 @@ def test_a_quotient_is_exact_only_by_a_whole_number() -> None:
 
 def test_a_part_of_a_size_bounds_it_from_the_side_of_its_sign() -> None:
     half = size(B) / constant(2)
-    assert Choice().under(B, Demand(constant(4) - half)) == Choice(most=8)
-    assert Choice().under(B, Demand(constant(4) - half, strict=True)) == Choice(most=7)
-    assert Choice().under(B, Demand(half - constant(4))) == Choice(least=8)
-    assert Choice().under(B, Demand(half - constant(4), strict=True)) == Choice(least=9)
+    assert SizeSet().satisfying(B, Constraint(constant(4) - half)) == SizeSet(most=8)
+    assert SizeSet().satisfying(B, Constraint(constant(4) - half, strict=True)) == SizeSet(most=7)
+    assert SizeSet().satisfying(B, Constraint(half - constant(4))) == SizeSet(least=8)
+    assert SizeSet().satisfying(B, Constraint(half - constant(4), strict=True)) == SizeSet(least=9)
 
 
 FORMS = (

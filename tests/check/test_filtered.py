@@ -9,10 +9,10 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.sizes import row_arithmetic
 from hfdsl.check.run import examine
-from hfdsl.check.subject import Subject
 from hfdsl.types.dims import size
 
 
@@ -248,13 +248,17 @@ def test_a_filter_may_keep_no_rows_and_no_call_makes_fewer() -> None:
     def program(rows: Rows) -> object:
         return all_but_one(hf.filter(rows, rows.keep).x)  # type: ignore[arg-type]  # solved with the sizes
 
-    subject = examine(program, None, {B: 4})
+    context = examine(program, None, {B: 4})
     kept: Any
-    [kept] = {atom for node in subject.graph.nodes for atom in (subject.inference.rows(node.id) or size(B)).atoms} - {B}
+    [kept] = {
+        atom
+        for node in context.program.graph.nodes
+        for atom in (context.program.inference.rows(node.id) or size(B)).atoms
+    } - {B}
     told = {
         number: [(finding.code, finding.message) for finding in row_arithmetic(known)]
         for number in (0, 1, 2)
-        for known in [Subject(subject.graph, subject.inference, None, {**subject.dims, kept: number})]
+        for known in [Context.of(context.program, {**context.sizes, kept: number})]
     }
     wrong = "'all_but_one' would have t = kept1-1 = -1, which is no whole number of at least 1"
     assert told == {0: [("HF303", wrong)], 1: [], 2: []}

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import hfdsl
+from hfdsl.check.context import Option
 from hfdsl.check.findings import Finding
 from hfdsl.check.repair import suggestions
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_help
+from hfdsl.check.repair.suggestions import Suggestion, with_help
 from hfdsl.check.repair.trials import Trials
 from hfdsl.check.report import Report
 from tests.check.test_fixtures import NAMES

@@ -11,9 +11,9 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, Execute, register
+from hfdsl.check.context import Context
 from hfdsl.check.offloads import Keeps, fullest, offloads
 from hfdsl.check.run import examine
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.memory import GpuMemory
 
 CLUSTER = hf.Cluster(hf.Nodes(1, gpus=2, gpu_memory_gib=80, cpus=16))
@@ -44,7 +44,7 @@ class Role(hf.Worker):
     def onload(self, part: str) -> None: ...
 
 
-def program_of(calls: list[tuple[str, str]], colocate: bool = True, **options: Any) -> Subject:
+def program_of(calls: list[tuple[str, str]], colocate: bool = True, **options: Any) -> Context:
     """Calls of four roles on the same GPUs."""
 
     def program(rows: Rows, a: Role, b: Role, c: Role, d: Role) -> list[Rows]:
@@ -55,19 +55,19 @@ def program_of(calls: list[tuple[str, str]], colocate: bool = True, **options: A
     return examine(program, hf.Deployment(**places), {B: 8}, CLUSTER)
 
 
-def fits(subject: Subject) -> bool:
-    return not any(one.more_than(size) for one, size in fullest(subject))
+def fits(context: Context) -> bool:
+    return not any(one.more_than(size) for one, size in fullest(context))
 
 
-def moved(subject: Subject) -> set[tuple[str, str]]:
+def moved(context: Context) -> set[tuple[str, str]]:
     """The roles and parts that lie on the host at some time."""
-    return {(idle.role, idle.part) for idle in offloads(subject)}
+    return {(idle.role, idle.part) for idle in offloads(context)}
 
 
-def idles(subject: Subject) -> set[tuple[str, str, int | None, int | None, bool]]:
+def idles(context: Context) -> set[tuple[str, str, int | None, int | None, bool]]:
     """The same with the calls before and after, by their places in the step."""
-    places: dict[int | None, int] = {node.id: i for i, node in enumerate(subject.graph.calls)}
-    return {(i.role, i.part, places.get(i.after), places.get(i.before), i.around) for i in offloads(subject)}
+    places: dict[int | None, int] = {node.id: i for i, node in enumerate(context.program.graph.calls)}
+    return {(i.role, i.part, places.get(i.after), places.get(i.before), i.around) for i in offloads(context)}
 
 
 def kept(weights: int, optimizer: int) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def test_what_one_rank_alone_is_called_for_does_not_move() -> None:
 
 def test_one_move_serves_all_calls_that_it_covers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.check.offloads.FEW", 0)  # nothing that was chosen is left out again
-    subject = program_of([("b", "look"), ("c", "learn")], a=kept(30, 30), b=kept(20, 10), c=kept(30, 30))
-    assert fits(subject)
-    assert moved(subject) == {("a", "weights"), ("a", "optimizer"), ("b", "optimizer")}
+    context = program_of([("b", "look"), ("c", "learn")], a=kept(30, 30), b=kept(20, 10), c=kept(30, 30))
+    assert fits(context)
+    assert moved(context) == {("a", "weights"), ("a", "optimizer"), ("b", "optimizer")}
 
 
 def test_calls_elsewhere_ask_nothing_of_these_gpus() -> None:
@@ -104,9 +104,9 @@ def test_calls_elsewhere_ask_nothing_of_these_gpus() -> None:
     other = hf.place(Role, pool=hf.ResourcePool([2], name="other"))
     places = {n: hf.place(Role, pool=POOL, **kept(50, 1)) for n in "ab"}
     nodes = hf.Nodes(2, gpus=2, gpu_memory_gib=80, cpus=16), hf.Nodes(4, cpus=64)
-    subject = examine(program, hf.Deployment(**places, c=other), {B: 8}, hf.Cluster(*nodes))
-    assert fits(subject)
-    assert {("a", "weights"), ("b", "weights")} <= moved(subject)
+    context = examine(program, hf.Deployment(**places, c=other), {B: 8}, hf.Cluster(*nodes))
+    assert fits(context)
+    assert {("a", "weights"), ("b", "weights")} <= moved(context)
 
 
 def test_what_is_too_much_is_told_with_the_call_in_which_it_is() -> None:
@@ -129,13 +129,13 @@ def weights(gib: int) -> dict[str, Any]:
 
 def test_a_role_that_is_to_move_does_so_between_its_uses_but_for_the_turns_of_a_loop() -> None:
     calls = [("a", "look"), ("b", "look"), ("a", "look"), ("b", "look"), ("a", "learn"), ("b", "look")]
-    subject = program_of(calls, a=LEND)
-    assert idles(subject) == {
+    context = program_of(calls, a=LEND)
+    assert idles(context) == {
         ("a", "weights", 2, 4, False),
         ("a", "weights", 4, 0, True),
         ("a", "optimizer", 4, 4, True),
     }
-    assert offloads(replace(subject, offload=False)) == ()
+    assert offloads(replace(context, offload=False)) == ()
     assert idles(program_of([("a", "look")], c=LEND)) == {
         ("c", "weights", None, None, True),
         ("c", "optimizer", None, None, True),
@@ -156,9 +156,9 @@ def test_a_role_does_not_move_for_calls_on_other_gpus(pool: hf.ResourcePool) -> 
 
 def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:
     stay: dict[str, Any] = {**weights(50), "offload": False}
-    subject = program_of([("a", "look"), ("b", "look")], a=stay, b=stay)
-    assert not fits(subject)
-    assert moved(subject) == set()
+    context = program_of([("a", "look"), ("b", "look")], a=stay, b=stay)
+    assert not fits(context)
+    assert moved(context) == set()
 
 
 def test_of_calls_that_are_equally_full_the_first_is_told() -> None:
@@ -190,8 +190,8 @@ def test_few_moves_are_tried_without_each_and_first_without_those_in_a_loop(
 ) -> None:
     """Between the two calls of 'a' both of its parts are idle, and either would do."""
     monkeypatch.setattr("hfdsl.check.offloads.FEW", few)
-    subject = program_of([("a", "look"), ("b", "look"), ("a", "look")], a=kept(30, 30), b={**weights(30), **LEND})
-    assert {part for role, part in moved(subject) if role == "a"} == parts
+    context = program_of([("a", "look"), ("b", "look"), ("a", "look")], a=kept(30, 30), b={**weights(30), **LEND})
+    assert {part for role, part in moved(context) if role == "a"} == parts
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,6 @@ def test_few_moves_are_tried_without_each_and_first_without_those_in_a_loop(
 def test_the_role_that_moves_where_several_could(
     calls: list[tuple[str, str]], roles: dict[str, Any], chosen: str
 ) -> None:
-    subject = program_of(calls, **roles)
-    assert fits(subject)
-    assert moved(subject) - {("b", "weights"), ("b", "optimizer")} == {(chosen, "weights")}
+    context = program_of(calls, **roles)
+    assert fits(context)
+    assert moved(context) - {("b", "weights"), ("b", "optimizer")} == {(chosen, "weights")}

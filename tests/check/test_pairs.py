@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, Mul, register
-from hfdsl.check.repair.search import Demand, PairSearch
+from hfdsl.check.constraints import Constraint
+from hfdsl.check.repair.search import PairSearch
 from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.types.dims import atom_size, constant
@@ -109,12 +110,12 @@ DIVISORS = st.sampled_from((1, 2, 3, 4, 6, 8))  # what works repeats every 24: i
 small = st.integers(1, 6)
 
 
-def joint(factors: tuple[int, int, int], divisor: int) -> Demand:
+def joint(factors: tuple[int, int, int], divisor: int) -> Constraint:
     x, y, xy = map(constant, factors)
-    return Demand(ONE * x + OTHER * y + ONE * OTHER * xy, divisor)
+    return Constraint(ONE * x + OTHER * y + ONE * OTHER * xy, divisor)
 
 
-def tried(b: int, n: int, demands: list[Demand]) -> list[tuple[int, int]]:
+def tried(b: int, n: int, demands: list[Constraint]) -> list[tuple[int, int]]:
     """The pairs that a search tries where none works."""
     found: list[tuple[int, int]] = []
     search = PairSearch((B, N), (b, n), demands, lambda *pair: bool(found.append(pair)))  # type: ignore[func-returns-value]
@@ -152,7 +153,7 @@ def test_pairs_are_tried_by_how_much_they_change(
     def change(p: int, q: int) -> int:
         return abs(p - b) * n + abs(q - n) * b
 
-    found = tried(b, n, [Demand(ONE * ONE, x), Demand(OTHER * OTHER, y), joint(factors, divisor)])
+    found = tried(b, n, [Constraint(ONE * ONE, x), Constraint(OTHER * OTHER, y), joint(factors, divisor)])
     assert all(works(*pair) for pair in found)
     changes = [change(*pair) for pair in found]
     assert changes == sorted(changes)
@@ -160,7 +161,7 @@ def test_pairs_are_tried_by_how_much_they_change(
 
 
 def test_of_what_meets_linear_demands_the_nearest_of_the_second_size_are_tried() -> None:
-    found = tried(4, 10, [Demand(ONE, 2)])
+    found = tried(4, 10, [Constraint(ONE, 2)])
     assert {q for _, q in found} == {8, 9, 11, 12}
     assert sorted({p for p, _ in found})[:6] == [2, 6, 8, 10, 12, 14]
 

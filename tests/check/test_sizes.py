@@ -9,7 +9,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, register
-from hfdsl.check.constraints import proportional
+from hfdsl.check.demands import proportional
 from hfdsl.check.repair import trials
 from hfdsl.types.dims import atom_size, constant
 

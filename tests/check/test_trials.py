@@ -91,10 +91,10 @@ def test_each_trial_goes_through_all_nodes_and_mistakes(work: int, most: int, mo
         for _ in range(2):
             actor.look(rows.x)  # type: ignore[arg-type]  # the mistake
 
-    subject = examine(program.body, None, {})
-    assert (len(subject.graph.nodes), len(subject.inference.mismatches)) == (3, 2)
+    context = examine(program.body, None, {})
+    assert (len(context.program.graph.nodes), len(context.program.inference.mismatches)) == (3, 2)
     monkeypatch.setattr(trials, "WORK", work)
-    assert Trials(subject, lambda _: ()).most == most
+    assert Trials(context, lambda _: ()).most == most
 
 
 # -- a function with another text

@@ -7,9 +7,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from hfdsl.check.constraints import refuted
+from hfdsl.check.context import Context
 from hfdsl.check.requirements import Known, config_fields, holds
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
@@ -31,12 +30,15 @@ def placed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> 
     return other
 
 
-def moved(placements: Mapping[str, Placement[Any]], subject: Subject) -> Subject | None:
+def moved(placements: Mapping[str, Placement[Any]], context: Context) -> Context | None:
     """The program with other places for some roles."""
-    return replace(subject, deployment=changed(subject.deployment, placements)) if subject.deployment else None
+    deployment = context.program.deployment
+    if deployment is None:
+        return None
+    return context.with_program(replace(context.program, deployment=changed(deployment, placements)))
 
 
-def registered(body: Callable[..., Any], registration: Registration, subject: Subject) -> Subject:
+def registered(body: Callable[..., Any], registration: Registration, context: Context) -> Context:
     """The program with another registration of a method."""
 
     def changed_node(node: Node) -> Node:
@@ -44,18 +46,24 @@ def registered(body: Callable[..., Any], registration: Registration, subject: Su
             return node
         return replace(node, op=replace(node.op, signature=replace(node.op.signature, registration=registration)))
 
-    graph = replace(subject.graph, nodes=tuple(map(changed_node, subject.graph.nodes)))
-    return replace(subject, graph=graph, inference=infer(graph))
+    program = context.program
+    graph = replace(program.graph, nodes=tuple(map(changed_node, program.graph.nodes)))
+    return context.with_program(replace(program, graph=graph, inference=infer(graph)))
 
 
-def works(subject: Subject, placements: Mapping[str, Placement[Any]]) -> bool:
+def works(context: Context, placements: Mapping[str, Placement[Any]]) -> bool:
     """Whether rows and roles work out with other places for some roles as far as they do now."""
-    if subject.deployment is None:
+    deployment, after = context.program.deployment, moved(placements, context)
+    if deployment is None or after is None:
         return False
-    after = replace(subject, deployment=changed(subject.deployment, placements))
     unmet_after = sum(len(unmet(placement)) for placement in placements.values())
-    unmet_now = sum(len(unmet(subject.deployment[name])) for name in placements)
-    return unmet_after <= unmet_now and len(refuted(after)) <= len(refuted(subject))
+    unmet_now = sum(len(unmet(deployment[name])) for name in placements)
+    return unmet_after <= unmet_now and _broken_calls(after) <= _broken_calls(context)
+
+
+def _broken_calls(context: Context) -> int:
+    """How many demands of how many calls the sizes break."""
+    return len({(node.id, demand.why) for demand in context.refuted for node in demand.nodes})
 
 
 def unmet(placement: Placement[Any]) -> dict[str, str]:

@@ -9,14 +9,15 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Edit, Fix
+from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair import edits
 from hfdsl.check.repair.alternatives import moved, placed
-from hfdsl.check.repair.suggestions import Option, Suggestion
+from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import written
 from hfdsl.check.requirements import Known, holds, names
 from hfdsl.check.sources import argument_span, call_at, span_of
-from hfdsl.check.subject import Subject, signature_of
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Mismatch
@@ -38,9 +39,9 @@ def named(misuse: Misuse) -> Iterator[Suggestion]:
         yield from _rewritten(f"did you mean '{name}'?", (edit,) if edit else (), title)
 
 
-def repeated(subject: Subject, mismatch: Mismatch, port: str, times: int) -> Iterator[Suggestion]:
+def repeated(context: Context, mismatch: Mismatch, port: str, times: int) -> Iterator[Suggestion]:
     """The rows of ``port`` repeated: of a column, those of its record too."""
-    node = subject.graph.nodes[mismatch.node]
+    node = context.program.graph.nodes[mismatch.node]
     argument = argument_span(node.span, signature_of(node), port)
     operand = dict(node.arguments)[port]
     column = operand.column if isinstance(operand, Ref) else None
@@ -130,7 +131,15 @@ def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggest
     fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
     places = {new if name == old else name: place for name, place in deployment.placements.items()}
     other = placed(deployment, places)
-    yield Suggestion((Option(f"rename '{old}' to '{new}'", lambda program: replace(program, deployment=other), fix),))
+    yield Suggestion(
+        (
+            Option(
+                f"rename '{old}' to '{new}'",
+                lambda context: context.with_program(replace(context.program, deployment=other)),
+                fix,
+            ),
+        )
+    )
 
 
 def required(signature: Signature, text: str, known: Sequence[Known]) -> Iterator[Fix]:
@@ -161,6 +170,9 @@ def _proved(text: str, known: Known) -> bool:
         return False
 
 
-def calls_of(subject: Subject, signature: Signature) -> Iterator[Node]:
+def calls_of(program: Program, signature: Signature) -> Iterator[Node]:
     """The calls of one method or function."""
-    return (node for node in subject.graph.calls if (own := signature_of(node)) and own.span == signature.span)
+    for node in program.graph.calls:
+        called = signature_of(node)
+        if called is not None and called.span == signature.span:
+            yield node

@@ -1,4 +1,4 @@
-"""Sizes that mend a program: of one dim or, where none of one will do, of two at once."""
+"""Sizes that repair a program: of one dim or, where none of one will do, of two at once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
 
-from hfdsl.check.alike import alike
-from hfdsl.check.constraints import Divides, Key, Limit, arithmetic, refuted
+from hfdsl.check.constraints import Constraint
+from hfdsl.check.context import Context, Option
+from hfdsl.check.demands import Bound, DemandKey, Divisible, solvable
 from hfdsl.check.findings import Fix
-from hfdsl.check.repair.search import Demand, PairSearch, Search
-from hfdsl.check.repair.suggestions import Option, Suggestion
-from hfdsl.check.subject import Subject
-from hfdsl.types.dims import Dim, Size, constant
+from hfdsl.check.repair.search import PairSearch, Search
+from hfdsl.check.repair.suggestions import Suggestion
+from hfdsl.types.dims import Dim
 
 Sizes = Mapping[type[Dim], Sequence[int]]
 """The sizes that a dim may be given instead of its own, the others as they are."""
@@ -22,122 +22,127 @@ WORKS = "every split and requirement then works out"
 PAIRS = 4  # how many pairs of dims are searched for one finding
 
 
-def demands_on(subject: Subject, *dims: type[Dim]) -> dict[Demand, Divides | Limit]:
-    """What the program demands of these dims, as it is with the sizes of the others, and where each first stands."""
-    rest = {other: constant(number) for other, number in subject.dims.items() if other not in dims}
-    found: dict[Demand, Divides | Limit] = {}
-    for rule in arithmetic(subject):
-        demand = replace(rule.demand, size=rule.demand.size.substitute(rest))
-        if demand.size.atoms and set(demand.size.atoms) <= set(dims):
-            found.setdefault(demand, rule)
-    return found
+def solvable_demands(context: Context) -> Iterator[Divisible | Bound]:
+    """What the program demands with its sizes, as far as it is arithmetic."""
+    return solvable(demand for demand, _ in context.verdicts)
 
 
-def repairs(
-    subject: Subject, atoms: Iterable[object], mine: set[Key], wanted: Size | None = None, divisor: int = 1
+def constraints_on(context: Context, *dims: type[Dim]) -> dict[Constraint, Divisible | Bound]:
+    """What is demanded of these dims, as it is with the sizes of the others, and the first demand that says so."""
+    rest = {other: size for other, size in context.known_sizes.items() if other not in dims}
+    demands: dict[Constraint, Divisible | Bound] = {}
+    for demand in solvable_demands(context):
+        constraint = replace(demand.constraint, size=demand.constraint.size.substitute(rest))
+        if constraint.size.atoms and set(constraint.size.atoms) <= set(dims):
+            demands.setdefault(constraint, demand)
+    return demands
+
+
+def refuted(context: Context) -> set[DemandKey]:
+    """What the sizes break that other sizes may repair."""
+    return {demand.key for demand in context.refuted}
+
+
+def suggested_sizes(
+    context: Context, atoms: Iterable[object], broken: set[DemandKey], wanted: Constraint | None = None
 ) -> dict[type[Dim], tuple[int, ...]]:
-    """For each of the dims its nearest sizes for which every constraint works out; other dims stay as they are.
+    """For each of the dims its nearest sizes with which every demand holds; other dims stay as they are.
 
-    Where ``divisor`` is to divide ``wanted`` too, it does.
+    The sizes satisfy ``wanted`` too.
     """
-    found = {}
-    for dim in given(subject, atoms):
-        demands = list(demands_on(subject, dim))
+    sizes = {}
+    for dim in _sized(context, atoms):
+        constraints = list(constraints_on(context, dim))
         if wanted is not None:
-            rest = {other: constant(number) for other, number in subject.dims.items() if other is not dim}
-            demands.append(Demand(wanted.substitute(rest), divisor))
-        sizes = Search(dim, subject.dims[dim], demands, _Arithmetic(subject, (dim,), mine).works).nearest()
-        if sizes:
-            found[dim] = sizes
-    return found
+            rest = {other: size for other, size in context.known_sizes.items() if other is not dim}
+            constraints.append(replace(wanted, size=wanted.size.substitute(rest)))
+        search = Search(dim, context.sizes[dim], constraints, _Trial(context, (dim,), broken).works)
+        if nearest := search.nearest():
+            sizes[dim] = nearest
+    return sizes
 
 
-def given(subject: Subject, atoms: Iterable[object]) -> list[type[Dim]]:
+def _sized(context: Context, atoms: Iterable[object]) -> list[type[Dim]]:
     """The dims among these that have a size."""
-    return [atom for atom in atoms if isinstance(atom, type) and atom in subject.dims]
+    return [atom for atom in atoms if isinstance(atom, type) and atom in context.sizes]
 
 
-def resized(subject: Subject, sizes: Sizes, works: str = WORKS) -> Iterator[Suggestion]:
-    """Other sizes of one dim; what is broken beside that stays so."""
+def resized(context: Context, sizes: Sizes, works: str = WORKS) -> Iterator[Suggestion]:
+    """Other sizes of one dim; whatever else is broken stays so."""
     for dim, numbers in sizes.items():
-        after = chain.from_iterable(_with(subject, {dim: number}) for number in numbers)
+        after = chain.from_iterable(_with(context, {dim: number}) for number in numbers)
         then = "this then works out" if any(map(refuted, after)) else works
-        options = tuple(_option(subject, {dim: number}, str(number)) for number in numbers)
-        yield Suggestion(options, f"set {subject.named(dim)} to ", f": {then}")
+        options = tuple(_option(context, {dim: number}, str(number)) for number in numbers)
+        yield Suggestion(options, f"set {context.named(dim)} to ", f": {then}")
 
 
-def in_words(subject: Subject, sizes: Sizes) -> str:
+def in_words(context: Context, sizes: Sizes) -> str:
     """Each dim with its sizes."""
-    return " or ".join(f"{subject.named(dim)} set to {' or '.join(map(str, n))}" for dim, n in sizes.items())
+    return " or ".join(f"{context.named(dim)} set to {' or '.join(map(str, n))}" for dim, n in sizes.items())
 
 
-def resized_together(subject: Subject, atoms: Iterable[object], mine: set[Key]) -> Iterator[Suggestion]:
+def resized_together(context: Context, atoms: Iterable[object], broken: set[DemandKey]) -> Iterator[Suggestion]:
     """Other sizes of two dims at once, the pair with the smallest relative change first."""
-    found = []
-    for dims in _together(subject, atoms)[:PAIRS]:
-        now, arithmetic = tuple(subject.dims[dim] for dim in dims), _Arithmetic(subject, dims, mine)
-        search = PairSearch(dims, (now[0], now[1]), list(demands_on(subject, *dims)), arithmetic.works)
+    changes = []
+    for dims in _pairs(context, atoms)[:PAIRS]:
+        now, trial = (context.sizes[dims[0]], context.sizes[dims[1]]), _Trial(context, dims, broken)
+        search = PairSearch(dims, now, list(constraints_on(context, *dims)), trial.works)
         if (pair := search.nearest()) is not None:
-            found.append((search.change(*pair), dims, pair))
-    for _, dims, pair in sorted(found, key=lambda each: each[0]):
+            changes.append((search.change(*pair), dims, pair))
+    for _, dims, pair in sorted(changes, key=lambda change: change[0]):
         sizes = dict(zip(dims, pair, strict=True))
-        then = "this then works out" if any(map(refuted, _with(subject, sizes))) else WORKS
+        then = "this then works out" if any(map(refuted, _with(context, sizes))) else WORKS
         words = " and ".join(f"{dim} to {number}" for dim, number in zip(dims, pair, strict=True))
-        yield Suggestion((_option(subject, sizes, words),), "set ", f": {then}")
+        yield Suggestion((_option(context, sizes, words),), "set ", f": {then}")
 
 
-def _with(subject: Subject, sizes: Mapping[type[Dim], int]) -> Iterator[Subject]:
+def _with(context: Context, sizes: Mapping[type[Dim], int]) -> Iterator[Context]:
     """The program with these sizes, and with all sizes that the other dims have."""
     dim, *_ = sizes
-    return (replace(each, dims={**each.dims, **sizes}) for each in subject.with_this(dim))
+    return (combination.with_sizes(sizes) for combination in context.with_this(dim))
 
 
-def _together(subject: Subject, atoms: Iterable[object]) -> list[tuple[type[Dim], type[Dim]]]:
-    """The pairs of dims with a size each that a demand on one of these dims brings together."""
-    mine = given(subject, atoms)
-    sets = [mine, *dict.fromkeys(rule.demand.size.atoms for rule in arithmetic(subject))]
-    found: dict[frozenset[type[Dim]], tuple[type[Dim], type[Dim]]] = {}
-    for pair in chain.from_iterable(combinations(given(subject, together), 2) for together in sets):
-        if not set(pair).isdisjoint(mine) and subject.several.keys().isdisjoint(pair):
-            found.setdefault(frozenset(pair), pair)
-    return list(found.values())
+def _pairs(context: Context, atoms: Iterable[object]) -> list[tuple[type[Dim], type[Dim]]]:
+    """The pairs of dims with a size each, one of them among ``atoms``, that one demand is about."""
+    mine = _sized(context, atoms)
+    groups = [mine, *dict.fromkeys(demand.constraint.size.atoms for demand in solvable_demands(context))]
+    pairs: dict[frozenset[type[Dim]], tuple[type[Dim], type[Dim]]] = {}
+    for pair in chain.from_iterable(combinations(_sized(context, group), 2) for group in groups):
+        if not set(pair).isdisjoint(mine) and context.alternatives.keys().isdisjoint(pair):
+            pairs.setdefault(frozenset(pair), pair)
+    return list(pairs.values())
 
 
-def _option(subject: Subject, sizes: Mapping[type[Dim], int], words: str) -> Option:
-    several = subject.several.keys() & sizes.keys()
-    if several:  # one of the sizes of a dim is changed, and compared with itself: the others may be wrong as well
-        now = {dim: subject.dims[dim] for dim in sizes}
+def _option(context: Context, sizes: Mapping[type[Dim], int], words: str) -> Option:
+    if context.alternatives.keys() & sizes.keys():
+        # One of several sizes of a dim changes. It is compared with itself: the other sizes may be wrong as well.
+        now = {dim: context.sizes[dim] for dim in sizes}
         return Option(words, partial(_pinned, sizes), beside=partial(_pinned, now))
     from hfdsl.check.repair import edits  # late: it reads the user's text
 
-    found = [edits.size(subject.asked, dim, subject.dims[dim], number) for dim, number in sizes.items()]
-    made = tuple(edit for edit in found if edit is not None)
+    places = [edits.size(context.asked, dim, context.sizes[dim], number) for dim, number in sizes.items()]
+    written = tuple(edit for edit in places if edit is not None)
     title = f"set {' and '.join(f'{dim} to {number}' for dim, number in sizes.items())}"
-    return Option(words, partial(_pinned, sizes), Fix(title, made) if len(made) == len(sizes) else None)
+    return Option(words, partial(_pinned, sizes), Fix(title, written) if len(written) == len(sizes) else None)
 
 
-def _pinned(sizes: Mapping[type[Dim], int], subject: Subject) -> Subject:
+def _pinned(sizes: Mapping[type[Dim], int], context: Context) -> Context:
     """The program with one size for each of these dims."""
-    several = {dim: numbers for dim, numbers in subject.several.items() if dim not in sizes}
-    return replace(subject, dims={**subject.dims, **sizes}, several=several)
+    alternatives = {dim: numbers for dim, numbers in context.alternatives.items() if dim not in sizes}
+    return replace(context.with_sizes(sizes), alternatives=alternatives)
 
 
-class _Arithmetic:
-    """Whether other sizes mend what is ``mine`` and upset nothing, with all sizes of the other dims."""
+class _Trial:
+    """Whether other sizes repair what is ``broken`` and break nothing, with all sizes of the other dims."""
 
-    def __init__(self, subject: Subject, dims: tuple[type[Dim], ...], mine: set[Key]) -> None:
-        like = alike(subject)
-        self.dims, self.subjects = dims, subject.with_this(dims[0])
-        self.mine = {(like[node].id, *rest) for node, *rest in mine}
-        self.nodes = tuple(dict(zip(map(id, like), like, strict=True)).values())  # what one takes, all like it take
-        self.before = [refuted(each, self.nodes) for each in self.subjects]
+    def __init__(self, context: Context, dims: tuple[type[Dim], ...], broken: set[DemandKey]) -> None:
+        self.dims, self.broken = dims, broken
+        self.combinations = [(combination, refuted(combination)) for combination in context.with_this(dims[0])]
 
     def works(self, *numbers: int) -> bool:
         """Whether these sizes do."""
         sizes = dict(zip(self.dims, numbers, strict=True))
-        pairs = zip(self.subjects, self.before, strict=True)
         return all(
-            (after := refuted(replace(each, dims={**each.dims, **sizes}), self.nodes)) <= before
-            and not after & self.mine
-            for each, before in pairs
+            (after := refuted(combination.with_sizes(sizes))) <= before and not after & self.broken
+            for combination, before in self.combinations
         )

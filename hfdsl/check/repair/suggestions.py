@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
 
+from hfdsl.check.context import Context, Option, Repairer
 from hfdsl.check.findings import Finding, Fix
-from hfdsl.check.subject import Subject
-
-if TYPE_CHECKING:
-    from hfdsl.check.repair.trials import Trials
-
-
-Change: TypeAlias = Callable[[Subject], Subject | None]
-"""From a program to a changed one; None where it cannot be made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One change: what it is called, what it makes of a program, and the edits of the user's text that do it.
-
-    ``beside`` makes what the changed program is compared with, where that is not the program itself.
-    """
-
-    words: str
-    change: Change
-    fix: Fix | None = None
-    beside: Change | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +18,9 @@ class Suggestion:
     after: str = ""
 
 
-def with_help(trials: Trials, finding: Finding, suggestions: Iterable[Suggestion], most: int | None = None) -> Finding:
+def with_help(
+    trials: Repairer, finding: Finding, suggestions: Iterable[Suggestion], most: int | None = None
+) -> Finding:
     """The finding with those of the offers that mend it, at most so many: here alone a help line is made."""
     lines, fixes = list[str](), list[Fix]()
     for suggestion in suggestions:
@@ -53,10 +34,10 @@ def with_help(trials: Trials, finding: Finding, suggestions: Iterable[Suggestion
 
 
 def with_suggestions(
-    subject: Subject, finding: Finding, suggestions: Iterable[Suggestion], advice: str = "", most: int | None = None
+    context: Context, finding: Finding, suggestions: Iterable[Suggestion], advice: str = "", most: int | None = None
 ) -> Finding:
     """The finding with what mends it; with ``advice`` as a note where nothing was tried, or nothing that was works."""
-    trials = subject.repairs(finding)
+    trials = context.repairs(finding)
     helped = finding if trials is None else with_help(trials, finding, suggestions, most)
     return helped if helped.help else with_note(finding, advice)
 

@@ -14,10 +14,9 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Edit, Finding, Fix
 from hfdsl.check.repair.edits import apply
-from hfdsl.check.repair.suggestions import Option
-from hfdsl.check.subject import Subject
 from hfdsl.graph.infer import infer
 from hfdsl.graph.trace import trace
 
@@ -49,17 +48,17 @@ def improves(finding: FindingKey, before: Counter[FindingKey], after: Counter[Fi
 
 @dataclass
 class Trials:
-    """Repairs of one program; ``ask`` puts all passes to a subject."""
+    """Repairs of one program; ``ask`` puts all passes to a context."""
 
-    subject: Subject
-    ask: Callable[[Subject], Iterable[Finding]]
+    context: Context
+    ask: Callable[[Context], Iterable[Finding]]
     admitted: set[FindingKey] = field(default_factory=set)
     mended: dict[tuple[FindingKey, str, Fix | None], bool] = field(default_factory=dict)
 
     @cached_property
     def most(self) -> int:
         """How many places there are repairs for."""
-        graph, wrong = self.subject.graph, self.subject.inference.mismatches
+        graph, wrong = self.context.program.graph, self.context.program.inference.mismatches
         return min(MOST, WORK // (len(graph.nodes) + len(graph.misuses) + len(wrong) + 1))
 
     def admit(self, finding: Finding) -> bool:
@@ -71,10 +70,10 @@ class Trials:
     @cached_property
     def before(self) -> Counter[FindingKey]:
         """What is found in the program as it stands."""
-        return self._keys(self.subject)
+        return self._keys(self.context)
 
-    def _keys(self, subject: Subject) -> Counter[FindingKey]:
-        return Counter(map(finding_key, self.ask(replace(subject, trials=None))))
+    def _keys(self, context: Context) -> Counter[FindingKey]:
+        return Counter(map(finding_key, self.ask(replace(context, trials=None))))
 
     def mends(self, finding: Finding, option: Option) -> bool:
         """Whether a change removes a finding and adds none: it is made, and every pass is asked again."""
@@ -86,19 +85,20 @@ class Trials:
         return self.mended[key]
 
     def _mends(self, finding: Finding, option: Option) -> bool:
-        changed, beside = option.change(self.subject), option.beside and option.beside(self.subject)
+        changed, beside = option.change(self.context), option.beside and option.beside(self.context)
         before = self.before if beside is None else self._keys(beside)
         return changed is not None and improves(finding_key(finding), before, self._keys(changed))
 
 
-def written(edits: Sequence[Edit], subject: Subject) -> Subject | None:
+def written(edits: Sequence[Edit], context: Context) -> Context | None:
     """The program with edits in the dataflow's own text: it is compiled anew, and traced."""
-    body = rewritten(subject.body, edits)
+    body = rewritten(context.program.body, edits)
     if body is None:
         return None
     with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace
         graph = trace(body)
-    return replace(subject, graph=graph, inference=infer(graph), body=body)
+    program = replace(context.program, graph=graph, inference=infer(graph), body=body)
+    return context.with_program(program)
 
 
 def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> FunctionType | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.subject import Subject
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.graph.weights import balancing, weighs
@@ -17,10 +17,10 @@ WEIGHTS = (
 )
 
 
-def rows_have_weights(subject: Subject) -> Iterator[Finding]:
+def rows_have_weights(context: Context) -> Iterator[Finding]:
     """``balance=`` names one column of one argument, and that column has a weight for each row."""
     first: dict[int, tuple[Node, Signature, str]] = {}
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
         if isinstance(node.op, RoleCall) and registration is not None and registration.balance is not None:
             first.setdefault(id(node.op.signature), (node, node.op.signature, registration.balance))

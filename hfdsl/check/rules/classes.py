@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import known_of, moved, unmet, works
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.requirements import MESH_SIZES, Known, config_fields, holds, names, numbers, remainder
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.spans import definition_span
@@ -20,9 +20,9 @@ from hfdsl.protocols.mesh import AXES, Mesh
 from hfdsl.types.batches import closest
 
 
-def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
+def classes_fit_meshes(context: Context) -> Iterator[Finding]:
     """``hf.requires`` of role classes, with the numbers of the config and the sizes of the mesh."""
-    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         known, buildable = known_of(placement), config_fields(placement) is not None
         for text in requirements_of(placement.role):
             try:
@@ -47,7 +47,7 @@ def classes_fit_meshes(subject: Subject) -> Iterator[Finding]:
                 Label(placement.span, f"placed on {placement.mesh}"),
                 (_declared(placement.role, text),),
             )
-            yield with_suggestions(subject, finding, _meshes(subject, name, placement, text), most=1)
+            yield with_suggestions(context, finding, _meshes(context, name, placement, text), most=1)
 
 
 def _declared(role: type, text: str) -> Label:
@@ -62,12 +62,12 @@ def _unknown(text: str, known: Known) -> str:
     return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, there)}"
 
 
-def _meshes(subject: Subject, role: str, placement: Placement[Any], text: str) -> Iterator[Suggestion]:
+def _meshes(context: Context, role: str, placement: Placement[Any], text: str) -> Iterator[Suggestion]:
     """Other sizes of a model axis that the requirement names, for which everything works; dp fills the pool."""
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
             found = [
-                mesh for mesh in _variants(placement, axis) if _mends(subject, role, replace(placement, mesh=mesh))
+                mesh for mesh in _variants(placement, axis) if _mends(context, role, replace(placement, mesh=mesh))
             ]
             size = MESH_SIZES[axis]
             nearest = sorted(found, key=lambda mesh: abs(size(mesh) - size(placement.mesh)))[:3]
@@ -89,8 +89,8 @@ def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
             continue  # a generation size that does not divide
 
 
-def _mends(subject: Subject, role: str, placement: Placement[Any]) -> bool:
-    return not unmet(placement) and works(subject, {role: placement})
+def _mends(context: Context, role: str, placement: Placement[Any]) -> bool:
+    return not unmet(placement) and works(context, {role: placement})
 
 
 def spelled(mesh: Mesh) -> str:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
 from hfdsl.check.repair.alternatives import registered
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span
-from hfdsl.check.subject import Subject, signature_of
 from hfdsl.errors import ProtocolError
 from hfdsl.graph.infer import ListValue, RecordValue
 from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
@@ -85,10 +86,14 @@ def _others(
 NOTHING = (StaticType(None), StaticType(type(None)))
 
 
-def values_are_kept(subject: Subject) -> Iterator[Finding]:
+def values_are_kept(context: Context) -> Iterator[Finding]:
     """A collect takes all of what the bodies of the ranks left of a value, once, and in order."""
-    for node in subject.graph.nodes:
-        value, placement, signature = subject.inference.values[node.id], subject.placement(node), signature_of(node)
+    for node in context.program.graph.nodes:
+        value, placement, signature = (
+            context.program.inference.values[node.id],
+            context.program.placement(node),
+            signature_of(node),
+        )
         if placement is None or signature is None or signature.protocol is None or signature.registration is None:
             continue
         value = value.inner if isinstance(value, ListValue) else value
@@ -113,19 +118,19 @@ def values_are_kept(subject: Subject) -> Iterator[Finding]:
                 (Label(placement.span, f"placed on {placement.mesh}"), Label(signature.span, declared)),
             )
             suggestions = _others(signature.body, registration, protocol, axis, size, left[axis])
-            yield with_suggestions(subject, finding, suggestions, _in_the_body(axis, left[axis]))
+            yield with_suggestions(context, finding, suggestions, _in_the_body(axis, left[axis]))
 
 
-def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:
+def lists_fit_ranks(context: Context) -> Iterator[Finding]:
     """A list has one value for each rank that takes one."""
-    for node in subject.graph.nodes:
-        placement = subject.placement(node)
+    for node in context.program.graph.nodes:
+        placement = context.program.placement(node)
         if not isinstance(node.op, RoleCall) or placement is None or not node.op.signature.per_rank:
             continue
         for port, operand in node.arguments:
-            if (node.id, port) in subject.inference.misfits:
+            if (node.id, port) in context.program.inference.misfits:
                 continue  # another value is meant
-            length, made = _length(subject, operand)
+            length, made = _length(context, operand)
             if length in (None, placement.mesh.world_size):
                 continue
             yield Finding(
@@ -137,10 +142,10 @@ def lists_fit_ranks(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def lists_are_not_joined(subject: Subject) -> Iterator[Finding]:
+def lists_are_not_joined(context: Context) -> Iterator[Finding]:
     """What takes a value for each rank gives one for each: no dim says how many rows all of them have together."""
-    for node in subject.graph.nodes:
-        placement, signature = subject.placement(node), signature_of(node)
+    for node in context.program.graph.nodes:
+        placement, signature = context.program.placement(node), signature_of(node)
         if placement is None or signature is None or signature.protocol is None or signature.returns in NOTHING:
             continue
         protocol = signature.protocol
@@ -158,14 +163,14 @@ def lists_are_not_joined(subject: Subject) -> Iterator[Finding]:
                 )
 
 
-def _length(subject: Subject, operand: Operand) -> tuple[int | None, tuple[Label, ...]]:
+def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label, ...]]:
     """How many values a list has, as far as it is known, and where a call makes them."""
     if isinstance(operand, Constant):
         return len(operand.value), ()
     if not isinstance(operand, Ref):
         return None, ()
-    maker = subject.graph.nodes[operand.node]
-    placement, signature = subject.placement(maker), signature_of(maker)
+    maker = context.program.graph.nodes[operand.node]
+    placement, signature = context.program.placement(maker), signature_of(maker)
     if placement is None or signature is None or signature.protocol is None or signature.protocol.joins:
         return None, ()
     made = Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")

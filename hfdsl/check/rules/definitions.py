@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.subject import Subject, signature_of, sizes_of
+from hfdsl.check.program import signature_of, sizes_of
 from hfdsl.graph.program import Input, Node
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.graph.spans import definition_span
@@ -14,10 +15,10 @@ from hfdsl.types.batches import schema
 from hfdsl.types.dims import Size
 
 
-def _called(subject: Subject) -> dict[Signature, Node]:
+def _called(context: Context) -> dict[Signature, Node]:
     """Every signature that the program calls, with its first call."""
     found: dict[Signature, Node] = {}
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         signature = signature_of(node)
         if signature is not None:
             found.setdefault(signature, node)
@@ -43,9 +44,9 @@ def _entry(kind: PortType) -> PortType:
     return _entry(kind.inner) if isinstance(kind, ListType) else kind
 
 
-def results_are_bound(subject: Subject) -> Iterator[Finding]:
+def results_are_bound(context: Context) -> Iterator[Finding]:
     """A type variable in a result is one that an input binds: nothing else says how long it is."""
-    for signature, node in _called(subject).items():
+    for signature, node in _called(context).items():
         bound = {variable for port in signature.ports for variable in _variables(sizes_of(port.type))}
         for variable in (v for v in _variables(_left_open(signature.returns)) if v not in bound):
             ports = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
@@ -58,11 +59,11 @@ def results_are_bound(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def records_name_dims(subject: Subject) -> Iterator[Finding]:
+def records_name_dims(context: Context) -> Iterator[Finding]:
     """The dims of a record are dims of the program: no call binds a type variable in one."""
-    kinds = [_entry(port.type) for signature in _called(subject) for port in signature.ports]
-    kinds += [_entry(node.result) for node in subject.graph.nodes]
-    given = {node.op.record for node in subject.graph.nodes if isinstance(node.op, Input)}
+    kinds = [_entry(port.type) for signature in _called(context) for port in signature.ports]
+    kinds += [_entry(node.result) for node in context.program.graph.nodes]
+    given = {node.op.record for node in context.program.graph.nodes if isinstance(node.op, Input)}
     for record in dict.fromkeys(kind.record for kind in kinds if isinstance(kind, RecordType)):
         for column, spec in schema(record).fields.items():
             for variable in _variables(spec.dims if record in given else spec.dims[1:]):

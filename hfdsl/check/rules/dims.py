@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, TypeVar
 
-from hfdsl.check.alike import argument_rows
+from hfdsl.check.context import EVERYTHING, Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import dims_of, sizes_of
 from hfdsl.check.requirements import names
-from hfdsl.check.subject import EVERYTHING, Subject, dims_of, input_dims, program_signatures, sizes_of
-from hfdsl.graph.infer import LOST, RecordValue
+from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.conditions import requirements_of
-from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size, atom_size, solve
 
 
@@ -32,77 +31,82 @@ def determined_dims(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
     return known
 
 
-def undetermined_row_dims(subject: Subject) -> dict[Any, int]:
+def undetermined_row_dims(context: Context) -> dict[Any, int]:
     """The row dims that no input has and that have no size, each with the node that first makes such rows.
 
     Among them are the type variables that nothing binds (HF108).
     """
-    known = determined_dims(subject.dims, (size for node in subject.graph.inputs for size in sizes_of(node.result)))
-    found: dict[Any, int] = {}
-    for node, value in zip(subject.graph.nodes, subject.inference.values, strict=True):
-        rows = value.rows if isinstance(value, RecordValue) else None
-        if isinstance(value, (ColumnSpec, ObjSpec)):
-            rows = value.dims[0]
-        lost = rows is None or LOST in rows.atoms or _splits_nothing(subject, node)
-        for atom in rows.atoms if rows is not None and not lost else ():
+    known = determined_dims(
+        context.sizes, (size for node in context.program.graph.inputs for size in sizes_of(node.result))
+    )
+    makers: dict[Any, int] = {}
+    for node, *_ in context.program.kinds:
+        rows = context.program.rows(node)
+        if rows is None or LOST in rows.atoms or _splits_nothing(context, node):
+            continue
+        for atom in rows.atoms:
             if isinstance(atom, TypeVar) or (isinstance(atom, type) and atom not in known):
-                found.setdefault(atom, node.id)
-    return found
+                makers.setdefault(atom, node.id)
+    return makers
 
 
-def _splits_nothing(subject: Subject, node: Node) -> bool:
+def _splits_nothing(context: Context, node: Node) -> bool:
     """Whether a call splits its rows and is given none (HF413)."""
-    placement, protocol = subject.placement(node), node.op.signature.protocol if isinstance(node.op, RoleCall) else None
+    placement, protocol = (
+        context.program.placement(node),
+        node.op.signature.protocol if isinstance(node.op, RoleCall) else None,
+    )
     return (
         placement is not None
         and protocol is not None
         and protocol.splits
         and protocol.chunk_count(placement.mesh) > 1
-        and not argument_rows(subject, node)
+        and not context.program.argument_rows[node.id]
     )
 
 
-def row_dims_are_determined(subject: Subject) -> Iterator[Finding]:
+def row_dims_are_determined(context: Context) -> Iterator[Finding]:
     """To cut and join rows a run must know how many there are."""
-    for dim, node in undetermined_row_dims(subject).items() if subject.deployment else ():
+    program = context.program
+    for dim, node in undetermined_row_dims(context).items() if program.deployment else ():
         if isinstance(dim, type):
             yield Finding(
                 "HF301",
-                f"'{subject.graph.nodes[node].label}' makes {subject.inference.values[node]}, and nothing tells how "
+                f"'{program.graph.nodes[node].label}' makes {program.inference.values[node]}, and nothing tells how "
                 f"large {dim.__name__} is: no input tells it and no size is given",
-                Label(subject.graph.nodes[node].span),
+                Label(program.graph.nodes[node].span),
                 notes=(f"give the size: dims={{{dim.__name__}: ...}}",),
             )
 
 
-def whole_sizes(subject: Subject) -> Iterator[Finding]:
+def whole_sizes(context: Context) -> Iterator[Finding]:
     """A size is a whole number of at least 1, given for a dim."""
-    for dim, number in subject.odd.items():
+    for dim, number in context.invalid.items():
         if dim == EVERYTHING:
             message = f"dims= takes a dict of dim classes with their sizes, got {number!r}"
         elif isinstance(dim, type) and issubclass(dim, Dim):
             message = f"size {dim} = {number!r} is not a whole number of at least 1"
         else:
             message = f"dims= takes dim classes with their sizes, got {dim!r}: {number!r}"
-        yield Finding("HF302", message, Label(subject.asked))
+        yield Finding("HF302", message, Label(context.asked))
 
 
-def dims_are_known(subject: Subject) -> Iterator[Finding]:
+def dims_are_known(context: Context) -> Iterator[Finding]:
     """A size is given for a dim that the program names: in a record, or in a signature or requirement of its roles."""
-    if subject.graph.misuses:
+    if context.program.graph.misuses:
         return
-    signatures = list(program_signatures(subject))
-    there = dict.fromkeys(chain(input_dims(subject), *map(dims_of, signatures)))
+    signatures = list(context.program.signatures())
+    there = dict.fromkeys(chain(context.program.input_dims, *map(dims_of, signatures)))
     required = {name for s in signatures for text in requirements_of(s.body) for name in names(text)}
     required -= {dim.__name__ for dim in there}  # another class of the same name is the mistake that is looked for
-    for dim, number in subject.dims.items():
+    for dim, number in context.sizes.items():
         if dim not in there and dim.__name__ not in required:
             same = any(other.__name__ == dim.__name__ for other in there)
             listed = ", ".join(other.__name__ for other in there) or "none"
             yield Finding(
                 "HF305",
-                f"size {dim} = {number} is given, but '{subject.graph.name}' does not have "
+                f"size {dim} = {number} is given, but '{context.program.graph.name}' does not have "
                 + (f"this dim: its '{dim}' is another class of that name" if same else "a dim of that name"),
-                Label(subject.asked),
+                Label(context.asked),
                 notes=(f"its dims: {listed}",),
             )

@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from hfdsl.check.constraints import Divides, constraints, filtered
+from hfdsl.check.context import Context, Option
+from hfdsl.check.demands import Divisible, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.search import SEARCH
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
-from hfdsl.check.subject import Subject
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, Node, RoleCall, Take
 from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, atom_size, constant
 
-
-def filtered_rows(subject: Subject) -> Iterator[Finding]:
-    """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding."""
-    if any(isinstance(node.op, Filter) for node in subject.graph.nodes):
-        yield from _unknown_rows(subject, constraints(subject))
+Called = tuple[Node, Divisible]
+"""A demand at one of its calls."""
 
 
-def _unknown_rows(subject: Subject, demands: Iterable[Divides]) -> Iterator[Finding]:
-    """The demands on rows that only a run tells: one finding for all that is demanded of what a filter keeps."""
-    told: dict[tuple[KeptGroups, ...], list[Divides]] = {}
-    for demand in demands:
-        size = subject.known(demand.size)
-        if filtered(size) and size.divisible_by(demand.divisor) is Answer.UNKNOWN:
-            told.setdefault(tuple(atom for atom in size.atoms if isinstance(atom, KeptGroups)), []).append(demand)
-    for first, *others in told.values():
-        node, size = first.node, first.size
-        more = {d.node.span: Label(d.node.span, f"for {d.why}: {d.need}") for d in others if d.node.id != node.id}
+def filtered_rows(context: Context) -> Iterator[Finding]:
+    """What a filter keeps goes into a split, mini-batches or groups only by a policy: take, fill, or padding.
+
+    There is one finding for everything that is demanded of what one filter keeps.
+    """
+    undecided = [d for d, answer in context.verdicts if answer is Answer.UNKNOWN and isinstance(d, Divisible)]
+    calls: dict[tuple[KeptGroups, ...], list[Called]] = {}
+    for node, demand in at_calls(undecided):
+        size = context.known(demand.size)
+        if filtered(size):
+            kept = tuple(atom for atom in size.atoms if isinstance(atom, KeptGroups))
+            calls.setdefault(kept, []).append((node, demand))
+    for (node, first), *others in calls.values():
+        more = {n.span: Label(n.span, f"for {d.why}: {d.need}") for n, d in others if n.id != node.id}
+        filters = (_made(context, maker) for maker, _ in _makers(context, first.size).values())
         finding = Finding(
             "HF321",
-            f"'{node.label}' needs {first.why}, but only a run tells how many rows there are ({size})",
+            f"'{node.label}' needs {first.why}, but only a run tells how many rows there are ({first.size})",
             Label(node.span, first.need),
-            (*(_made(subject, maker) for maker, _ in _makers(subject, size).values()), *first.others, *more.values()),
+            (*filters, *first.labels, *more.values()),
         )
-        yield with_suggestions(subject, finding, _policies(subject, [first, *others]), _policy(node, first.code))
+        suggestions = _policies(context, [first, *(demand for _, demand in others)])
+        yield with_suggestions(context, finding, suggestions, _policy(node, first.code))
 
 
-def _policies(subject: Subject, demands: list[Divides]) -> Iterator[Suggestion]:
+def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion]:
     """As many rows as meet all demands, of those that a filter may keep; or pad rows for a method that splits them."""
     from hfdsl.check.repair.fixes import cut  # late: most programs need none
 
     first = demands[0]
-    for kept, (maker, group) in _makers(subject, first.size).items():
-        number = _enough(subject, demands, kept)
+    for kept, (maker, group) in _makers(context, first.size).items():
+        number = _enough(context, demands, kept)
         if number is not None:
             yield from cut(maker.span, number * group)
     op = first.node.op
@@ -58,10 +61,10 @@ def _policies(subject: Subject, demands: list[Divides]) -> Iterator[Suggestion]:
         yield Suggestion((Option(words, partial(registered, op.signature.body, padded)),))
 
 
-def _enough(subject: Subject, demands: list[Divides], kept: Atom) -> int | None:
+def _enough(context: Context, demands: list[Divisible], kept: Atom) -> int | None:
     """The greatest number in the place of ``kept`` that meets all demands, of those that a filter may keep."""
-    most = subject.known(at_most(atom_size(kept))).value
-    sizes = [subject.known(demand.size) for demand in demands]
+    most = context.known(at_most(atom_size(kept))).value
+    sizes = [context.known(demand.size) for demand in demands]
     for number in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
         pairs = ((size.substitute({kept: constant(number)}), d.divisor) for size, d in zip(sizes, demands, strict=True))
         if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in pairs):
@@ -77,31 +80,31 @@ def _policy(node: Node, code: str) -> str:
     return f'{known}, or register the method with pad="repeat_last"' if padded else known
 
 
-def _makers(subject: Subject, size: Size) -> dict[Atom, tuple[Node, int]]:
+def _makers(context: Context, size: Size) -> dict[Atom, tuple[Node, int]]:
     """The first filter that each of the unknown numbers comes from, and how many rows it keeps together."""
     found: dict[Atom, tuple[Node, int]] = {}
-    for node in subject.graph.nodes:
-        rows = subject.inference.rows(node.id)
+    for node in context.program.graph.nodes:
+        rows = context.program.inference.rows(node.id)
         if rows is not None and isinstance(node.op, Filter):
             new = set(rows.atoms) & (set(size.atoms) - found.keys())
             found |= dict.fromkeys(new, (node, node.op.group))
     return found
 
 
-def _made(subject: Subject, node: Node) -> Label:
-    before = subject.inference.rows(node.batch.node) if node.batch else None
+def _made(context: Context, node: Node) -> Label:
+    before = context.program.inference.rows(node.batch.node) if node.batch else None
     return Label(node.span, f"keeps some of {before} rows")
 
 
-def enough_rows(subject: Subject) -> Iterator[Finding]:
+def enough_rows(context: Context) -> Iterator[Finding]:
     """``take`` finds the rows that it takes."""
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         if not isinstance(node.op, Take) or node.op.fill or node.batch is None:
             continue
-        rows = subject.inference.rows(node.batch.node)
+        rows = context.program.inference.rows(node.batch.node)
         if rows is None or LOST in rows.atoms:
             continue
-        most = subject.known(at_most(rows)).value
+        most = context.known(at_most(rows)).value
         if most is None and not filtered(rows):
             yield Finding(
                 "HF319",
@@ -114,10 +117,10 @@ def enough_rows(subject: Subject) -> Iterator[Finding]:
                 "HF321",
                 f"take of {node.op.rows} rows, but {there} ({rows})",
                 Label(node.span),
-                (subject.produced(node.batch.node),),
+                (context.program.produced(node.batch.node),),
             )
             advice = f"take at most {most}, or hf.fill(x, {node.op.rows}) which starts over from the first"
-            yield with_suggestions(subject, finding, _fewer(node, node.op.rows, int(most)), advice)
+            yield with_suggestions(context, finding, _fewer(node, node.op.rows, int(most)), advice)
 
 
 def _fewer(node: Node, rows: int, most: int) -> Iterator[Suggestion]:

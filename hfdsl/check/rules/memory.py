@@ -8,55 +8,55 @@ from fractions import Fraction
 from functools import partial
 
 from hfdsl.check.capacity import has_capacity, shape, words
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.offloads import Keeps, fullest
 from hfdsl.check.repair.alternatives import changed, moved
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
-from hfdsl.check.subject import Subject
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.deploy.pools import ResourcePool
 
 
-def overfull(subject: Subject) -> Iterator[tuple[Keeps, Fraction | None]]:
+def overfull(context: Context) -> Iterator[tuple[Keeps, Fraction | None]]:
     """Every set of roles that is too much for the GPUs of a pool, with the size of these GPUs, where it is known."""
     told: set[frozenset[str]] = set()
-    for one, size in fullest(subject):
+    for one, size in fullest(context):
         if one.more_than(size) and frozenset(one.amounts) not in told:
             told.add(frozenset(one.amounts))
             yield one, size
 
 
-def memory_fits_gpus(subject: Subject) -> Iterator[Finding]:
+def memory_fits_gpus(context: Context) -> Iterator[Finding]:
     """What roles on the same GPU say they keep of its memory is no more than it has, where nodes differ at best."""
-    places = subject.deployment.placements if subject.deployment else {}
-    for found, size in overfull(subject):
+    places = context.program.deployment.placements if context.program.deployment else {}
+    for found, size in overfull(context):
         *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in found.amounts.items()]
         keep = "keep" if others else "keeps"
         listed = words([f"'{name}' ({amount})" for name, amount in found.amounts.items()], quote="")
-        if found.more_than(None) or size is None or subject.cluster is None:
+        if found.more_than(None) or size is None or context.cluster is None:
             gib = f" and {float(found.gib):g} GiB" if found.gib else ""
             amount, rest = f"{float(found.part * 100):g}%{gib}", "which they share" if others else "more than all of it"
         else:
-            several = len({kind.gpu_memory_gib for kind in subject.cluster.kinds if kind.gpus}) > 1
+            several = len({kind.gpu_memory_gib for kind in context.cluster.kinds if kind.gpus}) > 1
             amount = f"{float(found.part * size + found.gib):g} GiB"
             rest = f"which has {'at most ' if several else ''}{float(size):g} GiB"
-            others.append(Label(subject.cluster.span, f"the cluster: {subject.cluster}"))
-        when = f"while '{subject.graph.nodes[found.node].label}' runs, " if found.node is not None else ""
+            others.append(Label(context.cluster.span, f"the cluster: {context.cluster}"))
+        when = f"while '{context.program.graph.nodes[found.node].label}' runs, " if found.node is not None else ""
         finding = Finding(
             "HF504",
             f"{when}{listed} {keep} {amount} of each GPU of pool '{found.root.name}', {rest}",
             last,
             tuple(others),
         )
-        yield with_suggestions(subject, finding, _own_pool(subject, tuple(found.amounts)))
+        yield with_suggestions(context, finding, _own_pool(context, tuple(found.amounts)))
 
 
-def _own_pool(subject: Subject, names: tuple[str, ...]) -> Iterator[Suggestion]:
+def _own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
     """A pool of its own for the last role, where the cluster has room for it."""
-    if subject.cluster is None or subject.deployment is None:
+    if context.cluster is None or context.program.deployment is None:
         return
-    place = subject.deployment[names[-1]]
+    place = context.program.deployment[names[-1]]
     pool = ResourcePool(place.pool.processes, name=f"for {names[-1]}")
     alone = {names[-1]: replace(place, pool=pool)}
-    if has_capacity(subject.cluster, changed(subject.deployment, alone)):
+    if has_capacity(context.cluster, changed(context.program.deployment, alone)):
         room = f"the cluster has room for hf.ResourcePool({shape(pool.processes)})"
         yield Suggestion((Option(f"give '{names[-1]}' a pool of its own: {room}", partial(moved, alone)),))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import keyword_span, return_span, unpacks
-from hfdsl.check.subject import Subject
 from hfdsl.graph.program import Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest, schema
@@ -151,16 +151,16 @@ OPERATORS = {
 """What a user writes for the operators that a trace meets."""
 
 
-def misuses(subject: Subject) -> Iterator[Finding]:
+def misuses(context: Context) -> Iterator[Finding]:
     """What the trace itself met."""
-    for misuse in map(_as_meant, subject.graph.misuses):
+    for misuse in map(_as_meant, context.program.graph.misuses):
         code, message, advice = MISUSES[misuse.kind]
         fields = {
             "m": misuse,
             "operator": OPERATORS.get(misuse.name, misuse.name),
             "decide": DECIDE.get(misuse.name, DECIDE[""]),
             "near": closest(misuse.name, misuse.candidates),
-            "makers": _column_makers(subject, misuse) if "{makers}" in advice else "",
+            "makers": _column_makers(context, misuse) if "{makers}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
             "both": _both(*misuse.candidates) if "{both}" in message else "",
@@ -169,9 +169,9 @@ def misuses(subject: Subject) -> Iterator[Finding]:
             code.format(**fields),
             message.format(**fields),
             Label(_misuse_span(misuse)),
-            tuple(_misuse_related(subject, misuse)),
+            tuple(_misuse_related(context, misuse)),
         )
-        yield with_suggestions(subject, finding, _suggestions(misuse), advice.format(**fields), most=1)
+        yield with_suggestions(context, finding, _suggestions(misuse), advice.format(**fields), most=1)
 
 
 def _as_meant(misuse: Misuse) -> Misuse:
@@ -194,9 +194,9 @@ def _both(one: str, other: str) -> str:
     return f"two calls of {one!r}" if one == other else f"both {one!r} and {other!r}"
 
 
-def _column_makers(subject: Subject, misuse: Misuse) -> str:
+def _column_makers(context: Context, misuse: Misuse) -> str:
     """Where a missing column can be had; a column of a like name is what is meant only where nothing makes it."""
-    for node, made in subject.made():
+    for node, made in context.program.record_makers:
         if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it
         if misuse.name in schema(made.record).fields:
@@ -210,11 +210,11 @@ def _misuse_span(misuse: Misuse) -> Span:
     return keyword_span(misuse.span, misuse.name)
 
 
-def _misuse_related(subject: Subject, misuse: Misuse) -> Iterator[Label]:
-    if misuse.producer is not None and not isinstance(subject.graph.nodes[misuse.producer].op, Input):
-        yield subject.produced(misuse.producer)
+def _misuse_related(context: Context, misuse: Misuse) -> Iterator[Label]:
+    if misuse.producer is not None and not isinstance(context.program.graph.nodes[misuse.producer].op, Input):
+        yield context.program.produced(misuse.producer)
     if misuse.signature is not None:
         yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
     if misuse.kind is MisuseKind.NO_METHOD:
-        role = next(r for r in subject.graph.roles.values() if r.__name__ == misuse.subject)
+        role = next(r for r in context.program.graph.roles.values() if r.__name__ == misuse.subject)
         yield Label(definition_span(role), f"its registered methods: {', '.join(misuse.candidates) or 'none'}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfdsl.check.constraints import call_rows, chunks_of, refuted
+from hfdsl.check.constraints import Constraint
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.sizes import in_words, repairs, resized
+from hfdsl.check.program import signature_of
+from hfdsl.check.repair.sizes import in_words, resized, suggested_sizes
 from hfdsl.check.repair.suggestions import with_suggestions
-from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.signatures import PortType, RecordType, StaticType
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
@@ -17,28 +18,30 @@ BLIND = ("max", "min", "first")
 """Reductions that copies of the last rows need not change."""
 
 
-def pad_rows_count_for_nothing(subject: Subject) -> Iterator[Finding]:
+def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
     """Where rows are padded, a method gives rows, whose pad rows are cut off again, and nothing else."""
-    for node in subject.graph.nodes:
-        signature, chunks, rows = signature_of(node), chunks_of(subject, node), call_rows(subject, node)
+    program = context.program
+    for node in program.graph.nodes:
+        signature = signature_of(node)
         registration = signature.registration if signature else None
-        if not (signature and registration and registration.pad and chunks and rows):
+        if not (signature and registration and registration.pad):
             continue
-        number, counted = subject.known(rows).value, _counted(signature.returns)
-        if number is None or number.denominator != 1 or not counted:
+        chunks, rows, counted = program.chunk_count(node), program.call_rows(node), _counted(signature.returns)
+        number = context.known(rows).value if rows is not None else None
+        if chunks is None or rows is None or number is None or number.denominator != 1 or not counted:
             continue
         share = chunks * registration.group
         added = -int(number) % share
-        if added and node.id not in {wrong for wrong, _ in refuted(subject)}:  # else that is told
-            sizes = repairs(subject, rows.atoms, set(), rows, share)
+        if added and not any(node in demand.nodes for demand in context.refuted):  # else that is reported
+            sizes = suggested_sizes(context, rows.atoms, set(), Constraint(rows, share))
             finding = Finding(
                 "HF317",
                 f"'{node.label}' gets {added} pad row{'s' if added > 1 else ''} beside its {number}, and {counted}",
                 Label(node.span, f"{number} % {share} = {int(number) % share}"),
                 (Label(signature.span, f"registered with pad={registration.pad!r}"),),
             )
-            advice = f"with {in_words(subject, sizes)} no row is padded" if sizes else ""
-            yield with_suggestions(subject, finding, resized(subject, sizes, "no row is padded then"), advice)
+            advice = f"with {in_words(context, sizes)} no row is padded" if sizes else ""
+            yield with_suggestions(context, finding, resized(context, sizes, "no row is padded then"), advice)
 
 
 def _counted(returns: PortType) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.requirements import parameters
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.errors import HfError
@@ -22,11 +22,11 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
 
 
-def roles_have_places(subject: Subject) -> Iterator[Finding]:
+def roles_have_places(context: Context) -> Iterator[Finding]:
     """Every role parameter has a placement of its class, and every placement a role."""
-    if subject.deployment is None:
+    if context.program.deployment is None:
         return
-    placements, roles = subject.deployment.placements, subject.graph.roles
+    placements, roles = context.program.deployment.placements, context.program.graph.roles
     spare = [name for name in placements if name not in roles]
     for name, role in roles.items():
         if name not in placements:
@@ -35,71 +35,72 @@ def roles_have_places(subject: Subject) -> Iterator[Finding]:
             spare = [other for other in spare if other not in near]  # a misspelt role is one mistake
             finding = Finding(
                 "HF507",
-                f"role '{name}' of '{subject.graph.name}' has no place in the deployment",
-                Label(subject.deployment.span, f"places {', '.join(placements) or 'nothing'}"),
-                (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
+                f"role '{name}' of '{context.program.graph.name}' has no place in the deployment",
+                Label(context.program.deployment.span, f"places {', '.join(placements) or 'nothing'}"),
+                (Label(context.program.graph.span, f"takes '{name}: {role.__name__}'"),),
             )
             rename = "".join(f"rename '{old}' to '{name}'" for old in near)
             advice = rename or f"add {name}=hf.place({role.__name__}, ..., pool=...)"
-            yield with_suggestions(subject, finding, _renamed(subject.deployment, near, name), advice)
+            yield with_suggestions(context, finding, _renamed(context.program.deployment, near, name), advice)
         elif not issubclass(placements[name].role, role):
             yield Finding(
                 "HF515",
                 f"role '{name}' takes {role.__name__} but {placements[name].role.__name__} is placed there",
                 Label(placements[name].span),
-                (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
+                (Label(context.program.graph.span, f"takes '{name}: {role.__name__}'"),),
                 notes=(f"place {role.__name__} or a class derived from it",),
             )
-        elif abstract := _without_body(subject, name, placements[name].role):
+        elif abstract := _without_body(context, name, placements[name].role):
             yield Finding(
                 "HF515",
                 f"role '{name}' is placed as {placements[name].role.__name__}, which only declares '{abstract}'",
                 Label(placements[name].span),
-                (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
+                (Label(context.program.graph.span, f"takes '{name}: {role.__name__}'"),),
                 notes=(f"place a class derived from {placements[name].role.__name__} that has a '{abstract}'",),
             )
     lost = (MisuseKind.OUTSIDER, MisuseKind.VARIADIC)  # such a mistake leaves places without their roles
-    misnamed = {misuse.name for misuse in subject.graph.misuses if misuse.kind is MisuseKind.PARAMETER}
-    for name in spare if not any(misuse.kind in lost for misuse in subject.graph.misuses) else ():
+    misnamed = {misuse.name for misuse in context.program.graph.misuses if misuse.kind is MisuseKind.PARAMETER}
+    for name in spare if not any(misuse.kind in lost for misuse in context.program.graph.misuses) else ():
         if name in misnamed:
             continue
         yield Finding(
             "HF508",
-            f"'{name}' is placed but '{subject.graph.name}' has no such role",
+            f"'{name}' is placed but '{context.program.graph.name}' has no such role",
             Label(placements[name].span),
-            (Label(subject.graph.span, f"its roles: {', '.join(roles) or 'none'}"),),
+            (Label(context.program.graph.span, f"its roles: {', '.join(roles) or 'none'}"),),
             notes=("remove it, or take it as a parameter of the dataflow",),
         )
 
 
-def placed_roles_are_called(subject: Subject) -> Iterator[Finding]:
+def placed_roles_are_called(context: Context) -> Iterator[Finding]:
     """A role that the dataflow takes and never calls: its processes start and load their weights all the same.
 
     Another dataflow of the same deployment may call it, hence a warning.
     """
-    if subject.deployment is None or subject.graph.misuses:  # a call that was not understood may be the one
+    deployment, graph = context.program.deployment, context.program.graph
+    if deployment is None or graph.misuses:  # a call that was not understood may be the one
         return
-    called = {node.op.role for node in subject.graph.nodes if isinstance(node.op, RoleCall)}
-    for name, role in subject.graph.roles.items():
-        if name in called or name not in subject.deployment.placements:
+    called = {node.op.role for node in graph.nodes if isinstance(node.op, RoleCall)}
+    for name, role in graph.roles.items():
+        if name in called or name not in deployment.placements:
             continue
-        placement = subject.deployment[name]
+        placement = deployment[name]
         pool, ranks = placement.pool, placement.mesh.world_size
         what = "GPU" if pool.use_gpu else "slot"
         yield Finding(
             "HF509",
             f"role '{name}' is placed on {ranks} {what}{'s' * (ranks != 1)} of pool '{pool.name}', and "
-            f"'{subject.graph.name}' never calls it: unless another dataflow of the deployment does, its processes "
+            f"'{graph.name}' never calls it: unless another dataflow of the deployment does, its processes "
             "start and load their weights for nothing",
             Label(placement.span),
-            (Label(subject.graph.span, f"takes '{name}: {role.__name__}'"),),
+            (Label(graph.span, f"takes '{name}: {role.__name__}'"),),
             notes=("call it, or remove the parameter and the place",),
         )
 
 
-def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
+def meshes_fill_pools(context: Context) -> Iterator[Finding]:
     """A mesh has as many ranks as its pool has slots."""
-    places = dict(subject.deployment.placements) if subject.deployment else {}
+    places = dict(context.program.deployment.placements) if context.program.deployment else {}
     for name, placement in places.items():
         ranks, slots = placement.mesh.world_size, placement.pool.world_size
         if ranks != slots:
@@ -109,7 +110,7 @@ def meshes_fill_pools(subject: Subject) -> Iterator[Finding]:
                 f"'{placement.pool.name}' {list(placement.pool.processes)} has {_counted(slots, 'slot')}",
                 Label(placement.span),
             )
-            yield with_suggestions(subject, finding, _filled(places, name))
+            yield with_suggestions(context, finding, _filled(places, name))
 
 
 def _counted(number: int, what: str) -> str:
@@ -129,26 +130,28 @@ def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Sugge
         yield from role_renamed(deployment, name, new)
 
 
-def pools_are_told_apart(subject: Subject) -> Iterator[Finding]:
+def pools_are_told_apart(context: Context) -> Iterator[Finding]:
     """A name stands for one pool: devices are told apart by it."""
     first: dict[str, tuple[ResourcePool, str]] = {}
-    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         for root in roots(placement.pool):
             other, owner = first.setdefault(root.name, (root, name))
-            if other != root and subject.deployment is not None:
+            if other != root and context.program.deployment is not None:
                 yield Finding(
                     "HF514",
                     f"pools '{other}' of role '{owner}' and '{root}' of role '{name}' have the same name",
                     Label(placement.span),
-                    (Label(subject.deployment[owner].span, f"places '{owner}' on the other"),),
+                    (Label(context.program.deployment[owner].span, f"places '{owner}' on the other"),),
                     notes=("give each pool a name of its own, or none",),
                 )
 
 
-def _without_body(subject: Subject, name: str, role: type) -> str | None:
+def _without_body(context: Context, name: str, role: type) -> str | None:
     """A method that the dataflow calls and the class only declares."""
     called = (
-        node.op.signature.name for node in subject.graph.nodes if isinstance(node.op, RoleCall) and node.op.role == name
+        node.op.signature.name
+        for node in context.program.graph.nodes
+        if isinstance(node.op, RoleCall) and node.op.role == name
     )
     return next((one for one in called if getattr(getattr(role, one, None), "__isabstractmethod__", False)), None)
 
@@ -166,9 +169,9 @@ def _unknown(taken: inspect.Signature, given: Iterable[str]) -> str | None:
     return f"it takes no '{stray[0]}'; {closest(stray[0], list(taken.parameters))}"
 
 
-def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
+def constructors_take_arguments(context: Context) -> Iterator[Finding]:
     """The arguments given to ``hf.place`` fit the role's constructor."""
-    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         role: type = placement.role
         taken = parameters(role)
         try:
@@ -185,10 +188,10 @@ def constructors_take_arguments(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
+def protocols_fit_meshes(context: Context) -> Iterator[Finding]:
     """A protocol's axes are on the role's mesh, and a method that needs all rows is not given a part of them."""
-    for node in subject.graph.nodes:
-        placement = subject.placement(node)
+    for node in context.program.graph.nodes:
+        placement = context.program.placement(node)
         if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
             continue
         where = (Label(placement.span, f"placed on {placement.mesh}"),)
@@ -211,11 +214,11 @@ def protocols_fit_meshes(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def results_can_be_joined(subject: Subject) -> Iterator[Finding]:
+def results_can_be_joined(context: Context) -> Iterator[Finding]:
     """What a protocol joins has rows or is a metric, and where it splits rows there are rows to split."""
-    told = {mismatch.node for mismatch in subject.inference.mismatches}
-    for node in subject.graph.nodes:
-        placement = subject.placement(node)
+    told = {mismatch.node for mismatch in context.program.inference.mismatches}
+    for node in context.program.graph.nodes:
+        placement = context.program.placement(node)
         if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
             continue
         made, chunks = node.op.signature.returns, protocol.chunk_count(placement.mesh)

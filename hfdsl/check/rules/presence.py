@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
-from hfdsl.check.constraints import known_names
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import dims_of, signature_of
 from hfdsl.check.requirements import holds, names
 from hfdsl.check.sources import return_span, source_text, tested_for_none
-from hfdsl.check.subject import Subject, dims_of, signature_of
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import Mismatch
 from hfdsl.graph.program import Constant, Input, Node, Output, Pack, Present, Ref
@@ -32,27 +32,27 @@ class Presence:
     declared: bool = False  # whether somebody says when it is there
 
 
-def presence(subject: Subject, ref: Ref) -> Presence:
+def presence(context: Context, ref: Ref) -> Presence:
     """Whether a column is there, as far as its maker says so; repeats, mini-batches and merges are seen through."""
-    node = subject.graph.nodes[ref.node]
-    spec = subject.inference.operand(ref)
+    node = context.program.graph.nodes[ref.node]
+    spec = context.program.inference.operand(ref)
     if not isinstance(spec, (ColumnSpec, ObjSpec)) or not spec.optional:
         return Presence(Answer.PROVED)
     what = f"column '{ref.column}' of '{node.label}'" if ref.column else f"the result of '{node.label}'"
     signature = signature_of(node)
     if signature is not None:
-        return _provided(subject, node, signature, ref.column or VALUE, what)
+        return _provided(context, node, signature, ref.column or VALUE, what)
     if isinstance(node.op, Input):
         return Presence(Answer.UNKNOWN)
     source = node.source(ref.column or VALUE)
     if isinstance(source, Ref):
-        return presence(subject, source)
+        return presence(context, source)
     if source == Constant(None):
         return Presence(Answer.REFUTED, what, "put together without it", (Label(node.span, "without this column"),))
     return Presence(Answer.PROVED)
 
 
-def _provided(subject: Subject, node: Node, signature: Signature, column: str, what: str) -> Presence:
+def _provided(context: Context, node: Node, signature: Signature, column: str, what: str) -> Presence:
     said = next((p for p in provisions_of(signature.body) if column in (p.columns or (VALUE,))), None)
     if said is None:
         return Presence(Answer.UNKNOWN)
@@ -60,10 +60,10 @@ def _provided(subject: Subject, node: Node, signature: Signature, column: str, w
     if said.when is None:
         return Presence(Answer.PROVED, places=tuple(places))
     try:
-        answer, _ = holds(said.when, known_names(subject, node, signature))
+        answer, _ = holds(said.when, context.names_at(node, signature))
     except DefinitionError:
         return Presence(Answer.UNKNOWN)  # told by the pass on what methods provide
-    placement, fields = subject.placement(node), subject.config(node) or {}
+    placement, fields = context.program.placement(node), context.program.config(node) or {}
     given = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)
     if placement is not None and given:
         places.append(Label(placement.span, f"placed with {given}"))
@@ -71,44 +71,44 @@ def _provided(subject: Subject, node: Node, signature: Signature, column: str, w
     return Presence(answer, what, because, tuple(places), declared=True)
 
 
-def provided(subject: Subject) -> dict[int, dict[str, bool]]:
+def provided(context: Context) -> dict[int, dict[str, bool]]:
     """Of each call, which optional columns of its result are there, and which are not, as far as that is known."""
     found: dict[int, dict[str, bool]] = {}
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         signature = signature_of(node)
         if signature is not None:
             columns = optional_columns(signature.returns)
-            answers = {name: _provided(subject, node, signature, name, "").answer for name in columns}
+            answers = {name: _provided(context, node, signature, name, "").answer for name in columns}
             found[node.id] = {n: there is Answer.PROVED for n, there in answers.items() if there is not Answer.UNKNOWN}
     return found
 
 
-def certain_columns(subject: Subject) -> Iterator[Finding]:
+def certain_columns(context: Context) -> Iterator[Finding]:
     """What ``hf.present`` says to be there is not known to be absent."""
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         ref = node.batch if isinstance(node.op, Present) else None
         if ref is None:
             continue
-        found = presence(subject, ref)
+        found = presence(context, ref)
         if found.answer is Answer.REFUTED:
             message = f"hf.present: {found.what} is absent: {found.because}"
             yield Finding("HF231", message, Label(node.span, "needs it"), found.places)
-        elif found.answer is Answer.UNKNOWN and found.declared and subject.deployment is not None:
+        elif found.answer is Answer.UNKNOWN and found.declared and context.program.deployment is not None:
             message = f"cannot decide before launch whether {found.what} is there: {found.because}"
             yield Finding("HF319", message, Label(node.span, "needs it"), found.places)
 
 
-def absent(subject: Subject, m: Mismatch, wired: str, primary: Any) -> tuple[str, str, tuple[str, ...]]:
+def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str, str, tuple[str, ...]]:
     """The code, the message and advice for a column that may be absent at a port that needs it."""
     column = dict(m.detail).get("column")
     if column is not None:
         maker, needed = str(m.actual).partition(" ")[0], m.formal
         return "HF231", f"{wired}: column '{column}' of {maker} may be absent, and {needed} has it always", ()
-    port = "column" if isinstance(subject.graph.nodes[m.node].op, Pack) else "port"
-    found = presence(subject, m.source) if m.source else Presence(Answer.UNKNOWN)
+    port = "column" if isinstance(context.program.graph.nodes[m.node].op, Pack) else "port"
+    found = presence(context, m.source) if m.source else Presence(Answer.UNKNOWN)
     if found.answer is Answer.REFUTED:
         return "HF231", f"{wired}: {found.what} is absent: {found.because}", ()
-    text = source_text(primary) if primary != subject.graph.nodes[m.node].span else None
+    text = source_text(primary) if primary != context.program.graph.nodes[m.node].span else None
     if text is None and port == "column":
         advice = (
             f"build the record from its columns, {m.port}=hf.present(...): the column is then tested when it is read"
@@ -118,14 +118,14 @@ def absent(subject: Subject, m: Mismatch, wired: str, primary: Any) -> tuple[str
     return "HF231", f"{wired}: it may be absent", (advice,)
 
 
-def provisions_are_right(subject: Subject) -> Iterator[Finding]:
+def provisions_are_right(context: Context) -> Iterator[Finding]:
     """``hf.provides`` names optional columns of the result, and fields of the role's config."""
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         signature = signature_of(node)
         if signature is not None:
             for said in provisions_of(signature.body):
                 yield from _wrong_columns(node, signature, said)
-                yield from _wrong_names(subject, node, signature, said)
+                yield from _wrong_names(context, node, signature, said)
 
 
 def _wrong_columns(node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
@@ -140,20 +140,20 @@ def _wrong_columns(node: Node, signature: Signature, said: Provision) -> Iterato
         yield Finding("HF201", message, Label(signature.span))
 
 
-def _wrong_names(subject: Subject, node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
-    placement, built = subject.placement(node), subject.config(node) is not None
+def _wrong_names(context: Context, node: Node, signature: Signature, said: Provision) -> Iterator[Finding]:
+    placement, built = context.program.placement(node), context.program.config(node) is not None
     if said.when is None or not (built or set(names(said.when)) <= {dim.__name__ for dim in dims_of(signature)}):
         return
     try:
-        holds(said.when, known_names(subject, node, signature))
+        holds(said.when, context.names_at(node, signature))
     except DefinitionError as error:
         placed = (Label(placement.span, "placed here"),) if placement and error.code == "HF323" else ()
         yield Finding(error.code, f"'{node.label}' is declared {said}: {error.message}", Label(signature.span), placed)
 
 
-def tests_of_columns(subject: Subject) -> Iterator[Finding]:
+def tests_of_columns(context: Context) -> Iterator[Finding]:
     """``rollout.values is None`` asks a symbolic value: while a dataflow is traced, it always looks present."""
-    for span, shown, spec in subject.graph.optional_reads:
+    for span, shown, spec in context.program.graph.optional_reads:
         operator = tested_for_none(span)
         if operator is not None:
             text = source_text(span) or shown
@@ -167,10 +167,10 @@ def tests_of_columns(subject: Subject) -> Iterator[Finding]:
             )
 
 
-def returned_columns(subject: Subject) -> Iterator[Finding]:
+def returned_columns(context: Context) -> Iterator[Finding]:
     """What the dataflow is annotated to return as a column is a column."""
-    graph = subject.graph
-    for spec in _may_lack(subject, graph.returns, graph.output):
+    graph = context.program.graph
+    for spec in _may_lack(context, graph.returns, graph.output):
         yield Finding(
             "HF231",
             f"'{graph.name}' is annotated to return a column and returns {spec}: it may be absent",
@@ -179,7 +179,7 @@ def returned_columns(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _may_lack(subject: Subject, annotation: Any, output: Output) -> Iterator[ColumnSpec | ObjSpec]:
+def _may_lack(context: Context, annotation: Any, output: Output) -> Iterator[ColumnSpec | ObjSpec]:
     origin, inner, value = get_origin(annotation), get_args(annotation), output.value
     if isinstance(value, (tuple, dict)):
         parts = value if isinstance(value, tuple) else tuple(value.values())
@@ -187,8 +187,8 @@ def _may_lack(subject: Subject, annotation: Any, output: Output) -> Iterator[Col
         if origin is not tuple or ... in inner:  # list[T], dict[K, T], tuple[T, ...]
             kinds = kinds[-1:] * len(parts)
         for kind, part in zip(kinds, parts, strict=False):  # another number of them is told as such
-            yield from _may_lack(subject, kind, part)
+            yield from _may_lack(context, kind, part)
     if isinstance(origin, type) and issubclass(origin, (Column, Obj)) and isinstance(value, Ref):
-        spec = subject.inference.operand(value)
+        spec = context.program.inference.operand(value)
         if isinstance(spec, (ColumnSpec, ObjSpec)) and spec.optional:
             yield spec

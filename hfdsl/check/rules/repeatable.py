@@ -11,8 +11,8 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.subject import Subject
 from hfdsl.graph.program import Constant, Graph, Node, Operand, Ref, Repeat, Take
 from hfdsl.graph.spans import Span
 from hfdsl.graph.trace import trace
@@ -21,21 +21,21 @@ LIMIT = 500
 """The nodes up to which a program is traced again: beyond, a check would be noticeably slower."""
 
 
-def traces_agree(subject: Subject) -> Iterator[Finding]:
+def traces_agree(context: Context) -> Iterator[Finding]:
     """Random numbers, the time and iterators that are used up make another program of each trace.
 
     The order of a set of strings is not seen: it changes from process to process only.
     """
-    if subject.body is None or subject.graph.misuses or len(subject.graph.nodes) > LIMIT:
+    if context.program.body is None or context.program.graph.misuses or len(context.program.graph.nodes) > LIMIT:
         return
     with redirect_stdout(io.StringIO()):  # what it prints was printed by the first trace
-        again = trace(subject.body)
-    difference = _difference(subject.graph, again)
+        again = trace(context.program.body)
+    difference = _difference(context.program.graph, again)
     if difference is not None:
         span, what = difference
         yield Finding(
             "HF609",
-            f"'{subject.graph.name}' is another program each time it is traced: {what}",
+            f"'{context.program.graph.name}' is another program each time it is traced: {what}",
             Label(span),
             notes=(
                 "a plan is made from one trace, and all its steps run what that trace saw",

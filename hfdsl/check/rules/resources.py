@@ -10,13 +10,13 @@ from itertools import islice
 from typing import Any
 
 from hfdsl.check.capacity import UNITS, Capacity, Claim, Claims, capacity_for, claims, has_capacity, shape, words
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import changed, moved, works
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.check.rules.memory import overfull
 from hfdsl.check.rules.tensor_groups import crossings
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.packing import too_many
@@ -27,21 +27,21 @@ TRIED = 4
 """Of the other pools that look right, how many are tried."""
 
 
-def pools_fit_cluster(subject: Subject) -> Iterator[Finding]:
+def pools_fit_cluster(context: Context) -> Iterator[Finding]:
     """The nodes of the cluster have GPUs and CPUs for all pools; each node of a pool lies on one of them."""
-    if subject.deployment is None or subject.cluster is None:
+    if context.program.deployment is None or context.cluster is None:
         return
-    asked = claims(subject.deployment)
+    asked = claims(context.program.deployment)
     for code, capacity in (
-        ("HF502", capacity_for(subject.deployment, subject.cluster, "GPU")),
-        ("HF505", capacity_for(subject.deployment, subject.cluster, "CPU")),
+        ("HF502", capacity_for(context.program.deployment, context.cluster, "GPU")),
+        ("HF505", capacity_for(context.program.deployment, context.cluster, "CPU")),
     ):
         if capacity.answer(asked) is Answer.REFUTED:
-            yield _too_large(subject, code, capacity, asked)
+            yield _too_large(context, code, capacity, asked)
             return
 
 
-def _too_large(subject: Subject, code: str, capacity: Capacity, asked: Claims) -> Finding:
+def _too_large(context: Context, code: str, capacity: Capacity, asked: Claims) -> Finding:
     """The first pool that has no room beside those before it, alone where it does not even fit alone."""
     mine = [claim for claim in asked if claim.pool.use_gpu or capacity.resource == "CPU"]
     alone = next((claim for claim in mine if capacity.answer([claim]) is Answer.REFUTED), None)
@@ -56,7 +56,7 @@ def _too_large(subject: Subject, code: str, capacity: Capacity, asked: Claims) -
             Label(capacity.cluster.span, f"the cluster: {capacity.cluster}"),
         ),
     )
-    return with_suggestions(subject, finding, islice(_fixes(subject, capacity, asked, last), TRIED), most=1)
+    return with_suggestions(context, finding, islice(_fixes(context, capacity, asked, last), TRIED), most=1)
 
 
 def _reason(capacity: Capacity, told: Claims) -> str:
@@ -95,12 +95,12 @@ def _listed(told: Claims) -> str:
 # -- what mends it
 
 
-def _fixes(subject: Subject, capacity: Capacity, asked: Claims, culprit: Claim) -> Iterator[Suggestion]:
+def _fixes(context: Context, capacity: Capacity, asked: Claims, culprit: Claim) -> Iterator[Suggestion]:
     """Other pools for the roles of the culprit that leave rows, memory and groups as well off."""
-    deployment, pool = subject.deployment, culprit.pool
+    deployment, pool = context.program.deployment, culprit.pool
     if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
         return  # a pool that is split or merged: its parts would have to be written anew
-    fits = partial(_fits, subject, deployment, capacity.cluster)
+    fits = partial(_fits, context, deployment, capacity.cluster)
     wide = max(kind.gpus for kind in capacity.cluster.kinds)
     if pool.use_gpu and 0 < wide < max(pool.processes):
         parts = [min(wide, size - start) for size in pool.processes for start in range(0, size, wide)]
@@ -158,13 +158,13 @@ def _shorter(processes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield from (processes[:nodes] for nodes in dict.fromkeys(shares) if nodes)
 
 
-def _fits(subject: Subject, deployment: Deployment, cluster: Cluster, placements: Mapping[str, Placement[Any]]) -> bool:
+def _fits(context: Context, deployment: Deployment, cluster: Cluster, placements: Mapping[str, Placement[Any]]) -> bool:
     """Whether a deployment with other places certainly fits, and as far as is quickly told upsets nothing."""
     other = changed(deployment, placements)
-    after = replace(subject, deployment=other)
+    after = context.with_program(replace(context.program, deployment=other))
     return (
         has_capacity(cluster, other)
-        and works(subject, placements)
-        and len(list(overfull(after))) <= len(list(overfull(subject)))
-        and len(list(crossings(after))) <= len(list(crossings(subject)))
+        and works(context, placements)
+        and len(list(overfull(after))) <= len(list(overfull(context)))
+        and len(list(crossings(after))) <= len(list(crossings(context)))
     )

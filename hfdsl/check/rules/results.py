@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import return_span
-from hfdsl.check.subject import Subject
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import fits_metric, fits_static, is_subclass
 from hfdsl.graph.infer import ListValue, RecordValue, Value
@@ -18,34 +18,38 @@ from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, Ob
 from hfdsl.types.dims import Answer
 
 
-def results(subject: Subject) -> Iterator[Finding]:
+def results(context: Context) -> Iterator[Finding]:
     """What the dataflow returns is what it is annotated to return; where it is misused, another value is meant."""
-    differs = None if subject.graph.misuses else _differs(subject, subject.graph.returns, subject.graph.output)
+    differs = (
+        None
+        if context.program.graph.misuses
+        else _differs(context, context.program.graph.returns, context.program.graph.output)
+    )
     if differs is not None:
         yield Finding(
             "HF603",
-            f"'{subject.graph.name}' is annotated to return {differs}",
-            Label(return_span(subject.graph.span)),
+            f"'{context.program.graph.name}' is annotated to return {differs}",
+            Label(return_span(context.program.graph.span)),
             notes=("return what the annotation says, or write another",),
         )
 
 
-def _differs(subject: Subject, annotation: Any, output: Output) -> str | None:
+def _differs(context: Context, annotation: Any, output: Output) -> str | None:
     """How a result differs from its annotation; None where it does not, and where that cannot be said."""
     value, origin, inner = output.value, get_origin(annotation), get_args(annotation)
     container = dict if isinstance(value, dict) else output.container
     if origin in (Union, UnionType):
-        fits = any(_differs(subject, one, output) is None for one in inner)
+        fits = any(_differs(context, one, output) is None for one in inner)
         either = " or ".join(str(StaticType(one)) for one in inner)
-        return None if fits else f"{either} and returns {_in_words(subject, output)}"
+        return None if fits else f"{either} and returns {_in_words(context, output)}"
     if origin is tuple and inner[1:] != (...,):
         if not isinstance(value, tuple) or len(value) != len(inner):
-            return f"a tuple of {len(inner)} and returns {_in_words(subject, output)}"
-        return next((d for kind, part in zip(inner, value, strict=True) if (d := _differs(subject, kind, part))), None)
+            return f"a tuple of {len(inner)} and returns {_in_words(context, output)}"
+        return next((d for kind, part in zip(inner, value, strict=True) if (d := _differs(context, kind, part))), None)
     if isinstance(value, (tuple, dict)) and isinstance(origin, type) and issubclass(container, origin):
         kind = inner[0] if origin is tuple else inner[-1]  # tuple[T, ...], list[T], dict[K, T]
         parts = value.items() if isinstance(value, dict) else ((None, part) for part in value)
-        differing = ((key, d) for key, part in parts if (d := _differs(subject, kind, part)))
+        differing = ((key, d) for key, part in parts if (d := _differs(context, kind, part)))
         return next((d if key is None else f"{d} at key {key!r}" for key, d in differing), None)
     try:
         wanted = port_type(annotation, "the result")
@@ -54,9 +58,9 @@ def _differs(subject: Subject, annotation: Any, output: Output) -> str | None:
     if isinstance(value, (tuple, dict)):
         fits = isinstance(wanted, StaticType) and _is_class_of(container, annotation)
     else:
-        found = value if isinstance(value, Constant) else subject.inference.operand(value)
+        found = value if isinstance(value, Constant) else context.program.inference.operand(value)
         fits = (isinstance(value, Ref) and found is None) or _fits(wanted, found)
-    return None if fits else f"{wanted} and returns {_in_words(subject, output)}"
+    return None if fits else f"{wanted} and returns {_in_words(context, output)}"
 
 
 def _fits(wanted: PortType, found: Value | Constant) -> bool:
@@ -107,7 +111,7 @@ def _is_class_of(given: type, annotation: Any) -> bool:
     return annotation is not None and is_subclass(given, get_origin(annotation) or annotation)
 
 
-def _in_words(subject: Subject, output: Output) -> str:
+def _in_words(context: Context, output: Output) -> str:
     match output.value:
         case tuple(parts):
             return f"a {output.container.__name__} of {len(parts)}"
@@ -116,4 +120,4 @@ def _in_words(subject: Subject, output: Output) -> str:
         case Constant(value):
             return repr(value)
         case operand:
-            return str(subject.inference.operand(operand))
+            return str(context.program.inference.operand(operand))

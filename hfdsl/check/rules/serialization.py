@@ -17,9 +17,10 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
 from hfdsl.check.sources import argument_span
-from hfdsl.check.subject import Subject, signature_of
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.graph.program import Constant, Graph
 from hfdsl.graph.spans import definition_span
@@ -155,25 +156,25 @@ def _members(cls: type) -> Iterator[tuple[Any, str]]:
         yield inner, f"{cls.__name__}.{name}"
 
 
-def by_value(subject: Any) -> bool:
+def by_value(context: Any) -> bool:
     """Whether a class or function is sent as it is, because no import of its module would give it."""
-    module = getattr(subject, "__module__", None) or ""
+    module = getattr(context, "__module__", None) or ""
     if module == "__main__":
         return True
     found: Any = sys.modules.get(module)
-    for part in subject.__qualname__.split("."):
+    for part in context.__qualname__.split("."):
         found = getattr(found, part, None)
-    return found is not subject
+    return found is not context
 
 
 def _path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def values_can_be_sent(subject: Subject) -> Iterator[Finding]:
+def values_can_be_sent(context: Context) -> Iterator[Finding]:
     """What roles and calls are given is data, not something that belongs to the driver's process."""
-    if subject.deployment is not None:
-        yield from unsendable_values(subject.graph, subject.deployment)
+    if context.program.deployment is not None:
+        yield from unsendable_values(context.program.graph, context.program.deployment)
 
 
 def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]:

@@ -1,188 +1,188 @@
-"""Sizes: do the rows work out everywhere? What given sizes upset, the sizes that mend it, what none satisfies."""
+"""Sizes: which sizes break a demand, which sizes would repair it, and which demands conflict?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from hfdsl.check.alike import argument_rows
-from hfdsl.check.constraints import (
-    Divides,
-    Key,
-    chunks_of,
-    dims_of_call,
-    divided,
-    filtered,
-    imposed,
-    known_names,
-    pads,
-    proportional,
-    rows_are_alike,
-    undivided,
-    unproved,
-)
+from hfdsl.check.context import EVERYTHING, Context
+from hfdsl.check.demands import AlignedRows, DemandKey, Divisible, Requirement, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.search import conflict
-from hfdsl.check.repair.sizes import demands_on, in_words, repairs, resized, resized_together
+from hfdsl.check.repair.sizes import constraints_on, in_words, resized, resized_together, suggested_sizes
 from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.requirements import names
 from hfdsl.check.rules.dims import undetermined_row_dims
-from hfdsl.check.subject import EVERYTHING, Subject
-from hfdsl.errors import DefinitionError
-from hfdsl.graph.program import FunctionCall
-from hfdsl.graph.signatures import Signature
+from hfdsl.graph.program import FunctionCall, Node
 from hfdsl.types.dims import Answer, Atom
 
+Called = tuple[Node, Divisible]
+"""A demand at one of its calls."""
 
-def row_arithmetic(subject: Subject) -> Iterator[Finding]:
-    """One finding for all splits that the same sizes upset, with sizes that satisfy every constraint of the program."""
-    demands = list({(d.size, d.divisor, d.why, d.node.span): d for d in unproved(subject)}.values())
-    # HF301: the run would not know them either.
-    open_row_dims = set(undetermined_row_dims(subject) if subject.deployment else ())
-    answers = [(d, divided(subject, d)) for d in demands]
-    for _, broken in _by_dims([d for d, answer in answers if answer is Answer.REFUTED]):
-        yield _uneven(subject, broken)
-    unknown = [d for d, answer in answers if answer is Answer.UNKNOWN and d.of_rows and not filtered(d.size)]
-    for atoms, open_ in _by_dims(unknown):
-        if _misgiven(subject, [atom.__name__ for atom in atoms]) or not open_row_dims.isdisjoint(atoms):
+
+def row_arithmetic(context: Context) -> Iterator[Finding]:
+    """One finding for all splits that the same sizes break, with sizes that satisfy every demand of the program."""
+    for _, broken in _by_dims(_divisible(context, Answer.REFUTED)):
+        yield _uneven(context, broken)
+    # HF301 reports these: the run would not know them either.
+    open_row_dims = set(undetermined_row_dims(context) if context.program.deployment else ())
+    unknown = _divisible(context, Answer.UNKNOWN)
+    for atoms, undecided in _by_dims([(node, d) for node, d in unknown if d.of_rows and not filtered(d.size)]):
+        if _invalid(context, [atom.__name__ for atom in atoms]) or not open_row_dims.isdisjoint(atoms):
             continue
-        needs = ", ".join(dict.fromkeys(d.need for d in open_))
-        yield _impossible(subject, atoms) or Finding(
+        needs = ", ".join(dict.fromkeys(demand.need for _, demand in undecided))
+        (first, demand), *others = undecided
+        yield _impossible(context, atoms) or Finding(
             "HF319",
             f"cannot decide before launch whether the rows work out: {needs}",
-            Label(open_[0].node.span, f"for {open_[0].why}"),
-            tuple(Label(d.node.span, f"for {d.why}") for d in open_[1:]),
+            Label(first.span, f"for {demand.why}"),
+            tuple(Label(node.span, f"for {other.why}") for node, other in others),
             notes=(f"give the size: dims={{{', '.join(f'{atom.__name__}: ...' for atom in atoms)}}}",),
         )
 
 
-def _by_dims(demands: list[Divides]) -> Iterator[tuple[tuple[Atom, ...], list[Divides]]]:
-    groups: dict[tuple[Atom, ...], list[Divides]] = {}
-    for demand in demands:
-        groups.setdefault(demand.size.atoms, []).append(demand)
+def _divisible(context: Context, verdict: Answer) -> list[Called]:
+    """The demands of that verdict, in the order of the program; a line that runs many times has each of them once."""
+    demands = [d for d, answer in context.verdicts if answer is verdict and isinstance(d, Divisible)]
+    calls: dict[object, Called] = {}
+    for node, demand in at_calls(demands):
+        calls.setdefault((demand.size, demand.divisor, demand.why, node.span), (node, demand))
+    return list(calls.values())
+
+
+def _by_dims(calls: list[Called]) -> Iterator[tuple[tuple[Atom, ...], list[Called]]]:
+    groups: dict[tuple[Atom, ...], list[Called]] = {}
+    for node, demand in calls:
+        groups.setdefault(demand.size.atoms, []).append((node, demand))
     yield from groups.items()
 
 
-def _uneven(subject: Subject, broken: list[Divides]) -> Finding:
-    first = broken[0]
-    rows = subject.known(first.size).value
-    given = ", ".join(f"{d} = {n}" for d, n in subject.dims.items() if d in first.size.atoms)
+def _uneven(context: Context, broken: list[Called]) -> Finding:
+    (node, first), *others = broken
+    rows = context.known(first.size).value
+    sizes = ", ".join(f"{d} = {n}" for d, n in context.sizes.items() if d in first.size.atoms)
     shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
     rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
     message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
-    related = [Label(d.node.span, f"for {d.why}: {d.need}") for d in broken[1:]]
+    related = [Label(other.span, f"for {demand.why}: {demand.need}") for other, demand in others]
     finding = Finding(
         first.code,
         f"{message}: {rest}" if rest and first.code != "HF322" else message,
-        Label(first.node.span, first.need),
-        (*first.others, *related),
-        notes=(f"with {given}",) if given and shown != given else (),
+        Label(node.span, first.need),
+        (*first.labels, *related),
+        notes=(f"with {sizes}",) if sizes and shown != sizes else (),
     )
-    return _resized(subject, finding, first.size.atoms, {(d.node.id, d.why) for d in broken})
+    return _resized(context, finding, first.size.atoms, {demand.key for _, demand in broken})
 
 
-def _misgiven(subject: Subject, names: Iterable[str]) -> bool:
-    """Whether the size of one of these dims was given and is none: that is told, and that it lacks is no news."""
-    odd = {getattr(dim, "__name__", str(dim)) for dim in subject.odd}
-    return EVERYTHING in odd or not odd.isdisjoint(names)
+def _invalid(context: Context, names: Iterable[str]) -> bool:
+    """Whether the size given for one of these dims is none: HF302 reports that, and that it lacks is no news."""
+    invalid = {getattr(dim, "__name__", str(dim)) for dim in context.invalid}
+    return EVERYTHING in invalid or not invalid.isdisjoint(names)
 
 
-def requirements(subject: Subject) -> Iterator[Finding]:
+def requirements(context: Context) -> Iterator[Finding]:
     """``hf.requires`` of role methods and functions, with the rows of the call and the fields of the role's config."""
-    for node, signature, text, answer, shown in undivided(subject):
-        placement, where = subject.placement(node), f"'{node.label}' requires {text}"
-        if isinstance(answer, DefinitionError):
-            placed = (Label(placement.span, "placed here"),) if placement and answer.code == "HF323" else ()
-            finding = Finding(answer.code, f"{where}: {answer.message}", Label(signature.span), placed)
-            yield _renamed(subject, finding, signature, text)
-        elif answer is Answer.REFUTED:
-            sizes = dims_of_call(subject, node, signature)
-            atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
-            declared = imposed(subject, node, signature, text)
-            finding = Finding("HF322", f"{where}, but {shown}", Label(node.span, "calls it"), declared)
-            yield _resized(subject, finding, atoms, {(node.id, text)})
-        elif _misgiven(subject, names(text)):
-            continue
-        elif answer is Answer.UNKNOWN and (placement or (subject.deployment and isinstance(node.op, FunctionCall))):
-            message = f"cannot decide before launch whether {text} holds for '{node.label}' ({shown})"
-            yield Finding("HF319", message, Label(node.span, "calls it"), (Label(signature.span, f"requires {text}"),))
+    unproved = (d for d, answer in context.verdicts if answer is not Answer.PROVED and isinstance(d, Requirement))
+    for node, demand in at_calls(unproved):
+        yield from _evaluated(context, node, demand)
 
 
-def _resized(subject: Subject, finding: Finding, atoms: Sequence[Atom], mine: set[Key]) -> Finding:
-    """The finding with sizes that mend it; where no size of one dim does, with what they clash on, and two at once."""
-    sizes = repairs(subject, atoms, mine)
-    told = finding if sizes else _impossible(subject, atoms, least=2) or finding
-    advice = f"with {in_words(subject, sizes)} this works out" if sizes else ""
-    helped = with_suggestions(subject, told, resized(subject, sizes))
-    return (
-        helped
-        if helped.help
-        else with_suggestions(subject, told, resized_together(subject, atoms, mine), advice, most=1)
+def _evaluated(context: Context, node: Node, demand: Requirement) -> Iterator[Finding]:
+    evaluation, text = demand.evaluated(context.known_sizes), demand.text
+    if evaluation is None:
+        return  # the rows that it names are not whole: that is reported where they are made
+    placement, where, declared = (
+        context.program.placement(node),
+        f"'{node.label}' requires {text}",
+        demand.signature.span,
     )
+    if evaluation.error is not None:
+        error = evaluation.error
+        placed = (Label(placement.span, "placed here"),) if placement and error.code == "HF323" else ()
+        finding = Finding(error.code, f"{where}: {error.message}", Label(declared), placed)
+        yield _renamed(context, finding, demand)
+    elif evaluation.answer is Answer.REFUTED:
+        sizes = demand.terms.sizes
+        atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
+        finding = Finding("HF322", f"{where}, but {evaluation.shown}", Label(node.span, "calls it"), demand.labels)
+        yield _resized(context, finding, atoms, {demand.key})
+    elif _invalid(context, names(text)):
+        return
+    elif placement or (context.program.deployment and isinstance(node.op, FunctionCall)):
+        message = f"cannot decide before launch whether {text} holds for '{node.label}' ({evaluation.shown})"
+        yield Finding("HF319", message, Label(node.span, "calls it"), (Label(declared, f"requires {text}"),))
 
 
-def _renamed(subject: Subject, finding: Finding, signature: Signature, text: str) -> Finding:
-    if subject.repairs(finding) is None:
+def _resized(context: Context, finding: Finding, atoms: Sequence[Atom], broken: set[DemandKey]) -> Finding:
+    """The finding with sizes that repair it; where no size of one dim does, the conflict, and sizes of two dims."""
+    sizes = suggested_sizes(context, atoms, broken)
+    reported = finding if sizes else _impossible(context, atoms, least=2) or finding
+    advice = f"with {in_words(context, sizes)} this works out" if sizes else ""
+    helped = with_suggestions(context, reported, resized(context, sizes))
+    if helped.help:
+        return helped
+    return with_suggestions(context, reported, resized_together(context, atoms, broken), advice, most=1)
+
+
+def _renamed(context: Context, finding: Finding, demand: Requirement) -> Finding:
+    if context.repairs(finding) is None:
         return finding
     from hfdsl.check.repair.fixes import calls_of, required
 
-    known = [known_names(subject, node, signature) for node in calls_of(subject, signature)]
-    return replace(finding, fixes=tuple(required(signature, text, known)))
+    signature = demand.signature
+    known = [context.names_at(node, signature) for node in calls_of(context.program, signature)]
+    return replace(finding, fixes=tuple(required(signature, demand.text, known)))
 
 
-def _impossible(subject: Subject, atoms: Iterable[Atom], least: int = 1) -> Finding | None:
-    """The finding that no size of one of these dims meets all that is demanded of it, where that is certain.
+def _impossible(context: Context, atoms: Iterable[Atom], least: int = 1) -> Finding | None:
+    """The finding that no size of one of these dims satisfies all that is demanded of it, where that is certain.
 
-    ``least``: a smaller set of demands is told as what it is, such as a requirement that fails with the sizes given.
+    With fewer than ``least`` demands in conflict there is none: the demand that fails is reported as itself.
     """
     for dim in atoms:
         if not isinstance(dim, type):
             continue
-        rules = demands_on(subject, dim)
-        clash = [rules[demand] for demand in conflict(dim, list(rules))]
+        demands = constraints_on(context, dim)
+        clash = [demands[constraint] for constraint in conflict(dim, list(demands))]
         if len(clash) >= least:
-            others = dict.fromkeys(atom for rule in clash for atom in rule.demand.size.atoms if atom is not dim)
-            given = ", ".join(f"{other} = {size}" for other, size in subject.dims.items() if other in others)
+            others = dict.fromkeys(atom for demand in clash for atom in demand.constraint.size.atoms if atom is not dim)
+            sizes = ", ".join(f"{other} = {size}" for other, size in context.sizes.items() if other in others)
             return Finding(
                 "HF318",
-                f"no size of {dim} satisfies all of this: {', '.join(dict.fromkeys(rule.need for rule in clash))}",
+                f"no size of {dim} satisfies all of this: {', '.join(dict.fromkeys(demand.need for demand in clash))}",
                 Label(clash[0].node.span, f"for {clash[0].why}"),
-                tuple(Label(rule.node.span, f"for {rule.why}") for rule in clash[1:]),
-                notes=(f"with {given}",) if given else (),
+                tuple(Label(demand.node.span, f"for {demand.why}") for demand in clash[1:]),
+                notes=(f"with {sizes}",) if sizes else (),
             )
     return None
 
 
-def rows_split_alike(subject: Subject) -> Iterator[Finding]:
-    """Arguments of one call are cut alike: a row of one must go with the same rows of the others."""
-    for node in subject.graph.nodes:
-        chunks = chunks_of(subject, node)
-        if chunks is None:
-            continue
-        given = argument_rows(subject, node)
-        for port, size in given.items():
-            first, rows = next(iter(given.items()))
-            paired = proportional(size, rows)
-            alike = rows_are_alike(subject, size, rows)
-            if alike is Answer.PROVED or (paired and not pads(node)):
-                continue
-            if not paired and alike is Answer.UNKNOWN:
-                open_ = dict.fromkeys((*subject.known(size).atoms, *subject.known(rows).atoms))
-                yield Finding(
-                    "HF319",
-                    f"cannot decide before launch whether '{node.label}' can split its arguments alike: port '{port}' "
-                    f"has {size} rows and port '{first}' has {rows}",
-                    Label(node.span, f"for a split over {chunks} chunks"),
-                    notes=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in open_)}}}",),
-                )
-            else:
-                why = "padding keeps no such pairs" if paired else "which rows belong together is unknown"
-                own, whole = subject.known(size).value, subject.known(rows).value
-                numbers = "" if own is None or whole is None else f" ({own} and {whole} with the sizes given)"
-                yield Finding(
-                    "HF420",
-                    f"'{node.label}' splits its arguments over {chunks} chunks, but port '{port}' has {size} rows and "
-                    f"port '{first}' has {rows}{numbers}: {why}",
-                    Label(node.span),
-                    notes=("give both the same row dim, or place the role on one rank",),
-                )
+def rows_split_alike(context: Context) -> Iterator[Finding]:
+    """Arguments of one call are split alike: a row of one must go with the same rows of the others."""
+    unproved = (d for d, answer in context.verdicts if answer is not Answer.PROVED and isinstance(d, AlignedRows))
+    for node, demand in at_calls(unproved):
+        yield _unaligned(context, node, demand)
+
+
+def _unaligned(context: Context, node: Node, demand: AlignedRows) -> Finding:
+    port, first, size, rows = demand.why, demand.port, demand.size, demand.rows
+    if demand.verify(context.known_sizes) is Answer.UNKNOWN:
+        undecided = dict.fromkeys((*context.known(size).atoms, *context.known(rows).atoms))
+        return Finding(
+            "HF319",
+            f"cannot decide before launch whether '{node.label}' can split its arguments alike: port '{port}' "
+            f"has {size} rows and port '{first}' has {rows}",
+            Label(node.span, f"for a split over {demand.chunks} chunks"),
+            notes=(f"give the sizes: dims={{{', '.join(f'{atom.__name__}: ...' for atom in undecided)}}}",),
+        )
+    why = "padding keeps no such pairs" if demand.paired else "which rows belong together is unknown"
+    ours, theirs = context.known(size).value, context.known(rows).value
+    numbers = "" if ours is None or theirs is None else f" ({ours} and {theirs} with the sizes given)"
+    return Finding(
+        "HF420",
+        f"'{node.label}' splits its arguments over {demand.chunks} chunks, but port '{port}' has {size} rows and "
+        f"port '{first}' has {rows}{numbers}: {why}",
+        Label(node.span),
+        notes=("give both the same row dim, or place the role on one rank",),
+    )

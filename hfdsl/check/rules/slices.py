@@ -10,11 +10,11 @@ from math import gcd
 from typing import Any
 
 from hfdsl.check.capacity import words
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import moved, works
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import HfError
 from hfdsl.protocols.slicing import sliced_sizes
@@ -23,22 +23,22 @@ FEW = 3
 """Of so many meshes a help line tells."""
 
 
-def tp_divides_models(subject: Subject) -> Iterator[Finding]:
+def tp_divides_models(context: Context) -> Iterator[Finding]:
     """What a role cuts over ``tp``, such as heads, is a multiple of it; roles of like models are told at once.
 
     Silent of what a role does not tell: its launch does.
     """
     found: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Placement[Any]]] = {}
-    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         tp = placement.mesh.tp
         sizes = sliced_sizes(placement.role, placement.args, placement.kwargs) if tp > 1 else {}
         if any(size % tp for size in sizes.values()):
             found.setdefault((tp, tuple(sizes.items())), {})[name] = placement
     for (tp, alike), places in found.items():
-        yield _finding(subject, tp, dict(alike), places)
+        yield _finding(context, tp, dict(alike), places)
 
 
-def _finding(subject: Subject, tp: int, sizes: Mapping[str, int], places: Mapping[str, Placement[Any]]) -> Finding:
+def _finding(context: Context, tp: int, sizes: Mapping[str, int], places: Mapping[str, Placement[Any]]) -> Finding:
     broken = [f"{name} = {size} ({size} % {tp} = {size % tp})" for name, size in sizes.items() if size % tp]
     fitting = _divisors(sizes)
     *fewer, most = map(str, fitting)
@@ -52,7 +52,7 @@ def _finding(subject: Subject, tp: int, sizes: Mapping[str, int], places: Mappin
         tuple(others),
     )
     return with_suggestions(
-        subject, finding, _narrower(subject, places, sorted(fitting, key=lambda size: abs(size - tp)))
+        context, finding, _narrower(context, places, sorted(fitting, key=lambda size: abs(size - tp)))
     )
 
 
@@ -61,12 +61,12 @@ def _divisors(sizes: Mapping[str, int]) -> list[int]:
     return [size for size in range(1, common + 1) if not common % size]
 
 
-def _narrower(subject: Subject, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
+def _narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
     """Meshes of the nearest sizes that divide the model, with dp to fill the pools."""
     options: list[Option] = []
     for size in nearest:
         changed = {name: other for name, place in places.items() if (other := _with(place, size)) is not None}
-        if len(changed) == len(places) and works(subject, changed):
+        if len(changed) == len(places) and works(context, changed):
             meshes = {name: spelled(place.mesh) for name, place in changed.items()}
             alike = len(set(meshes.values())) == 1
             told = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.subject import Subject
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.state import Effect, effects_of, methods_with
 
@@ -42,21 +42,21 @@ class _WeightVersions:
         return max(late, default=(0, holder))
 
 
-def weights_are_fresh(subject: Subject) -> Iterator[Finding]:
+def weights_are_fresh(context: Context) -> Iterator[Finding]:
     """A copy of trained weights is loaded, and read no later than the reading method allows."""
-    if subject.graph.misuses:
+    if context.program.graph.misuses:
         return  # a call that is not there may be the one that loads
-    calls = [(node, effect) for node in subject.graph.calls for effect in _effects(node)]
+    calls = [(node, effect) for node in context.program.graph.calls for effect in _effects(node)]
     trained = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "writes"}
     loaded = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "loads"}
-    late = _staleness(subject, calls, trained, len(loaded) + 1)  # a step hands weights on by one copy at least
+    late = _staleness(context, calls, trained, len(loaded) + 1)  # a step hands weights on by one copy at least
     told: set[Holder] = set()
     for node, effect in calls:
         holder = (_role(node), effect.state)
         if effect.kind != "reads" or holder in trained or holder in told:
             continue
         if holder not in loaded:
-            finding = _never(subject, node, effect, trained)
+            finding = _never(context, node, effect, trained)
         else:
             steps, of = late[node.id, effect.state]
             finding = _late(node, effect, steps, loaded[holder], trained[of]) if steps > effect.staleness else None
@@ -66,10 +66,10 @@ def weights_are_fresh(subject: Subject) -> Iterator[Finding]:
 
 
 def _staleness(
-    subject: Subject, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node], steps: int
+    context: Context, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node], steps: int
 ) -> dict[tuple[int, str], Late]:
     """How old every state is where it is read, in the last of so many steps: any further one is like it."""
-    behind = _exports_behind(subject, {node.id for node, effect in calls if effect.kind == "exports"})
+    behind = _exports_behind(context, {node.id for node, effect in calls if effect.kind == "exports"})
     loop = _WeightVersions({holder: [] for holder in trained})
     late: dict[tuple[int, str], Late] = {}
     order = ("reads", "exports", "loads", "writes")  # of one call: it reads before it writes
@@ -88,10 +88,10 @@ def _staleness(
     return late
 
 
-def _exports_behind(subject: Subject, exporting: set[int]) -> list[frozenset[int]]:
+def _exports_behind(context: Context, exporting: set[int]) -> list[frozenset[int]]:
     """For every node the exports that its value is made of."""
     behind: list[frozenset[int]] = []
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         own = {node.id} if node.id in exporting else set()
         behind.append(frozenset(own.union(*(behind[ref.node] for ref in node.refs))))
     return behind
@@ -103,14 +103,14 @@ def _oldest(states: list[dict[Holder, int]]) -> dict[Holder, int]:
     return {holder: min(state[holder] for state in states if holder in state) for holder in holders}
 
 
-def _never(subject: Subject, node: Node, effect: Effect, trained: dict[Holder, Node]) -> Finding | None:
+def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, Node]) -> Finding | None:
     """HF510, for a role that can load what another one trains."""
-    role = _role(node)
+    role, roles = _role(node), context.program.graph.roles
     writer = next((maker for (_, state), maker in trained.items() if state == effect.state), None)
-    if writer is None or effect.state not in methods_with(subject.graph.roles[role], "loads"):
+    if writer is None or effect.state not in methods_with(roles[role], "loads"):
         return None  # nobody trains it, or the role keeps weights of its own
     source = _role(writer)
-    exported = effect.state in methods_with(subject.graph.roles[source], "exports")
+    exported = effect.state in methods_with(roles[source], "exports")
     fix = f"hf.sync({source}, {role}) after '{writer.label}'"
     return Finding(
         "HF510",
@@ -118,7 +118,9 @@ def _never(subject: Subject, node: Node, effect: Effect, trained: dict[Holder, N
         Label(node.span, f"works with the weights that '{role}' was built with"),
         (Label(writer.span, "trains them"),),
         notes=(
-            fix if exported else f"give {subject.graph.roles[source].__name__} a method with @hf.exports, then {fix}",
+            fix
+            if exported
+            else f"give {context.program.graph.roles[source].__name__} a method with @hf.exports, then {fix}",
         ),
     )
 

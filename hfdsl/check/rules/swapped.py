@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_name, argument_span, port_span
-from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.infer import Mismatch, MismatchKind, RecordValue
 from hfdsl.graph.program import Node, Operand, Ref
 from hfdsl.graph.signatures import RecordType, Signature
@@ -39,9 +40,9 @@ def _fits(value: Mismatch, port: Mismatch) -> bool:
     return False
 
 
-def as_one_finding(subject: Subject, finding: Finding, mismatch: Mismatch, other: Mismatch) -> Finding:
+def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other: Mismatch) -> Finding:
     """The finding on one of two swapped values, made one on both."""
-    node = subject.graph.nodes[mismatch.node]
+    node = context.program.graph.nodes[mismatch.node]
     there = argument_span(node.span, signature_of(node), other.port)
     told = replace(
         finding,
@@ -50,33 +51,35 @@ def as_one_finding(subject: Subject, finding: Finding, mismatch: Mismatch, other
         related=(Label(there, f"this is {other.actual}"), *finding.related),
         notes=(),
     )
-    return with_suggestions(subject, told, _exchanged(node, mismatch.port, other.port), "swap the two")
+    return with_suggestions(context, told, _exchanged(node, mismatch.port, other.port), "swap the two")
 
 
 # -- by name
 
 
-def names_are_not_crossed(subject: Subject) -> Iterator[Finding]:
+def names_are_not_crossed(context: Context) -> Iterator[Finding]:
     """A value called as another port of its call, whose own value is called as this port, is at the wrong one.
 
     A line that a loop or a helper runs with other names too is written for both orders.
     """
     lines: dict[Span, list[tuple[Node, Signature]]] = {}
-    for node in subject.graph.nodes:
+    for node in context.program.graph.nodes:
         if signature := signature_of(node):
             lines.setdefault(node.span, []).append((node, signature))
     for call, *turns in lines.values():
         for one, other in _crossed(*call):
             if all((one, other) in _crossed(*turn) for turn in turns):
-                yield _crossed_names(subject, *call, one, other)
+                yield _crossed_names(context, *call, one, other)
 
 
 def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
     """The pairs of ports of one type, which tells nothing apart, each with a value that has the other's name."""
     types = {port.name: port.type for port in signature.ports}
-    names = {port: _name(node, signature, port, operand) for port, operand in node.arguments}
-    crossed = [(one, other) for one, other in combinations(names, 2) if (names[one], names[other]) == (other, one)]
-    return [(one, other) for one, other in crossed if types[one] == types[other]]
+    operands = dict(node.arguments)
+    # Types first: they are at hand, while names are read from the user's text, and most calls have no such pair.
+    pairs = [(one, other) for one, other in combinations(operands, 2) if types[one] == types[other]]
+    names = {port: _name(node, signature, port, operands[port]) for port in chain.from_iterable(pairs)}
+    return [(one, other) for one, other in pairs if (names[one], names[other]) == (other, one)]
 
 
 def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str | None:
@@ -85,7 +88,7 @@ def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str 
     return column or argument_name(node.span, signature, port)
 
 
-def _crossed_names(subject: Subject, node: Node, signature: Signature, one: str, other: str) -> Finding:
+def _crossed_names(context: Context, node: Node, signature: Signature, one: str, other: str) -> Finding:
     finding = Finding(
         "HF230",
         f"'{node.label}' gets '{other}' at its port '{one}' and '{one}' at its port '{other}'",
@@ -97,7 +100,7 @@ def _crossed_names(subject: Subject, node: Node, signature: Signature, one: str,
         notes=("if this is meant, say so at the end of the line: # hf: ignore[HF230]",),
     )
     return with_suggestions(
-        subject, finding, _exchanged(node, one, other, certain=False), "else wire them the other way round"
+        context, finding, _exchanged(node, one, other, certain=False), "else wire them the other way round"
     )
 
 

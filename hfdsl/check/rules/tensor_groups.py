@@ -9,20 +9,20 @@ from itertools import pairwise
 from typing import Any
 
 from hfdsl.check.capacity import shape
+from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import moved, works
-from hfdsl.check.repair.suggestions import Option, Suggestion, with_suggestions
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import node_runs, stretches
 from hfdsl.protocols.mesh import Mesh
 
 
-def tensor_groups_stay(subject: Subject) -> Iterator[Finding]:
+def tensor_groups_stay(context: Context) -> Iterator[Finding]:
     """The ranks of a tensor-parallel group, which talk in every layer, are on one node of their pool."""
-    for name, placement, first, before in crossings(subject):
+    for name, placement, first, before in crossings(context):
         tp, pool = placement.mesh.tp, placement.pool
         finding = Finding(
             "HF503",
@@ -33,37 +33,37 @@ def tensor_groups_stay(subject: Subject) -> Iterator[Finding]:
                 "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
             ),
         )
-        yield with_suggestions(subject, finding, _narrower(subject, name, placement), most=1)
+        yield with_suggestions(context, finding, _narrower(context, name, placement), most=1)
 
 
-def crossings(subject: Subject) -> Iterator[tuple[str, Placement[Any], int, int]]:
+def crossings(context: Context) -> Iterator[tuple[str, Placement[Any], int, int]]:
     """The roles with a group that is known to cross nodes: its first rank, and how many of its ranks one node has."""
-    for name, placement in subject.deployment.placements.items() if subject.deployment else ():
-        found = _crossing(subject, placement)
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+        found = _crossing(context, placement)
         if found is not None:
             yield name, placement, *found
 
 
-def _narrower(subject: Subject, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
+def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
     """The widest groups that stay on a node, with dp to fill the pool: the first that works is told."""
     mesh = placement.mesh
     for size in reversed(range(2, mesh.tp)):
         if mesh.tp % size == 0 and size % (mesh.gen_tp or 1) == 0:
             other = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
             narrow = replace(placement, mesh=other)
-            if _runs(other) and works(subject, {name: narrow}):  # what another split breaks anyway counts too
+            if _runs(other) and works(context, {name: narrow}):  # what another split breaks anyway counts too
                 text = f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
                 yield Suggestion((Option(text, partial(moved, {name: narrow})),))
 
 
-def _crossing(subject: Subject, placement: Placement[Any]) -> tuple[int, int] | None:
+def _crossing(context: Context, placement: Placement[Any]) -> tuple[int, int] | None:
     """The first group that is known to cross nodes, as ``crossings`` has it.
 
     Silent where the user numbers the ranks such that a group is no run of ranks: that is a layout of choice. Nodes of
     one pool are different nodes; nodes of pools that were merged may be the same.
     """
     mesh, pool, tp = placement.mesh, placement.pool, placement.mesh.tp
-    if not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(subject.cluster):
+    if not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(context.cluster):
         return None
     if all(
         first % tp == end % tp == 0 and not any(n % tp for n in set(r.processes)) for r, first, end in stretches(pool)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.subject import Subject
 from hfdsl.deploy.deployment import ProcessGroup, process_groups
 from hfdsl.deploy.pools import node_runs
 from hfdsl.graph.columns import columns_read
@@ -13,15 +13,15 @@ from hfdsl.graph.program import RoleCall
 from hfdsl.protocols.dispatch import Functions
 
 
-def transports_reach(subject: Subject) -> Iterator[Finding]:
+def transports_reach(context: Context) -> Iterator[Finding]:
     """A role that lends what it makes by CUDA IPC has GPUs, as have those who read it, and on the same node.
 
     Of each role the first reader that cannot be reached is told.
     """
-    if subject.deployment is None:
+    if context.program.deployment is None:
         return
-    groups = {role: group for group in process_groups(subject.deployment) for role in group.roles}
-    for name, placement in subject.deployment.placements.items():
+    groups = {role: group for group in process_groups(context.program.deployment) for role in group.roles}
+    for name, placement in context.program.deployment.placements.items():
         if placement.transport != "cuda ipc":
             continue
         if not placement.pool.use_gpu:
@@ -32,26 +32,26 @@ def transports_reach(subject: Subject) -> Iterator[Finding]:
                 notes=("leave transport= out: what can go directly does",),
             )
             continue
-        for reader in _readers(subject, name):
+        for reader in _readers(context, name):
             why = _unreachable(groups[name], groups[reader])
             if why is not None:
                 yield Finding(
                     "HF524",
                     f"role '{name}' sends by CUDA IPC, which does not reach '{reader}': {why}",
                     Label(placement.span, 'transport="cuda ipc"'),
-                    (Label(subject.deployment[reader].span, f"'{reader}' reads what '{name}' makes"),),
+                    (Label(context.program.deployment[reader].span, f"'{reader}' reads what '{name}' makes"),),
                     notes=("leave transport= out: each reader is reached by what can reach it",),
                 )
                 break
 
 
-def _readers(subject: Subject, name: str) -> Iterator[str]:
+def _readers(context: Context, name: str) -> Iterator[str]:
     """The roles with a method that takes what a role makes; a pair of functions gets it in the driver."""
-    nodes, found = subject.graph.nodes, dict[str, None]()
+    nodes, found = context.program.graph.nodes, dict[str, None]()
     for node in nodes:
-        if not isinstance(node.op, RoleCall) or subject.placement(node) is None or _by_functions(node.op):
+        if not isinstance(node.op, RoleCall) or context.program.placement(node) is None or _by_functions(node.op):
             continue
-        makers = (nodes[made].op for made, _ in columns_read(subject.graph, node.id))
+        makers = (nodes[made].op for made, _ in columns_read(context.program.graph, node.id))
         if any(isinstance(maker, RoleCall) and maker.role == name and not _by_functions(maker) for maker in makers):
             found[node.op.role] = None
     yield from found

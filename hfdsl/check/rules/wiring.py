@@ -6,12 +6,13 @@ import reprlib
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from hfdsl.check.constraints import filtered
+from hfdsl.check.context import Context
+from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
-from hfdsl.check.subject import Subject, signature_of
 from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Pack
@@ -24,22 +25,22 @@ from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dims import Answer
 
 
-def mismatches(subject: Subject) -> Iterator[Finding]:
+def mismatches(context: Context) -> Iterator[Finding]:
     """Every value that does not fit its port."""
     seen: set[tuple[Span, str, Kind]] = set()
     of_node: dict[int, list[Mismatch]] = {}
-    for mismatch in subject.inference.mismatches:
+    for mismatch in context.program.inference.mismatches:
         of_node.setdefault(mismatch.node, []).append(mismatch)
-    for mismatch in subject.inference.mismatches:
+    for mismatch in context.program.inference.mismatches:
         # A value that grows in a loop differs in every round, each time by other numbers: the first tells it.
-        place = subject.graph.nodes[mismatch.node].span, mismatch.port, mismatch.kind
-        finding = _mismatch(subject, mismatch) if place not in seen else None
+        place = context.program.graph.nodes[mismatch.node].span, mismatch.port, mismatch.kind
+        finding = _mismatch(context, mismatch) if place not in seen else None
         if finding is not None:
             seen.add(place)
             other = swapped.partner(mismatch, of_node[mismatch.node])
             if other is not None:  # two wrong values are one mistake
                 seen.add((place[0], other.port, other.kind))
-                finding = swapped.as_one_finding(subject, finding, mismatch, other)
+                finding = swapped.as_one_finding(context, finding, mismatch, other)
             yield finding
 
 
@@ -47,33 +48,33 @@ Explanation: TypeAlias = tuple[str, str, tuple[str, ...]]
 """The code, the message and the advice of a finding."""
 
 
-def _mismatch(subject: Subject, m: Mismatch) -> Finding | None:
-    node = subject.graph.nodes[m.node]
+def _mismatch(context: Context, m: Mismatch) -> Finding | None:
+    node = context.program.graph.nodes[m.node]
     signature = signature_of(node)
     what = "column" if isinstance(node.op, Pack) else "port"
     primary = argument_span(node.span, signature, m.port)
     named = f"{what} '{m.port}' of '{node.label}'"
     if m.kind is Kind.ABSENT:
         told: Explanation | None = presence.absent(
-            subject, m, f"{named} takes {m.formal} but is wired to {_actual(m)}", primary
+            context, m, f"{named} takes {m.formal} but is wired to {_actual(m)}", primary
         )
     else:
-        told = _explain(subject, m, named)
+        told = _explain(context, m, named)
     if told is None:
         return None
     code, message, advice = told
-    related = [subject.produced(m.source.node)] if m.source else []
+    related = [context.program.produced(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
-    maker = signature_of(subject.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
+    maker = signature_of(context.program.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
     if maker is not None and maker.registration is not None:
         related.append(Label(maker.span, f"registered with {maker.registration.name}"))
     if m.kind is Kind.ABSENT and m.source is not None:
-        related += presence.presence(subject, m.source).places
+        related += presence.presence(context, m.source).places
     if signature is not None and signature.span != NOWHERE:
         related.append(Label(port_span(signature, m.port), f"declared {m.formal}"))
     notes = (*shapes.notes(m), *advice)
     finding = Finding(code, message, Label(primary, f"this is {_actual(m)}"), tuple(related), notes)
-    return with_suggestions(subject, finding, _repeats(subject, m)) if code == "HF212" else finding
+    return with_suggestions(context, finding, _repeats(context, m)) if code == "HF212" else finding
 
 
 def _actual(m: Mismatch) -> str:
@@ -88,16 +89,16 @@ def _actual(m: Mismatch) -> str:
     return f"the {type(value).__name__} {shown}" if shown else "None"
 
 
-def _explain(subject: Subject, m: Mismatch, port: str) -> Explanation | None:
+def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
     """What is to be said of a mismatch of types or sizes; None where known sizes settle it."""
     facts = dict(m.detail)
     wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
     match m.kind:
         case Kind.RECORD:
-            return "HF204", wired, _makers(subject, m)
+            return "HF204", wired, _makers(context, m)
         case Kind.VALUE:
-            return "HF206", wired, _makers(subject, m)
-        case Kind.LIST if isinstance(m.formal, ListType) and _takes_entries(subject, m):
+            return "HF206", wired, _makers(context, m)
+        case Kind.LIST if isinstance(m.formal, ListType) and _takes_entries(context, m):
             told = f"{port} is declared {m.formal}, but each rank is given its own entry of the list: {m.formal.inner}"
             return "HF401", told, (f"declare the port {m.formal.inner}",)
         case Kind.LIST:
@@ -120,7 +121,7 @@ def _explain(subject: Subject, m: Mismatch, port: str) -> Explanation | None:
                 ("leave one name open in it, as x in Mul[x, Literal[2]]",),
             )
         case _:
-            return _rows(subject, m, port, facts)
+            return _rows(context, m, port, facts)
 
 
 def _ragged(m: Mismatch) -> tuple[str, ...]:
@@ -131,9 +132,9 @@ def _ragged(m: Mismatch) -> tuple[str, ...]:
     )
 
 
-def _takes_entries(subject: Subject, m: Mismatch) -> bool:
+def _takes_entries(context: Context, m: Mismatch) -> bool:
     """Whether a port is declared as a list where its protocol gives every rank one entry of a list already."""
-    signature = signature_of(subject.graph.nodes[m.node])
+    signature = signature_of(context.program.graph.nodes[m.node])
     port = signature.port(m.port) if signature is not None and signature.per_rank else None
     return port is not None and port.type == m.formal
 
@@ -144,8 +145,8 @@ def _to_list(m: Mismatch) -> tuple[str, ...]:
     return ("take one entry or reduce it in an @hf.function; or collect with a protocol that joins rows",)
 
 
-def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> Explanation | None:
-    want, have = map(subject.known, m.sizes)
+def _rows(context: Context, m: Mismatch, port: str, facts: dict[str, str]) -> Explanation | None:
+    want, have = map(context.known, m.sizes)
     if want == have:
         return None  # the sizes that were given make them equal
     if want.equals(have) is Answer.UNKNOWN and not (filtered(want) or filtered(have)):
@@ -160,24 +161,28 @@ def _rows(subject: Subject, m: Mismatch, port: str, facts: dict[str, str]) -> Ex
     return "HF212", f"{port} gets {facts['have']} rows where {needed}{numbers}", ()
 
 
-def _repeats(subject: Subject, m: Mismatch) -> Iterator[Suggestion]:
+def _repeats(context: Context, m: Mismatch) -> Iterator[Suggestion]:
     """Where one side has a whole number of times the rows of the other, the other can be repeated."""
     from hfdsl.check.repair.fixes import repeated  # late: most programs need none
 
-    want, have = map(subject.known, m.sizes)
+    want, have = map(context.known, m.sizes)
     factor = (have / want).value if len(want.terms) == 1 else None
     if factor is not None and factor.denominator == 1:
-        yield from repeated(subject, m, dict(m.detail)["origin"], factor.numerator)
+        yield from repeated(context, m, dict(m.detail)["origin"], factor.numerator)
     elif factor is not None and factor.numerator == 1:
-        yield from repeated(subject, m, m.port, factor.denominator)
+        yield from repeated(context, m, m.port, factor.denominator)
 
 
-def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
+def _makers(context: Context, m: Mismatch) -> tuple[str, ...]:
     """Which nodes make the record that is missing."""
     if not isinstance(m.formal, RecordType):
         return ()
     wanted = m.formal.record
-    makers = [node.label for node, made in subject.made() if issubclass(made.record, wanted) and node.id < m.node]
+    makers = [
+        node.label
+        for node, made in context.program.record_makers
+        if issubclass(made.record, wanted) and node.id < m.node
+    ]
     if makers:
         return (f"values of type {wanted.__name__}: {', '.join(dict.fromkeys(makers))}",)
     if not isinstance(m.actual, RecordValue):
@@ -192,12 +197,12 @@ def _makers(subject: Subject, m: Mismatch) -> tuple[str, ...]:
     return (f"records are nominal: convert with hf.merge({wanted.__name__}, ...)",)
 
 
-def unused(subject: Subject) -> Iterator[Finding]:
+def unused(context: Context) -> Iterator[Finding]:
     """A record that a role makes and nobody reads: time on rented GPUs for nothing."""
-    read = {ref.node for node in subject.graph.nodes for ref in node.refs}
-    read |= {ref.node for ref in subject.graph.output.refs()}
-    for node in subject.graph.calls if not subject.graph.misuses else ():
-        value = subject.inference.values[node.id]
+    read = {ref.node for node in context.program.graph.nodes for ref in node.refs}
+    read |= {ref.node for ref in context.program.graph.output.refs()}
+    for node in context.program.graph.calls if not context.program.graph.misuses else ():
+        value = context.program.inference.values[node.id]
         if node.id not in read and isinstance(value, RecordValue) and value.rows is not None:
             yield Finding(
                 "HF602",

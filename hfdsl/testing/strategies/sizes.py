@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from hfdsl.check.demands import demands
-from hfdsl.check.repair.search import Choice
+from hfdsl.check.constraints import SizeSet
 from hfdsl.check.run import examine
+from hfdsl.check.size_report import size_report
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import SizeError
 from hfdsl.graph.dataflow import Dataflow
@@ -112,14 +112,14 @@ def bindings(
     {B: 6}
     """
     known: dict[type[Dim], int] = dict(sizes or {})
-    inputs = [node.result for node in examine(dataflow.body, deployment, known).graph.inputs]
+    inputs = [node.result for node in examine(dataflow.body, deployment, known).program.graph.inputs]
     records = [kind.record for kind in inputs if isinstance(kind, RecordType)]
     atoms = dict.fromkeys(a for r in records for s in schema(r).fields.values() for d in s.dims for a in d.atoms)
     for dim in atoms:
         if not isinstance(dim, type) or dim in known:
             continue
-        asked, _ = demands(examine(dataflow.body, deployment, known))
-        left = next((one.sizes for one in asked if one.dim is dim), Choice())
+        asked, _ = size_report(examine(dataflow.body, deployment, known))
+        left = next((one.sizes for one in asked if one.dim is dim), SizeSet())
         choices = list(left.upward(left.least, CHOICES))
         if not choices:
             if set(known) == set(sizes or {}):

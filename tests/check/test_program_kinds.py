@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.alike import alike, argument_rows
 from hfdsl.check.run import examine
 
 
@@ -45,9 +44,9 @@ class Role(hf.Worker):
 
 def firsts(flow: hf.Dataflow[..., Any], label: str) -> tuple[int, int]:
     """How many calls there are of a method, and how many are looked at."""
-    subject = examine(flow.body, None, {})
-    found = [alike(subject)[node.id].id for node in subject.graph.nodes if node.label == label]
-    return len(found), len(set(found))
+    context = examine(flow.body, None, {})
+    kinds = [kind for kind in context.program.kinds if kind[0].label == label]
+    return sum(map(len, kinds)), len(kinds)
 
 
 @hf.dataflow
@@ -76,8 +75,8 @@ def parts(rows: Rows, role: Role) -> Rows:
 
 
 def test_a_metric_of_a_record_has_no_rows_and_a_column_has_those_of_its_record() -> None:
-    subject = examine(parts.body, None, {})
-    found = argument_rows(subject, subject.graph.nodes[-1])
+    context = examine(parts.body, None, {})
+    found = context.program.argument_rows[-1]
     assert {port: str(rows) for port, rows in found.items()} == {"rows": "B*2", "x": "B*2"}
 
 
@@ -87,6 +86,6 @@ def tables(rows: Rows, role: Role) -> None:
 
 
 def test_the_rows_of_a_column_are_its_first_dim() -> None:
-    subject = examine(tables.body, None, {})
-    found = argument_rows(subject, subject.graph.nodes[-1])
+    context = examine(tables.body, None, {})
+    found = context.program.argument_rows[-1]
     assert {port: str(rows) for port, rows in found.items()} == {"table": "B"}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Mul, register
-from hfdsl.check.demands import Demands, demands
-from hfdsl.check.repair.search import Choice
+from hfdsl.check.constraints import SizeSet
 from hfdsl.check.run import examine
+from hfdsl.check.size_report import DimReport, size_report
 
 
 class B(hf.Dim): ...
@@ -58,37 +58,37 @@ PLACED = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([4], use_gpu=F
 
 
 @pytest.mark.parametrize(
-    ("choice", "words"),
+    ("sizes", "words"),
     [
-        (Choice(), "any size"),
-        (Choice(step=4), "a multiple of 4"),
-        (Choice(residue=3, step=4), "3 more than a multiple of 4"),
-        (Choice(step=4, least=4), "a multiple of 4"),
-        (Choice(step=4, least=5), "a multiple of 4, at least 8"),
-        (Choice(residue=3, step=4, least=4), "3 more than a multiple of 4, at least 7"),
-        (Choice(least=2), "at least 2"),
-        (Choice(most=9), "at most 9"),
-        (Choice(step=4, most=3), "no size satisfies all of this"),
-        (Choice(most=0), "no size satisfies all of this"),
+        (SizeSet(), "any size"),
+        (SizeSet(step=4), "a multiple of 4"),
+        (SizeSet(residue=3, step=4), "3 more than a multiple of 4"),
+        (SizeSet(step=4, least=4), "a multiple of 4"),
+        (SizeSet(step=4, least=5), "a multiple of 4, at least 8"),
+        (SizeSet(residue=3, step=4, least=4), "3 more than a multiple of 4, at least 7"),
+        (SizeSet(least=2), "at least 2"),
+        (SizeSet(most=9), "at most 9"),
+        (SizeSet(step=4, most=3), "no size satisfies all of this"),
+        (SizeSet(most=0), "no size satisfies all of this"),
     ],
 )
-def test_sizes_in_words(choice: Choice, words: str) -> None:
-    assert str(Demands(B, (), (), choice, ())) == words
+def test_sizes_in_words(sizes: SizeSet, words: str) -> None:
+    assert str(DimReport(B, (), (), sizes, ())) == words
 
 
-def asked(dims: dict[Any, Any]) -> tuple[dict[str, Demands], dict[str, bool | None]]:
-    alone, others = demands(examine(program.body, PLACED, dims))
-    return {str(one.dim): one for one in alone}, {rule.need: rule.holds for rule in others}
+def asked(dims: dict[Any, Any]) -> tuple[dict[str, DimReport], dict[str, bool | None]]:
+    alone, others = size_report(examine(program.body, PLACED, dims))
+    return {str(one.dim): one for one in alone}, {demand.need: demand.holds for demand in others}
 
 
 def test_without_sizes_all_is_open() -> None:
     alone, others = asked({})
-    assert {dim: (str(one), one.given, one.beside, len(one.rules)) for dim, one in alone.items()} == {
+    assert {dim: (str(one), one.given, one.beside, len(one.demands)) for dim, one in alone.items()} == {
         "B": ("a multiple of 4, at least 8", (), (), 3),
         "R": ("at most 64", (), (), 1),
     }
     assert others == {"4 must divide B*N": None, "R == 8 or R == 16 (R = ?)": None}
-    assert {rule.holds for one in alone.values() for rule in one.rules} == {None}
+    assert {demand.holds for one in alone.values() for demand in one.demands} == {None}
 
 
 def test_a_demand_on_two_dims_is_one_on_each_once_the_other_has_a_size() -> None:
@@ -96,13 +96,13 @@ def test_a_demand_on_two_dims_is_one_on_each_once_the_other_has_a_size() -> None
     assert (str(alone["N"]), alone["N"].given, alone["N"].beside) == ("a multiple of 2", (), ((B, 10),))
     assert (alone["B"].given, alone["B"].beside) == ((10,), ())
     assert others == {"R == 8 or R == 16 (R = 16)": True}
-    assert [rule.need for rule in alone["B"].broken] == ["4 must divide B", "16 must divide B*B"]
+    assert [demand.need for demand in alone["B"].broken] == ["4 must divide B", "16 must divide B*B"]
 
 
 def test_of_several_sizes_all_must_work() -> None:
     alone, _ = asked({B: (8, 12), R: (16, 80), N: 1})
-    assert (alone["B"].given, [rule.holds for rule in alone["B"].rules]) == ((8, 12), [True] * 4)
-    assert [(rule.need, rule.holds) for rule in alone["R"].rules] == [("R <= longest with longest = 64", False)]
+    assert (alone["B"].given, [demand.holds for demand in alone["B"].demands]) == ((8, 12), [True] * 4)
+    assert [(demand.need, demand.holds) for demand in alone["R"].demands] == [("R <= longest with longest = 64", False)]
 
 
 t = TypeVar("t")
@@ -124,7 +124,7 @@ def test_what_a_call_leaves_of_a_size_is_at_least_1() -> None:
     def body(rows: Wide) -> object:
         return last_left_out(rows.x)  # type: ignore[arg-type]  # solved with the sizes
 
-    (alone,), _ = demands(examine(body, None, {}))
+    (alone,), _ = size_report(examine(body, None, {}))
     assert (alone.dim, str(alone)) == (R, "at least 2")
 
 
@@ -132,9 +132,9 @@ def test_what_a_call_cuts_off_or_divides_is_demanded_before_there_are_sizes() ->
     def body(rows: Wide) -> object:
         return shifted(rows.x), halved(rows.x)  # type: ignore[arg-type]  # solved with the sizes
 
-    (alone,), others = demands(examine(body, None, {}))
+    (alone,), others = size_report(examine(body, None, {}))
     assert (alone.dim, str(alone)) == (R, "a multiple of 2, at least 6")
-    assert [rule.need for rule in alone.rules] == ["2 must divide R", "R-4 >= 1"]
+    assert [demand.need for demand in alone.demands] == ["2 must divide R", "R-4 >= 1"]
     assert (others, hf.dataflow(body).check().findings) == ((), ()), "no launch has to know them"
     for size, works in ((4, False), (5, False), (6, True)):
         assert hf.dataflow(body).check(dims={R: size}).ok is works
@@ -162,9 +162,9 @@ def reading(kept: Kept, table: Table, reader: Reader) -> None:
 
 def test_what_is_no_demand_on_one_dim_is_told_beside() -> None:
     placed = hf.Deployment(reader=hf.place(Reader, pool=hf.ResourcePool([4], use_gpu=False)))
-    alone, others = demands(examine(reading.body, placed, {}))
+    alone, others = size_report(examine(reading.body, placed, {}))
     assert alone == (), "how many rows are kept is for no one to choose"
-    assert [(rule.need, rule.holds) for rule in others] == [
+    assert [(demand.need, demand.holds) for demand in others] == [
         ("4 must divide kept1", None),
         ("4 must divide B*N", None),
         ("B != 12 (B = ?)", None),
@@ -176,12 +176,12 @@ def test_what_is_no_demand_on_one_dim_is_told_beside() -> None:
 def test_what_holds_is_what_a_check_passes(b: int, n: int) -> None:
     sizes: dict[Any, Any] = {B: b, N: n, R: 8}
     alone, others = asked(sizes)
-    rules = [rule.holds for one in alone.values() for rule in one.rules]
+    rules = [demand.holds for one in alone.values() for demand in one.demands]
     assert None not in rules
     assert all((*rules, *others.values())) is program.check(PLACED, sizes).ok
 
 
 def test_dims_are_taken_in_the_order_of_what_is_given_first() -> None:
-    subject = examine(program.body, PLACED, {B: (12, 8), R: 8})
-    assert subject.dims == {B: 12, R: 8}
-    assert subject.several == {B: (12, 8)}
+    context = examine(program.body, PLACED, {B: (12, 8), R: 8})
+    assert context.sizes == {B: 12, R: 8}
+    assert context.alternatives == {B: (12, 8)}

@@ -1,0 +1,128 @@
+"""The context of a rule: the program under check, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any, Protocol, TypeAlias
+
+from hfdsl.check.demands import Demand, KnownSizes
+from hfdsl.check.findings import Finding, Fix
+from hfdsl.check.gather import gather, names_of_call
+from hfdsl.check.program import Program
+from hfdsl.check.requirements import Known
+from hfdsl.deploy.cluster import Cluster
+from hfdsl.graph.program import Node
+from hfdsl.graph.signatures import Signature
+from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.types.dims import Answer, Dim, Size, constant
+
+EVERYTHING = "<dims>"
+"""The key of what was given for ``dims`` where it is no mapping."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A program with its demands, and the question: the sizes of which dims, which cluster, and whether to try repairs.
+
+    ``sizes`` has one size for each dim that was given any; ``alternatives`` has all sizes of those with several.
+    """
+
+    program: Program
+    demands: tuple[Demand, ...]
+    sizes: Mapping[type[Dim], int]
+    alternatives: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)
+    invalid: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
+    asked: Span = NOWHERE  # the call that asks for the check
+    cluster: Cluster | None = None
+    offload: bool = True  # whether idle roles may lie on the host
+    trials: Callable[[Finding], Repairer | None] | None = field(
+        default=None, compare=False
+    )  # None: repairs are not tried
+
+    @classmethod
+    def of(cls, program: Program, sizes: Mapping[type[Dim], int]) -> Context:
+        """A program with sizes; its demands are gathered."""
+        return cls(program, gather(program, sizes), sizes)
+
+    def with_program(self, program: Program) -> Context:
+        """The same question about another program."""
+        return replace(self, program=program, demands=gather(program, self.sizes))
+
+    def with_sizes(self, sizes: Mapping[type[Dim], int]) -> Context:
+        """The same program with other sizes for some of the dims that have one."""
+        return replace(self, sizes={**self.sizes, **sizes})
+
+    @cached_property
+    def known_sizes(self) -> KnownSizes:
+        """The sizes as constants, to be put into others."""
+        return {dim: constant(number) for dim, number in self.sizes.items()}
+
+    def known(self, size: Size) -> Size:
+        """``size`` with the known dims put in."""
+        return size.substitute(self.known_sizes)
+
+    def names_at(self, node: Node, signature: Signature) -> Known:
+        """What the names in a requirement mean at a call, with these sizes."""
+        names = names_of_call(self.program, node, signature, self.sizes)
+        return replace(names, sizes={name: self.known(size) for name, size in names.sizes.items()})
+
+    @cached_property
+    def verdicts(self) -> tuple[tuple[Demand, Answer], ...]:
+        """Every demand, in its simplest form with these sizes, and whether it holds."""
+        resolved = (demand.resolved(self.known_sizes) for demand in self.demands)
+        return tuple((demand, demand.verify(self.known_sizes)) for demand in resolved)
+
+    @property
+    def refuted(self) -> list[Demand]:
+        """What the sizes break that other sizes may repair."""
+        return [demand for demand, answer in self.verdicts if answer is Answer.REFUTED and demand.arithmetic]
+
+    def repairs(self, finding: Finding) -> Repairer | None:
+        """What tries repairs of a finding; None where none are to be tried."""
+        return self.trials(finding) if self.trials is not None else None
+
+    def named(self, dim: type[Dim]) -> str:
+        """A dim, with its size where it has several."""
+        return f"{dim} = {self.sizes[dim]}" if dim in self.alternatives else str(dim)
+
+    def each_size(self) -> Iterator[Context]:
+        """The program with each combination of its sizes."""
+        for sizes in product(*self.alternatives.values()):
+            yield self.with_sizes(dict(zip(self.alternatives, sizes, strict=True)))
+
+    def with_this(self, dim: type[Dim]) -> list[Context]:
+        """The combinations that have the size of ``dim`` which this one has; this one first."""
+        others = (
+            other for other in self.each_size() if other.sizes[dim] == self.sizes[dim] and other.sizes != self.sizes
+        )
+        return [self, *others]
+
+
+# -- repairs, as rules see them
+
+
+Change: TypeAlias = Callable[[Context], Context | None]
+"""From a program to a changed one; None where it cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One change: what it is called, what it makes of a program, and the edits of the user's text that do it.
+
+    ``beside`` makes what the changed program is compared with, where that is not the program itself.
+    """
+
+    words: str
+    change: Change
+    fix: Fix | None = None
+    beside: Change | None = None
+
+
+class Repairer(Protocol):
+    """What tries repairs (``repair.trials``)."""
+
+    def mends(self, finding: Finding, option: Option) -> bool:
+        """Whether a change removes a finding and adds none."""

@@ -1,0 +1,203 @@
+"""The program under check: the traced dataflow, its inferred sizes and where it is deployed.
+
+Nothing here depends on the sizes that a check is given. What rules derive from a program is computed once, since they
+ask again for every size that they try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
+from types import MappingProxyType
+from typing import Any
+
+from hfdsl.check.findings import Label
+from hfdsl.check.requirements import config_fields
+from hfdsl.deploy.deployment import Deployment, Placement
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.infer import LOST, Inference, RecordValue
+from hfdsl.graph.program import FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
+from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType, role_signature
+from hfdsl.protocols.protocol import Protocol
+from hfdsl.protocols.register import registered_methods
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
+from hfdsl.types.dims import Dim, Size
+
+
+@dataclass(frozen=True)
+class Program:
+    """A traced dataflow with its inferred sizes; without a deployment only its types are checked."""
+
+    graph: Graph
+    inference: Inference
+    deployment: Deployment | None = None
+    body: Callable[..., Any] | None = None  # the dataflow itself
+
+    def placement(self, node: Node) -> Placement[Any] | None:
+        """Where a role call runs."""
+        if self.deployment is None or not isinstance(node.op, RoleCall):
+            return None
+        return self.deployment.placements.get(node.op.role)
+
+    def config(self, node: Node) -> Mapping[str, Any] | None:
+        """What the role of a call is built with, by name; None where its constructor does not take it (HF516)."""
+        if self.placement(node) is None or not isinstance(node.op, RoleCall):
+            return MappingProxyType({})
+        return self._configs[node.op.role]
+
+    @cached_property
+    def _configs(self) -> Mapping[str, Mapping[str, Any] | None]:
+        placements = self.deployment.placements if self.deployment else {}
+        return {role: config_fields(placements[role]) for role in self.graph.roles if role in placements}
+
+    @cached_property
+    def argument_rows(self) -> tuple[Mapping[str, Size], ...]:
+        """For every node the rows of its arguments that have rows and fit their ports, by port."""
+        return tuple(_argument_rows(self.inference, node) for node in self.graph.nodes)
+
+    def call_rows(self, node: Node) -> Size | None:
+        """The rows of a call: those of its first argument with rows."""
+        return next(iter(self.argument_rows[node.id].values()), None)
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Node, ...], ...]:
+        """The nodes in groups, each in the order of the program, which demand the same of every size.
+
+        They run the same operation on the same rows and bind the same dims; their lines and other arguments differ. A
+        loop over mini-batches or epochs unrolls into hundreds of nodes of a handful of kinds, so that what a kind
+        demands is found once. A node with a misfit is a kind of its own: its rows are not what they look like.
+        """
+        groups: dict[object, list[Node]] = {}
+        misfits = {node for node, _ in self.inference.misfits}
+        for node in self.graph.nodes:
+            groups.setdefault(node.id if node.id in misfits else self._kind(node), []).append(node)
+        return tuple(map(tuple, groups.values()))
+
+    def _kind(self, node: Node) -> object:
+        operation: object = node.op
+        if isinstance(node.op, RoleCall):
+            operation = node.op.role, node.op.signature
+        elif isinstance(node.op, FunctionCall):
+            operation = node.op.signature
+        bindings = tuple(self.inference.bindings[node.id].items())
+        return operation, tuple(self.argument_rows[node.id].items()), bindings, self.rows(node)
+
+    def rows(self, node: Node) -> Size | None:
+        """The rows of what a node makes: of a record or a column."""
+        value = self.inference.values[node.id]
+        if isinstance(value, RecordValue):
+            return value.rows
+        return value.dims[0] if isinstance(value, (ColumnSpec, ObjSpec)) else None
+
+    @cached_property
+    def dims(self) -> tuple[type[Dim], ...]:
+        """The dims of the inputs and of everything that the dataflow calls."""
+        signatures = (signature_of(first) for first, *_ in self.kinds)
+        called = (dims_of(signature) for signature in signatures if signature is not None)
+        return tuple(dict.fromkeys(chain(self.input_dims, *called)))
+
+    @property
+    def input_dims(self) -> tuple[type[Dim], ...]:
+        """The dims of the records that are inputs, or that the dataflow builds of columns."""
+        return _dims_in(RecordType(node.op.record) for node in self.graph.nodes if isinstance(node.op, (Input, Pack)))
+
+    def signatures(self) -> Iterator[Signature]:
+        """Those that the program calls, and all other methods of its roles."""
+        yield from (signature for node in self.graph.calls if (signature := signature_of(node)) is not None)
+        placed = self.deployment.placements.values() if self.deployment else ()
+        for role in dict.fromkeys([*self.graph.roles.values(), *(placement.role for placement in placed)]):
+            for method in registered_methods(role):
+                with suppress(DefinitionError):  # of a method that nobody calls
+                    yield role_signature(role, method)
+
+    @cached_property
+    def record_makers(self) -> tuple[tuple[Node, RecordType], ...]:
+        """The first node that makes each record type, for each operation: loops and epochs unroll."""
+        makers: dict[tuple[type, str, RecordType], Node] = {}
+        for node, value in zip(self.graph.nodes, self.inference.values, strict=True):
+            if isinstance(value, RecordValue):
+                makers.setdefault((type(node.op), node.label, value.type), node)
+        return tuple((node, record) for (_, _, record), node in makers.items())
+
+    def produced(self, node: int) -> Label:
+        """The label of the place where a value is made."""
+        maker = self.graph.nodes[node]
+        return Label(maker.span, f"'{maker.label}' makes {self.inference.values[node]}")
+
+    def chunk_count(self, node: Node) -> int | None:
+        """How many chunks a call splits its arguments into, where it does."""
+        if not isinstance(node.op, RoleCall):
+            return None
+        return _chunk_count(self.placement(node), node.op.signature.protocol)
+
+
+def _argument_rows(inference: Inference, node: Node) -> Mapping[str, Size]:
+    rows_by_port: dict[str, Size] = {}
+    values, misfits = inference.values, inference.misfits
+    for port, operand in node.arguments:
+        if not isinstance(operand, Ref) or (misfits and (node.id, port) in misfits):
+            continue  # of a misfit: another value is meant
+        value: Any = values[operand.node]
+        rows = None
+        if isinstance(value, RecordValue):
+            spec = schema(value.type.record).fields.get(operand.column or "")
+            rows = None if isinstance(spec, MetricSpec) else value.rows
+        elif isinstance(value, (ColumnSpec, ObjSpec)) and operand.column is None:
+            rows = value.dims[0]
+        if rows is not None and LOST not in rows.atoms:
+            rows_by_port[port] = rows
+    return rows_by_port
+
+
+def _chunk_count(placement: Placement[Any] | None, protocol: Protocol | None) -> int | None:
+    if placement is None or protocol is None or not protocol.splits:
+        return None
+    if placement.mesh.world_size != placement.pool.world_size:
+        return None  # HF501 reports it: what repairs it is another mesh, with other chunks
+    chunks = protocol.chunk_count(placement.mesh)
+    return chunks if chunks > 1 else None
+
+
+def signature_of(node: Node) -> Signature | None:
+    """The signature of a node that runs a body."""
+    return node.op.signature if isinstance(node.op, (RoleCall, FunctionCall)) else None
+
+
+def pads(node: Node) -> bool:
+    """Whether a call's method is registered with padding."""
+    registration = node.op.signature.registration if isinstance(node.op, RoleCall) else None
+    return registration is not None and registration.pad is not None
+
+
+def sizes_of(kind: PortType) -> Iterator[Size]:
+    """The sizes that stand in a type."""
+    if isinstance(kind, RecordType):
+        for spec in schema(kind.record).fields.values():
+            yield from spec.dims
+    elif isinstance(kind, ListType):
+        yield from sizes_of(kind.inner)
+    elif not isinstance(kind, StaticType):
+        yield from kind.dims
+
+
+def row_dims(kind: PortType) -> tuple[Any, ...]:
+    """The dims and type variables in the rows of what a port takes."""
+    if isinstance(kind, RecordType):
+        row = schema(kind.record).row
+        return row.atoms if row is not None else ()
+    return kind.dims[0].atoms if isinstance(kind, (ColumnSpec, ObjSpec)) else ()
+
+
+@lru_cache(maxsize=1024)
+def dims_of(signature: Signature) -> tuple[type[Dim], ...]:
+    """The dims that a signature names, in its ports and its result."""
+    return _dims_in([*(port.type for port in signature.ports), signature.returns])
+
+
+def _dims_in(kinds: Iterable[PortType]) -> tuple[type[Dim], ...]:
+    sizes = (size for kind in kinds for size in sizes_of(kind))
+    return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if isinstance(atom, type)))
