@@ -65,19 +65,19 @@ def limit(text: str, terms: Terms) -> tuple[Size, bool] | None:
 
     >>> from hfdsl.types.dims import Dim, size
     >>> class R(Dim): ...
-    >>> found = limit("R < 512", Terms({"R": size(R)}, Known({}, None, config=False)))
-    >>> found and str(found[0]), found and found[1]
+    >>> bound = limit("R < 512", Terms({"R": size(R)}, Known({}, None, config=False)))
+    >>> bound and str(bound[0]), bound and bound[1]
     ('-R+512', True)
     """
     match parsed(text):
         case ast.Compare(left, [op], [right]) if type(op) in _ABOVE or type(op) in _BELOW:
             try:
-                one, other = _polynomial(left, terms), _polynomial(right, terms)
+                a, b = _polynomial(left, terms), _polynomial(right, terms)
             except DefinitionError:
                 return None
-            if one is None or other is None or not (one - other).atoms:
+            if a is None or b is None or not (a - b).atoms:
                 return None
-            return (one - other, _ABOVE[type(op)]) if type(op) in _ABOVE else (other - one, _BELOW[type(op)])
+            return (a - b, _ABOVE[type(op)]) if type(op) in _ABOVE else (b - a, _BELOW[type(op)])
     return None
 
 
@@ -94,16 +94,16 @@ def _polynomial(node: ast.expr, terms: Terms) -> Size | None:
             number = evaluate(node, terms.known)
             return constant(number) if isinstance(number, Fraction) else None
         case ast.BinOp(left, op, right):
-            one, other = _polynomial(left, terms), _polynomial(right, terms)
-            if one is None or other is None:
+            a, b = _polynomial(left, terms), _polynomial(right, terms)
+            if a is None or b is None:
                 return None
             match op:
                 case ast.Add():
-                    return one + other
+                    return a + b
                 case ast.Sub():
-                    return one - other
+                    return a - b
                 case ast.Mult():
-                    return one * other
-                case ast.FloorDiv() if terms.exact(one, other):
-                    return one / other
+                    return a * b
+                case ast.FloorDiv() if terms.exact(a, b):
+                    return a / b
     return None

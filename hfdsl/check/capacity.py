@@ -40,13 +40,13 @@ Claims: TypeAlias = Sequence[Claim]
 
 def claims(deployment: Deployment) -> list[Claim]:
     """The pools that a launch places, each once; of a pool that is split, the nodes on which a part is used."""
-    found: dict[str, Claim] = {}
+    claims_by_pool: dict[str, Claim] = {}
     for root, first, end, name in slots_in_use(deployment):
         ends = list(accumulate(root.processes))
-        claim = found.setdefault(root.name, Claim(root, [], set(), deployment[name].span))
+        claim = claims_by_pool.setdefault(root.name, Claim(root, [], set(), deployment[name].span))
         claim.nodes |= set(range(bisect_right(ends, first), bisect_left(ends, end) + 1))
         claim.roles += [] if name in claim.roles else [name]
-    return list(found.values())
+    return list(claims_by_pool.values())
 
 
 def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, int, int, str]]:
@@ -73,23 +73,23 @@ class Capacity:
     @property
     def nodes(self) -> Mapping[Amounts, int]:
         """The nodes by what they have."""
-        found: Counter[Amounts] = Counter()
+        nodes: Counter[Amounts] = Counter()
         for kind in self.cluster.kinds:
             cpus = round(kind.cpus * UNITS)
-            found[(kind.gpus,) if self.resource == "GPU" else (kind.gpus, cpus)] += kind.count
-        return found
+            nodes[(kind.gpus,) if self.resource == "GPU" else (kind.gpus, cpus)] += kind.count
+        return nodes
 
     def parts(self, asked: Claims) -> Mapping[Amounts, int]:
         """What must lie on one node each."""
-        found: Counter[Amounts] = Counter()
+        parts: Counter[Amounts] = Counter()
         for claim in asked:
             for size, count in claim.sizes.items():
                 gpus = size if claim.pool.use_gpu else 0
                 if self.resource == "CPU":
-                    found[(gpus, size * self.cpu)] += count
+                    parts[(gpus, size * self.cpu)] += count
                 elif gpus:
-                    found[(gpus,)] += count
-        return found
+                    parts[(gpus,)] += count
+        return parts
 
 
 def capacity_for(deployment: Deployment, cluster: Cluster, resource: Literal["GPU", "CPU"] = "CPU") -> Capacity:

@@ -262,7 +262,7 @@ def divisible_by_requirement(requirement: Requirement, known: KnownSizes) -> Div
 # -- relations of sizes
 
 
-def proportional(one: Size, other: Size) -> bool:
+def proportional(size: Size, base: Size) -> bool:
     """Whether there is the same number of the one rows for each of the other, whatever the sizes are.
 
     >>> from hfdsl.types.dims import Dim, atom_size
@@ -270,8 +270,8 @@ def proportional(one: Size, other: Size) -> bool:
     >>> proportional(atom_size(B) * constant(2), atom_size(B)), proportional(constant(2), atom_size(B))
     (True, False)
     """
-    ratio = one.terms[0][1] / other.terms[0][1] if one.terms and other.terms else 0
-    return one == other * constant(ratio)
+    ratio = size.terms[0][1] / base.terms[0][1] if size.terms and base.terms else 0
+    return size == base * constant(ratio)
 
 
 def filtered(size: Size) -> bool:
@@ -279,11 +279,11 @@ def filtered(size: Size) -> bool:
     return any(isinstance(atom, KeptGroups) for atom in size.atoms)
 
 
-def rows_are_equal(one: Size, other: Size, known: KnownSizes) -> Answer:
+def rows_are_equal(a: Size, b: Size, known: KnownSizes) -> Answer:
     """Whether two numbers of rows are the same; what a filter keeps equals no other number for certain."""
-    one, other = one.substitute(known), other.substitute(known)
-    answer = one.equals(other)
-    return Answer.REFUTED if answer is Answer.UNKNOWN and (filtered(one) or filtered(other)) else answer
+    a, b = a.substitute(known), b.substitute(known)
+    answer = a.equals(b)
+    return Answer.REFUTED if answer is Answer.UNKNOWN and (filtered(a) or filtered(b)) else answer
 
 
 # -- all demands of a program

@@ -127,17 +127,17 @@ def _aligned(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
 def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
     """What a call makes, and what it binds dims to, is a whole number: ``Div`` and ``Add`` solve for fractions too."""
     node, inference = nodes[0], program.inference
-    made = None if isinstance(node.op, MiniBatch) else inference.rows(node.id)
+    rows = None if isinstance(node.op, MiniBatch) else inference.rows(node.id)
     called = isinstance(node.op, (RoleCall, FunctionCall))
-    given = program.argument_rows[node.id].values() if called else ()
-    for dim, bound in inference.bindings[node.id].items() if given else ():
-        if bound not in given and bound != made:
+    arguments = program.argument_rows[node.id].values() if called else ()
+    for dim, bound in inference.bindings[node.id].items() if arguments else ():
+        if bound not in arguments and bound != rows:
             complaint = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number of at least 1"
             why = f"a whole number for {dim.__name__}"
             yield Divisible(nodes, why, bound, 1, "HF303", complaint, of_rows=False)
-    if made is not None and LOST not in made.atoms:
+    if rows is not None and LOST not in rows.atoms:
         complaint = f"'{node.label}' would have {{rows}} rows, which is no whole number of at least 1"
-        yield Divisible(nodes, "a whole number of rows", made, 1, "HF303", complaint)
+        yield Divisible(nodes, "a whole number of rows", rows, 1, "HF303", complaint)
 
 
 # -- requirements

@@ -15,26 +15,28 @@ Occurrences = list[tuple[Context, Finding]]
 
 def check_each_size(context: Context, findings: Callable[[Context], Sequence[Finding]]) -> list[Finding]:
     """The findings with each combination of sizes, a mistake once, with the sizes that show it."""
-    found: dict[tuple[object, ...], Occurrences] = {}
+    mistakes: dict[tuple[object, ...], Occurrences] = {}
     for binding in context.each_size():
         for finding in findings(binding):
             # The numbers in a message differ from size to size, the mistake does not.
             mistake = finding.code, finding.primary.span, re.sub(r"\d+", "#", finding.message)
-            found.setdefault(mistake, []).append((binding, finding))
-    return [_one(context, told) for told in found.values()]
+            mistakes.setdefault(mistake, []).append((binding, finding))
+    return [_one(context, occurrences) for occurrences in mistakes.values()]
 
 
-def _one(context: Context, told: Occurrences) -> Finding:
-    _, finding = told[0]
+def _one(context: Context, occurrences: Occurrences) -> Finding:
+    _, finding = occurrences[0]
     where = []
     for dim, sizes in context.alternatives.items():
-        showing = dict.fromkeys(binding.sizes[dim] for binding, _ in told)
+        showing = dict.fromkeys(binding.sizes[dim] for binding, _ in occurrences)
         if len(showing) < len(sizes):
             where.append(f"{dim} = {' or '.join(map(str, showing))} of {', '.join(map(str, sizes))}")
     note = (f"for {' and '.join(where)}",) if where else ()
-    lines = dict.fromkeys(line for _, each in told for line in each.help)
-    mending = tuple(line for line in lines if all(line in each.help for _, each in told) or _of_one_size(context, line))
-    fixes = tuple(fix for fix in finding.fixes if all(fix in each.fixes for _, each in told))
+    lines = dict.fromkeys(line for _, each in occurrences for line in each.help)
+    mending = tuple(
+        line for line in lines if all(line in each.help for _, each in occurrences) or _of_one_size(context, line)
+    )
+    fixes = tuple(fix for fix in finding.fixes if all(fix in each.fixes for _, each in occurrences))
     return replace(finding, notes=(*note, *finding.notes), help=mending, fixes=fixes)
 
 
@@ -45,11 +47,11 @@ def _of_one_size(context: Context, line: str) -> bool:
 
 def refuse_multiple_sizes(context: Context) -> Finding:
     """The finding that a plan is for one size of each dim."""
-    given = ", ".join(f"{dim} = {sizes}" for dim, sizes in context.alternatives.items())
+    sizes = ", ".join(f"{dim} = {sizes}" for dim, sizes in context.alternatives.items())
     names = ", ".join(map(str, context.alternatives))
     return Finding(
         "HF302",
-        f"a plan is for one size of a dim, got {given}; check takes several",
+        f"a plan is for one size of a dim, got {sizes}; check takes several",
         Label(context.asked),
         notes=(f"compile a plan for each of them, or leave {names} out: such a plan takes what its input has",),
     )

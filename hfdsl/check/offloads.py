@@ -98,15 +98,15 @@ def _schedule(step: SharedGpus) -> list[_Gap]:
     needed: list[_Gap] = []
     while step.gaps:
         more: list[_Gap] = []
-        for one in step.too_full([*asked, *needed]):
-            if not any(one.place in gap.calls for gap in more):
-                more += step.relief(one)
+        for keeps in step.too_full([*asked, *needed]):
+            if not any(keeps.place in gap.calls for gap in more):
+                more += step.relief(keeps)
         if not more:
             break
         needed = list(dict.fromkeys([*needed, *more]))
     if len(needed) <= FEW:
         for gap in sorted(needed, key=lambda gap: (not gap.loop, len(gap.calls))):  # the dearest first
-            rest = [one for one in needed if one is not gap]
+            rest = [other for other in needed if other is not gap]
             needed = needed if any(step.too_full([*asked, *rest])) else rest
     taken = asked.union(needed)
     return [gap for gap in step.gaps if gap in taken]
@@ -160,13 +160,13 @@ class SharedGpus:
     @cached_property
     def runs(self) -> Mapping[str, tuple[ResourcePool, list[tuple[int, int, str]]]]:
         """The slots of each pool with GPUs, as (first, end, role)."""
-        found: dict[str, tuple[ResourcePool, list[tuple[int, int, str]]]] = {}
+        runs: dict[str, tuple[ResourcePool, list[tuple[int, int, str]]]] = {}
         for root, first, end, name in (
             slots_in_use(self.context.program.deployment) if self.context.program.deployment else ()
         ):
             if root.use_gpu:
-                found.setdefault(root.name, (root, []))[1].append((first, end, name))
-        return found
+                runs.setdefault(root.name, (root, []))[1].append((first, end, name))
+        return runs
 
     @cached_property
     def near(self) -> Mapping[str, list[int]]:
@@ -240,7 +240,7 @@ class SharedGpus:
 
         Where the nodes of a pool come to lie is known no sooner than they start, and what is moved is decided before.
         """
-        return (one for one in self.keeps(taken) if one.more_than(self._smallest(one)))
+        return (keeps for keeps in self.keeps(taken) if keeps.more_than(self._smallest(keeps)))
 
     def _smallest(self, keeps: Keeps) -> Fraction | None:
         return gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[0]

@@ -17,15 +17,46 @@ from typing import Any
 from hfdsl.check.findings import Label
 from hfdsl.check.requirements import config_fields
 from hfdsl.deploy.deployment import Deployment, Placement
-from hfdsl.errors import DefinitionError
+from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.infer import LOST, Inference, RecordValue
 from hfdsl.graph.program import FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType, role_signature
+from hfdsl.protocols.placement import faults
 from hfdsl.protocols.protocol import Protocol
-from hfdsl.protocols.register import registered_methods
+from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import Dim, Size
+
+
+@dataclass(frozen=True)
+class PlacedMethod:
+    """A method that a protocol dispatches, at the place of its role: what all of its calls have in common."""
+
+    signature: Signature
+    registration: Registration
+    placement: Placement[Any]
+    protocol: Protocol
+
+    @cached_property
+    def chunks(self) -> int:
+        """How many chunks the protocol splits arguments into on this mesh."""
+        return self.protocol.chunk_count(self.placement.mesh)
+
+    @cached_property
+    def misfit(self) -> HfError | None:
+        """Why the protocol does not work on this mesh."""
+        try:
+            self.protocol.chunk_count(self.placement.mesh)
+            self.protocol.collected(self.placement.mesh)
+        except HfError as error:
+            return error
+        return None
+
+    @cached_property
+    def collect_faults(self) -> Mapping[str, str]:
+        """By axis the code of what collecting does to the value that the bodies leave."""
+        return faults(self.protocol, self.placement.mesh, dict(self.registration.leaves))
 
 
 @dataclass(frozen=True)
@@ -53,6 +84,25 @@ class Program:
     def _configs(self) -> Mapping[str, Mapping[str, Any] | None]:
         placements = self.deployment.placements if self.deployment else {}
         return {role: config_fields(placements[role]) for role in self.graph.roles if role in placements}
+
+    @cached_property
+    def placed_calls(self) -> tuple[tuple[Node, PlacedMethod], ...]:
+        """The role calls that a protocol dispatches, where their role has a place."""
+        methods: dict[tuple[str, int], PlacedMethod | None] = {}
+        calls: list[tuple[Node, PlacedMethod]] = []
+        for node in self.graph.calls:
+            if isinstance(node.op, RoleCall):
+                key = node.op.role, id(node.op.signature)
+                method = methods[key] if key in methods else methods.setdefault(key, self._placed_method(node, node.op))
+                if method is not None:
+                    calls.append((node, method))
+        return tuple(calls)
+
+    def _placed_method(self, node: Node, call: RoleCall) -> PlacedMethod | None:
+        placement, signature = self.placement(node), call.signature
+        if placement is None or signature.registration is None or signature.protocol is None:
+            return None
+        return PlacedMethod(signature, signature.registration, placement, signature.protocol)
 
     @cached_property
     def argument_rows(self) -> tuple[Mapping[str, Size], ...]:
@@ -107,7 +157,7 @@ class Program:
 
     def signatures(self) -> Iterator[Signature]:
         """Those that the program calls, and all other methods of its roles."""
-        yield from (signature for node in self.graph.calls if (signature := signature_of(node)) is not None)
+        yield from (signature for first, *_ in self.kinds if (signature := signature_of(first)) is not None)
         placed = self.deployment.placements.values() if self.deployment else ()
         for role in dict.fromkeys([*self.graph.roles.values(), *(placement.role for placement in placed)]):
             for method in registered_methods(role):

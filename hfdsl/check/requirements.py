@@ -75,8 +75,8 @@ class Known:
             if self.config
             else "no dim of the program"
         )
-        there = [*self.sizes, *numbers(self.fields), *(MESH_SIZES if self.config else ())]
-        raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, there)}")
+        candidates = [*self.sizes, *numbers(self.fields), *(MESH_SIZES if self.config else ())]
+        raise DefinitionError("HF323", f"'{name}' is {kinds}; {closest(name, candidates)}")
 
 
 def numbers(fields: Mapping[str, Any]) -> list[str]:

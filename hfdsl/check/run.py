@@ -122,21 +122,21 @@ def examine(
         DefinitionError: HF109 where an annotation of the dataflow cannot be evaluated.
     """
     graph = trace(body)
-    given: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
-    sizes = {dim: numbers for dim, size in given.items() if (numbers := _sizes_of(dim, size))}
+    requested: Mapping[Any, Any] = dims if isinstance(dims, Mapping) else {EVERYTHING: dims}
+    sizes = {dim: numbers for dim, size in requested.items() if (numbers := _sizes_of(dim, size))}
     program = Program(graph, infer(graph), deployment, body)
     return replace(
         Context.of(program, {dim: numbers[0] for dim, numbers in sizes.items()}),
         alternatives={dim: numbers for dim, numbers in sizes.items() if len(numbers) > 1},
-        invalid={dim: size for dim, size in given.items() if dim not in sizes},
+        invalid={dim: size for dim, size in requested.items() if dim not in sizes},
         asked=asked or caller_span(),
         cluster=cluster,
     )
 
 
-def _sizes_of(dim: object, given: Any) -> tuple[int, ...]:
+def _sizes_of(dim: object, requested: Any) -> tuple[int, ...]:
     """The sizes given for a dim, each once; none where one of them is no size."""
-    sizes: tuple[Any, ...] = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+    sizes: tuple[Any, ...] = tuple(requested) if isinstance(requested, (tuple, list)) else (requested,)
     whole = all(is_count(size) for size in sizes)
     return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
@@ -170,8 +170,8 @@ def _ask(context: Context) -> Sequence[Finding]:
 
 
 def _findings(context: Context) -> list[Finding]:
-    found: dict[tuple[object, ...], Finding] = {}
+    findings: dict[tuple[object, ...], Finding] = {}
     for finding in (finding for one_pass in PASSES for finding in one_pass(context)):
         # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
-        found.setdefault((finding.code, finding.primary.span, finding.message), finding)
-    return list(found.values())
+        findings.setdefault((finding.code, finding.primary.span, finding.message), finding)
+    return list(findings.values())

@@ -30,22 +30,22 @@ class _Places:
 @functools.lru_cache(maxsize=64)
 def _places(file: str) -> _Places:
     """One walk through a file serves all its findings."""
-    found = _Places()
+    places = _Places()
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
-        return found
+        return places
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            found.calls.setdefault((node.lineno, node.col_offset, node.end_col_offset), node)
+            places.calls.setdefault((node.lineno, node.col_offset, node.end_col_offset), node)
         elif isinstance(node, Function):
-            found.functions.setdefault(node.lineno, node)
+            places.functions.setdefault(node.lineno, node)
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             operator = "is" if isinstance(node.ops[0], ast.Is) else "is not"
-            for one, other in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-                if isinstance(other, ast.Constant) and other.value is None:
-                    found.tests[one.lineno, one.col_offset, one.end_col_offset] = operator
-    return found
+            for tested, operand in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+                if isinstance(operand, ast.Constant) and operand.value is None:
+                    places.tests[tested.lineno, tested.col_offset, tested.end_col_offset] = operator
+    return places
 
 
 def span_of(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
@@ -55,8 +55,8 @@ def span_of(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
 
 def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
     """The argument that is wired to ``port`` in the call at ``call`` (the call itself where it cannot be told)."""
-    found = _argument(call, signature, port)
-    return call if found is None else span_of(call.file, found)
+    argument = _argument(call, signature, port)
+    return call if argument is None else span_of(call.file, argument)
 
 
 def argument_name(call: Span, signature: Signature, port: str) -> str | None:
@@ -68,12 +68,12 @@ def argument_name(call: Span, signature: Signature, port: str) -> str | None:
 
 
 def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | None:
-    found = call_at(call)
-    if found is None:
+    written = call_at(call)
+    if written is None:
         return None
-    named = {keyword.arg: keyword.value for keyword in found.keywords}
+    named = {keyword.arg: keyword.value for keyword in written.keywords}
     ports = [p.name for p in signature.ports if not p.keyword_only or p.name not in named] if signature else []
-    counted = takewhile(lambda argument: not isinstance(argument, ast.Starred), found.args)
+    counted = takewhile(lambda argument: not isinstance(argument, ast.Starred), written.args)
     return named.get(port) or dict(zip(ports, counted, strict=False)).get(port)
 
 
@@ -104,24 +104,28 @@ def unpacks(span: Span) -> str | None:
         return None
     match written:
         case ast.Call(keywords=keywords):
-            found = [keyword.value for keyword in keywords if keyword.arg is None]
+            unpacked = [keyword.value for keyword in keywords if keyword.arg is None]
         case ast.Dict(keys, values):
-            found = [value for key, value in zip(keys, values, strict=True) if key is None]
+            unpacked = [value for key, value in zip(keys, values, strict=True) if key is None]
         case _:
-            found = []
-    return ast.unparse(found[0]) if found else None
+            unpacked = []
+    return ast.unparse(unpacked[0]) if unpacked else None
 
 
 def keyword_span(call: Span, name: str) -> Span:
     """The argument ``name=...`` of the call at ``call`` (the call itself where it cannot be told)."""
-    found = call_at(call)
-    return next((span_of(call.file, k) for k in found.keywords if k.arg == name), call) if found else call
+    written = call_at(call)
+    return next((span_of(call.file, k) for k in written.keywords if k.arg == name), call) if written else call
 
 
 def return_span(function: Span) -> Span:
     """The only ``return`` of the ``def`` at ``function``; the ``def`` itself where there are several."""
-    found = _places(function.file).functions.get(function.line)
-    returned = [n.value for n in ast.walk(found) if isinstance(n, ast.Return) and n.value is not None] if found else []
+    definition = _places(function.file).functions.get(function.line)
+    returned = (
+        [n.value for n in ast.walk(definition) if isinstance(n, ast.Return) and n.value is not None]
+        if definition
+        else []
+    )
     match returned:
         case [value]:
             return span_of(function.file, value)
@@ -131,6 +135,6 @@ def return_span(function: Span) -> Span:
 def port_span(signature: Signature, port: str) -> Span:
     """The declaration of a port in its ``def``."""
     place = signature.span
-    found = _places(place.file).functions.get(place.line)
-    arguments = (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs) if found else ()
+    definition = _places(place.file).functions.get(place.line)
+    arguments = (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs) if definition else ()
     return next((span_of(place.file, argument) for argument in arguments if argument.arg == port), place)

@@ -25,8 +25,8 @@ def _ignored(finding: Finding) -> list[str]:
     """The codes that the comments on a finding's lines name; an empty one for a comment that names none."""
     span = finding.primary.span
     lines = {linecache.getline(span.file, line) for line in (span.line, span.end_line or span.line)}
-    found = [match[1] or "" for line in lines for match in COMMENT.finditer(line)]
-    return [code for text in found for code in re.split(r"[\s,]+", text.strip())]
+    texts = [match[1] or "" for line in lines for match in COMMENT.finditer(line)]
+    return [code for text in texts for code in re.split(r"[\s,]+", text.strip())]
 
 
 def _notes(finding: Finding, codes: list[str]) -> Iterator[str]:

@@ -68,15 +68,15 @@ def _broken_calls(context: Context) -> int:
 
 def unmet(placement: Placement[Any]) -> dict[str, str]:
     """The requirements of a role's class that its config and mesh do not meet, with the numbers that say so."""
-    found: dict[str, str] = {}
+    numbers: dict[str, str] = {}
     for text in requirements_of(placement.role):
         try:
             answer, shown = holds(text, known_of(placement))
         except DefinitionError:
             continue  # told by the pass on classes
         if answer is Answer.REFUTED:
-            found[text] = shown
-    return found
+            numbers[text] = shown
+    return numbers
 
 
 def known_of(placement: Placement[Any]) -> Known:

@@ -44,14 +44,14 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     return b"".join(lines).decode()
 
 
-def overlap(one: Sequence[Edit], other: Sequence[Edit]) -> bool:
+def overlap(edits: Sequence[Edit], others: Sequence[Edit]) -> bool:
     """Whether two fixes cannot both be made: they touch the same letters, or the same place."""
     return any(
         a.span.file == b.span.file
         and (a.span.line, a.span.column) <= (b.span.end_line, b.span.end_column)
         and (b.span.line, b.span.column) <= (a.span.end_line, a.span.end_column)
-        for a in one
-        for b in other
+        for a in edits
+        for b in others
     )
 
 
@@ -60,8 +60,8 @@ def rename(place: Span, old: str, new: str) -> Edit | None:
     size = len(old.encode())
     keyword = keyword_span(place, old)
     if keyword != place:
-        found = Span(place.file, keyword.line, keyword.column, keyword.line, keyword.column + size)
-        return Edit(found, new) if source_text(found) == old else None
+        named = Span(place.file, keyword.line, keyword.column, keyword.line, keyword.column + size)
+        return Edit(named, new) if source_text(named) == old else None
     first, last = place.end_column - size, place.end_column
     written = source_text(Span(place.file, place.end_line, first - 1, place.end_line, last))
     return Edit(Span(place.file, place.end_line, first, place.end_line, last), new) if written == f".{old}" else None
@@ -69,8 +69,8 @@ def rename(place: Span, old: str, new: str) -> Edit | None:
 
 def spelt(call: Span, old: str, new: str) -> Edit | None:
     """A name that is given to a call as text."""
-    found = call_at(call)
-    match [n for n in ast.walk(found) if isinstance(n, ast.Constant) and n.value == old] if found else []:
+    written = call_at(call)
+    match [n for n in ast.walk(written) if isinstance(n, ast.Constant) and n.value == old] if written else []:
         case [node]:
             place = span_of(call.file, node)
             for quote in ("'", '"'):  # three of them, a prefix or an escape are left alone
@@ -81,13 +81,13 @@ def spelt(call: Span, old: str, new: str) -> Edit | None:
 
 def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...] | None:
     """The keyword-only port ``name``, and all that are given by position after it, are given by name instead."""
-    found = call_at(call)
-    given = {keyword.arg for keyword in found.keywords} if found else set()
-    if found is None or None in given or any(isinstance(argument, ast.Starred) for argument in found.args):
+    written = call_at(call)
+    named = {keyword.arg for keyword in written.keywords} if written else set()
+    if written is None or None in named or any(isinstance(argument, ast.Starred) for argument in written.args):
         return None  # with * or ** nothing tells what goes where
     first = sum(not port.keyword_only for port in signature.ports)
-    spare = [port.name for port in signature.ports if port.keyword_only and port.name not in given]
-    later = dropwhile(lambda pair: pair[0] != name, zip(spare, found.args[first:], strict=False))
+    spare = [port.name for port in signature.ports if port.keyword_only and port.name not in named]
+    later = dropwhile(lambda pair: pair[0] != name, zip(spare, written.args[first:], strict=False))
     places = [(port, span_of(call.file, argument)) for port, argument in later]
     return tuple(Edit(Span(p.file, p.line, p.column, p.line, p.column), f"{port}=") for port, p in places)
 
@@ -102,10 +102,10 @@ def wrap(argument: Span, function: str, number: int) -> tuple[Edit, Edit] | None
     return Edit(start, f"{name}("), Edit(end, f", {number})")
 
 
-def swap(one: Span, other: Span) -> tuple[Edit, Edit] | None:
+def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
     """Two expressions of one line each, each in the place of the other."""
-    first, second = source_text(one), source_text(other)
-    return (Edit(one, second), Edit(other, first)) if first and second else None
+    first_text, second_text = source_text(first_place), source_text(second_place)
+    return (Edit(first_place, second_text), Edit(second_place, first_text)) if first_text and second_text else None
 
 
 def spelling(file: str, name: str) -> str | None:
@@ -124,13 +124,13 @@ def spelling(file: str, name: str) -> str | None:
 
 def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
     """The number of ``dim`` in the ``dims={...}`` of a call, or in the module's variable that is given there."""
-    found = call_at(call)
-    given = next((k.value for k in found.keywords if k.arg == "dims"), None) if found else None
-    if isinstance(given, ast.Name):
-        given = _variable(call.file, given.id)
+    written = call_at(call)
+    sizes = next((k.value for k in written.keywords if k.arg == "dims"), None) if written else None
+    if isinstance(sizes, ast.Name):
+        sizes = _variable(call.file, sizes.id)
     numbers = [
         value
-        for key, value in (zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else ())
+        for key, value in (zip(sizes.keys, sizes.values, strict=True) if isinstance(sizes, ast.Dict) else ())
         if (isinstance(key, ast.Name) and key.id == dim.__name__)
         or (isinstance(key, ast.Attribute) and key.attr == dim.__name__)
     ]
@@ -142,8 +142,8 @@ def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
 
 def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
     """The size of an axis in the ``mesh=hf.Mesh(...)`` of a call; an axis that is left out there is written."""
-    found = call_at(call)
-    mesh = next((k.value for k in found.keywords if k.arg == "mesh"), None) if found else None
+    written = call_at(call)
+    mesh = next((k.value for k in written.keywords if k.arg == "mesh"), None) if written else None
     if not isinstance(mesh, ast.Call) or mesh.args or not mesh.keywords:
         return None
     sizes = {keyword.arg: keyword.value for keyword in mesh.keywords}
@@ -157,7 +157,7 @@ def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
 
 def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
     """A name in the text of the one ``hf.requires`` that a ``def`` has it in."""
-    found = [
+    texts = [
         node
         for statement in ast.walk(_tree(function.file))
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and statement.lineno == function.line
@@ -165,7 +165,7 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
         for node in ast.walk(decorator)
         if isinstance(node, ast.Constant) and node.value == text
     ]
-    match found:
+    match texts:
         case [node]:
             place = span_of(function.file, node)
             written = source_text(place) or ""  # the name is not in it where it is written with an escape

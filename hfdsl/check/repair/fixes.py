@@ -56,19 +56,19 @@ def _before(place: Span, rest: str) -> Span:
     return replace(place, end_column=place.end_column - len(rest.encode()))
 
 
-def exchanged(node: Node, one: str, other: str, *, certain: bool = True) -> Iterator[Suggestion]:
+def exchanged(node: Node, first: str, second: str, *, certain: bool = True) -> Iterator[Suggestion]:
     """What is wired to two ports of a call, each at the other one."""
-    places = [argument_span(node.span, signature_of(node), port) for port in (one, other)]
+    places = [argument_span(node.span, signature_of(node), port) for port in (first, second)]
     if node.span not in places:
-        yield from _rewritten(f"swap what is wired to '{one}' and '{other}'", edits.swap(*places), certain=certain)
+        yield from _rewritten(f"swap what is wired to '{first}' and '{second}'", edits.swap(*places), certain=certain)
 
 
 def reversed_sync(call: Span) -> Iterator[Suggestion]:
     """``hf.sync`` of two roles, from the second to the first."""
-    found = call_at(call)
-    if found is not None and len(found.args) == 2 and not found.keywords:
-        places = [span_of(call.file, argument) for argument in found.args]
-        yield from _rewritten(f"write {_exchanged(found)}", edits.swap(*places))
+    written = call_at(call)
+    if written is not None and len(written.args) == 2 and not written.keywords:
+        places = [span_of(call.file, argument) for argument in written.args]
+        yield from _rewritten(f"write {_exchanged(written)}", edits.swap(*places))
 
 
 def _exchanged(call: ast.Call) -> str:
@@ -84,27 +84,27 @@ def cut(place: Span, rows: int) -> Iterator[Suggestion]:
 
 def taken(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
     """Fewer rows in a ``take``, or as many with those that start over."""
-    found = call_at(call)
-    if found is None or len(found.args) != 2:
+    written = call_at(call)
+    if written is None or len(written.args) != 2:
         return
-    number = edits.number(call.file, found.args[1], rows, most)
+    number = edits.number(call.file, written.args[1], rows, most)
     yield from _rewritten(f"take {most} rows", (number,) if number else (), certain=False)
     name = edits.spelling(call.file, "fill")
     if name is not None:
         text = f"{name}(..., {rows}), which starts over from the first row"
-        yield from _rewritten(text, (Edit(span_of(call.file, found.func), name),), certain=False)
+        yield from _rewritten(text, (Edit(span_of(call.file, written.func), name),), certain=False)
 
 
 def _rewritten(
-    words: str, made: Sequence[Edit] | None, title: str = "", *, certain: bool = True
+    words: str, changes: Sequence[Edit] | None, title: str = "", *, certain: bool = True
 ) -> Iterator[Suggestion]:
     """An edit of the dataflow's own text, where it can be told; a machine makes it where it is ``certain`` to be meant.
 
     Other edits mend the program too, but what it then computes is for its author to decide.
     """
-    if made:
-        fix = Fix(title or words, tuple(made)) if certain else None
-        yield Suggestion((Option(words, partial(written, tuple(made)), fix),))
+    if changes:
+        fix = Fix(title or words, tuple(changes)) if certain else None
+        yield Suggestion((Option(words, partial(written, tuple(changes)), fix),))
 
 
 def filled(deployment: dict[str, Placement], role: str) -> Iterator[Suggestion]:  # type: ignore[type-arg]  # of any role
@@ -145,12 +145,12 @@ def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggest
 def required(signature: Signature, text: str, known: Sequence[Known]) -> Iterator[Fix]:
     """A requirement with the name that its author meant: at every call it then holds."""
     for old in names(text):
-        if not all(_unknown(old, one) for one in known):
+        if not all(_unknown(old, call) for call in known):
             continue
         for new in get_close_matches(old, [*known[0].sizes, *known[0].fields]):
             meant = re.sub(rf"\b{old}\b", new, text)
             edit = edits.requirement(signature.span, text, old, new)
-            if edit is not None and all(_proved(meant, one) for one in known):
+            if edit is not None and all(_proved(meant, call) for call in known):
                 yield Fix(f"replace '{old}' by '{new}'", (edit,))
                 return
 

@@ -50,9 +50,11 @@ class PairSearch:
     constraints: Sequence[Constraint]
     tried: Callable[[int, int], bool]
 
-    def change(self, one: int, other: int) -> Fraction:
+    def change(self, first: int, second: int) -> Fraction:
         """By what part of themselves the two sizes change, together."""
-        return sum((Fraction(abs(to - now), now) for to, now in zip((one, other), self.now, strict=True)), Fraction(0))
+        return sum(
+            (Fraction(abs(to - now), now) for to, now in zip((first, second), self.now, strict=True)), Fraction(0)
+        )
 
     def nearest(self) -> tuple[int, int] | None:
         """The pair that works with the smallest change, of those that are looked at."""
@@ -61,30 +63,30 @@ class PairSearch:
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """The pairs that meet all constraints, the smallest change first."""
         waiting: list[tuple[Fraction, int, int]] = []
-        for one, other in self._met():
+        for first, second in self._met():
             # Pairs come by the change of their first size: none that follows changes less than that.
-            least = self.change(one, self.now[1])
+            least = self.change(first, self.now[1])
             while waiting and waiting[0][0] <= least:
                 yield heappop(waiting)[1:]
-            heappush(waiting, (self.change(one, other), one, other))
+            heappush(waiting, (self.change(first, second), first, second))
         while waiting:
             yield heappop(waiting)[1:]
 
     def _met(self) -> Iterator[tuple[int, int]]:
         """The pairs that meet all constraints, the nearest first sizes first."""
-        first, last = self.dims
+        first_dim, second_dim = self.dims
         alone = {dim: [c for c in self.constraints if c.size.atoms == (dim,)] for dim in self.dims}
         joint = [constraint for constraint in self.constraints if len(constraint.size.atoms) > 1]
-        firsts, beside = _narrowed(first, alone[first])
-        seconds, others = _narrowed(last, alone[last])
-        for one in _around(firsts, self.now[0], NEAR):
-            fixed = [replace(c, size=c.size.substitute({first: constant(one)})) for c in joint]
-            left, more = _narrowed(last, fixed, seconds)
+        firsts, beside = _narrowed(first_dim, alone[first_dim])
+        seconds, others = _narrowed(second_dim, alone[second_dim])
+        for first in _around(firsts, self.now[0], NEAR):
+            fixed = [replace(c, size=c.size.substitute({first_dim: constant(first)})) for c in joint]
+            left, more = _narrowed(second_dim, fixed, seconds)
             rest = others + more
-            if all(constraint.met(first, one) for constraint in beside):
-                for other in _around(left, self.now[1], NEAR if rest else BESIDE):
-                    if all(constraint.met(last, other) for constraint in rest):
-                        yield one, other
+            if all(constraint.met(first_dim, first) for constraint in beside):
+                for second in _around(left, self.now[1], NEAR if rest else BESIDE):
+                    if all(constraint.met(second_dim, second) for constraint in rest):
+                        yield first, second
 
 
 def _around(sizes: SizeSet, now: int, length: int) -> Iterator[int]:

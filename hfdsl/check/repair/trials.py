@@ -117,10 +117,10 @@ def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> Functio
     except (SyntaxError, ValueError, IndexError):  # edits that do not go, or a file that is not what was imported
         return None
     known = (old.co_qualname, old.co_firstlineno, old.co_freevars)
-    found = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == known]
-    if len(found) != 1:
+    codes = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == known]
+    if len(codes) != 1:
         return None
-    [code] = found
+    [code] = codes
     new = FunctionType(code, body.__globals__, old.co_name, body.__defaults__, body.__closure__)
     new.__kwdefaults__ = body.__kwdefaults__
     functools.update_wrapper(new, body)

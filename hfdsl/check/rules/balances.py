@@ -35,15 +35,15 @@ def rows_have_weights(context: Context) -> Iterator[Finding]:
 
 def _wrong(signature: Signature, name: str) -> tuple[str, tuple[str, ...]] | None:
     """What is wrong with what rows are balanced by, and what is to be said of it."""
-    found = list(balancing(signature))
-    if not found:
-        there = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
-        return f"'{name}', and has no such column in its arguments ({there}); {_near(signature, name)}", ()
-    if len(found) > 1:
-        both = " or ".join(f'"{port.name}.{name}"' for port, _, _ in found)
-        owners = ", ".join(f"'{port.name}'" for port, _, _ in found)
+    columns = list(balancing(signature))
+    if not columns:
+        ports = ", ".join(f"{port.name}: {port.type}" for port in signature.ports) or "none"
+        return f"'{name}', and has no such column in its arguments ({ports}); {_near(signature, name)}", ()
+    if len(columns) > 1:
+        both = " or ".join(f'"{port.name}.{name}"' for port, _, _ in columns)
+        owners = ", ".join(f"'{port.name}'" for port, _, _ in columns)
         return f"'{name}', which several of its arguments have: {owners}", (f"say which: balance={both}",)
-    [(port, column, spec)] = found
+    [(port, column, spec)] = columns
     if not weighs(spec):
         where = f"column '{column}' of argument '{port.name}'" if column else f"argument '{port.name}'"
         return f"{where}, and {spec} does not weigh a row", (WEIGHTS,)

@@ -57,20 +57,20 @@ def _declared(role: type, text: str) -> Label:
 
 
 def _unknown(text: str, known: Known) -> str:
-    there = [*numbers(known.fields), *MESH_SIZES]
-    name = next(name for name in names(text) if name not in there)
-    return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, there)}"
+    candidates = [*numbers(known.fields), *MESH_SIZES]
+    name = next(name for name in names(text) if name not in candidates)
+    return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, candidates)}"
 
 
 def _meshes(context: Context, role: str, placement: Placement[Any], text: str) -> Iterator[Suggestion]:
     """Other sizes of a model axis that the requirement names, for which everything works; dp fills the pool."""
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
-            found = [
+            working = [
                 mesh for mesh in _variants(placement, axis) if _mends(context, role, replace(placement, mesh=mesh))
             ]
             size = MESH_SIZES[axis]
-            nearest = sorted(found, key=lambda mesh: abs(size(mesh) - size(placement.mesh)))[:3]
+            nearest = sorted(working, key=lambda mesh: abs(size(mesh) - size(placement.mesh)))[:3]
             places = [{role: replace(placement, mesh=mesh)} for mesh in nearest]
             options = (Option(spelled(place[role].mesh), partial(moved, place)) for place in places)
             yield Suggestion(tuple(options), "use ", f": {text} then holds and the pool is filled")

@@ -10,16 +10,16 @@ from typing import Any
 
 from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.program import signature_of
+from hfdsl.check.program import PlacedMethod, signature_of
 from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span
 from hfdsl.errors import ProtocolError
 from hfdsl.graph.infer import ListValue, RecordValue
-from hfdsl.graph.program import Constant, Operand, Ref, RoleCall
+from hfdsl.graph.program import Constant, Node, Operand, Ref
 from hfdsl.graph.signatures import StaticType
 from hfdsl.protocols.mesh import AXES, axis_size
-from hfdsl.protocols.placement import PIPELINE, At, Partial, Placement, Replicated, Sharded, default_leaves, faults
+from hfdsl.protocols.placement import PIPELINE, At, Partial, Placement, Replicated, Sharded, default_leaves
 from hfdsl.protocols.predefined import PREDEFINED
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import Registration
@@ -76,7 +76,9 @@ def _others(
     if other == protocol:
         return
     same = (
-        f", as Dispatch.{name} does" for name, one in PREDEFINED.items() if replace(one, name=protocol.name) == other
+        f", as Dispatch.{name} does"
+        for name, protocol_type in PREDEFINED.items()
+        if replace(protocol_type, name=protocol.name) == other
     )
     words = f"collect {axis}={picks[axis]!r}{next(same, '')}"
     change = partial(registered, body, replace(registration, dispatch_mode=other))
@@ -88,70 +90,59 @@ NOTHING = (StaticType(None), StaticType(type(None)))
 
 def values_are_kept(context: Context) -> Iterator[Finding]:
     """A collect takes all of what the bodies of the ranks left of a value, once, and in order."""
-    for node in context.program.graph.nodes:
-        value, placement, signature = (
-            context.program.inference.values[node.id],
-            context.program.placement(node),
-            signature_of(node),
-        )
-        if placement is None or signature is None or signature.protocol is None or signature.registration is None:
-            continue
+    for node, method in context.program.placed_calls:
+        value = context.program.inference.values[node.id]
         value = value.inner if isinstance(value, ListValue) else value
-        if not (
-            isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None)
-        ):
+        rows = isinstance(value, (ColumnSpec, ObjSpec)) or (isinstance(value, RecordValue) and value.rows is not None)
+        if not rows or isinstance(method.misfit, ProtocolError):  # the rule on protocols and meshes reports that
             continue
-        protocol, registration = signature.protocol, signature.registration
-        try:
-            protocol.collected(placement.mesh)
-        except ProtocolError:
-            continue  # told by the pass on placements
-        told = dict(registration.leaves)
-        left = {**default_leaves(protocol), **told}
-        for axis, code in faults(protocol, placement.mesh, told).items():
-            pick, size = dict(protocol.picks)[axis], axis_size(placement.mesh, axis)
-            declared = f"registered with {protocol.name}" + (f", leaves {axis} as {left[axis]}" if axis in told else "")
-            finding = Finding(
-                code,
-                f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {_fault(code, axis, left[axis])}",
-                Label(node.span, f"{size} coordinates along {axis}"),
-                (Label(placement.span, f"placed on {placement.mesh}"), Label(signature.span, declared)),
-            )
-            suggestions = _others(signature.body, registration, protocol, axis, size, left[axis])
-            yield with_suggestions(context, finding, suggestions, _in_the_body(axis, left[axis]))
+        for axis, code in method.collect_faults.items():
+            yield _lost(context, node, method, axis, code)
+
+
+def _lost(context: Context, node: Node, method: PlacedMethod, axis: str, code: str) -> Finding:
+    protocol, placement, leaves = method.protocol, method.placement, dict(method.registration.leaves)
+    left = {**default_leaves(protocol), **leaves}[axis]
+    pick, size = dict(protocol.picks)[axis], axis_size(placement.mesh, axis)
+    declared = f"registered with {protocol.name}" + (f", leaves {axis} as {left}" if axis in leaves else "")
+    finding = Finding(
+        code,
+        f"'{node.label}': protocol {protocol.name} collects {axis}={pick!r}, {_fault(code, axis, left)}",
+        Label(node.span, f"{size} coordinates along {axis}"),
+        (Label(placement.span, f"placed on {placement.mesh}"), Label(method.signature.span, declared)),
+    )
+    suggestions = _others(method.signature.body, method.registration, protocol, axis, size, left)
+    return with_suggestions(context, finding, suggestions, _in_the_body(axis, left))
 
 
 def lists_fit_ranks(context: Context) -> Iterator[Finding]:
     """A list has one value for each rank that takes one."""
-    for node in context.program.graph.nodes:
-        placement = context.program.placement(node)
-        if not isinstance(node.op, RoleCall) or placement is None or not node.op.signature.per_rank:
+    for node, method in context.program.placed_calls:
+        placement = method.placement
+        if method.protocol.takes != "per_rank":
             continue
         for port, operand in node.arguments:
             if (node.id, port) in context.program.inference.misfits:
                 continue  # another value is meant
-            length, made = _length(context, operand)
+            length, makers = _length(context, operand)
             if length in (None, placement.mesh.world_size):
                 continue
             yield Finding(
-                "HF402" if made else "HF411",
+                "HF402" if makers else "HF411",
                 f"port '{port}' of '{node.label}' gets a list of {length}, one value for each of "
                 f"{placement.mesh.world_size} ranks is needed",
-                Label(argument_span(node.span, node.op.signature, port), f"a list of {length}"),
-                (Label(placement.span, f"placed on {placement.mesh}"), *made),
+                Label(argument_span(node.span, method.signature, port), f"a list of {length}"),
+                (Label(placement.span, f"placed on {placement.mesh}"), *makers),
             )
 
 
 def lists_are_not_joined(context: Context) -> Iterator[Finding]:
     """What takes a value for each rank gives one for each: no dim says how many rows all of them have together."""
-    for node in context.program.graph.nodes:
-        placement, signature = context.program.placement(node), signature_of(node)
-        if placement is None or signature is None or signature.protocol is None or signature.returns in NOTHING:
+    for node, method in context.program.placed_calls:
+        placement, protocol = method.placement, method.protocol
+        if protocol.takes == "whole" or not protocol.joins or method.signature.returns in NOTHING:
             continue
-        protocol = signature.protocol
-        if protocol.takes == "whole" or not protocol.joins:
-            continue
-        with suppress(ProtocolError):  # told by the pass on placements
+        with suppress(ProtocolError):  # the rule on protocols and meshes reports that
             if (ranks := len(protocol.collected(placement.mesh))) > 1:
                 yield Finding(
                     "HF413",
@@ -173,7 +164,7 @@ def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label
     placement, signature = context.program.placement(maker), signature_of(maker)
     if placement is None or signature is None or signature.protocol is None or signature.protocol.joins:
         return None, ()
-    made = Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")
+    label = Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")
     with suppress(ProtocolError):  # told by the pass on placements
-        return len(signature.protocol.collected(placement.mesh)), (made,)
+        return len(signature.protocol.collected(placement.mesh)), (label,)
     return None, ()

@@ -17,17 +17,17 @@ from hfdsl.types.dims import Size
 
 def _called(context: Context) -> dict[Signature, Node]:
     """Every signature that the program calls, with its first call."""
-    found: dict[Signature, Node] = {}
+    first_calls: dict[Signature, Node] = {}
     for node in context.program.graph.nodes:
         signature = signature_of(node)
         if signature is not None:
-            found.setdefault(signature, node)
-    return found
+            first_calls.setdefault(signature, node)
+    return first_calls
 
 
 def _variables(sizes: Iterable[Size]) -> list[TypeVar]:
-    found = {atom for size in sizes for atom in size.atoms if isinstance(atom, TypeVar)}
-    return sorted(found, key=lambda variable: variable.__name__)
+    variables = {atom for size in sizes for atom in size.atoms if isinstance(atom, TypeVar)}
+    return sorted(variables, key=lambda variable: variable.__name__)
 
 
 def _left_open(kind: PortType) -> Iterable[Size]:
@@ -63,10 +63,10 @@ def records_name_dims(context: Context) -> Iterator[Finding]:
     """The dims of a record are dims of the program: no call binds a type variable in one."""
     kinds = [_entry(port.type) for signature in _called(context) for port in signature.ports]
     kinds += [_entry(node.result) for node in context.program.graph.nodes]
-    given = {node.op.record for node in context.program.graph.nodes if isinstance(node.op, Input)}
+    inputs = {node.op.record for node in context.program.graph.nodes if isinstance(node.op, Input)}
     for record in dict.fromkeys(kind.record for kind in kinds if isinstance(kind, RecordType)):
         for column, spec in schema(record).fields.items():
-            for variable in _variables(spec.dims if record in given else spec.dims[1:]):
+            for variable in _variables(spec.dims if record in inputs else spec.dims[1:]):
                 yield Finding(
                     "HF108",
                     f"column '{column}' of '{record.__name__}' is {spec}, where the type variable "

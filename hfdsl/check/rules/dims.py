@@ -16,7 +16,7 @@ from hfdsl.protocols.conditions import requirements_of
 from hfdsl.types.dims import Dim, Size, atom_size, solve
 
 
-def determined_dims(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
+def determined_dims(sized: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
     """The dims that are known once these lengths are, beside those that are given: each length tells at most one.
 
     >>> from hfdsl.types.dims import Add, Dim, size
@@ -25,7 +25,7 @@ def determined_dims(given: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
     >>> sorted(map(str, determined_dims([], [size(Add[P, R]), size(P)])))
     ['P', 'R']
     """
-    known = set(given)
+    known = set(sized)
     for length in sorted(lengths, key=lambda size: len(size.atoms)):
         known |= (solve(length, atom_size(LOST), {atom: atom_size(atom) for atom in known}) or {}).keys()
     return known
@@ -96,13 +96,13 @@ def dims_are_known(context: Context) -> Iterator[Finding]:
     if context.program.graph.misuses:
         return
     signatures = list(context.program.signatures())
-    there = dict.fromkeys(chain(context.program.input_dims, *map(dims_of, signatures)))
+    dims = dict.fromkeys(chain(context.program.input_dims, *map(dims_of, signatures)))
     required = {name for s in signatures for text in requirements_of(s.body) for name in names(text)}
-    required -= {dim.__name__ for dim in there}  # another class of the same name is the mistake that is looked for
+    required -= {dim.__name__ for dim in dims}  # another class of the same name is the mistake that is looked for
     for dim, number in context.sizes.items():
-        if dim not in there and dim.__name__ not in required:
-            same = any(other.__name__ == dim.__name__ for other in there)
-            listed = ", ".join(other.__name__ for other in there) or "none"
+        if dim not in dims and dim.__name__ not in required:
+            same = any(other.__name__ == dim.__name__ for other in dims)
+            listed = ", ".join(other.__name__ for other in dims) or "none"
             yield Finding(
                 "HF305",
                 f"size {dim} = {number} is given, but '{context.program.graph.name}' does not have "

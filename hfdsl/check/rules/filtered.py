@@ -82,13 +82,13 @@ def _policy(node: Node, code: str) -> str:
 
 def _makers(context: Context, size: Size) -> dict[Atom, tuple[Node, int]]:
     """The first filter that each of the unknown numbers comes from, and how many rows it keeps together."""
-    found: dict[Atom, tuple[Node, int]] = {}
+    makers: dict[Atom, tuple[Node, int]] = {}
     for node in context.program.graph.nodes:
         rows = context.program.inference.rows(node.id)
         if rows is not None and isinstance(node.op, Filter):
-            new = set(rows.atoms) & (set(size.atoms) - found.keys())
-            found |= dict.fromkeys(new, (node, node.op.group))
-    return found
+            new = set(rows.atoms) & (set(size.atoms) - makers.keys())
+            makers |= dict.fromkeys(new, (node, node.op.group))
+    return makers
 
 
 def _made(context: Context, node: Node) -> Label:
@@ -112,10 +112,10 @@ def enough_rows(context: Context) -> Iterator[Finding]:
                 Label(node.span),
             )
         elif most is not None and most < node.op.rows:
-            there = f"at most {most} are kept" if filtered(rows) else f"there are {most}"
+            available = f"at most {most} are kept" if filtered(rows) else f"there are {most}"
             finding = Finding(
                 "HF321",
-                f"take of {node.op.rows} rows, but {there} ({rows})",
+                f"take of {node.op.rows} rows, but {available} ({rows})",
                 Label(node.span),
                 (context.program.produced(node.batch.node),),
             )

@@ -18,36 +18,36 @@ from hfdsl.deploy.pools import ResourcePool
 
 def overfull(context: Context) -> Iterator[tuple[Keeps, Fraction | None]]:
     """Every set of roles that is too much for the GPUs of a pool, with the size of these GPUs, where it is known."""
-    told: set[frozenset[str]] = set()
-    for one, size in fullest(context):
-        if one.more_than(size) and frozenset(one.amounts) not in told:
-            told.add(frozenset(one.amounts))
-            yield one, size
+    reported: set[frozenset[str]] = set()
+    for keeps, size in fullest(context):
+        if keeps.more_than(size) and frozenset(keeps.amounts) not in reported:
+            reported.add(frozenset(keeps.amounts))
+            yield keeps, size
 
 
 def memory_fits_gpus(context: Context) -> Iterator[Finding]:
     """What roles on the same GPU say they keep of its memory is no more than it has, where nodes differ at best."""
     places = context.program.deployment.placements if context.program.deployment else {}
-    for found, size in overfull(context):
-        *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in found.amounts.items()]
+    for keeps, size in overfull(context):
+        *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in keeps.amounts.items()]
         keep = "keep" if others else "keeps"
-        listed = words([f"'{name}' ({amount})" for name, amount in found.amounts.items()], quote="")
-        if found.more_than(None) or size is None or context.cluster is None:
-            gib = f" and {float(found.gib):g} GiB" if found.gib else ""
-            amount, rest = f"{float(found.part * 100):g}%{gib}", "which they share" if others else "more than all of it"
+        listed = words([f"'{name}' ({amount})" for name, amount in keeps.amounts.items()], quote="")
+        if keeps.more_than(None) or size is None or context.cluster is None:
+            gib = f" and {float(keeps.gib):g} GiB" if keeps.gib else ""
+            amount, rest = f"{float(keeps.part * 100):g}%{gib}", "which they share" if others else "more than all of it"
         else:
             several = len({kind.gpu_memory_gib for kind in context.cluster.kinds if kind.gpus}) > 1
-            amount = f"{float(found.part * size + found.gib):g} GiB"
+            amount = f"{float(keeps.part * size + keeps.gib):g} GiB"
             rest = f"which has {'at most ' if several else ''}{float(size):g} GiB"
             others.append(Label(context.cluster.span, f"the cluster: {context.cluster}"))
-        when = f"while '{context.program.graph.nodes[found.node].label}' runs, " if found.node is not None else ""
+        when = f"while '{context.program.graph.nodes[keeps.node].label}' runs, " if keeps.node is not None else ""
         finding = Finding(
             "HF504",
-            f"{when}{listed} {keep} {amount} of each GPU of pool '{found.root.name}', {rest}",
+            f"{when}{listed} {keep} {amount} of each GPU of pool '{keeps.root.name}', {rest}",
             last,
             tuple(others),
         )
-        yield with_suggestions(context, finding, _own_pool(context, tuple(found.amounts)))
+        yield with_suggestions(context, finding, _own_pool(context, tuple(keeps.amounts)))
 
 
 def _own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:

@@ -189,18 +189,18 @@ def _suggestions(misuse: Misuse) -> Iterator[Suggestion]:
         yield from fixes.named(misuse) if misuse.kind in NAMES else fixes.reversed_sync(misuse.span)
 
 
-def _both(one: str, other: str) -> str:
+def _both(first: str, second: str) -> str:
     """Two makers of one column, in words."""
-    return f"two calls of {one!r}" if one == other else f"both {one!r} and {other!r}"
+    return f"two calls of {first!r}" if first == second else f"both {first!r} and {second!r}"
 
 
 def _column_makers(context: Context, misuse: Misuse) -> str:
     """Where a missing column can be had; a column of a like name is what is meant only where nothing makes it."""
-    for node, made in context.program.record_makers:
+    for node, record in context.program.record_makers:
         if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it
-        if misuse.name in schema(made.record).fields:
-            return f"'{node.label}' gives a {made} with that column"
+        if misuse.name in schema(record.record).fields:
+            return f"'{node.label}' gives a {record} with that column"
     return closest(misuse.name, misuse.candidates)
 
 

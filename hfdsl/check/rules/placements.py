@@ -13,8 +13,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.requirements import parameters
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
-from hfdsl.errors import HfError
-from hfdsl.graph.program import Constant, MisuseKind, Node, RoleCall
+from hfdsl.graph.program import Constant, MisuseKind, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
 from hfdsl.graph.spans import definition_span
 from hfdsl.types.batches import closest, schema
@@ -160,10 +159,10 @@ def _constructor(role: Any) -> Label:
     return Label(definition_span(role.__init__), "its constructor")
 
 
-def _unknown(taken: inspect.Signature, given: Iterable[str]) -> str | None:
+def _unknown(taken: inspect.Signature, arguments: Iterable[str]) -> str | None:
     """An argument that a constructor does not have: told before the one that is missing instead."""
     kinds = {parameter.kind for parameter in taken.parameters.values()}
-    stray = [name for name in given if name not in taken.parameters]
+    stray = [name for name in arguments if name not in taken.parameters]
     if not stray or not taken.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
         return None
     return f"it takes no '{stray[0]}'; {closest(stray[0], list(taken.parameters))}"
@@ -190,24 +189,20 @@ def constructors_take_arguments(context: Context) -> Iterator[Finding]:
 
 def protocols_fit_meshes(context: Context) -> Iterator[Finding]:
     """A protocol's axes are on the role's mesh, and a method that needs all rows is not given a part of them."""
-    for node in context.program.graph.nodes:
-        placement = context.program.placement(node)
-        if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
+    for node, method in context.program.placed_calls:
+        signature, placement = method.signature, method.placement
+        if method.misfit is None and not isinstance(signature.rows, WholeRows):
             continue
         where = (Label(placement.span, f"placed on {placement.mesh}"),)
-        try:
-            chunks = protocol.chunk_count(placement.mesh)
-            protocol.collected(placement.mesh)
-        except HfError as error:
-            yield Finding(error.code, f"'{node.label}': {error.message}", Label(node.span), where)
-            continue
-        split = protocol.splits and chunks > 1 and any(_has_rows(port.type) for port in node.op.signature.ports)
-        if split and isinstance(node.op.signature.rows, WholeRows):
+        if method.misfit is not None:
+            yield Finding(method.misfit.code, f"'{node.label}': {method.misfit.message}", Label(node.span), where)
+        elif method.protocol.splits and method.chunks > 1 and any(_has_rows(port.type) for port in signature.ports):
             yield Finding(
                 "HF421",
-                f"'{node.label}' needs all rows (rows=Whole) but {protocol.name} gives each of {chunks} chunks a part",
+                f"'{node.label}' needs all rows (rows=Whole) but {method.protocol.name} gives each of {method.chunks} "
+                "chunks a part",
                 Label(node.span),
-                (*where, Label(node.op.signature.span, "declared rows=Whole")),
+                (*where, Label(signature.span, "declared rows=Whole")),
                 notes=(
                     "make it an @hf.function(rows=hf.Whole), which runs where all rows are, or place it on one rank",
                 ),
@@ -216,47 +211,49 @@ def protocols_fit_meshes(context: Context) -> Iterator[Finding]:
 
 def results_can_be_joined(context: Context) -> Iterator[Finding]:
     """What a protocol joins has rows or is a metric, and where it splits rows there are rows to split."""
-    told = {mismatch.node for mismatch in context.program.inference.mismatches}
-    for node in context.program.graph.nodes:
-        placement = context.program.placement(node)
-        if not isinstance(node.op, RoleCall) or placement is None or (protocol := node.op.signature.protocol) is None:
+    misfits = {mismatch.node for mismatch in context.program.inference.mismatches}
+    for node, method in context.program.placed_calls:
+        result, protocol = method.signature.returns, method.protocol
+        if not (protocol.splits and protocol.joins) or (method.chunks == 1 and not isinstance(result, ListType)):
             continue
-        made, chunks = node.op.signature.returns, protocol.chunk_count(placement.mesh)
-        if not (protocol.splits and protocol.joins) or (chunks == 1 and not isinstance(made, ListType)):
+        placed = (Label(method.placement.span, f"placed on {method.placement.mesh}"),)
+        nothing = isinstance(result, StaticType) and result.annotation in (None, type(None))
+        if isinstance(result, (ListType, StaticType)) and not nothing:
+            yield _unjoinable(node, result, method.chunks, protocol.name, (Label(node.span), placed))
+        if not _has_rows(result) or any(isinstance(operand, Ref) for _, operand in node.arguments):
             continue
-        where = Label(node.span), (Label(placement.span, f"placed on {placement.mesh}"),)
-        if isinstance(made, ListType) or (isinstance(made, StaticType) and made.annotation not in (None, type(None))):
-            yield _unjoinable(node, made, chunks, protocol.name, where)
-        given = dict(node.arguments)
-        whole = node.id not in told and all(p.name in given for p in node.op.signature.ports if p.required)
-        if _has_rows(made) and whole and all(isinstance(value, Constant) for value in given.values()):
+        arguments = dict(node.arguments)
+        whole = node.id not in misfits and all(p.name in arguments for p in method.signature.ports if p.required)
+        if whole and all(isinstance(value, Constant) for value in arguments.values()):
             yield Finding(
                 "HF413",
-                f"'{node.label}' makes {made} from no rows: {protocol.name} has nothing to split over {chunks} chunks",
-                *where,
+                f"'{node.label}' makes {result} from no rows: {protocol.name} has nothing to split over "
+                f"{method.chunks} chunks",
+                Label(node.span),
+                placed,
                 notes=("give it a record whose rows are to be split, or place it on one rank",),
             )
 
 
 def _unjoinable(
-    node: Node, made: StaticType | ListType, chunks: int, protocol: str, where: tuple[Label, tuple[Label, ...]]
+    node: Node, result: StaticType | ListType, chunks: int, protocol: str, where: tuple[Label, tuple[Label, ...]]
 ) -> Finding:
     """A value without rows from every chunk: numbers can be reduced, of anything else there is only a list."""
-    if isinstance(made, StaticType) and made.annotation in (bool, int, float):
+    if isinstance(result, StaticType) and result.annotation in (bool, int, float):
         return Finding(
             "HF417",
-            f"'{node.label}' gives a {made} from each of {chunks} chunks, and no reduction says which number is the "
+            f"'{node.label}' gives a {result} from each of {chunks} chunks, and no reduction says which number is the "
             "result",
             *where,
             notes=(
-                f'return hf.Metric(value), declared hf.Metric[{made}, Literal["mean"]]',
+                f'return hf.Metric(value), declared hf.Metric[{result}, Literal["mean"]]',
                 "or give every rank all rows, and get a list: Dispatch.ONE_TO_ALL",
             ),
         )
     origin = f"each of {chunks} chunks" if chunks > 1 else "1 chunk"
     return Finding(
         "HF413",
-        f"'{node.label}' gives a {made} from {origin}, which {protocol} cannot join",
+        f"'{node.label}' gives a {result} from {origin}, which {protocol} cannot join",
         *where,
         notes=(
             "return a record of rows and metrics",

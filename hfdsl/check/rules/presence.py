@@ -64,23 +64,25 @@ def _provided(context: Context, node: Node, signature: Signature, column: str, w
     except DefinitionError:
         return Presence(Answer.UNKNOWN)  # told by the pass on what methods provide
     placement, fields = context.program.placement(node), context.program.config(node) or {}
-    given = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)
-    if placement is not None and given:
-        places.append(Label(placement.span, f"placed with {given}"))
-    because = f"it is there when {said.when}" + (f", and {given}" if given else "")
+    settings = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)
+    if placement is not None and settings:
+        places.append(Label(placement.span, f"placed with {settings}"))
+    because = f"it is there when {said.when}" + (f", and {settings}" if settings else "")
     return Presence(answer, what, because, tuple(places), declared=True)
 
 
 def provided(context: Context) -> dict[int, dict[str, bool]]:
     """Of each call, which optional columns of its result are there, and which are not, as far as that is known."""
-    found: dict[int, dict[str, bool]] = {}
+    known: dict[int, dict[str, bool]] = {}
     for node in context.program.graph.nodes:
         signature = signature_of(node)
         if signature is not None:
             columns = optional_columns(signature.returns)
             answers = {name: _provided(context, node, signature, name, "").answer for name in columns}
-            found[node.id] = {n: there is Answer.PROVED for n, there in answers.items() if there is not Answer.UNKNOWN}
-    return found
+            known[node.id] = {
+                n: answer is Answer.PROVED for n, answer in answers.items() if answer is not Answer.UNKNOWN
+            }
+    return known
 
 
 def certain_columns(context: Context) -> Iterator[Finding]:
@@ -89,13 +91,13 @@ def certain_columns(context: Context) -> Iterator[Finding]:
         ref = node.batch if isinstance(node.op, Present) else None
         if ref is None:
             continue
-        found = presence(context, ref)
-        if found.answer is Answer.REFUTED:
-            message = f"hf.present: {found.what} is absent: {found.because}"
-            yield Finding("HF231", message, Label(node.span, "needs it"), found.places)
-        elif found.answer is Answer.UNKNOWN and found.declared and context.program.deployment is not None:
-            message = f"cannot decide before launch whether {found.what} is there: {found.because}"
-            yield Finding("HF319", message, Label(node.span, "needs it"), found.places)
+        column = presence(context, ref)
+        if column.answer is Answer.REFUTED:
+            message = f"hf.present: {column.what} is absent: {column.because}"
+            yield Finding("HF231", message, Label(node.span, "needs it"), column.places)
+        elif column.answer is Answer.UNKNOWN and column.declared and context.program.deployment is not None:
+            message = f"cannot decide before launch whether {column.what} is there: {column.because}"
+            yield Finding("HF319", message, Label(node.span, "needs it"), column.places)
 
 
 def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str, str, tuple[str, ...]]:
@@ -105,9 +107,9 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
         maker, needed = str(m.actual).partition(" ")[0], m.formal
         return "HF231", f"{wired}: column '{column}' of {maker} may be absent, and {needed} has it always", ()
     port = "column" if isinstance(context.program.graph.nodes[m.node].op, Pack) else "port"
-    found = presence(context, m.source) if m.source else Presence(Answer.UNKNOWN)
-    if found.answer is Answer.REFUTED:
-        return "HF231", f"{wired}: {found.what} is absent: {found.because}", ()
+    source = presence(context, m.source) if m.source else Presence(Answer.UNKNOWN)
+    if source.answer is Answer.REFUTED:
+        return "HF231", f"{wired}: {source.what} is absent: {source.because}", ()
     text = source_text(primary) if primary != context.program.graph.nodes[m.node].span else None
     if text is None and port == "column":
         advice = (

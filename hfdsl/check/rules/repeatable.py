@@ -44,29 +44,29 @@ def traces_agree(context: Context) -> Iterator[Finding]:
         )
 
 
-def _difference(one: Graph, other: Graph) -> tuple[Span, str] | None:
-    for first, second in zip(one.nodes, other.nodes, strict=False):
-        what = _of_nodes(first, second)
+def _difference(before: Graph, again: Graph) -> tuple[Span, str] | None:
+    for node, later in zip(before.nodes, again.nodes, strict=False):
+        what = _of_nodes(node, later)
         if what is not None:
-            return first.span, what
-    if other.misuses:
-        misuse = other.misuses[0]
+            return node.span, what
+    if again.misuses:
+        misuse = again.misuses[0]
         return misuse.span, f"the second time {misuse.kind.value} ({(misuse.name or misuse.subject).strip(': ')})"
-    if len(one.nodes) != len(other.nodes):
-        longer = max(one, other, key=lambda graph: len(graph.nodes))
-        extra = longer.nodes[min(len(one.nodes), len(other.nodes))]
+    if len(before.nodes) != len(again.nodes):
+        longer = max(before, again, key=lambda graph: len(graph.nodes))
+        extra = longer.nodes[min(len(before.nodes), len(again.nodes))]
         return extra.span, f"'{extra.label}' is called in one of two traces only"
-    if list(one.output.refs()) != list(other.output.refs()):
-        return one.span, "the second time it returns another value"
+    if list(before.output.refs()) != list(again.output.refs()):
+        return before.span, "the second time it returns another value"
     return None
 
 
 def _of_nodes(first: Node, second: Node) -> str | None:
     if type(first.op) is not type(second.op) or first.label != second.label:
         return f"this is '{first.label}' the first time, and '{second.label}' the second"
-    one, other = _count(first), _count(second)
-    if one != other:
-        return f"'{first.label}' takes {one} the first time, and {other} the second"
+    count, later_count = _count(first), _count(second)
+    if count != later_count:
+        return f"'{first.label}' takes {count} the first time, and {later_count} the second"
     before, after = dict(first.arguments), dict(second.arguments)
     for name in before | after:
         was, now = before.get(name), after.get(name)
@@ -91,25 +91,25 @@ def _shown(operand: Operand | None) -> str:
     return "left out" if operand is None else "a value of the graph"
 
 
-def _alike(one: Operand, other: Operand) -> bool:
-    if isinstance(one, Constant) and isinstance(other, Constant):
-        return _equal(one.value, other.value)
-    return one == other
+def _alike(operand: Operand, later: Operand) -> bool:
+    if isinstance(operand, Constant) and isinstance(later, Constant):
+        return _equal(operand.value, later.value)
+    return operand == later
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, later: Any) -> bool:
     """Whether two values may be the same data; objects are only told apart where their parts can be."""
-    if type(one) is not type(other):
+    if type(value) is not type(later):
         return False
-    if isinstance(one, float):
-        return bool(one == other) or (math.isnan(one) and math.isnan(other))
-    if isinstance(one, (str, bytes, int, complex, Enum)):
-        return bool(one == other)
-    if isinstance(one, Mapping):
-        pairs = zip(one.items(), other.items(), strict=False)
-        return len(one) == len(other) and all(_equal(a, b) for pair in pairs for a, b in zip(*pair, strict=True))
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(_equal(a, b) for a, b in zip(one, other, strict=True))
-    if is_dataclass(one):
-        return all(_equal(getattr(one, f.name, None), getattr(other, f.name, None)) for f in fields(one))
+    if isinstance(value, float):
+        return bool(value == later) or (math.isnan(value) and math.isnan(later))
+    if isinstance(value, (str, bytes, int, complex, Enum)):
+        return bool(value == later)
+    if isinstance(value, Mapping):
+        pairs = zip(value.items(), later.items(), strict=False)
+        return len(value) == len(later) and all(_equal(a, b) for pair in pairs for a, b in zip(*pair, strict=True))
+    if isinstance(value, (list, tuple)):
+        return len(value) == len(later) and all(_equal(a, b) for a, b in zip(value, later, strict=True))
+    if is_dataclass(value):
+        return all(_equal(getattr(value, f.name, None), getattr(later, f.name, None)) for f in fields(value))
     return True

@@ -46,31 +46,31 @@ def _too_large(context: Context, code: str, capacity: Capacity, asked: Claims) -
     mine = [claim for claim in asked if claim.pool.use_gpu or capacity.resource == "CPU"]
     alone = next((claim for claim in mine if capacity.answer([claim]) is Answer.REFUTED), None)
     last = alone or next(claim for i, claim in enumerate(mine, 1) if capacity.answer(mine[:i]) is Answer.REFUTED)
-    told = [alone] if alone else mine
+    claimants = [alone] if alone else mine
     finding = Finding(
         code,
-        f"{_listed(told)} {'needs' if alone else 'need'} {_reason(capacity, told)}",
+        f"{_listed(claimants)} {'needs' if alone else 'need'} {_reason(capacity, claimants)}",
         Label(last.span, f"{_of(last, capacity)} for {words(last.roles)}"),
         (
-            *(Label(d.span, f"{_of(d, capacity)} for {words(d.roles)}") for d in told if d is not last),
+            *(Label(d.span, f"{_of(d, capacity)} for {words(d.roles)}") for d in claimants if d is not last),
             Label(capacity.cluster.span, f"the cluster: {capacity.cluster}"),
         ),
     )
     return with_suggestions(context, finding, islice(_fixes(context, capacity, asked, last), TRIED), most=1)
 
 
-def _reason(capacity: Capacity, told: Claims) -> str:
+def _reason(capacity: Capacity, asked: Claims) -> str:
     """What is needed against what there is, in the numbers that refute it."""
-    parts, nodes = capacity.parts(told), capacity.nodes
+    parts, nodes = capacity.parts(asked), capacity.nodes
     i = 0 if capacity.resource == "GPU" else 1
     scale = UNITS if i else 1
     need, have = (sum(Fraction(a[i], scale) * n for a, n in side.items()) for side in (parts, nodes))
-    found = too_many(parts, nodes)
-    if need > have or found is None:
+    lacking = too_many(parts, nodes)
+    if need > have or lacking is None:
         each = f", {capacity.cpu / UNITS:g} a process slot" if i else ""
         unplaced = "" if need > have else ", but in no way do its nodes hold these parts"
         return f"{float(need):g} {capacity.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
-    size, count, places = found
+    size, count, places = lacking
     what = " and ".join(
         f"{float(Fraction(amount, unit)):g} {name}s"
         for amount, unit, name in zip(size, (1, UNITS), ("GPU", "CPU"), strict=False)
@@ -86,10 +86,10 @@ def _of(claim: Claim, capacity: Capacity) -> str:
     return f"{slots} GPUs" if capacity.resource == "GPU" else f"{slots * capacity.cpu / UNITS:g} CPUs"
 
 
-def _listed(told: Claims) -> str:
-    shown = [f"'{claim.pool.name}' {shape(claim.pool.processes)}" for claim in told[:4]]
-    rest = len(told) - len(shown)
-    return f"pool{'s' if len(told) > 1 else ''} {words([*shown, *([f'{rest} more'] if rest else [])], quote='')}"
+def _listed(claimants: Claims) -> str:
+    shown = [f"'{claim.pool.name}' {shape(claim.pool.processes)}" for claim in claimants[:4]]
+    rest = len(claimants) - len(shown)
+    return f"pool{'s' if len(claimants) > 1 else ''} {words([*shown, *([f'{rest} more'] if rest else [])], quote='')}"
 
 
 # -- what mends it

@@ -39,8 +39,8 @@ def _differs(context: Context, annotation: Any, output: Output) -> str | None:
     value, origin, inner = output.value, get_origin(annotation), get_args(annotation)
     container = dict if isinstance(value, dict) else output.container
     if origin in (Union, UnionType):
-        fits = any(_differs(context, one, output) is None for one in inner)
-        either = " or ".join(str(StaticType(one)) for one in inner)
+        fits = any(_differs(context, kind, output) is None for kind in inner)
+        either = " or ".join(str(StaticType(kind)) for kind in inner)
         return None if fits else f"{either} and returns {_in_words(context, output)}"
     if origin is tuple and inner[1:] != (...,):
         if not isinstance(value, tuple) or len(value) != len(inner):
@@ -58,46 +58,46 @@ def _differs(context: Context, annotation: Any, output: Output) -> str | None:
     if isinstance(value, (tuple, dict)):
         fits = isinstance(wanted, StaticType) and _is_class_of(container, annotation)
     else:
-        found = value if isinstance(value, Constant) else context.program.inference.operand(value)
-        fits = (isinstance(value, Ref) and found is None) or _fits(wanted, found)
+        actual = value if isinstance(value, Constant) else context.program.inference.operand(value)
+        fits = (isinstance(value, Ref) and actual is None) or _fits(wanted, actual)
     return None if fits else f"{wanted} and returns {_in_words(context, output)}"
 
 
-def _fits(wanted: PortType, found: Value | Constant) -> bool:
+def _fits(wanted: PortType, actual: Value | Constant) -> bool:
     """Whether a value is of an annotated type, rows aside."""
-    match wanted, found:
-        case RecordType(record), RecordValue(given):
-            return issubclass(given.record, record)
-        case ListType(kind, inner), ListValue(given_kind, given):
-            return kind == given_kind and (given is None or _fits(inner, given))
-        case ColumnSpec(dtype, dims, _, ragged), ColumnSpec(given_dtype, given_dims, _, given_ragged):
-            alike = zip(dims[1:], given_dims[1:], strict=False)
+    match wanted, actual:
+        case RecordType(record), RecordValue(value_type):
+            return issubclass(value_type.record, record)
+        case ListType(kind, inner), ListValue(value_kind, value_type):
+            return kind == value_kind and (value_type is None or _fits(inner, value_type))
+        case ColumnSpec(dtype, dims, _, ragged), ColumnSpec(value_dtype, value_dims, _, value_ragged):
+            alike = zip(dims[1:], value_dims[1:], strict=False)
             return (
-                dtype is given_dtype
-                and ragged is given_ragged
-                and len(dims) == len(given_dims)
+                dtype is value_dtype
+                and ragged is value_ragged
+                and len(dims) == len(value_dims)
                 and all(
                     want.equals(have) is Answer.PROVED
                     or any(isinstance(atom, TypeVar) for atom in want.atoms + have.atoms)
                     for want, have in alike
                 )
             )
-        case ObjSpec(kind), ObjSpec(given):
-            return fits_static(StaticType(given), kind)
+        case ObjSpec(kind), ObjSpec(value_type):
+            return fits_static(StaticType(value_type), kind)
         case MetricSpec(), MetricSpec():
-            return fits_metric(found, wanted)
+            return fits_metric(actual, wanted)
         case StaticType(annotation), StaticType() | Constant():
-            return fits_static(found, annotation)
+            return fits_static(actual, annotation)
         case _:
-            return isinstance(wanted, StaticType) and _is_class_of(_class(found), wanted.annotation)
+            return isinstance(wanted, StaticType) and _is_class_of(_class(actual), wanted.annotation)
 
 
-def _class(found: Value | Constant) -> type:
-    match found:
-        case RecordValue(given):
-            return given.record
+def _class(actual: Value | Constant) -> type:
+    match actual:
+        case RecordValue(value_type):
+            return value_type.record
         case ListValue(kind):
-            return next(one for one in LIST_KINDS.values() if one.__name__ == kind)
+            return next(list_kind for list_kind in LIST_KINDS.values() if list_kind.__name__ == kind)
         case ColumnSpec(dtype):
             return COLUMNS[dtype]
         case ObjSpec():
@@ -106,9 +106,9 @@ def _class(found: Value | Constant) -> type:
             return Metric
 
 
-def _is_class_of(given: type, annotation: Any) -> bool:
+def _is_class_of(value_class: type, annotation: Any) -> bool:
     """Whether a value of this class fits a plain annotation; True for one that a check does not read."""
-    return annotation is not None and is_subclass(given, get_origin(annotation) or annotation)
+    return annotation is not None and is_subclass(value_class, get_origin(annotation) or annotation)
 
 
 def _in_words(context: Context, output: Output) -> str:

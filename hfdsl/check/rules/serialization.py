@@ -63,14 +63,14 @@ def unsendable(value: Any, path: str) -> tuple[str, str] | None:
     seen: dict[int, Any] = {}
     waiting = deque([(value, path)])
     while waiting and len(seen) < BOUND:
-        one, where = waiting.popleft()
-        if id(one) in seen or isinstance(one, (str, bytes, int, float, types.ModuleType)):
+        part, where = waiting.popleft()
+        if id(part) in seen or isinstance(part, (str, bytes, int, float, types.ModuleType)):
             continue
-        seen[id(one)] = one  # kept: the id of a value that is gone is another's
-        kind = _kind(one)
+        seen[id(part)] = part  # kept: the id of a value that is gone is another's
+        kind = _kind(part)
         if kind is not None:
             return where, kind
-        waiting.extend(_parts(one, where))
+        waiting.extend(_parts(part, where))
     return None
 
 
@@ -79,8 +79,8 @@ def _kind(value: Any) -> str | None:
     for base in cls.__mro__:
         kind = UNSENDABLE.get(base.__qualname__ if base.__module__ == "builtins" else _path(base))
         if kind is not None:
-            own = base.__reduce_ex__ is cls.__reduce_ex__ and base.__reduce__ is cls.__reduce__
-            return kind if own and not _has_reducer(cls) and not _is_text_to_read(value) else None
+            inherited = base.__reduce_ex__ is cls.__reduce_ex__ and base.__reduce__ is cls.__reduce__
+            return kind if inherited and not _has_reducer(cls) and not _is_text_to_read(value) else None
     return None
 
 
@@ -144,9 +144,9 @@ def _names(code: types.CodeType) -> frozenset[str]:
     """The global variables that a body names, those of its inner functions too."""
     import dis  # not at the top: `import hfdsl` is kept fast
 
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
+    named = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return frozenset(found.union(*map(_names, inner)))
+    return frozenset(named.union(*map(_names, inner)))
 
 
 def _members(cls: type) -> Iterator[tuple[Any, str]]:
@@ -156,15 +156,15 @@ def _members(cls: type) -> Iterator[tuple[Any, str]]:
         yield inner, f"{cls.__name__}.{name}"
 
 
-def by_value(context: Any) -> bool:
+def by_value(code: Any) -> bool:
     """Whether a class or function is sent as it is, because no import of its module would give it."""
-    module = getattr(context, "__module__", None) or ""
+    module = getattr(code, "__module__", None) or ""
     if module == "__main__":
         return True
-    found: Any = sys.modules.get(module)
-    for part in context.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is not context
+    member: Any = sys.modules.get(module)
+    for part in code.__qualname__.split("."):
+        member = getattr(member, part, None)
+    return member is not code
 
 
 def _path(cls: type) -> str:
@@ -181,8 +181,8 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
     """The values of a program that no pickler takes."""
     for role, placement in deployment.placements.items():
         for name, value in _arguments(placement).items():
-            if found := unsendable(value, name):
-                path, kind = found
+            if fault := unsendable(value, name):
+                path, kind = fault
                 yield Finding(
                     "HF802",
                     f"role '{role}' is given {path}, {kind}, which cannot be sent to another process",
@@ -192,8 +192,8 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
     for node in graph.nodes:
         signature = signature_of(node)
         for name, operand in node.arguments if signature else ():
-            if isinstance(operand, Constant) and (found := unsendable(operand.value, name)):
-                path, kind = found
+            if isinstance(operand, Constant) and (fault := unsendable(operand.value, name)):
+                path, kind = fault
                 yield Finding(
                     "HF802",
                     f"'{node.label}' is given {path}, {kind}, which cannot be sent to another process",
@@ -201,8 +201,8 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
                     notes=(LOCAL, "give what it is made from, and let the body make it"),
                 )
     for name, code in _code(graph, deployment).items():
-        if found := unsendable(code, name):
-            path, kind = found
+        if fault := unsendable(code, name):
+            path, kind = fault
             yield Finding(
                 "HF802",
                 f"'{name}' uses {path}, {kind}, and is sent with what it uses, which cannot be sent to another process",

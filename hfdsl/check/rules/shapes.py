@@ -59,10 +59,10 @@ def notes(m: Mismatch) -> tuple[str, ...]:
 def _twins(want: Size, have: Size) -> tuple[str, ...]:
     """Different dims of one name: a message about them alone would read as if nothing were wrong."""
     return tuple(
-        f"these are two dims named {one.__name__}, {_path(one)} and {_path(other)}: define it once and import it"
-        for one in want.atoms
-        for other in have.atoms
-        if one is not other and one.__name__ == other.__name__
+        f"these are two dims named {wanted.__name__}, {_path(wanted)} and {_path(actual)}: define it once and import it"
+        for wanted in want.atoms
+        for actual in have.atoms
+        if wanted is not actual and wanted.__name__ == actual.__name__
     )
 
 

@@ -28,13 +28,13 @@ def tp_divides_models(context: Context) -> Iterator[Finding]:
 
     Silent of what a role does not tell: its launch does.
     """
-    found: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Placement[Any]]] = {}
+    places_by_size: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Placement[Any]]] = {}
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         tp = placement.mesh.tp
         sizes = sliced_sizes(placement.role, placement.args, placement.kwargs) if tp > 1 else {}
         if any(size % tp for size in sizes.values()):
-            found.setdefault((tp, tuple(sizes.items())), {})[name] = placement
-    for (tp, alike), places in found.items():
+            places_by_size.setdefault((tp, tuple(sizes.items())), {})[name] = placement
+    for (tp, alike), places in places_by_size.items():
         yield _finding(context, tp, dict(alike), places)
 
 
@@ -69,8 +69,8 @@ def _narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: S
         if len(changed) == len(places) and works(context, changed):
             meshes = {name: spelled(place.mesh) for name, place in changed.items()}
             alike = len(set(meshes.values())) == 1
-            told = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
-            options.append(Option(told, partial(moved, changed)))
+            words = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
+            options.append(Option(words, partial(moved, changed)))
     yield Suggestion(tuple(options[:FEW]), "use ", ": tp then divides the model and the pool is filled")
 
 

@@ -50,10 +50,10 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
     trained = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "writes"}
     loaded = {(_role(node), effect.state): node for node, effect in calls if effect.kind == "loads"}
     late = _staleness(context, calls, trained, len(loaded) + 1)  # a step hands weights on by one copy at least
-    told: set[Holder] = set()
+    reported: set[Holder] = set()
     for node, effect in calls:
         holder = (_role(node), effect.state)
-        if effect.kind != "reads" or holder in trained or holder in told:
+        if effect.kind != "reads" or holder in trained or holder in reported:
             continue
         if holder not in loaded:
             finding = _never(context, node, effect, trained)
@@ -61,7 +61,7 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
             steps, of = late[node.id, effect.state]
             finding = _late(node, effect, steps, loaded[holder], trained[of]) if steps > effect.staleness else None
         if finding is not None:
-            told.add(holder)
+            reported.add(holder)
             yield finding
 
 
@@ -92,8 +92,8 @@ def _exports_behind(context: Context, exporting: set[int]) -> list[frozenset[int
     """For every node the exports that its value is made of."""
     behind: list[frozenset[int]] = []
     for node in context.program.graph.nodes:
-        own = {node.id} if node.id in exporting else set()
-        behind.append(frozenset(own.union(*(behind[ref.node] for ref in node.refs))))
+        exports = {node.id} if node.id in exporting else set()
+        behind.append(frozenset(exports.union(*(behind[ref.node] for ref in node.refs))))
     return behind
 
 

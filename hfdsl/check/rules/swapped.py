@@ -21,8 +21,8 @@ from hfdsl.types.columns import ColumnSpec
 def partner(mismatch: Mismatch, wrong: Sequence[Mismatch]) -> Mismatch | None:
     """The one of a call's wrong values that is mended too when both change places; None where another would do."""
 
-    def fitting(one: Mismatch) -> list[Mismatch]:
-        return [other for other in wrong if _fits(one, other) and _fits(other, one)]
+    def fitting(wanted: Mismatch) -> list[Mismatch]:
+        return [other for other in wrong if _fits(wanted, other) and _fits(other, wanted)]
 
     match fitting(mismatch):
         case [other] if fitting(other) == [mismatch]:
@@ -33,8 +33,8 @@ def partner(mismatch: Mismatch, wrong: Sequence[Mismatch]) -> Mismatch | None:
 def _fits(value: Mismatch, port: Mismatch) -> bool:
     """Whether the value of one mismatch is a record or column that the port of another takes."""
     match value.kind, value.actual, port.formal:
-        case MismatchKind.RECORD, RecordValue(given), RecordType(record):
-            return issubclass(given.record, record)
+        case MismatchKind.RECORD, RecordValue(value_type), RecordType(record):
+            return issubclass(value_type.record, record)
         case ((MismatchKind.DTYPE | MismatchKind.RANK | MismatchKind.DIM | MismatchKind.RAGGED), ColumnSpec(), _):
             return value.actual == port.formal
     return False
@@ -43,15 +43,15 @@ def _fits(value: Mismatch, port: Mismatch) -> bool:
 def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other: Mismatch) -> Finding:
     """The finding on one of two swapped values, made one on both."""
     node = context.program.graph.nodes[mismatch.node]
-    there = argument_span(node.span, signature_of(node), other.port)
-    told = replace(
+    argument = argument_span(node.span, signature_of(node), other.port)
+    combined = replace(
         finding,
         message=f"'{node.label}' takes {mismatch.formal} as '{mismatch.port}' and {other.formal} as '{other.port}', "
         "and is wired to them the other way round",
-        related=(Label(there, f"this is {other.actual}"), *finding.related),
+        related=(Label(argument, f"this is {other.actual}"), *finding.related),
         notes=(),
     )
-    return with_suggestions(context, told, _exchanged(node, mismatch.port, other.port), "swap the two")
+    return with_suggestions(context, combined, _exchanged(node, mismatch.port, other.port), "swap the two")
 
 
 # -- by name
@@ -67,9 +67,9 @@ def names_are_not_crossed(context: Context) -> Iterator[Finding]:
         if signature := signature_of(node):
             lines.setdefault(node.span, []).append((node, signature))
     for call, *turns in lines.values():
-        for one, other in _crossed(*call):
-            if all((one, other) in _crossed(*turn) for turn in turns):
-                yield _crossed_names(context, *call, one, other)
+        for first, second in _crossed(*call):
+            if all((first, second) in _crossed(*turn) for turn in turns):
+                yield _crossed_names(context, *call, first, second)
 
 
 def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
@@ -77,9 +77,9 @@ def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
     types = {port.name: port.type for port in signature.ports}
     operands = dict(node.arguments)
     # Types first: they are at hand, while names are read from the user's text, and most calls have no such pair.
-    pairs = [(one, other) for one, other in combinations(operands, 2) if types[one] == types[other]]
+    pairs = [(first, second) for first, second in combinations(operands, 2) if types[first] == types[second]]
     names = {port: _name(node, signature, port, operands[port]) for port in chain.from_iterable(pairs)}
-    return [(one, other) for one, other in pairs if (names[one], names[other]) == (other, one)]
+    return [(first, second) for first, second in pairs if (names[first], names[second]) == (second, first)]
 
 
 def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str | None:
@@ -88,23 +88,23 @@ def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str 
     return column or argument_name(node.span, signature, port)
 
 
-def _crossed_names(context: Context, node: Node, signature: Signature, one: str, other: str) -> Finding:
+def _crossed_names(context: Context, node: Node, signature: Signature, first: str, second: str) -> Finding:
     finding = Finding(
         "HF230",
-        f"'{node.label}' gets '{other}' at its port '{one}' and '{one}' at its port '{other}'",
-        Label(argument_span(node.span, signature, one), f"goes to '{one}'"),
+        f"'{node.label}' gets '{second}' at its port '{first}' and '{first}' at its port '{second}'",
+        Label(argument_span(node.span, signature, first), f"goes to '{first}'"),
         (
-            Label(argument_span(node.span, signature, other), f"goes to '{other}'"),
-            Label(port_span(signature, one), f"port '{one}' and port '{other}' take the same type"),
+            Label(argument_span(node.span, signature, second), f"goes to '{second}'"),
+            Label(port_span(signature, first), f"port '{first}' and port '{second}' take the same type"),
         ),
         notes=("if this is meant, say so at the end of the line: # hf: ignore[HF230]",),
     )
     return with_suggestions(
-        context, finding, _exchanged(node, one, other, certain=False), "else wire them the other way round"
+        context, finding, _exchanged(node, first, second, certain=False), "else wire them the other way round"
     )
 
 
-def _exchanged(node: Node, one: str, other: str, *, certain: bool = True) -> Iterator[Suggestion]:
+def _exchanged(node: Node, first: str, second: str, *, certain: bool = True) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import exchanged  # late: most programs need none
 
-    yield from exchanged(node, one, other, certain=certain)
+    yield from exchanged(node, first, second, certain=certain)

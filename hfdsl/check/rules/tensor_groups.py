@@ -39,9 +39,9 @@ def tensor_groups_stay(context: Context) -> Iterator[Finding]:
 def crossings(context: Context) -> Iterator[tuple[str, Placement[Any], int, int]]:
     """The roles with a group that is known to cross nodes: its first rank, and how many of its ranks one node has."""
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
-        found = _crossing(context, placement)
-        if found is not None:
-            yield name, placement, *found
+        crossing = _crossing(context, placement)
+        if crossing is not None:
+            yield name, placement, *crossing
 
 
 def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:

@@ -47,14 +47,14 @@ def transports_reach(context: Context) -> Iterator[Finding]:
 
 def _readers(context: Context, name: str) -> Iterator[str]:
     """The roles with a method that takes what a role makes; a pair of functions gets it in the driver."""
-    nodes, found = context.program.graph.nodes, dict[str, None]()
+    nodes, readers = context.program.graph.nodes, dict[str, None]()
     for node in nodes:
         if not isinstance(node.op, RoleCall) or context.program.placement(node) is None or _by_functions(node.op):
             continue
-        makers = (nodes[made].op for made, _ in columns_read(context.program.graph, node.id))
+        makers = (nodes[source].op for source, _ in columns_read(context.program.graph, node.id))
         if any(isinstance(maker, RoleCall) and maker.role == name and not _by_functions(maker) for maker in makers):
-            found[node.op.role] = None
-    yield from found
+            readers[node.op.role] = None
+    yield from readers
 
 
 def _by_functions(op: RoleCall) -> bool:

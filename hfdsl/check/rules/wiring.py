@@ -55,14 +55,14 @@ def _mismatch(context: Context, m: Mismatch) -> Finding | None:
     primary = argument_span(node.span, signature, m.port)
     named = f"{what} '{m.port}' of '{node.label}'"
     if m.kind is Kind.ABSENT:
-        told: Explanation | None = presence.absent(
+        explanation: Explanation | None = presence.absent(
             context, m, f"{named} takes {m.formal} but is wired to {_actual(m)}", primary
         )
     else:
-        told = _explain(context, m, named)
-    if told is None:
+        explanation = _explain(context, m, named)
+    if explanation is None:
         return None
-    code, message, advice = told
+    code, message, advice = explanation
     related = [context.program.produced(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
     maker = signature_of(context.program.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
@@ -99,8 +99,10 @@ def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
         case Kind.VALUE:
             return "HF206", wired, _makers(context, m)
         case Kind.LIST if isinstance(m.formal, ListType) and _takes_entries(context, m):
-            told = f"{port} is declared {m.formal}, but each rank is given its own entry of the list: {m.formal.inner}"
-            return "HF401", told, (f"declare the port {m.formal.inner}",)
+            message = (
+                f"{port} is declared {m.formal}, but each rank is given its own entry of the list: {m.formal.inner}"
+            )
+            return "HF401", message, (f"declare the port {m.formal.inner}",)
         case Kind.LIST:
             return "HF401", wired, _to_list(m)
         case Kind.DTYPE:
@@ -180,18 +182,20 @@ def _makers(context: Context, m: Mismatch) -> tuple[str, ...]:
     wanted = m.formal.record
     makers = [
         node.label
-        for node, made in context.program.record_makers
-        if issubclass(made.record, wanted) and node.id < m.node
+        for node, record in context.program.record_makers
+        if issubclass(record.record, wanted) and node.id < m.node
     ]
     if makers:
         return (f"values of type {wanted.__name__}: {', '.join(dict.fromkeys(makers))}",)
     if not isinstance(m.actual, RecordValue):
         return ()
-    fields, given = schema(wanted).fields, schema(m.actual.type.record).fields
-    lacking = [name for name in fields if name not in given and name not in schema(wanted).spare]
+    fields, present = schema(wanted).fields, schema(m.actual.type.record).fields
+    lacking = [name for name in fields if name not in present and name not in schema(wanted).spare]
     if lacking:
         return (f"it lacks {', '.join(lacking)}",)
-    uncertain = [f"{n}=hf.present(...)" for n in fields if n in given and given[n].optional and not fields[n].optional]
+    uncertain = [
+        f"{n}=hf.present(...)" for n in fields if n in present and present[n].optional and not fields[n].optional
+    ]
     if uncertain:
         return (f"records are nominal: build {wanted.__name__}({', '.join([*uncertain, '...'])}) from its columns",)
     return (f"records are nominal: convert with hf.merge({wanted.__name__}, ...)",)
