@@ -44,14 +44,28 @@ def _of_kind(program: Program, nodes: tuple[Node, ...], sized: tuple[type[Dim], 
             rows = program.call_rows(nodes[0])
             if rows is not None:
                 complaint = f"minibatches: {{rows}} rows do not make {count} equal mini-batches"
-                yield Divisible(nodes, f"{count} mini-batches", rows, count, "HF310", complaint)
+                yield Divisible(
+                    nodes=nodes,
+                    why=f"{count} mini-batches",
+                    size=rows,
+                    divisor=count,
+                    code="HF310",
+                    complaint=complaint,
+                )
         case MiniBatch():
             return  # the first mini-batch speaks for all
         case Filter(group) if group > 1:
             rows = program.call_rows(nodes[0])
             if rows is not None:
                 complaint = f"filter: {{rows}} rows do not make whole groups of {group}"
-                yield Divisible(nodes, f"whole groups of {group}", rows, group, "HF313", complaint)
+                yield Divisible(
+                    nodes=nodes,
+                    why=f"whole groups of {group}",
+                    size=rows,
+                    divisor=group,
+                    code="HF313",
+                    complaint=complaint,
+                )
         case RoleCall(_, signature):
             yield from _grouped(program, nodes, signature)
             yield from _split(program, nodes, signature)
@@ -73,7 +87,15 @@ def _grouped(program: Program, nodes: tuple[Node, ...], signature: Signature) ->
         group = signature.rows.n
         declared = Label(signature.span, f"declared rows=Grouped({group})")
         complaint = f"'{nodes[0].label}': {{rows}} rows do not make whole groups of {group}"
-        yield Divisible(nodes, f"whole groups of {group}", rows, group, "HF313", complaint, (declared,))
+        yield Divisible(
+            nodes=nodes,
+            why=f"whole groups of {group}",
+            size=rows,
+            divisor=group,
+            code="HF313",
+            complaint=complaint,
+            labels=(declared,),
+        )
 
 
 def _split(program: Program, nodes: tuple[Node, ...], signature: Signature) -> Iterator[Demand]:
@@ -88,13 +110,37 @@ def _split(program: Program, nodes: tuple[Node, ...], signature: Signature) -> I
     even = f"'{node.label}': {{rows}} rows do not split evenly {over}"
     rows, *others = [*dict.fromkeys(program.argument_rows[node.id].values())] or [constant(0)]
     for size in others:
-        yield Divisible(nodes, f"an even split {over}", size, chunks, "HF310", even, (placed,))
+        yield Divisible(
+            nodes=nodes,
+            why=f"an even split {over}",
+            size=size,
+            divisor=chunks,
+            code="HF310",
+            complaint=even,
+            labels=(placed,),
+        )
     if isinstance(signature.rows, Grouped):
         group = signature.rows.n
         complaint = f"'{node.label}': {{rows}} rows, split {over}, do not give every chunk whole groups of {group}"
-        yield Divisible(nodes, f"whole groups of {group} {over}", rows, chunks * group, "HF313", complaint, (placed,))
+        yield Divisible(
+            nodes=nodes,
+            why=f"whole groups of {group} {over}",
+            size=rows,
+            divisor=chunks * group,
+            code="HF313",
+            complaint=complaint,
+            labels=(placed,),
+        )
     else:
-        yield Divisible(nodes, f"an even split {over}", rows, chunks, "HF310", even, (placed,))
+        yield Divisible(
+            nodes=nodes,
+            why=f"an even split {over}",
+            size=rows,
+            divisor=chunks,
+            code="HF310",
+            complaint=even,
+            labels=(placed,),
+        )
 
 
 def _collected(program: Program, nodes: tuple[Node, ...], signature: Signature) -> Iterator[Demand]:
@@ -111,7 +157,15 @@ def _collected(program: Program, nodes: tuple[Node, ...], signature: Signature) 
         complaint = (
             f"'{node.label}': {{rows}} rows do not make {parts} equal parts, one for each rank that is collected"
         )
-        yield Divisible(nodes, f"{parts} equal parts", rows, parts, "HF310", complaint, (where,))
+        yield Divisible(
+            nodes=nodes,
+            why=f"{parts} equal parts",
+            size=rows,
+            divisor=parts,
+            code="HF310",
+            complaint=complaint,
+            labels=(where,),
+        )
 
 
 def _aligned(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
@@ -134,10 +188,14 @@ def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
         if bound not in arguments and bound != rows:
             complaint = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number of at least 1"
             why = f"a whole number for {dim.__name__}"
-            yield Divisible(nodes, why, bound, 1, "HF303", complaint, of_rows=False)
+            yield Divisible(
+                nodes=nodes, why=why, size=bound, divisor=1, code="HF303", complaint=complaint, of_rows=False
+            )
     if rows is not None and LOST not in rows.atoms:
         complaint = f"'{node.label}' would have {{rows}} rows, which is no whole number of at least 1"
-        yield Divisible(nodes, "a whole number of rows", rows, 1, "HF303", complaint)
+        yield Divisible(
+            nodes=nodes, why="a whole number of rows", size=rows, divisor=1, code="HF303", complaint=complaint
+        )
 
 
 # -- requirements

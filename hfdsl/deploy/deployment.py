@@ -101,7 +101,18 @@ def place(
         if reason is not None:
             raise ResourceError("HF525", f"place({role.__name__}): offload=True, and {reason}")
     mesh = mesh or Mesh(dp=pool.world_size)
-    return Placement(role, args, kwargs, pool, mesh, colocate, memory, transport, offload, caller_span())
+    return Placement(
+        role=role,
+        args=args,
+        kwargs=kwargs,
+        pool=pool,
+        mesh=mesh,
+        colocate=colocate,
+        gpu_memory=memory,
+        transport=transport,
+        offload=offload,
+        span=caller_span(),
+    )
 
 
 class Deployment:

@@ -38,7 +38,9 @@ class EagerRun:
     def next_call(self, given: Mapping[str, Any]) -> Iterator[None]:
         """The next call, on the rows of its first argument that has rows."""
         rows = next((n for n in map(_rows, given.values()) if n is not None), None)
-        call = Call(self.seed, self.step, self.calls, 0, 0, rows, self.dataflow)
+        call = Call(
+            seed=self.seed, step=self.step, node=self.calls, rank=0, first_row=0, row_count=rows, dataflow=self.dataflow
+        )
         self.calls += 1
         with in_call(call), seeded(call):
             yield

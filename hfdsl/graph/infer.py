@@ -163,7 +163,18 @@ class _Call:
         self.broken = True
         facts = tuple((name, str(value)) for name, value in detail.items())
         sizes = tuple(value for value in detail.values() if isinstance(value, Size))
-        self.mismatches.append(Mismatch(kind, self.node.id, port, formal, actual, source, facts, sizes))
+        self.mismatches.append(
+            Mismatch(
+                kind=kind,
+                node=self.node.id,
+                port=port,
+                formal=formal,
+                actual=actual,
+                source=source,
+                detail=facts,
+                sizes=sizes,
+            )
+        )
 
     def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
         """One port against the value that is wired to it; whether that is there is asked of what fits otherwise."""

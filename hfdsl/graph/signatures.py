@@ -193,7 +193,9 @@ def _read(
     except DefinitionError as error:
         error.span = definition_span(body)
         raise
-    return Signature(name, ports, returns, rows or Independent, body, registration)
+    return Signature(
+        name=name, ports=ports, returns=returns, rows=rows or Independent, body=body, registration=registration
+    )
 
 
 def is_option(parameter: inspect.Parameter) -> bool:

@@ -94,7 +94,15 @@ class Tracer:
     ) -> Any:  # fmt: skip  # one line of optional facts
         """Note a mistake and go on with a value that fits everywhere."""
         source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
-        misuse = Misuse(kind, caller_span(), subject, name, candidates, source, signature)
+        misuse = Misuse(
+            kind=kind,
+            span=caller_span(),
+            subject=subject,
+            name=name,
+            candidates=candidates,
+            producer=source,
+            signature=signature,
+        )
         if (identity := _identity(misuse)) not in self.told:
             self.told.add(identity)
             self.misuses.append(misuse)
@@ -318,7 +326,16 @@ def trace(body: Callable[..., Any]) -> Graph:
     output = _output(tracer, result, span)  # may note misuses
     returns = hints.get("return", inspect.Signature.empty)
     reads = tuple(tracer.optional_reads)
-    return Graph(body.__name__, tuple(tracer.nodes), roles, output, tuple(tracer.misuses), span, returns, reads)
+    return Graph(
+        name=body.__name__,
+        nodes=tuple(tracer.nodes),
+        roles=roles,
+        output=output,
+        misuses=tuple(tracer.misuses),
+        span=span,
+        returns=returns,
+        optional_reads=reads,
+    )
 
 
 def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -170,7 +170,9 @@ class _Simulation:
             for step in (step for step in segment.steps if rank in step.ranks):
                 rows = call_rows(step, rank, routes.table)
                 began, now = now, now.after(step.label, self.node_durations[step.label].of(rows))
-                self.intervals.append(Interval(process, "call", step.label, began.time, now.time, rows))
+                self.intervals.append(
+                    Interval(process=process, kind="call", name=step.label, start=began.time, stop=now.time, rows=rows)
+                )
             sends = routes.tasks[segment.number][rank].sends
             self.free[process] = self.ended[segment.number, rank] = self._send(sends, process, now, measure)
             ends.append(self.free[process])
@@ -195,6 +197,8 @@ class _Simulation:
             link = "gpu" if payload.direct else "network" if host_of(source) != host_of(target) else None
             arrived = sent.later(self.latency + (size / self.bandwidths[link] if link else 0.0))
             name = payload_name(payload, labels)
-            self.transfers.append(Transfer(source, target, name, size, sent.time, arrived.time))
+            self.transfers.append(
+                Transfer(source=source, target=target, name=name, bytes=size, sent=sent.time, arrived=arrived.time)
+            )
             last = _last((last, arrived))
         return last

@@ -118,7 +118,9 @@ class _SentPayload(NamedTuple):
     bytes: int
 
     def to(self, target: Process, arrived: float) -> Transfer:
-        return Transfer(self.maker, target, self.name, self.bytes, self.sent, arrived)
+        return Transfer(
+            source=self.maker, target=target, name=self.name, bytes=self.bytes, sent=self.sent, arrived=arrived
+        )
 
 
 def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
@@ -160,4 +162,4 @@ def _work(steps: Mapping[str, Step], result: SegmentResult, table: RowTable) -> 
         yield Interval(process, "fused", " + ".join(call.label for call in result.calls), result.start, result.stop)
     for call in result.calls:
         rows = call_rows(steps[call.label], result.rank, table)
-        yield Interval(process, "call", call.label, call.start, call.stop, rows)
+        yield Interval(process=process, kind="call", name=call.label, start=call.start, stop=call.stop, rows=rows)

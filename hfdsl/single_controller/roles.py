@@ -144,7 +144,7 @@ def targets(given: RayClassWithInitArgs, only: str = "") -> dict[str, Target]:
             name = method if only else method_name(role, method)
             free = inspect.ismethod(function) or isinstance(inspect.getattr_static(cls, method), staticmethod)
             bare = bare_signature(function, skip_self=not free)
-            found[name] = Target(name, role, method, cls.__name__, function, bare)
+            found[name] = Target(name=name, role=role, method=method, owner=cls.__name__, function=function, bare=bare)
     return found
 
 

@@ -112,7 +112,18 @@ def start_actors(
     places = enumerate(zip(workers, pool.local_rank_list(), pool.local_world_size_list(), strict=True))
     try:
         started = [
-            worker.hf_start.remote(RankContext(rank, len(workers), local, size, mesh, address, port), arguments)
+            worker.hf_start.remote(
+                RankContext(
+                    rank=rank,
+                    world_size=len(workers),
+                    local_rank=local,
+                    local_world_size=size,
+                    mesh=mesh,
+                    master_addr=address,
+                    master_port=port,
+                ),
+                arguments,
+            )
             for rank, (worker, local, size) in places
         ]
     except (TypeError, pickle.PicklingError) as error:

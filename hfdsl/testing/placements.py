@@ -211,7 +211,16 @@ class _Compared:
                 found = first_difference(one, value, self._within(node))
                 if found is not None:
                     label, span = ("", None) if node == RESULT else (self._label(node), self._graph.nodes[node].span)
-                    raise DivergedError(Divergence(self._graph.name, number, label, span, found, (one_where, where)))
+                    raise DivergedError(
+                        Divergence(
+                            dataflow=self._graph.name,
+                            step=number,
+                            node=label,
+                            span=span,
+                            difference=found,
+                            where=(one_where, where),
+                        )
+                    )
 
     def _counterpart(self, step: int, node: int, value: Any, where: str) -> tuple[str, Any]:
         """The value to compare with: that of the first run, and of a list that of the first one with as many ranks."""

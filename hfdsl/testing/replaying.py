@@ -197,9 +197,25 @@ def _compared(
     try:
         result = _called(folder, files, step, rank, worker, tape, around)
     except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
-        return Replayed(step.label, rank, None, _own_lines(error), failed_then, None, repeated)
+        return Replayed(
+            label=step.label,
+            rank=rank,
+            result=None,
+            error=_own_lines(error),
+            failed_then=failed_then,
+            difference=None,
+            repeated=repeated,
+        )
     difference = None if failed_then else first_difference(_declared(step, read(made, files)), _declared(step, result))
-    return Replayed(step.label, rank, result, None, failed_then, difference, repeated)
+    return Replayed(
+        label=step.label,
+        rank=rank,
+        result=result,
+        error=None,
+        failed_then=failed_then,
+        difference=difference,
+        repeated=repeated,
+    )
 
 
 def _declared(step: Step, value: Any) -> Any:

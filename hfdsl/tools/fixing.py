@@ -215,13 +215,13 @@ def _outcome(told: dict[str, Any]) -> Outcome:
 
 def _finding(told: dict[str, Any]) -> Finding:
     return Finding(
-        told["code"],
-        told["message"],
-        Label(_span(told["primary"]), told["primary"]["label"]),
-        tuple(Label(_span(label), label["label"]) for label in told["related"]),
-        tuple(told["notes"]),
-        tuple(told["help"]),
-        tuple(
+        code=told["code"],
+        message=told["message"],
+        primary=Label(_span(told["primary"]), told["primary"]["label"]),
+        related=tuple(Label(_span(label), label["label"]) for label in told["related"]),
+        notes=tuple(told["notes"]),
+        help=tuple(told["help"]),
+        fixes=tuple(
             Fix(one["title"], tuple(Edit(_span(edit), edit["text"]) for edit in one["edits"])) for one in told["fixes"]
         ),
     )

@@ -61,12 +61,12 @@ class Rounds:
         filled = Link(source, next(box.key for box in boxes if box.kind == "input"), (), *self._filled())
         lanes = {lane.key: lane for lane in (*first.lanes, *then.lanes)}
         return Scene(
-            f"{first.title}, then {then.title}",
-            f"{first.subtitle}, then {then.subtitle}",
-            tuple(lanes.values()),
-            (*first.boxes, *boxes),
-            (*first.links, filled, *links),
-            first.stages + then.stages,
+            title=f"{first.title}, then {then.title}",
+            subtitle=f"{first.subtitle}, then {then.subtitle}",
+            lanes=tuple(lanes.values()),
+            boxes=(*first.boxes, *boxes),
+            links=(*first.links, filled, *links),
+            stages=first.stages + then.stages,
         )
 
     def _filled(self) -> tuple[str, str]:

@@ -81,17 +81,26 @@ class Scene:
 def scene(plan: Plan) -> Scene:
     """The scene of a plan."""
     last = 1 + max((step.stage for step in plan.steps), default=0)
-    inputs = [Box(f"n{n.id}", "input", DRIVER, n.label, 0, n.label, _declared(plan, n.id)) for n in plan.graph.inputs]
+    inputs = [
+        Box(
+            key=f"n{n.id}", kind="input", lane=DRIVER, role=n.label, stage=0, title=n.label, lines=_declared(plan, n.id)
+        )
+        for n in plan.graph.inputs
+    ]
     calls = [_call(plan, step) for step in plan.steps]
     links = [_link(plan, edge) for edge in plan.edges]
     results: list[Box] = []
     for key, (name, value) in _results(plan).items():
         kind = () if value.column else _declared(plan, value.node)
-        results.append(Box(key, "result", DRIVER, key, last, name or "result", kind))
+        results.append(
+            Box(key=key, kind="result", lane=DRIVER, role=key, stage=last, title=name or "result", lines=kind)
+        )
         links += _returned(plan, value, key)
     sizes = "  ".join(f"{dim.__name__}={number}" for dim, number in plan.dims.items())
     boxes = (*inputs, *calls, *results)
-    return Scene(plan.name, sizes, _lanes(plan, boxes), boxes, tuple(links), last + 1)
+    return Scene(
+        title=plan.name, subtitle=sizes, lanes=_lanes(plan, boxes), boxes=boxes, links=tuple(links), stages=last + 1
+    )
 
 
 def folded(scene: Scene) -> Scene:
@@ -190,10 +199,20 @@ def _call(plan: Plan, step: Step) -> Box:
     key = f"n{step.node}"
     if step.role is None:
         parts = f"{step.chunks} part{'' if step.chunks == 1 else 's'}"
-        return Box(key, "function", lane, step.label, step.stage, step.label, (f"function · {parts}",))
+        return Box(
+            key=key,
+            kind="function",
+            lane=lane,
+            role=step.label,
+            stage=step.stage,
+            title=step.label,
+            lines=(f"function · {parts}",),
+        )
     name = step.signature.registration.name if step.signature.registration else ""
     mesh = mesh_text(plan.mesh(step.role)) if len(step.ranks) > 1 else "rank 0"
-    return Box(key, "call", lane, step.role, step.stage, step.label, (f"{name} · {mesh}",))
+    return Box(
+        key=key, kind="call", lane=lane, role=step.role, stage=step.stage, title=step.label, lines=(f"{name} · {mesh}",)
+    )
 
 
 def _declared(plan: Plan, node: int) -> tuple[str, ...]:

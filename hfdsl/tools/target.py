@@ -118,7 +118,14 @@ def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Ta
         )
     dims = dict(experiment.dims) if experiment else {}
     described = _cluster(cluster) if cluster else experiment.cluster if experiment else None
-    return Target(text, source, dataflow, experiment, dims | _sizes(dataflow, dims, sizes), described)
+    return Target(
+        text=text,
+        source=source,
+        dataflow=dataflow,
+        experiment=experiment,
+        dims=dims | _sizes(dataflow, dims, sizes),
+        cluster=described,
+    )
 
 
 def _cluster(file: str) -> Cluster:

@@ -61,7 +61,12 @@ def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Ta
 
 def _target(text: str, loaded: Loaded, source: Source, cluster: Cluster | None = None) -> Target:
     made = Experiments.of(loaded, cluster)
-    run, *beside = (Target(text, source, one.dataflow, one, one.dims, cluster, shares=True) for one in made)
+    run, *beside = (
+        Target(
+            text=text, source=source, dataflow=one.dataflow, experiment=one, dims=one.dims, cluster=cluster, shares=True
+        )
+        for one in made
+    )
     rounds = (
         Rounds(loaded, made.run, made.update, loaded.config.update) if made.update and loaded.config.update else None
     )

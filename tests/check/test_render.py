@@ -172,9 +172,14 @@ def test_a_report_is_true_where_no_error_is_in_it_and_gives_its_findings() -> No
 def test_a_machine_is_told_every_place() -> None:
     edit = Edit(Span("a.py", 1, 2, 3, 4), "new")
     told = Finding(
-        WARNING, "message", Label(Span("b.py", 5, 6, 7, 8), "here"), (Label(NOWHERE, "there"),), ("a note",), ("help",),
-        (Fix("replace", (edit,)),),
-    )  # fmt: skip
+        code=WARNING,
+        message="message",
+        primary=Label(Span("b.py", 5, 6, 7, 8), "here"),
+        related=(Label(NOWHERE, "there"),),
+        notes=("a note",),
+        help=("help",),
+        fixes=(Fix("replace", (edit,)),),
+    )
     first, second = Report("step", (told, finding(ERROR))).json().splitlines()
     assert json.loads(second)["code"] == ERROR
     nowhere = {"file": "<unknown>", "line": 0, "column": 0, "endLine": 0, "endColumn": 0}

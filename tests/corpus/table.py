@@ -99,7 +99,8 @@ def read(file: Path) -> Program:
     if head is None or len(marks) != 1:
         raise ValueError(f"{file.name}: a head of three paragraphs and one mark are needed")
     [(line, marked)] = marks
-    return Program(file, head[1], head[2], head[3], line, marked.partition("# <- ")[2])
+    code = marked.partition("# <- ")[2]
+    return Program(file=file, mistake=head[1], seen=head[2], elsewhere=head[3], line=line, code=code)
 
 
 def programs() -> list[Program]:

@@ -17,12 +17,22 @@ A, B = ("train", 0), ("score", 1)
 def step(number: int, start: float) -> Timeline:
     intervals = (
         Interval(DRIVER_PROCESS, "driver", "submits", start, start + 0.5),
-        Interval(A, "call", "actor.generate", start + 1.0, start + 2.0, 4),
+        Interval(process=A, kind="call", name="actor.generate", start=start + 1.0, stop=start + 2.0, rows=4),
         Interval(B, "wait", "waits for actor.generate", start, start + 2.5),
         Interval(B, "call", "reward.score", start + 2.5, start + 3.0),
     )
-    transfer = Transfer(A, B, "actor.generate (ids)", 64, start + 2.0, start + 2.5)
-    return Timeline("grpo", number, start, start + 4.0, intervals, (transfer,), (MemoryLevel(A, start + 2.0, 128),))
+    transfer = Transfer(
+        source=A, target=B, name="actor.generate (ids)", bytes=64, sent=start + 2.0, arrived=start + 2.5
+    )
+    return Timeline(
+        plan="grpo",
+        number=number,
+        start=start,
+        stop=start + 4.0,
+        intervals=intervals,
+        transfers=(transfer,),
+        levels=(MemoryLevel(A, start + 2.0, 128),),
+    )
 
 
 def events(file: Path) -> list[dict[str, Any]]:

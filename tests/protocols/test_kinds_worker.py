@@ -41,7 +41,9 @@ def test_a_worker_alone_is_rank_zero_of_one(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_worker_reads_its_rank_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = RankContext(5, 8, 1, 4, None, "10.0.0.1", 1234)
+    context = RankContext(
+        rank=5, world_size=8, local_rank=1, local_world_size=4, mesh=None, master_addr="10.0.0.1", master_port=1234
+    )
     for name, value in context.env().items():
         monkeypatch.setenv(name, value)
     role = Role(0)

@@ -33,13 +33,26 @@ def any_scene(seed: int) -> Scene:
     pools = [Lane(f"pool{i}", f"pool{i}", ("4 GPUs", "actor: Actor, dp=4")) for i in range(lot.randint(1, 4))]
     driver = Lane("driver", "driver", ("input and results",))
     last = lot.randint(1, 6) + 1
-    boxes = [Box(f"in{i}", "input", "driver", f"in{i}", 0, f"input{i}", ("T",)) for i in range(lot.randint(1, 2))]
+    boxes = [
+        Box(key=f"in{i}", kind="input", lane="driver", role=f"in{i}", stage=0, title=f"input{i}", lines=("T",))
+        for i in range(lot.randint(1, 2))
+    ]
     for stage in range(1, last):
         for _ in range(lot.randint(1, 3)):
             lane = lot.choice(pools) if lot.random() < 0.9 else driver
             key, role = f"n{len(boxes)}", f"role{lot.randint(0, 3)}"
-            boxes.append(Box(key, "call", lane.key, role, stage, f"{role}.{key}", ("3D_PROTO · dp=2",)))
-    boxes.append(Box("out0", "result", "driver", "out0", last, "result", ("R",)))
+            boxes.append(
+                Box(
+                    key=key,
+                    kind="call",
+                    lane=lane.key,
+                    role=role,
+                    stage=stage,
+                    title=f"{role}.{key}",
+                    lines=("3D_PROTO · dp=2",),
+                )
+            )
+    boxes.append(Box(key="out0", kind="result", lane="driver", role="out0", stage=last, title="result", lines=("R",)))
     links = []
     for box in boxes:
         earlier = [other for other in boxes if other.stage < box.stage]
@@ -48,7 +61,7 @@ def any_scene(seed: int) -> Scene:
             links.append(Link(source.key, box.key, columns, "1 MiB", lot.choice(["in process", "object store"])))
     used = {box.lane for box in boxes}
     lanes = tuple(lane for lane in (driver, *pools) if lane.key in used)
-    return Scene("any", "", lanes, tuple(boxes), tuple(links), last + 1)
+    return Scene(title="any", subtitle="", lanes=lanes, boxes=tuple(boxes), links=tuple(links), stages=last + 1)
 
 
 def boxes_of(sheet: Sheet) -> list[Area]:

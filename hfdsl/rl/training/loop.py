@@ -148,7 +148,9 @@ def train(
             running.load(found)
         kept_as = config.checkpoints
         keeper = checkpoints.Keeper(kept, running, run.table, kept_as.keep, kept_as.behind)
-        return _Loop(run, stepping, looking, writers, samples, show, keeper).steps(start, stop)
+        return _Loop(
+            run=run, stepping=stepping, looking=looking, writers=writers, samples=samples, show=show, keeper=keeper
+        ).steps(start, stop)
 
 
 @contextmanager
