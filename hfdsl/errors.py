@@ -30,6 +30,18 @@ def _restore(cls: type[HfError], state: dict[str, object], args: tuple[object, .
     return error
 
 
+class HfWarning(UserWarning):
+    """A doubt that hfdsl reports while a program runs: ``code`` names the rule, as that of an error does.
+
+    >>> str(HfWarning("HF526", "Ray 3.0 was not tried"))
+    'HF526: Ray 3.0 was not tried'
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
 class DefinitionError(HfError, TypeError):
     """A dim, batch, role method or protocol is declared in a way that has no meaning (HF1xx), or a test is (HF92x)."""
 

@@ -109,6 +109,7 @@ CODES: dict[str, Code] = {
     "HF523": Code("a cluster description that cannot be read"),
     "HF524": Code("a transport that does not reach its readers"),
     "HF525": Code("a role that cannot be offloaded"),
+    "HF526": Code("a version of Ray that was not tried"),
     # HF6xx the graph
     "HF602": Code("a result that is never read", "warning"),
     "HF603": Code("a dataflow result that is not a value of the graph, or not of the annotated type"),

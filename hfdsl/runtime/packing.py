@@ -13,10 +13,9 @@ from io import BytesIO
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, cast
 
-from ray.cloudpickle.cloudpickle import CloudPickler
-
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.store import PayloadContent, as_bytes
+from hfdsl.single_controller.ray_internals import CloudPickler
 from hfdsl.types.batches import own_rows
 from hfdsl.types.ragged import Jagged
 

@@ -17,6 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.worker import CPU_PER_PROCESS, PROCESSES_PER_SLOT
 from hfdsl.single_controller.cluster import cannot_hold, check_cluster
+from hfdsl.single_controller.ray_versions import check_version
 from hfdsl.types.numbers import is_count
 
 PLACEMENT_TIMEOUT = 60.0
@@ -145,6 +146,7 @@ class RayResourcePool:
         missing = [node for node in self.nodes if node.group is None]
         if not missing:
             return
+        check_version()
         if not ray.is_initialized():
             ray.init()
         what = f"pool {self}"

@@ -1,5 +1,7 @@
 """Every private and experimental interface of Ray that hfdsl uses. A release of Ray may change any of them.
 
+``ray_versions.TRIED`` are the versions with which they were tried; another one is an error or a warning (HF526).
+
 | what | why |
 |---|---|
 | `canonicalize_bootstrap_address` | where `ray.init` would connect: tried before its minutes of retries |
@@ -16,20 +18,30 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from types import FrameType
 from typing import Any
 
-from ray._private import ray_constants, state
-from ray._private import worker as ray_worker
-from ray._private.services import canonicalize_bootstrap_address
-from ray.actor import ActorClass
-from ray.cloudpickle.cloudpickle import CloudPickler
-from ray.experimental import register_tensor_transport
-from ray.experimental.rdt.tensor_transport_manager import (
-    CommunicatorMetadata,
-    TensorTransportManager,
-    TensorTransportMetadata,
-)
-from ray.experimental.rdt.util import transport_manager_info
+import ray
+
+from hfdsl.single_controller.ray_versions import untried
+
+try:
+    from ray._private import ray_constants, state
+    from ray._private import worker as ray_worker
+    from ray._private.services import canonicalize_bootstrap_address
+    from ray.actor import ActorClass
+    from ray.cloudpickle.cloudpickle import CloudPickler
+    from ray.experimental import register_tensor_transport
+    from ray.experimental.rdt.tensor_transport_manager import (
+        CommunicatorMetadata,
+        TensorTransportManager,
+        TensorTransportMetadata,
+    )
+    from ray.experimental.rdt.util import transport_manager_info
+except ImportError as error:
+    raise untried(ray.__version__, error) from error
 
 __all__ = [
     "TRACE_PARAMETER",
@@ -42,6 +54,8 @@ __all__ = [
     "actor_options",
     "actors",
     "bootstrap_address",
+    "direct_transfers",
+    "is_actor_class",
     "make_tensor_store",
     "references",
     "register_tensor_transport",
@@ -118,3 +132,27 @@ def references() -> dict[str, int]:
     worker: Any = ray_worker.global_worker
     counts = worker.core_worker.get_all_reference_counts()
     return {key.decode() if isinstance(key, bytes) else str(key): int(count["local"]) for key, count in counts.items()}
+
+
+def direct_transfers() -> set[str]:
+    """The objects, by ID, that Ray itself references for direct transfers.
+
+    They are an answer of each process that could take part, and what Ray's own thread looked at last.
+    """
+    manager = getattr(ray_worker.global_worker, "_rdt_manager", None)
+    answers = getattr(manager, "actor_id_to_transports_registered", {}).values()
+    found = {ref.hex() for ref in answers if ref is not True}
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_code.co_name == "_monitor_failures":
+                found |= _monitored(frame.f_locals)
+            frame = frame.f_back
+    return found
+
+
+def _monitored(names: Mapping[str, Any]) -> set[str]:
+    moving = [names.get("ref_info"), *names.get("ref_info_map", {}).values()]
+    refs = [ref for info in moving if info is not None for ref in (info.send_ref, info.recv_ref)]
+    refs += [*names.get("done", ()), *names.get("not_done", ())]
+    return {ref.hex() for ref in refs if ref is not None}

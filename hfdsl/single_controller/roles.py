@@ -7,19 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ray.actor import ActorClass
-
 from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.protocols.register import registered_methods
 from hfdsl.single_controller.host import method_name, methods_of
+from hfdsl.single_controller.ray_internals import TRACE_PARAMETER, actor_class, actor_options
 from hfdsl.types.batches import closest
 
 
 def plain_class(cls: Any) -> type:
     """The user's own class, with or without ``@ray.remote`` around it; ``DefinitionError`` (HF118) for what is none."""
-    if isinstance(cls, ActorClass):
-        metadata: Any = cls.__ray_metadata__  # type: ignore[attr-defined]  # set by Ray on the object
-        cls = metadata.modified_class.__ray_actor_class__
+    cls = actor_class(cls)
     if not isinstance(cls, type):
         raise DefinitionError("HF118", f"a worker group runs a class, got {cls!r}")
     return cls
@@ -36,7 +33,7 @@ class RayClassWithInitArgs:
         self.args = args
         self.kwargs = kwargs
         # The options of ``@ray.remote(...)`` count, but for those that the group decides.
-        self.options: dict[str, Any] = dict(getattr(cls, "_default_options", {})) if isinstance(cls, ActorClass) else {}
+        self.options: dict[str, Any] = actor_options(cls)
         owner = plain_class(cls)
         # Of __init__ and not of the class: Worker's __new__ takes anything, and object's __init__ says that it does.
         init: Any = owner.__init__  # type: ignore[misc]  # read, not called
@@ -151,5 +148,5 @@ def targets(given: RayClassWithInitArgs, only: str = "") -> dict[str, Target]:
 def bare_signature(function: Callable[..., Any], *, skip_self: bool) -> inspect.Signature:
     """A function's signature as its caller sees it: without ``self``, and without what Ray adds for its tracing."""
     signature = inspect.signature(function)
-    parameters = [one for name, one in signature.parameters.items() if name != "_ray_trace_ctx"]
+    parameters = [parameter for name, parameter in signature.parameters.items() if name != TRACE_PARAMETER]
     return signature.replace(parameters=parameters[1:] if skip_self else parameters)

@@ -11,8 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -191,10 +190,10 @@ def _held(config: pytest.Config) -> dict[str, str]:
     ray = config.stash.get(CLUSTER, None)
     if ray is None or not ray.is_initialized():
         return {}
-    from ray._private import state, worker
+    from hfdsl.single_controller.ray_internals import actors, references
 
     held: dict[str, str] = {}
-    for key, actor in state.actors().items():
+    for key, actor in actors().items():
         if actor["State"] != "DEAD":
             named = f" '{actor['Name']}'" if actor["Name"] else ""
             of = actor["ActorClassName"].rpartition("<locals>.")[2]
@@ -202,10 +201,9 @@ def _held(config: pytest.Config) -> dict[str, str]:
     for key, group in ray.util.placement_group_table().items():
         if group["state"] != "REMOVED":
             held[key] = f"placement group '{group['name']}' of {len(group['bundles'])} bundles"
-    process, watched = cast(Any, worker.global_worker), _watched()
-    for name, count in process.core_worker.get_all_reference_counts().items():
-        key = name.decode() if isinstance(name, bytes) else str(name)
-        if (number := int(count["local"])) and key not in watched:
+    watched = _watched()
+    for key, number in references().items():
+        if number and key not in watched:
             held[key] = f"object {key} ({number} reference{'s' * (number > 1)} in this process)"
     return held
 
@@ -213,24 +211,10 @@ def _held(config: pytest.Config) -> dict[str, str]:
 def _watched() -> set[str]:
     """Objects that launches hold from one step to the next, and those that Ray itself holds for direct transfers.
 
-    These are an answer of each process that could take part, and what Ray's own thread looked at last. A launch that a
-    test leaves is told by its actors.
+    A launch that a test leaves behind is found by its actors.
     """
-    from ray._private import worker
+    from hfdsl.single_controller.ray_internals import direct_transfers
 
     backend = sys.modules.get("hfdsl.runtime.ray")
-    launched = {ref.hex() for one in (backend.RayBackend.launched if backend else ()) for ref in one.references()}
-    manager = getattr(worker.global_worker, "_rdt_manager", None)
-    known = getattr(manager, "actor_id_to_transports_registered", {}).values()
-    found = launched | {one.hex() for one in known if one is not True}
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        while frame is not None:
-            if frame.f_code.co_name == "_monitor_failures":
-                held = frame.f_locals
-                moving = [held.get("ref_info"), *held.get("ref_info_map", {}).values()]
-                refs = [ref for one in moving if one is not None for ref in (one.send_ref, one.recv_ref)]
-                refs += [*held.get("done", ()), *held.get("not_done", ())]
-                found |= {ref.hex() for ref in refs if ref is not None}
-            frame = frame.f_back
-    return found
+    launched = backend.RayBackend.launched if backend else ()
+    return direct_transfers() | {ref.hex() for running in launched for ref in running.references()}

@@ -46,10 +46,13 @@ ray.shutdown()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One thing that was looked at: ``absent`` may be missing, ``broken`` is there and does not work."""
+    """One thing that was looked at.
+
+    ``absent`` may be missing, ``untried`` may work, ``broken`` is installed and does not work.
+    """
 
     name: str
-    status: Literal["ok", "absent", "broken"]
+    status: Literal["ok", "absent", "untried", "broken"]
     detail: str
 
 
@@ -71,9 +74,9 @@ def examine(arguments: argparse.Namespace) -> int:
 def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
     yield Row("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield Row("hfdsl", "ok", hfdsl.__version__)
-    floors = oldest(metadata.requires("hfdsl") or [] if _version("hfdsl") else [])
+    required = accepted(metadata.requires("hfdsl") or [] if _version("hfdsl") else [])
     for name, purpose in PACKAGES.items():
-        yield package(name, purpose, floors.get(name))
+        yield package(name, purpose, *required.get(name, (None, None)))
     for checker in CHECKERS:
         if checker.command() is None:
             yield Row(checker.name, "absent", "not installed; it sees wiring mistakes while you write")
@@ -97,23 +100,30 @@ def _version(name: str) -> str | None:
         return None
 
 
-def oldest(requirements: list[str]) -> dict[str, str]:
-    """The oldest accepted version of every package, from requirements in their standard form.
+def accepted(requirements: list[str]) -> dict[str, tuple[str, str | None]]:
+    """The oldest accepted version of every package, and the first that was not tried; from standard requirements.
 
-    >>> oldest(["ray>=2.54; extra == 'ray'", "pyright[nodejs]>=1.1.400; extra == 'typing'", "hfdsl[ray]"])
-    {'ray': '2.54', 'pyright': '1.1.400'}
+    >>> accepted(["ray<2.61,>=2.55; extra == 'ray'", "pyright[nodejs]>=1.1.400; extra == 'typing'", "hfdsl[ray]"])
+    {'ray': ('2.55', '2.61'), 'pyright': ('1.1.400', None)}
     """
-    found = (re.match(r"([\w.-]+)(?:\[[^\]]*\])?\s*>=\s*([\d.]+)", requirement) for requirement in requirements)
-    return {match[1]: match[2] for match in found if match}
+    versions: dict[str, tuple[str, str | None]] = {}
+    for requirement in requirements:
+        named, bounds = re.match(r"([\w.-]+)(?:\[[^\]]*\])?", requirement), requirement.partition(";")[0]
+        least, end = re.search(r">=\s*([\d.]+)", bounds), re.search(r"<\s*([\d.]+)", bounds)
+        if named and least:
+            versions[named[1]] = least[1], end[1] if end else None
+    return versions
 
 
-def package(name: str, purpose: str, floor: str | None) -> Row:
-    """A package: its version, and whether that is new enough."""
+def package(name: str, purpose: str, floor: str | None, end: str | None = None) -> Row:
+    """A package: its version, and whether that is new enough, and not newer than those that were tried."""
     version = _version(name)
     if version is None:
         return Row(name, "absent", f"not installed; needed to {purpose}")
     if floor and _numbers(version) < _numbers(floor):
         return Row(name, "broken", f"{version}, older than the {floor} that hfdsl needs to {purpose}")
+    if end and _numbers(version) >= _numbers(end):
+        return Row(name, "untried", f"{version}; hfdsl was tried with versions before {end}")
     return Row(name, "ok", version)
 
 

@@ -41,6 +41,10 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert package("new", "run", "1.10") == Row("new", "ok", "1.10.0")
     assert package("none", "run", "1.10") == Row("none", "absent", "not installed; needed to run")
+    assert package("new", "run", "1.2", "1.11") == Row("new", "ok", "1.10.0")
+    assert package("new", "run", "1.2", "1.10") == Row(
+        "new", "untried", "1.10.0; hfdsl was tried with versions before 1.10"
+    )
 
 
 def test_a_driver_that_fails_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

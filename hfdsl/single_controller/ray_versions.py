@@ -1,0 +1,48 @@
+"""The versions of Ray that hfdsl was tried with: it uses private interfaces, which any release may change."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Final
+
+import ray
+
+from hfdsl.errors import HfWarning, ResourceError
+
+TRIED: Final = ("2.55", "2.60")
+"""The oldest and the newest minor version with which the tests were run; 2.54 has no ``ray.experimental.rdt`` yet."""
+
+
+def check_version(version: str = ray.__version__) -> None:
+    """Refuse a Ray that is too old, and warn of one that is newer than any that was tried.
+
+    Raises:
+        ResourceError: HF526 for a version before the oldest.
+
+    >>> check_version("2.55.0")
+    >>> check_version("2.54.1")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    hfdsl.errors.ResourceError: HF526: Ray 2.54.1 was not tried: hfdsl uses ...
+    """
+    oldest, newest = map(_numbers, TRIED)
+    if _numbers(version) < oldest:
+        raise untried(version)
+    if _numbers(version)[:2] > newest:
+        warnings.warn(HfWarning("HF526", untried(version).message), stacklevel=3)
+
+
+def untried(version: str, problem: object = "") -> ResourceError:
+    """The error for a version of Ray, and for what it lacks."""
+    oldest, newest = TRIED
+    major, minor = _numbers(newest)[:2]
+    lacks = f" ({problem})" if problem else ""
+    return ResourceError(
+        "HF526",
+        f"Ray {version} was not tried{lacks}: hfdsl uses private interfaces of Ray, and was tried with {oldest} to "
+        f"{newest}; pip install 'ray>={oldest},<{major}.{minor + 1}'",
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
