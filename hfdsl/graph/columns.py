@@ -55,8 +55,8 @@ def origins(graph: Graph, number: int, column: str) -> Iterator[tuple[int, str]]
 
 def result_type(graph: Graph, ref: Ref) -> PortType:
     """The type of a value that the dataflow returns."""
-    made = graph.nodes[ref.node].result
-    return schema(made.record).fields[ref.column] if isinstance(made, RecordType) and ref.column else made
+    result = graph.nodes[ref.node].result
+    return schema(result.record).fields[ref.column] if isinstance(result, RecordType) and ref.column else result
 
 
 def result_origins(graph: Graph, ref: Ref) -> Iterator[tuple[int, str]]:

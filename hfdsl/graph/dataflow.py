@@ -75,7 +75,7 @@ class Dataflow(Generic[P, R]):
         ({'times': 2}, {'times': 3})
         """
         parameters = inspect.signature(self.body).parameters.values()
-        return {one.name: one.default for one in parameters if is_option(one)}
+        return {parameter.name: parameter.default for parameter in parameters if is_option(parameter)}
 
     def given(self, **options: Any) -> Dataflow[P, R]:
         """The dataflow with other options.

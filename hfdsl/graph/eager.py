@@ -35,9 +35,9 @@ class EagerRun:
     calls: int = 0
 
     @contextmanager
-    def next_call(self, given: Mapping[str, Any]) -> Iterator[None]:
+    def next_call(self, arguments: Mapping[str, Any]) -> Iterator[None]:
         """The next call, on the rows of its first argument that has rows."""
-        rows = next((n for n in map(_rows, given.values()) if n is not None), None)
+        rows = next((n for n in map(_rows, arguments.values()) if n is not None), None)
         call = Call(
             seed=self.seed, step=self.step, node=self.calls, rank=0, first_row=0, row_count=rows, dataflow=self.dataflow
         )
@@ -93,11 +93,11 @@ def _rows(value: Any) -> int | None:
     return len(value._value) if isinstance(value, (Column, Obj)) else None
 
 
-def call_body(label: str, signature: Signature, body: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+def call_body(label: str, signature: Signature, body: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Run a body as a plan of one rank does: as the next call of the run, its result held against its declaration."""
     run = active_run()
-    with run.next_call(given) if run else nullcontext(), inputs_unchanged(label, given):
-        result = body(**given)
+    with run.next_call(arguments) if run else nullcontext(), inputs_unchanged(label, arguments):
+        result = body(**arguments)
     check_result(label, signature.returns, result, "on rank 0")
     return narrowed(signature.returns, result)
 
@@ -152,8 +152,8 @@ def bind(
         twice = [n for n in positional[: len(args)] if n in kwargs]
         if twice:
             raise WiringError("HF202", f"'{label}' is given '{twice[0]}' twice: by position and by name") from None
-        given = {*positional[: len(args)], *kwargs}
-        missing = [n for n, p in parameters.items() if p.default is p.empty and n not in given]
+        bound = {*positional[: len(args)], *kwargs}
+        missing = [n for n, p in parameters.items() if p.default is p.empty and n not in bound]
         if not missing:
             raise WiringError("HF202", f"'{label}': {error}") from None
         text = f"'{label}' is called without its argument {', '.join(map(repr, missing))}"
@@ -190,15 +190,15 @@ class EagerRole:
 
     def _call(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         body, label = getattr(self._worker, signature.name), f"{self._name}.{signature.name}"
-        given = call_arguments(label, signature, args, kwargs)
+        arguments = call_arguments(label, signature, args, kwargs)
         registration = signature.registration
         mode = registration.meaning if registration else None
         if isinstance(mode, Functions) and registration and registration.execute_mode is Execute.ALL:
             group = _SoleGroup((self._worker,))
             named = {port.name for port in signature.ports if port.keyword_only}
-            loose = [name for name in given if name not in named]
+            loose = [name for name in arguments if name not in named]
             split, rest = mode.dispatch_fn(
-                group, *(given[n] for n in loose), **{n: v for n, v in given.items() if n in named}
+                group, *(arguments[n] for n in loose), **{n: v for n, v in arguments.items() if n in named}
             )
             entries = dict(zip(loose, split, strict=False)) | rest
             result = call_body(label, signature, body, {name: entry[0] for name, entry in entries.items()})
@@ -206,8 +206,8 @@ class EagerRole:
             check_result(label, signature.returns, collected, "from its collect function")
             return collected
         if signature.per_rank:
-            given = {n: v[0] if isinstance(v, (list, tuple, PerRank)) else v for n, v in given.items()}
-        result = call_body(label, signature, body, given)  # one rank: every declared split is the whole
+            arguments = {n: v[0] if isinstance(v, (list, tuple, PerRank)) else v for n, v in arguments.items()}
+        result = call_body(label, signature, body, arguments)  # one rank: every declared split is the whole
         return result if signature.gives == "whole" else LIST_KINDS[signature.gives]([result])
 
 

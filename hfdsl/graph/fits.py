@@ -13,25 +13,25 @@ from hfdsl.types.columns import MetricSpec
 def fits_static(actual: object, annotation: Any) -> bool:
     """Whether a Python value fits a plain annotation; one that is no plain class is the type checker's business."""
     if get_origin(annotation) in (Union, UnionType):
-        return any(fits_static(actual, one) for one in get_args(annotation))
+        return any(fits_static(actual, option) for option in get_args(annotation))
     if get_origin(annotation) is Literal and isinstance(actual, Constant):
-        return any(type(actual.value) is type(one) and actual.value == one for one in get_args(annotation))
+        return any(type(actual.value) is type(option) and actual.value == option for option in get_args(annotation))
     if isinstance(actual, StaticType):  # what a role or function gives
-        given = actual.annotation
+        kind = actual.annotation
     elif isinstance(actual, Constant):
-        given = type(actual.value)
+        kind = type(actual.value)
     else:
         return False
-    wanted, given = get_origin(annotation) or annotation or type(None), given or type(None)
-    if given is bool or wanted is bool:
-        return given is wanted or not isinstance(wanted, type) or wanted is object
-    return is_subclass(given, wanted) or (wanted is float and given is int)
+    wanted, kind = get_origin(annotation) or annotation or type(None), kind or type(None)
+    if kind is bool or wanted is bool:
+        return kind is wanted or not isinstance(wanted, type) or wanted is object
+    return is_subclass(kind, wanted) or (wanted is float and kind is int)
 
 
-def is_subclass(given: Any, wanted: Any) -> bool:
+def is_subclass(kind: Any, wanted: Any) -> bool:
     """As ``issubclass``, and True where one is no class, or a structural type that only a type checker reads."""
     try:
-        return not isinstance(given, type) or not isinstance(wanted, type) or issubclass(given, wanted)
+        return not isinstance(kind, type) or not isinstance(wanted, type) or issubclass(kind, wanted)
     except TypeError:
         return True
 

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from hfdsl.graph.fits import fits_metric, fits_static
 from hfdsl.graph.program import (
-    Broken,
     Constant,
+    ErrorValue,
     Filter,
     Graph,
     Input,
@@ -135,7 +135,7 @@ def _with_rows(spec: ColumnSpec, rows: Size) -> ColumnSpec:
 
 
 @dataclass
-class _Call:
+class _CallBindings:
     """The bindings of one call while its ports are matched left to right."""
 
     node: Node
@@ -180,9 +180,9 @@ class _Call:
         """One port against the value that is wired to it; whether that is there is asked of what fits otherwise."""
         if isinstance(formal, (ColumnSpec, ObjSpec)) and formal.optional and actual == Constant(None):
             return
-        told = len(self.mismatches)
+        before = len(self.mismatches)
         self.fit(port, formal, actual, source)
-        if len(self.mismatches) == told:
+        if len(self.mismatches) == before:
             self.presence(port, formal, actual, source)
 
     def fit(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
@@ -214,9 +214,9 @@ class _Call:
             if actual.optional and not formal.optional:
                 self.report(MismatchKind.ABSENT, port, formal, actual, source)
         elif isinstance(formal, RecordType) and isinstance(actual, RecordValue):
-            given = schema(actual.type.record).fields
+            have = schema(actual.type.record).fields
             for name, spec in schema(formal.record).fields.items():
-                if name in given and given[name].optional and not spec.optional:  # made optional by a derived record
+                if name in have and have[name].optional and not spec.optional:  # made optional by a derived record
                     self.report(MismatchKind.ABSENT, port, formal, actual, source, column=name)
 
     def entries(self, port: str, formal: ListType, actual: Any, source: Any) -> None:
@@ -256,12 +256,12 @@ class _Call:
         free = [a for a in want.atoms if isinstance(a, TypeVar) and a not in self.bound]
         if free:
             rigid = {a: atom_size(a) for a in want.atoms if not isinstance(a, TypeVar)}
-            found = solve(want, have, {**rigid, **variables})
-            if found is None:
+            solution = solve(want, have, {**rigid, **variables})
+            if solution is None:
                 self.report(
                     MismatchKind.UNSOLVED, port, formal, actual, source, position=position, want=want, have=have
                 )
-            for atom, value in (found or {}).items():
+            for atom, value in (solution or {}).items():
                 self.bound[atom], self.bound_by[atom] = value, port
             return
         want = want.substitute(variables)
@@ -276,17 +276,17 @@ class _Call:
         if LOST in have.atoms:
             self.broken = True
             return
-        found = solve(want, have, self.bound)
-        if found is None and want.substitute(self.bound) == have:
-            found = {
+        solution = solve(want, have, self.bound)
+        if solution is None and want.substitute(self.bound) == have:
+            solution = {
                 atom: atom_size(atom) for atom in want.atoms if atom not in self.bound
             }  # a product of dims as it is
-        if found is None:
+        if solution is None:
             self.report(MismatchKind.UNSOLVED, port, formal, actual, source, position=0, want=want, have=have)
             return
-        for atom, value in found.items():
+        for atom, value in solution.items():
             self.bound[atom], self.bound_by[atom] = value, port
-        if found:
+        if solution:
             return
         expected = want.substitute(self.bound)
         answer = expected.equals(have)
@@ -304,14 +304,14 @@ def infer(graph: Graph) -> Inference:
     mismatches: list[Mismatch] = []
     filters: dict[Any, KeptGroups] = {}
     for node in graph.nodes:
-        call = _Call(node, mismatches)
+        call = _CallBindings(node, mismatches)
         values.append(_value(node, call, values, filters))
         bindings.append(call.bound)
     misfits = frozenset((mismatch.node, mismatch.port) for mismatch in mismatches)
     return Inference(tuple(values), tuple(bindings), tuple(mismatches), misfits)
 
 
-def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
+def _value(node: Node, call: _CallBindings, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
     match node.op:
         case Input(_, record):
             return RecordValue(RecordType(record), schema(record).row)
@@ -331,18 +331,18 @@ def _value(node: Node, call: _Call, values: list[Value], filters: dict[Any, Kept
             column = operand_value(values, node.arguments[0][1])
             return replace(column, optional=False) if isinstance(column, (ColumnSpec, ObjSpec)) else None
         case op:
-            given = {name for name, _ in node.arguments}
-            call.broken = any(port.required and port.name not in given for port in op.signature.ports)
+            wired = {name for name, _ in node.arguments}
+            call.broken = any(port.required and port.name not in wired for port in op.signature.ports)
             for name, operand in node.arguments:
                 port = op.signature.port(name)
                 actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
                 call.broken |= actual is None
-                if port is not None and actual is not None and not isinstance(operand, Broken):
+                if port is not None and actual is not None and not isinstance(operand, ErrorValue):
                     call.match(name, op.signature.takes(port), actual, operand if isinstance(operand, Ref) else None)
             return _result(node.result, call)
 
 
-def _kept(node: Node, group: int, call: _Call, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
+def _kept(node: Node, group: int, call: _CallBindings, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
     """The record with the rows that a filter keeps; what is filtered by the same column keeps the same rows."""
     (_, batch), (_, keep) = node.arguments
     taken, chosen = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
@@ -358,7 +358,7 @@ def _kept(node: Node, group: int, call: _Call, values: list[Value], filters: dic
     return RecordValue(taken.type, atom_size(kept) * constant(group))
 
 
-def _match_columns(record: type[Batch], node: Node, call: _Call, values: list[Value]) -> None:
+def _match_columns(record: type[Batch], node: Node, call: _CallBindings, values: list[Value]) -> None:
     fields = schema(record).fields
     for name, operand in node.arguments:
         actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
@@ -368,7 +368,7 @@ def _match_columns(record: type[Batch], node: Node, call: _Call, values: list[Va
             call.match(name, fields[name], actual, operand if isinstance(operand, Ref) else None)
 
 
-def _result(declared: PortType, call: _Call) -> Value:
+def _result(declared: PortType, call: _CallBindings) -> Value:
     if isinstance(declared, RecordType):
         return RecordValue(declared, _result_rows(declared.record, call))
     if isinstance(declared, ColumnSpec):
@@ -378,7 +378,7 @@ def _result(declared: PortType, call: _Call) -> Value:
     return ListValue(declared.kind, _result(declared.inner, call)) if isinstance(declared, ListType) else declared
 
 
-def _result_rows(record: type[Batch], call: _Call) -> Size | None:
+def _result_rows(record: type[Batch], call: _CallBindings) -> Size | None:
     row = schema(record).row
     return None if row is None else call.row(row)
 

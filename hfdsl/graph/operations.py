@@ -19,7 +19,7 @@ from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Column, MetricSpec, Obj, bool_
 from hfdsl.types.joining import picked_rows, repeated_rows
-from hfdsl.types.rows import Grouped, GroupedBy, Independent, IndependentRows, Rows, WholeRows
+from hfdsl.types.rows import Grouped, GroupedBy, Independent, IndependentRows, RowDependence, WholeRows
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,15 +32,15 @@ SIGNATURE = "__hf_signature__"
 """The attribute under which ``function`` leaves what reads the signature."""
 
 
-class _Same(Protocol):
+class _SameSignature(Protocol):
     def __call__(self, body: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 @overload
 def function(body: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
-def function(*, rows: Rows | GroupedBy) -> _Same: ...
-def function(body: Any = None, /, *, rows: Rows | GroupedBy = Independent) -> Any:
+def function(*, rows: RowDependence | GroupedBy) -> _SameSignature: ...
+def function(body: Any = None, /, *, rows: RowDependence | GroupedBy = Independent) -> Any:
     """Make a stateless function a node of the dataflows that call it; it may run wherever its rows already are.
 
     ``rows`` is a promise about the body: ``Independent`` (output row i depends on input row i alone), ``Grouped(n)``
@@ -80,8 +80,8 @@ def function(body: Any = None, /, *, rows: Rows | GroupedBy = Independent) -> An
         if active_run() is not None:
             read = signature()
             return noted(call_body(read.name, read, body, call_arguments(read.name, read, args, kwargs)))
-        given = dict(zip((port.name for port in signature().ports), args, strict=False)) | kwargs
-        with inputs_unchanged(body.__name__, given):
+        arguments = dict(zip((port.name for port in signature().ports), args, strict=False)) | kwargs
+        with inputs_unchanged(body.__name__, arguments):
             return body(*args, **kwargs)
 
     setattr(call, SIGNATURE, signature)
@@ -281,9 +281,9 @@ def merge(record: type[BatchT], *parts: Batch) -> BatchT:
         if not owners and name in schema(record).spare:
             continue
         if len(owners) != 1:
-            code, found = ("HF205", "two parts have") if owners else ("HF204", "no part has")
+            code, owned_by = ("HF205", "two parts have") if owners else ("HF204", "no part has")
             names = ", ".join(f"'{type(part).__name__}'" for part in owners or parts)
-            raise WiringError(code, f"merge into '{record.__name__}': {found} column '{name}' ({names})")
+            raise WiringError(code, f"merge into '{record.__name__}': {owned_by} column '{name}' ({names})")
         columns[name] = owners[0].__hf_columns__[name]
     return record(**columns)
 

@@ -32,11 +32,11 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class ErrorValue:
     """A value that a mistake stands in for: it fits everywhere, so that one mistake is told once."""
 
 
-Operand: TypeAlias = Ref | Constant | Broken
+Operand: TypeAlias = Ref | Constant | ErrorValue
 Arguments: TypeAlias = "tuple[tuple[str, Operand], ...]"
 """What is wired to each port, in order."""
 
@@ -229,7 +229,7 @@ class Pack(Derived):
 
     def source(self, arguments: Arguments, column: str) -> Operand:
         """The argument of that name."""
-        return dict(arguments).get(column, Broken())
+        return dict(arguments).get(column, ErrorValue())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hfdsl.graph.active import Traced, Tracing
-from hfdsl.graph.program import Broken, MisuseKind
+from hfdsl.graph.program import ErrorValue, MisuseKind
 from hfdsl.graph.signatures import ListType, PortType, RecordType
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
@@ -87,7 +87,7 @@ class Pythonic(Traced):
     __hash__ = object.__hash__
 
     def _decides(self, what: str) -> Any:
-        if isinstance(self._operand, Broken):
+        if isinstance(self._operand, ErrorValue):
             return self
         return self._tracer.misuse(MisuseKind.CONTROL, self._shown, what, producer=self)
 
@@ -157,9 +157,9 @@ def python_class(kind: PortType | None) -> type | None:
 
 def _trap(operator: str) -> Callable[..., Any]:
     def compute(self: Any, *others: object, **_: object) -> Any:
-        if isinstance(self._operand, Broken):
+        if isinstance(self._operand, ErrorValue):
             return self
-        if operator == "getitem" and isinstance(others[0], Pythonic) and isinstance(others[0]._operand, Broken):
+        if operator == "getitem" and isinstance(others[0], Pythonic) and isinstance(others[0]._operand, ErrorValue):
             return others[0]  # by the keys that ``**`` asked for, which was told
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
 

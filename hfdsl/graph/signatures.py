@@ -17,7 +17,7 @@ from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec, optional_of
-from hfdsl.types.rows import Grouped, GroupedBy, Independent, Rows, group_size
+from hfdsl.types.rows import Grouped, GroupedBy, Independent, RowDependence, group_size
 
 VALUE = ""
 """The name under which a value that is no record is kept: a loose column, a metric, a Python object."""
@@ -86,7 +86,7 @@ class Signature:
     name: str
     ports: tuple[Port, ...]
     returns: PortType
-    rows: Rows | GroupedBy  # in a graph it is known how large groups are
+    rows: RowDependence | GroupedBy  # in a graph it is known how large groups are
     body: Callable[..., Any]
     registration: Registration | None = None
 
@@ -140,7 +140,7 @@ def _definition(signature: Signature) -> Span:
     return definition_span(signature.body)
 
 
-def function_signature(body: Callable[..., Any], rows: Rows | GroupedBy) -> Signature:
+def function_signature(body: Callable[..., Any], rows: RowDependence | GroupedBy) -> Signature:
     """The signature of a stateless function.
 
     Raises:
@@ -181,7 +181,12 @@ def role_signature(role: type, name: str) -> Signature:
 
 
 def _read(
-    body: Callable[..., Any], name: str, rows: Rows | GroupedBy, registration: Registration | None, *, skip_self: bool
+    body: Callable[..., Any],
+    name: str,
+    rows: RowDependence | GroupedBy,
+    registration: Registration | None,
+    *,
+    skip_self: bool,
 ) -> Signature:
     owner = body.__qualname__.rpartition(".")[0].rpartition("<locals>.")[2]
     where = f"'{owner}.{name}'" if owner else f"'{name}'"

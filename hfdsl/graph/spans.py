@@ -97,12 +97,12 @@ def _positions(code: CodeType) -> _Positions:
 
     Python decodes them from the first on: asking anew for each call in a function takes the square of its length.
     """
-    found = _tables.get(id(code))  # by identity, since the hash of code goes through all that it holds
-    if found is None:
+    entry = _tables.get(id(code))  # by identity, since the hash of code goes through all that it holds
+    if entry is None:
         if len(_tables) == 64:
             _tables.clear()
-        found = _tables[id(code)] = (code, tuple(code.co_positions()))  # holds the code: its id is of nothing else
-    return found[1]
+        entry = _tables[id(code)] = (code, tuple(code.co_positions()))  # holds the code: its id is of nothing else
+    return entry[1]
 
 
 def _position(code: CodeType, instruction: int) -> Span | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfdsl.graph.active import Tracing
-from hfdsl.graph.program import Broken, MisuseKind, Operand, Ref
+from hfdsl.graph.program import ErrorValue, MisuseKind, Operand, Ref
 from hfdsl.graph.pythonic import Pythonic, PythonicRole
 from hfdsl.graph.signatures import PortType, RecordType
 from hfdsl.graph.spans import caller_span
@@ -27,7 +27,7 @@ class Symbolic(Pythonic):
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if not isinstance(self._operand, Broken):
+        if not isinstance(self._operand, ErrorValue):
             self._tracer.misuse(MisuseKind.ASSIGN, self._shown, name, producer=self)
 
     def __delattr__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class Symbolic(Pythonic):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)  # protocols such as pickling and copying probe for these
-        if isinstance(self._operand, Broken):
+        if isinstance(self._operand, ErrorValue):
             return self
         if isinstance(self._type, RecordType):
             fields = schema(self._type.record).fields
@@ -49,7 +49,7 @@ class Symbolic(Pythonic):
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """A value is no function: a misuse, unless it stands in for one that was told already."""
-        if isinstance(self._operand, Broken):
+        if isinstance(self._operand, ErrorValue):
             return self  # a misspelt method, told where it was read
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
 
@@ -85,7 +85,7 @@ class SymbolicRole(PythonicRole):
             return self._tracer.misuse(MisuseKind.NO_METHOD, self._role.__name__, method, tuple(signatures))
         signature = signatures[method]
         if signature is None:
-            return Symbolic(self._tracer, Broken(), None, method)
+            return Symbolic(self._tracer, ErrorValue(), None, method)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._tracer.call_role(self._name, signature, args, kwargs)

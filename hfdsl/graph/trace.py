@@ -11,8 +11,8 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Traced, tracing
 from hfdsl.graph.outsiders import refused
 from hfdsl.graph.program import (
-    Broken,
     Constant,
+    ErrorValue,
     Filter,
     FunctionCall,
     Graph,
@@ -65,7 +65,7 @@ class Tracer:
     misuses: list[Misuse]
     calls: int = 0
     roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
-    told: set[tuple[object, ...]] = field(default_factory=set)
+    reported: set[tuple[object, ...]] = field(default_factory=set)
     optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
 
     def signatures(self, role: type) -> dict[str, Signature | None]:
@@ -86,7 +86,7 @@ class Tracer:
         place = error.span if isinstance(error.span, Span) else span or caller_span()
         if not any(m.kind is MisuseKind.DEFINITION and m.subject == error.message for m in self.misuses):
             self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
-        return Symbolic(self, Broken(), None, "<broken>")
+        return Symbolic(self, ErrorValue(), None, "<broken>")
 
     def misuse(
         self, kind: MisuseKind, subject: str, name: str = "", candidates: tuple[str, ...] = (),
@@ -103,10 +103,10 @@ class Tracer:
             producer=source,
             signature=signature,
         )
-        if (identity := _identity(misuse)) not in self.told:
-            self.told.add(identity)
+        if (identity := _identity(misuse)) not in self.reported:
+            self.reported.add(identity)
             self.misuses.append(misuse)
-        return Symbolic(self, Broken(), None, "<broken>")
+        return Symbolic(self, ErrorValue(), None, "<broken>")
 
     def outsider(self, what: str, role: type) -> Any:
         """A worker that is no parameter of the dataflow is called or made."""
@@ -130,12 +130,12 @@ class Tracer:
             if value._tracer is self:
                 return value._operand
             self.misuse(MisuseKind.FOREIGN, value._shown)
-            return Broken()
+            return ErrorValue()
         if isinstance(value, (list, tuple, dict)):
             entries = value.values() if isinstance(value, dict) else value
             if any(isinstance(entry, Symbolic) for entry in entries):
                 self.misuse(MisuseKind.CONTAINER, type(value).__name__)
-                return Broken()
+                return ErrorValue()
         return Constant(value)
 
     def call_role(self, role: str, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -192,7 +192,7 @@ class Tracer:
     def repeat(self, batch: Any, times: Any) -> Any:
         """``hf.repeat`` on a symbolic record."""
         if not is_count(times):
-            if isinstance(times, Symbolic) and isinstance(times._operand, Broken):
+            if isinstance(times, Symbolic) and isinstance(times._operand, ErrorValue):
                 return times
             return self.misuse(MisuseKind.BAD_COUNT, "repeat", _in_words(times))
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
@@ -202,9 +202,9 @@ class Tracer:
     def minibatches(self, batch: Any, count: Any) -> tuple[Any, ...]:
         """``hf.minibatches`` on a symbolic record."""
         if not is_count(count):
-            if not (isinstance(count, Symbolic) and isinstance(count._operand, Broken)):
+            if not (isinstance(count, Symbolic) and isinstance(count._operand, ErrorValue)):
                 self.misuse(MisuseKind.BAD_COUNT, "minibatches", _in_words(count))
-            return (Symbolic(self, Broken(), None, "<broken>"),)
+            return (Symbolic(self, ErrorValue(), None, "<broken>"),)
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return (self._not_rows(batch, "minibatches"),)
         parts = [self.emit(MiniBatch(i, count), {"batch": batch}, batch._type) for i in range(count)]
@@ -246,8 +246,8 @@ class Tracer:
 
     def pack(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
         """A record put together from columns; those that may be left out, and are, are absent."""
-        given = dict.fromkeys(schema(record).spare) | dict(columns)
-        return self.emit(Pack(record), {n: given[n] for n in schema(record).fields if n in given}, RecordType(record))
+        values = dict.fromkeys(schema(record).spare) | dict(columns)
+        return self.emit(Pack(record), {n: values[n] for n in schema(record).fields if n in values}, RecordType(record))
 
     def present(self, column: Any) -> Any:
         """``hf.present`` on a symbolic column."""
@@ -259,7 +259,7 @@ class Tracer:
             if kind.optional and (node := next(again, None)) is not None:
                 return Symbolic(self, Ref(node.id), certain, node.label)
             return self.emit(Present(), {"column": column}, certain) if kind.optional else column
-        if isinstance(column, Symbolic) and isinstance(column._operand, Broken):
+        if isinstance(column, Symbolic) and isinstance(column._operand, ErrorValue):
             return column
         return self.misuse(MisuseKind.NOT_A_COLUMN, _in_words(column))
 
@@ -275,7 +275,7 @@ class Tracer:
         return False
 
     def _not_rows(self, value: Any, operation: str) -> Any:
-        if isinstance(value, Symbolic) and isinstance(value._operand, Broken):
+        if isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue):
             return value
         shown = value._shown if isinstance(value, Symbolic) else type(value).__name__
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
@@ -319,7 +319,7 @@ def trace(body: Callable[..., Any]) -> Graph:
             help_ = "annotate it with a class derived from hf.Batch or hf.Worker"
             facts = shown, f"{help_}; a constant can be a variable of the module"
             tracer.misuses.append(Misuse(MisuseKind.PARAMETER, span, body.__name__, name, facts))
-            arguments[name] = Symbolic(tracer, Broken(), None, name)
+            arguments[name] = Symbolic(tracer, ErrorValue(), None, name)
     nodes = [n if not isinstance(n.op, Input) else Node(n.id, n.op, (), n.result, span) for n in tracer.nodes]
     tracer.nodes[:] = nodes
     result = _run(tracer, body, arguments)

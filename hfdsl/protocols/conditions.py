@@ -101,5 +101,5 @@ def provides(*columns: str, when: str | None = None) -> Callable[[F], F]:
 
 def provisions_of(fn: Callable[..., Any]) -> tuple[Provision, ...]:
     """What ``provides`` left on a function."""
-    found: tuple[Provision, ...] = getattr(fn, PROVISIONS, ())
-    return found
+    provisions: tuple[Provision, ...] = getattr(fn, PROVISIONS, ())
+    return provisions

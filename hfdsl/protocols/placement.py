@@ -90,7 +90,7 @@ class At:
         return "@last" if self.index == -1 else f"@{self.index}"
 
 
-Placement: TypeAlias = Replicated | Sharded | Partial | Varying | At
+AxisPlacement: TypeAlias = Replicated | Sharded | Partial | Varying | At
 Collect: TypeAlias = int | str
 """Along one axis: ``"join"``, ``"first"``, ``"last"``, a coordinate, ``"list"``, or the reduction of a ``Partial``."""
 
@@ -100,7 +100,7 @@ V = Varying()
 LAST = At(-1)
 
 
-def fault(placement: Placement, collect: Collect, size: int) -> str | None:
+def fault(placement: AxisPlacement, collect: Collect, size: int) -> str | None:
     """The code of the finding when ``collect`` changes a value placed so on an axis of ``size``, or None.
 
     >>> fault(R, "join", 2), fault(S, "join", 2), fault(LAST, 0, 2)
@@ -127,7 +127,7 @@ def fault(placement: Placement, collect: Collect, size: int) -> str | None:
 PIPELINE = ("pp", "gen_pp")
 
 
-def default_leaves(protocol: Protocol) -> dict[str, Placement]:
+def default_leaves(protocol: Protocol) -> dict[str, AxisPlacement]:
     """How a body leaves its output when it says nothing: split axes split, pipelines at the last stage, the rest alike.
 
     Where the caller gets a list, the listed axes vary: that is what a list is for.
@@ -137,7 +137,7 @@ def default_leaves(protocol: Protocol) -> dict[str, Placement]:
     {'dp': 'S(0)', 'pp': '@last', 'tp': 'R'}
     """
 
-    def leaves(axis: str, pick: Collect) -> Placement:
+    def leaves(axis: str, pick: Collect) -> AxisPlacement:
         if pick == "join" and not protocol.joins:
             return V
         if axis in protocol.split:
@@ -147,7 +147,7 @@ def default_leaves(protocol: Protocol) -> dict[str, Placement]:
     return {axis: leaves(axis, pick) for axis, pick in protocol.picks}
 
 
-def faults(protocol: Protocol, mesh: Mesh, leaves: Mapping[str, Placement] | None = None) -> dict[str, str]:
+def faults(protocol: Protocol, mesh: Mesh, leaves: Mapping[str, AxisPlacement] | None = None) -> dict[str, str]:
     """The axes of ``mesh`` along which collecting a body's output changes it, with the code of the finding.
 
     ``leaves`` says how the body leaves its output where that differs from ``default_leaves``; ``ProtocolError`` (HF409)
@@ -162,10 +162,10 @@ def faults(protocol: Protocol, mesh: Mesh, leaves: Mapping[str, Placement] | Non
     if unknown:
         raise ProtocolError("HF409", f"protocol {protocol.name!r} has axes {list(placed)}, not {unknown}")
     placed.update(leaves or {})
-    found: dict[str, str] = {}
+    codes: dict[str, str] = {}
     for axis, pick in protocol.picks:
         taken: Collect = "list" if pick == "join" and not protocol.joins else pick
         code = fault(placed[axis], taken, axis_size(mesh, axis))
         if code is not None:
-            found[axis] = code
-    return found
+            codes[axis] = code
+    return codes

@@ -13,11 +13,11 @@ from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.protocols.dispatch import Dispatch, Execute, Functions, Mode, as_dispatch, as_functions, meaning_of
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.partitioning import Pad
-from hfdsl.protocols.placement import Placement, Sharded
+from hfdsl.protocols.placement import AxisPlacement, Sharded
 from hfdsl.protocols.predefined import ALL_TO_ALL, ONE_TO_ALL
 from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.types.batches import closest
-from hfdsl.types.rows import Grouped, Independent, IndependentRows, Rows, WholeRows, group_size
+from hfdsl.types.rows import Grouped, Independent, IndependentRows, RowDependence, WholeRows, group_size
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,8 +43,8 @@ class Registration:
     execute_mode: Execute = Execute.ALL
     blocking: bool = True
     pad: Pad | None = None
-    rows: Rows = Independent
-    leaves: tuple[tuple[str, Placement], ...] = ()
+    rows: RowDependence = Independent
+    leaves: tuple[tuple[str, AxisPlacement], ...] = ()
     balance: str | None = None
 
     @property
@@ -126,8 +126,8 @@ class _Options(TypedDict, total=False):
 
     blocking: bool
     pad: None
-    rows: Rows
-    leaves: Mapping[str, Placement] | None
+    rows: RowDependence
+    leaves: Mapping[str, AxisPlacement] | None
     balance: None
 
 
@@ -136,8 +136,8 @@ class _SplitOptions(TypedDict, total=False):
 
     blocking: bool
     pad: Pad | None
-    rows: Rows
-    leaves: Mapping[str, Placement] | None
+    rows: RowDependence
+    leaves: Mapping[str, AxisPlacement] | None
     balance: str | None
 
 
@@ -181,8 +181,8 @@ def register(
     *,
     blocking: bool = True,
     pad: Pad | None = None,
-    rows: Rows = Independent,
-    leaves: Mapping[str, Placement] | None = None,
+    rows: RowDependence = Independent,
+    leaves: Mapping[str, AxisPlacement] | None = None,
     balance: str | None = None,
 ) -> Any:
     """Say how a role method is dispatched, run and collected; the function itself is left as it is.
@@ -239,86 +239,90 @@ def _name(mode: Mode) -> str:
     return mode.name if isinstance(mode, Protocol) else str(mode.value)
 
 
-def _check(given: Registration) -> None:
-    meaning = given.meaning
-    if not isinstance(given.execute_mode, Execute):
-        raise ProtocolError("HF410", f"execute_mode is Execute.ALL or Execute.RANK_ZERO, got {given.execute_mode!r}")
-    if not isinstance(given.blocking, bool):
-        raise ProtocolError("HF410", f"blocking is True or False, got {given.blocking!r}")
-    if not isinstance(given.rows, (IndependentRows, WholeRows, Grouped)):
-        raise DefinitionError("HF113", f"rows is Independent, Whole or Grouped(n), got {given.rows!r}")
+def _check(declared: Registration) -> None:
+    meaning = declared.meaning
+    if not isinstance(declared.execute_mode, Execute):
+        raise ProtocolError("HF410", f"execute_mode is Execute.ALL or Execute.RANK_ZERO, got {declared.execute_mode!r}")
+    if not isinstance(declared.blocking, bool):
+        raise ProtocolError("HF410", f"blocking is True or False, got {declared.blocking!r}")
+    if not isinstance(declared.rows, (IndependentRows, WholeRows, Grouped)):
+        raise DefinitionError("HF113", f"rows is Independent, Whole or Grouped(n), got {declared.rows!r}")
     whole_values = not isinstance(meaning, Protocol) or meaning in (ONE_TO_ALL, ALL_TO_ALL)
-    if given.execute_mode is Execute.RANK_ZERO and not whole_values:
+    if declared.execute_mode is Execute.RANK_ZERO and not whole_values:
         raise ProtocolError(
             "HF410",
-            f"{given.name} with Execute.RANK_ZERO would leave all but rank 0's part undone; "
+            f"{declared.name} with Execute.RANK_ZERO would leave all but rank 0's part undone; "
             "use Dispatch.ALL_TO_ALL (arguments pass through as they are) or Execute.ALL",
         )
-    if given.pad is not None and given.pad not in get_args(Pad):
-        raise ProtocolError("HF418", f'pad is "repeat_last", "cycle" or None, got {given.pad!r}')
-    if given.pad is not None and not (isinstance(meaning, Protocol) and meaning.splits and meaning.joins):
+    if declared.pad is not None and declared.pad not in get_args(Pad):
+        raise ProtocolError("HF418", f'pad is "repeat_last", "cycle" or None, got {declared.pad!r}')
+    if declared.pad is not None and not (isinstance(meaning, Protocol) and meaning.splits and meaning.joins):
         raise ProtocolError(
             "HF418",
-            f"pad={given.pad!r} needs a protocol that splits rows and joins them again, so that pad rows never come "
-            f"back; {given.name} does not: use DP_PROTO, 3D_PROTO or 3D_ALL_MICRO_DP, or leave pad out",
+            f"pad={declared.pad!r} needs a protocol that splits rows and joins them again, so that pad rows never come "
+            f"back; {declared.name} does not: use DP_PROTO, 3D_PROTO or 3D_ALL_MICRO_DP, or leave pad out",
         )
-    if given.balance is not None and not (isinstance(given.balance, str) and given.balance):
-        raise ProtocolError("HF425", f'balance is the name of a column, such as "response_mask", got {given.balance!r}')
-    if given.balance is not None and not (isinstance(meaning, Protocol) and meaning.splits and meaning.joins):
+    if declared.balance is not None and not (isinstance(declared.balance, str) and declared.balance):
+        raise ProtocolError(
+            "HF425", f'balance is the name of a column, such as "response_mask", got {declared.balance!r}'
+        )
+    if declared.balance is not None and not (isinstance(meaning, Protocol) and meaning.splits and meaning.joins):
         raise ProtocolError(
             "HF425",
-            f"balance={given.balance!r} needs a protocol that splits rows and joins them again, so that they come back "
-            f"in the caller's order; {given.name} does not: use DP_PROTO, 3D_PROTO or 3D_ALL_MICRO_DP, or leave "
-            "balance out",
+            f"balance={declared.balance!r} needs a protocol that splits rows and joins them again, so that they come "
+            f"back in the caller's order; {declared.name} does not: use DP_PROTO, 3D_PROTO or 3D_ALL_MICRO_DP, or "
+            "leave balance out",
         )
 
 
-def _leaves(given: Registration, leaves: object) -> tuple[tuple[str, Placement], ...]:
+def _leaves(declared: Registration, leaves: object) -> tuple[tuple[str, AxisPlacement], ...]:
     if leaves is None:
         return ()
     example = 'such as {"tp": hf.Partial("sum")}'
     if not isinstance(leaves, Mapping):
         raise ProtocolError("HF409", f"leaves takes a dict of mesh axes and placements, {example}; got {leaves!r}")
-    protocol = given.protocol
+    protocol = declared.protocol
     if protocol is None:
-        raise ProtocolError("HF409", f"leaves is for a protocol declared on mesh axes; {given.name} is two functions")
+        raise ProtocolError(
+            "HF409", f"leaves is for a protocol declared on mesh axes; {declared.name} is two functions"
+        )
     axes = [axis for axis, _ in protocol.picks]
     for axis, placement in leaves.items():
         if axis not in axes:
-            raise ProtocolError("HF409", f"{given.name} has no axis {axis!r}; {closest(str(axis), axes)}")
-        if not isinstance(placement, Placement):
+            raise ProtocolError("HF409", f"{declared.name} has no axis {axis!r}; {closest(str(axis), axes)}")
+        if not isinstance(placement, AxisPlacement):
             raise ProtocolError("HF409", f"leaves takes a placement for axis {axis!r}, {example}; got {placement!r}")
-    return _padded_alike(given, protocol, dict(leaves))
+    return _padded_alike(declared, protocol, dict(leaves))
 
 
-def _padded_alike(given: Registration, protocol: Protocol, leaves: dict[str, Placement]) -> tuple[Any, ...]:
+def _padded_alike(declared: Registration, protocol: Protocol, leaves: dict[str, AxisPlacement]) -> tuple[Any, ...]:
     """Pad rows are cut off where they were made, and balanced rows are put back: they come from whom they went to."""
     for axis, placement in leaves.items():
         if (placement == Sharded(0)) is (axis in protocol.split):
             continue
-        as_given = f"come back split as they were given; {given.name} splits over {', '.join(protocol.split)}"
-        if given.pad is not None:
+        as_given = f"come back split as they were given; {declared.name} splits over {', '.join(protocol.split)}"
+        if declared.pad is not None:
             raise ProtocolError(
                 "HF418",
-                f"pad={given.pad!r} with leaves {axis}={placement}: pad rows are found only where rows {as_given}",
+                f"pad={declared.pad!r} with leaves {axis}={placement}: pad rows are found only where rows {as_given}",
             )
-        if given.balance is not None:
+        if declared.balance is not None:
             raise ProtocolError(
                 "HF425",
-                f"balance={given.balance!r} with leaves {axis}={placement}: rows are put back into the caller's order "
-                f"only where they {as_given}",
+                f"balance={declared.balance!r} with leaves {axis}={placement}: rows are put back into the caller's "
+                f"order only where they {as_given}",
             )
     return tuple(leaves.items())
 
 
 def registration_of(fn: Callable[..., Any]) -> Registration | None:
     """What ``register`` left on a function or bound method, or None."""
-    found = getattr(fn, REGISTRATION, None)
-    return found if isinstance(found, Registration) else None
+    registration = getattr(fn, REGISTRATION, None)
+    return registration if isinstance(registration, Registration) else None
 
 
 def registered_methods(cls: type) -> dict[str, Registration]:
     """The registered methods of a class by name, inherited ones too; an override counts as it declares itself."""
     members = {name: member for base in reversed(cls.__mro__) for name, member in vars(base).items()}
-    found = {name: registration_of(member) for name, member in sorted(members.items(), key=itemgetter(0))}
-    return {name: registration for name, registration in found.items() if registration is not None}
+    registrations = {name: registration_of(member) for name, member in sorted(members.items(), key=itemgetter(0))}
+    return {name: registration for name, registration in registrations.items() if registration is not None}

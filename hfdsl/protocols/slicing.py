@@ -20,9 +20,9 @@ def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     >>> sliced_sizes(Model, (14,), {}), sliced_sizes(Model, (), {"head": 14}), sliced_sizes(object, (), {})
     ({'heads': 14}, {}, {})
     """
-    tell: Callable[..., Mapping[str, Any]] = getattr(role, "sliced", lambda *_, **__: {})
+    sliced: Callable[..., Mapping[str, Any]] = getattr(role, "sliced", lambda *_, **__: {})
     try:
-        found = dict(tell(*args, **kwargs))
-    except Exception:  # noqa: BLE001  # what is wrong with the arguments is told as such, at the check or the launch
+        sizes = dict(sliced(*args, **kwargs))
+    except Exception:  # noqa: BLE001  # wrong arguments are reported as such, at the check or the launch
         return {}
-    return {name: size for name, size in found.items() if type(size) is int and size > 0}
+    return {name: size for name, size in sizes.items() if type(size) is int and size > 0}

@@ -77,8 +77,8 @@ def _effect(kind: EffectKind, state: str, staleness: int = 0) -> Callable[[F], F
 
 def effects_of(fn: Callable[..., Any]) -> tuple[Effect, ...]:
     """What ``reads``, ``writes``, ``exports`` and ``loads`` left on a method."""
-    found: tuple[Effect, ...] = getattr(fn, EFFECTS, ())
-    return found
+    effects: tuple[Effect, ...] = getattr(fn, EFFECTS, ())
+    return effects
 
 
 def methods_with(role: type, kind: EffectKind) -> dict[str, str]:

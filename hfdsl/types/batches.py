@@ -206,8 +206,8 @@ def schema(record: type[Batch]) -> Schema:
         DefinitionError: HF104, HF109, HF115, HF117.
     """
     if "__hf_schema__" in record.__dict__:
-        found: Schema = record.__dict__["__hf_schema__"]  # its own: a base's has fewer columns
-        return found
+        own_schema: Schema = record.__dict__["__hf_schema__"]  # its own: a base's has fewer columns
+        return own_schema
     fields: dict[str, FieldSpec] = {}
     spare: set[str] = set()
     row: Size | None = None
@@ -277,12 +277,12 @@ def closest(name: str, names: Sequence[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
 
 
-def _check_names(record: type[Batch], declared: Schema, given: Mapping[str, Any]) -> None:
+def _check_names(record: type[Batch], declared: Schema, columns: Mapping[str, Any]) -> None:
     fields = declared.fields
-    for name in given:
+    for name in columns:
         if name not in fields:
             raise WiringError("HF201", f"'{record.__name__}' has no column '{name}'; {closest(name, list(fields))}")
-    missing = [name for name in fields if name not in given and name not in declared.spare]
+    missing = [name for name in fields if name not in columns and name not in declared.spare]
     if missing:
         raise WiringError("HF203", f"'{record.__name__}' is built without its column(s) {', '.join(missing)}")
 

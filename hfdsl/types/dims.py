@@ -189,13 +189,13 @@ class Size:
 
 
 @lru_cache(maxsize=1024)
-def _product(one: Size, other: Size) -> Size:
-    return _collect([(_times(m, n), a * b) for m, a in one.terms for n, b in other.terms])
+def _product(left: Size, right: Size) -> Size:
+    return _collect([(_times(m, n), a * b) for m, a in left.terms for n, b in right.terms])
 
 
 @lru_cache(maxsize=1024)
-def _compared(one: Size, other: Size) -> Answer:
-    gap = (one - other).terms
+def _compared(left: Size, right: Size) -> Answer:
+    gap = (left - right).terms
     if not gap:
         return Answer.PROVED
     one_sign = len({coefficient > 0 for _, coefficient in gap}) == 1

@@ -51,8 +51,8 @@ class Jagged:
         """The jagged nested tensor of torch, on the same memory."""
         import torch
 
-        made: torch.Tensor = torch.nested.nested_tensor_from_jagged(self.values, self.offsets.to(self.values.device))
-        return made
+        nested: torch.Tensor = torch.nested.nested_tensor_from_jagged(self.values, self.offsets.to(self.values.device))
+        return nested
 
     @property
     def shape(self) -> tuple[int, ...]:

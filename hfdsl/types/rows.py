@@ -70,4 +70,4 @@ def group_size(rows: IndependentRows | WholeRows | Grouped | GroupedBy) -> int:
 Independent = IndependentRows()
 Whole = WholeRows()
 
-Rows: TypeAlias = IndependentRows | WholeRows | Grouped
+RowDependence: TypeAlias = IndependentRows | WholeRows | Grouped

@@ -11,7 +11,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.protocols.placement import Placement
+from hfdsl.protocols.placement import AxisPlacement
 
 
 class B(hf.Dim): ...
@@ -30,7 +30,7 @@ GENERATED = hf.Protocol(
 MESH = hf.Mesh(pp=2, dp=2, tp=2, gen_tp=2)
 
 
-def found(collect: Dispatch | hf.Protocol, leaves: dict[str, Placement], mesh: hf.Mesh = MESH) -> list[hf.Finding]:
+def found(collect: Dispatch | hf.Protocol, leaves: dict[str, AxisPlacement], mesh: hf.Mesh = MESH) -> list[hf.Finding]:
     """What is found of a method that leaves its rows so."""
 
     class Role(hf.Worker):
@@ -67,7 +67,7 @@ def test_values_that_have_nothing_in_common_are_no_value() -> None:
     ],
 )
 def test_what_no_collect_keeps_is_put_together_in_the_body(
-    collect: Dispatch | hf.Protocol, axis: str, left: Placement, advice: str | None
+    collect: Dispatch | hf.Protocol, axis: str, left: AxisPlacement, advice: str | None
 ) -> None:
     [finding] = found(collect, {axis: left})
     assert (finding.code, finding.help) == ("HF403", ())

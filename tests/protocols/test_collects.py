@@ -20,8 +20,8 @@ from hfdsl.protocols.mesh import AXES, Mesh, axis_rank, axis_size
 from hfdsl.protocols.placement import (
     LAST,
     At,
+    AxisPlacement,
     Partial,
-    Placement,
     Replicated,
     Sharded,
     Varying,
@@ -33,7 +33,7 @@ from hfdsl.protocols.protocol import SYSTEMS, Protocol
 from hfdsl.protocols.transfer import collect, dispatch
 from tests.nightly import examples
 
-PLACEMENTS: tuple[Placement, ...] = (
+PLACEMENTS: tuple[AxisPlacement, ...] = (
     Replicated(), Sharded(0), Sharded(1), Partial("sum"), Varying(), At(0), At(1), LAST,
 )  # fmt: skip  # one line to read
 Row = tuple[float, ...]
@@ -71,7 +71,7 @@ def nesting(protocol: Protocol) -> list[str]:
     return [*protocol.split, *(axis for axis, _ in protocol.picks if axis not in protocol.split)]
 
 
-def local(value: list[Row], protocol: Protocol, mesh: Mesh, left: dict[str, Placement], rank: int) -> list[Row]:
+def local(value: list[Row], protocol: Protocol, mesh: Mesh, left: dict[str, AxisPlacement], rank: int) -> list[Row]:
     """What ``rank`` holds of a value that lies so; rows of -1 where nothing is said of them."""
     for axis in nesting(protocol):
         size, at, placement = axis_size(mesh, axis), axis_rank(mesh, axis, rank), left[axis]
@@ -94,7 +94,7 @@ def local(value: list[Row], protocol: Protocol, mesh: Mesh, left: dict[str, Plac
     return value
 
 
-def collected(protocol: Protocol, mesh: Mesh, left: dict[str, Placement]) -> tuple[list[Row], Any]:
+def collected(protocol: Protocol, mesh: Mesh, left: dict[str, AxisPlacement]) -> tuple[list[Row], Any]:
     rows = prod(axis_size(mesh, axis) for axis, _ in protocol.picks)
     value = [tuple(float(16 * row + column + 1) for column in range(16)) for row in range(rows)]
     outputs = [local(value, protocol, mesh, left, rank) for rank in range(mesh.world_size)]

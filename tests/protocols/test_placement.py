@@ -10,9 +10,9 @@ from hfdsl.protocols import PREDEFINED, Mesh, Protocol
 from hfdsl.protocols.placement import (
     LAST,
     At,
+    AxisPlacement,
     Collect,
     Partial,
-    Placement,
     R,
     S,
     Sharded,
@@ -24,13 +24,13 @@ from hfdsl.protocols.placement import (
 
 SIZES = (2, 3, 2)
 ROWS = tuple(range(1, 13))  # no row is 0 and no sum of rows is a row list, so wrong collects show
-PLACEMENTS: tuple[Placement, ...] = (R, S, Partial("sum"), V, At(0), LAST)
+PLACEMENTS: tuple[AxisPlacement, ...] = (R, S, Partial("sum"), V, At(0), LAST)
 COLLECTS: tuple[Collect, ...] = ("join", "first", "last", "sum")
 
 TERMS = {2: (2**0.5 - 1, 2 - 2**0.5), 3: (5**0.5 - 2, 0.3, 2.7 - 5**0.5)}  # irrational: no wrong sum is right by chance
 
 
-def place(rows: Any, placements: tuple[Placement, ...], sizes: tuple[int, ...]) -> Any:
+def place(rows: Any, placements: tuple[AxisPlacement, ...], sizes: tuple[int, ...]) -> Any:
     """The nested lists of local values that mean ``rows``; None, which spoils every collect, where nothing is said."""
     if not placements:
         return rows
@@ -109,7 +109,7 @@ def test_a_lone_coordinate_is_all_there_is() -> None:
         (R, -1, "HF404"),
     ],
 )
-def test_the_code_of_a_bad_collect(placement: Placement, collect: Collect, code: str | None) -> None:
+def test_the_code_of_a_bad_collect(placement: AxisPlacement, collect: Collect, code: str | None) -> None:
     assert fault(placement, collect, 2) == code
 
 

@@ -28,7 +28,7 @@ from hfdsl.protocols import (
     update_dispatch_mode,
 )
 from hfdsl.protocols.conditions import provides, provisions_of
-from hfdsl.protocols.placement import Placement, Replicated, Sharded
+from hfdsl.protocols.placement import AxisPlacement, Replicated, Sharded
 from hfdsl.types.rows import Grouped
 
 cloudpickle = pytest.importorskip("ray.cloudpickle")
@@ -252,8 +252,8 @@ def test_what_else_goes_by_the_name_of_a_registration_is_none() -> None:
     assert registration_of(SimpleNamespace(__hf_registration__=3)) is None  # type: ignore[arg-type]
 
 
-AS_GIVEN: dict[str, Placement] = {"dp": Sharded(0), "tp": Replicated()}
-CHANGED: tuple[tuple[dict[str, Placement], str], ...] = (
+AS_GIVEN: dict[str, AxisPlacement] = {"dp": Sharded(0), "tp": Replicated()}
+CHANGED: tuple[tuple[dict[str, AxisPlacement], str], ...] = (
     ({"dp": Replicated()}, "dp=R"),
     ({"tp": Sharded(0)}, r"tp=S\(0\)"),
     ({"dp": Sharded(0), "tp": Sharded(0)}, r"tp=S\(0\)"),
@@ -274,7 +274,7 @@ def test_leaves_are_kept_as_they_are_said() -> None:
 
 
 @pytest.mark.parametrize(("leaves", "said"), CHANGED)
-def test_padded_and_balanced_rows_come_back_as_they_were_given(leaves: dict[str, Placement], said: str) -> None:
+def test_padded_and_balanced_rows_come_back_as_they_were_given(leaves: dict[str, AxisPlacement], said: str) -> None:
     with pytest.raises(ProtocolError, match=rf"HF418: pad='cycle' with leaves {said}: .* 3D_PROTO splits over dp$"):
         register(Dispatch.THREE_D_PROTO, leaves=leaves, pad="cycle")
     with pytest.raises(ProtocolError, match=rf"HF425: balance='mask' with leaves {said}: .* 3D_PROTO splits over dp$"):

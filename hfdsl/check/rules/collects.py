@@ -19,14 +19,14 @@ from hfdsl.graph.infer import ListValue, RecordValue
 from hfdsl.graph.program import Constant, Node, Operand, Ref
 from hfdsl.graph.signatures import StaticType
 from hfdsl.protocols.mesh import AXES, axis_size
-from hfdsl.protocols.placement import PIPELINE, At, Partial, Placement, Replicated, Sharded, default_leaves
+from hfdsl.protocols.placement import PIPELINE, At, AxisPlacement, Partial, Replicated, Sharded, default_leaves
 from hfdsl.protocols.predefined import PREDEFINED
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import Registration
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
-def _fault(code: str, axis: str, left: Placement) -> str:
+def _fault(code: str, axis: str, left: AxisPlacement) -> str:
     """What a collect does to a value that lies so."""
     match code, left:
         case "HF403", Sharded():
@@ -45,7 +45,7 @@ def _fault(code: str, axis: str, left: Placement) -> str:
             return f"which joins rows, but the body leaves its output split along another dim: {left}"
 
 
-def _in_the_body(axis: str, left: Placement) -> str:
+def _in_the_body(axis: str, left: AxisPlacement) -> str:
     """What the body is to do first, of a value that no collect keeps."""
     peers = {"rank": "world"}.get(axis, axis)
     if peers not in (*AXES, "world"):
@@ -59,7 +59,7 @@ def _in_the_body(axis: str, left: Placement) -> str:
 
 
 def _others(
-    body: Callable[..., Any], registration: Registration, protocol: Protocol, axis: str, size: int, left: Placement
+    body: Callable[..., Any], registration: Registration, protocol: Protocol, axis: str, size: int, left: AxisPlacement
 ) -> Iterator[Suggestion]:
     """The collect that keeps a value that lies so along an axis of this size."""
     picks: dict[str, Any] = dict(protocol.picks)

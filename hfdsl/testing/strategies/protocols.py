@@ -7,7 +7,7 @@ from typing import cast
 from hypothesis import strategies as st
 
 from hfdsl.protocols.mesh import AXES, Mesh
-from hfdsl.protocols.placement import At, Partial, Placement, Replicated, Sharded, Varying
+from hfdsl.protocols.placement import At, AxisPlacement, Partial, Replicated, Sharded, Varying
 from hfdsl.protocols.predefined import PREDEFINED
 from hfdsl.protocols.protocol import SYSTEMS, Pick, Protocol
 
@@ -31,11 +31,11 @@ def protocols(draw: st.DrawFn, *, lawful: bool = True) -> Protocol:
     return Protocol("MINE", split=tuple(split), collect={axis: pick(axis) for axis in draw(st.permutations(axes))})
 
 
-def placements(mesh: Mesh | None = None) -> st.SearchStrategy[dict[str, Placement]]:
+def placements(mesh: Mesh | None = None) -> st.SearchStrategy[dict[str, AxisPlacement]]:
     """How a body leaves its output along some axes of a mesh, as ``hf.register(leaves=...)`` takes it."""
     return st.fixed_dictionaries({}, optional={axis: _along(getattr(mesh, axis, 2)) for axis in AXES})
 
 
-def _along(size: int) -> st.SearchStrategy[Placement]:
-    alike: list[Placement] = [Replicated(), Sharded(0), Varying(), Sharded(1), Partial("sum"), Partial("max")]
+def _along(size: int) -> st.SearchStrategy[AxisPlacement]:
+    alike: list[AxisPlacement] = [Replicated(), Sharded(0), Varying(), Sharded(1), Partial("sum"), Partial("max")]
     return st.one_of(st.sampled_from(alike), st.integers(-1, size - 1).map(At))
