@@ -168,7 +168,7 @@ class _Simulation:
                 *([self.ended[before]] if before else []),
             ))  # fmt: skip  # what a call waits for, one a line
             for step in (step for step in segment.steps if rank in step.ranks):
-                rows = call_rows(step, rank, routes.table)
+                rows = call_rows(step, routes.table)
                 began, now = now, now.after(step.label, self.node_durations[step.label].of(rows))
                 self.intervals.append(
                     Interval(process=process, kind="call", name=step.label, start=began.time, stop=now.time, rows=rows)

@@ -144,8 +144,8 @@ def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
     return ", ".join(f"{label} ({names})" if names else label for label, names in named)
 
 
-def call_rows(step: Step, rank: int, table: RowTable) -> int | None:
-    """How many rows a rank of a step is given, pad rows included; None where it is given whole values."""
+def call_rows(step: Step, table: RowTable) -> int | None:
+    """How many rows each rank of a step is given, pad rows included; None where they are given whole values."""
     row_split = table.splits.get(step.node)
     return None if row_split is None else row_split.chunk_size
 
@@ -257,11 +257,14 @@ def _steps(events: list[TraceEvent]) -> Iterator[Timeline]:
     calls: dict[int, list[Interval]] = {}
     for event in (event for event in events if event.get("cat") == "call"):
         process, args = (groups[event["pid"]], event["tid"]), event["args"]
-        interval = Interval(process, "call", event["name"], *_times(event), args.get("rows"))
+        start, stop = _times(event)
+        interval = Interval(process, kind="call", name=event["name"], start=start, stop=stop, rows=args.get("rows"))
         calls.setdefault(args["step"], []).append(interval)
     for event in (event for event in events if event.get("cat") == "step"):
         number = event["args"]["step"]
-        yield Timeline(event["name"], number, *_times(event), tuple(calls.get(number, ())))
+        start, stop = _times(event)
+        calls_of_step = tuple(calls.get(number, ()))
+        yield Timeline(plan=event["name"], number=number, start=start, stop=stop, intervals=calls_of_step)
 
 
 def _times(event: Mapping[str, Any]) -> tuple[float, float]:

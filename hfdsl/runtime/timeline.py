@@ -161,5 +161,5 @@ def _work(steps: Mapping[str, Step], result: SegmentResult, table: RowTable) -> 
     if len(result.calls) > 1:
         yield Interval(process, "fused", " + ".join(call.label for call in result.calls), result.start, result.stop)
     for call in result.calls:
-        rows = call_rows(steps[call.label], result.rank, table)
+        rows = call_rows(steps[call.label], table)
         yield Interval(process=process, kind="call", name=call.label, start=call.start, stop=call.stop, rows=rows)
