@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""What goes through the driver is counted in whole values, and told from 1 GiB a step on."""
+"""What goes through the driver is counted in whole values, and reported from 1 GiB per step."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class Judge(hf.Worker):
 @hf.dataflow
 def kept(rows: Rows, judge: Judge) -> tuple[Rows, hf.PerStage[Count]]:
     some = hf.filter(rows, judge.keep(rows))
-    made = judge.tenfold(some)
-    return made, judge.count(made)
+    larger = judge.tenfold(some)
+    return larger, judge.count(larger)
 
 
 @hf.dataflow
@@ -83,10 +83,10 @@ def test_an_eager_run_and_a_plan_keep_the_same_rows(half: list[int]) -> None:
     meant = [i for i in x if i > 0]
     eager, _ = kept(batch(*x), Judge())
     with plan(kept).launch() as running:
-        for made, count in (running.step(batch(*x)), running.step(batch(*x))):
-            assert made.x.tensor.tolist() == eager.x.tensor.tolist() == [10 * i for i in meant]
-            assert made.name.objects == eager.name.objects == [f"{i}!" for i in meant]
-            assert made.x.tensor.dtype == torch.int64
+        for larger, count in (running.step(batch(*x)), running.step(batch(*x))):
+            assert larger.x.tensor.tolist() == eager.x.tensor.tolist() == [10 * i for i in meant]
+            assert larger.name.objects == eager.name.objects == [f"{i}!" for i in meant]
+            assert larger.x.tensor.dtype == torch.int64
             assert [c.rows.value for c in count] == [len(meant)]
 
 

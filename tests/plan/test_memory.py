@@ -36,40 +36,40 @@ def measured(running: Running) -> dict[Process, int]:
     return most
 
 
-def given_bytes(running: Running) -> dict[Process, tuple[int, int]]:
-    found: dict[Process, tuple[int, int]] = {}
+def sent_bytes(running: Running) -> dict[Process, tuple[int, int]]:
+    sent: dict[Process, tuple[int, int]] = {}
     for result in record_of(running).results:
         if result.group != DRIVER:
-            payloads, size = found.get((result.group, result.rank), (0, 0))
-            found[result.group, result.rank] = payloads + len(result.payload_bytes), size + sum(result.payload_bytes)
-    return found
+            payloads, size = sent.get((result.group, result.rank), (0, 0))
+            sent[result.group, result.rank] = payloads + len(result.payload_bytes), size + sum(result.payload_bytes)
+    return sent
 
 
-def counted(one: ProcessMemory) -> bool:
+def counted(memory: ProcessMemory) -> bool:
     """Whether every column has a size that is known; names are objects, which count nothing on either side."""
-    return all(name.rpartition(".")[2] in {"name", "longest"} for name in one.unsized) and not any(
-        "everywhere" in name or "given" in name or "stages" in name for name in one.unsized
+    return all(name.rpartition(".")[2] in {"name", "longest"} for name in memory.unsized) and not any(
+        "everywhere" in name or "given" in name or "stages" in name for name in memory.unsized
     )
 
 
 @many
 @given(programs(), switches)
-def test_a_process_holds_and_gives_what_the_plan_says(program: Program, optimize: hf.Optimize) -> None:
+def test_a_process_holds_and_sends_what_the_plan_says(program: Program, optimize: hf.Optimize) -> None:
     plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2}, optimize=optimize)
     with plan.launch() as running:
         running.step(batch_of(some_rows(program.rows, 0), echo=True))
         [routing] = running._routings.values()
         kept = record_of(running).log.query_results
-        found = process_memory(plan, plan.dims, phases(plan, plan.dims, query_results=kept, hints=routing.hints))
+        predicted = process_memory(plan, plan.dims, phases(plan, plan.dims, query_results=kept, hints=routing.hints))
         most = measured(running)
-        assert found.keys() == most.keys()
+        assert predicted.keys() == most.keys()
         custom = {step.group for step in plan.steps if step.custom}
-        for process, one in found.items():
-            if counted(one):
-                assert most[process] == one.bytes
-            assert most[process] >= one.bytes
-            if counted(one) and process[0] not in custom:
-                assert given_bytes(running)[process] == (one.payloads, one.sent_bytes)
+        for process, memory in predicted.items():
+            if counted(memory):
+                assert most[process] == memory.bytes
+            assert most[process] >= memory.bytes
+            if counted(memory) and process[0] not in custom:
+                assert sent_bytes(running)[process] == (memory.payloads, memory.sent_bytes)
 
 
 class Judge(hf.Worker):
@@ -80,9 +80,9 @@ class Judge(hf.Worker):
 
 @hf.dataflow
 def judged(rows: Rows, role: Role, judge: Judge) -> tuple[Rows, Total]:
-    made = role.flat(rows)
-    total = judge.total(made.x)
-    return role.flat(made), total
+    first = role.flat(rows)
+    total = judge.total(first.x)
+    return role.flat(first), total
 
 
 def plan_of(size: int | None) -> CompiledPlan:

@@ -17,17 +17,17 @@ wanted = st.lists(st.tuples(st.sampled_from("stuv"), st.sampled_from(["x", "y"])
 
 @given(wanted, st.sets(st.sampled_from("stuv")))
 def test_every_row_goes_once_to_exactly_those_who_read_it(
-    asked: list[tuple[str, str, tuple[int, int]]], whole: set[str]
+    requests: list[tuple[str, str, tuple[int, int]]], whole: set[str]
 ) -> None:
     remote = RemoteReads()
     readers: dict[tuple[str, int], set[str]] = {}
-    for site, column, (first, last) in asked:
+    for site, column, (first, last) in requests:
         remote.add(site, column, ((first, last),))
         for row in range(first, last):
             readers.setdefault((column, row), set()).add(site)
     for site in sorted(whole):
         remote.add(site, "all", None)
-    found: dict[tuple[str, int], set[str]] = {}
+    leaving: dict[tuple[str, int], set[str]] = {}
     columns: dict[str, set[str]] = {}
     for column, rows, sites in remote.slices():
         columns.setdefault(column, set()).update(str(site) for site in sites)
@@ -35,11 +35,11 @@ def test_every_row_goes_once_to_exactly_those_who_read_it(
         assert rows is None or list(rows) == list(merged(rows)), "in order, and none of them touch"
         for first, last in rows or ():
             for row in range(first, last):
-                assert (column, row) not in found, "no row leaves twice"
-                found[column, row] = {str(site) for site in sites}
-    assert found == readers
+                assert (column, row) not in leaving, "no row leaves twice"
+                leaving[column, row] = {str(site) for site in sites}
+    assert leaving == readers
     asking: dict[str, set[str]] = {}
-    for site, column, _ in asked:
+    for site, column, _ in requests:
         asking.setdefault(column, set()).add(site)
     assert columns == asking | ({"all": whole} if whole else {}), "no rows have a dtype and a shape too"
 
@@ -55,9 +55,9 @@ def test_processes_on_one_node_of_a_pool_are_at_one_site() -> None:
     def flow(rows: Rows, a: Role, b: Role, c: Role) -> Rows:
         return c.flat(b.flat(a.flat(rows)))
 
-    one = hf.ResourcePool([2, 1], name="one")
-    front, back = one.split([1, 2])
-    places = {"a": hf.place(Role, 2, pool=one), "b": hf.place(Role, 2, pool=back, colocate=False)}
+    whole = hf.ResourcePool([2, 1], name="one")
+    front, back = whole.split([1, 2])
+    places = {"a": hf.place(Role, 2, pool=whole), "b": hf.place(Role, 2, pool=back, colocate=False)}
     places["c"] = hf.place(Role, 2, pool=hf.ResourcePool([1], name="other"))
     plan = flow.compile(hf.Deployment(**places), dims={B: 6, R: 2})
     site = planned_topology(plan).host_of

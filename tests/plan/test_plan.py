@@ -27,12 +27,12 @@ from tests.plan.oracle import B, Program, R, Role, Rows, Total, plus, programs
 def count(plan: CompiledPlan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:
     """(source, target) -> (bytes read, bytes from another process), cell by cell."""
     cells = Cells(plan, rows)
-    found: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
     for step, process, wanted in cells.read:
         for cell in wanted:
-            found[cell[0], step][0] += cells.width(cell)
-            found[cell[0], step][1] += cells.width(cell) * (cells.home[cell] != process)
-    return {pair: (total, moved) for pair, (total, moved) in found.items()}
+            counts[cell[0], step][0] += cells.width(cell)
+            counts[cell[0], step][1] += cells.width(cell) * (cells.home[cell] != process)
+    return {pair: (total, moved) for pair, (total, moved) in counts.items()}
 
 
 def weighed_by(plan: CompiledPlan, node: int) -> set[int]:
@@ -41,7 +41,7 @@ def weighed_by(plan: CompiledPlan, node: int) -> set[int]:
     if step is None or step.balance is not None:
         return {step.balance.number} if step is not None and step.balance is not None else set()
     padded = {step.node for step in plan.steps if step.pad is not None}
-    followed = (found for one in step.follows if one not in padded and (found := weighed_by(plan, one)))
+    followed = (by for node in step.follows if node not in padded and (by := weighed_by(plan, node)))
     return next(followed, set()) if step.chunks > 1 else set()
 
 
@@ -100,8 +100,8 @@ def test_a_column_is_read_by_those_who_take_it_alone() -> None:
     together = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool))
     plan = flow.compile(together, dims={B: 4, R: 2})
     assert [(edge.moved, edge.transport) for edge in plan.edges][1:] == [(0, "in process")]
-    own = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool, colocate=False))
-    assert [edge.transport for edge in flow.compile(own, dims={B: 4, R: 2}).edges][1:] == ["cuda ipc"]
+    separate = hf.Deployment(role=hf.place(Role, 2, pool=pool), judge=hf.place(Judge, pool=pool, colocate=False))
+    assert [edge.transport for edge in flow.compile(separate, dims={B: 4, R: 2}).edges][1:] == ["cuda ipc"]
 
 
 def test_a_function_runs_where_its_rows_are() -> None:
@@ -123,8 +123,8 @@ def test_a_function_runs_where_its_rows_are() -> None:
 def test_roles_on_disjoint_devices_overlap_and_others_do_not() -> None:
     @hf.dataflow
     def flow(rows: Rows, a: Role, b: Role, c: Role) -> tuple[Rows, Rows, Rows]:
-        made = a.flat(rows)
-        return b.flat(made), c.flat(made), a.flat(made)
+        first = a.flat(rows)
+        return b.flat(first), c.flat(first), a.flat(first)
 
     whole = hf.ResourcePool([4], name="all")
     left, right = whole.split([2, 2])
@@ -149,8 +149,8 @@ def test_a_value_is_dropped_after_its_last_reader_in_each_process() -> None:
 
     pools = hf.ResourcePool([1], name="a"), hf.ResourcePool([1], name="b")
     plan = flow.compile(hf.Deployment(a=hf.place(Role, 2, pool=pools[0]), b=hf.place(Role, 2, pool=pools[1])))
-    found = routes(plan, row_table(plan, {B: 4, R: 2}), planned_topology(plan))
-    dropped = {step: set(nodes) for by_rank in found.tasks.values() for step, nodes in by_rank[0].drops.items()}
+    current = routes(plan, row_table(plan, {B: 4, R: 2}), planned_topology(plan))
+    dropped = {step: set(nodes) for by_rank in current.tasks.values() for step, nodes in by_rank[0].drops.items()}
     assert dropped == {1: {0}, 2: {1}, 3: {1, 2}, 4: {3, 2}}
 
 

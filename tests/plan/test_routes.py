@@ -1,4 +1,4 @@
-"""Routes: every cell that is read elsewhere is brought there, once and in time, and nothing else leaves."""
+"""Routes: every cell that is read elsewhere arrives there, once and in time, and nothing else leaves."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def resolved(
     kept: dict[int, tuple[int, ...]] = {}
     while True:
         table = row_table(plan, plan.dims, kept)
-        found = routes(plan, table, planned_topology(plan), hints or Hints())
-        if not found.early_queries:
-            yield dict(kept), found
-        unresolved = [node for node in found.query_payloads if node not in kept]
+        current = routes(plan, table, planned_topology(plan), hints or Hints())
+        if not current.early_queries:
+            yield dict(kept), current
+        unresolved = [node for node in current.query_payloads if node not in kept]
         if not unresolved:
             return
-        query = next(one for one in runtime_queries(plan) if one.number == unresolved[0])
+        query = next(query for query in runtime_queries(plan) if query.number == unresolved[0])
         if query.weighs:
             kept[query.number] = tuple(i * i * 7 % 11 for i in range(table.rows[query.ref.node]))
             continue
@@ -64,53 +64,53 @@ def resolved(
         kept[unresolved[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
 
 
-def learnt(plan: CompiledPlan, data: st.DataObject) -> Hints:
-    """What a run may learn: any steps may prove brief, and any inputs small."""
-    brief = {step.node for step in plan.steps if data.draw(st.booleans())}
-    return Hints(frozenset(brief), frozenset(node.id for node in plan.graph.inputs if data.draw(st.booleans())))
+def drawn_hints(plan: CompiledPlan, data: st.DataObject) -> Hints:
+    """What a run may measure: any steps may prove short, and any inputs small."""
+    short = {step.node for step in plan.steps if data.draw(st.booleans())}
+    return Hints(frozenset(short), frozenset(node.id for node in plan.graph.inputs if data.draw(st.booleans())))
 
 
 class Moves:
     """What routes say, cell by cell."""
 
-    def __init__(self, plan: CompiledPlan, found: Routes) -> None:
-        self.plan, self.found = plan, found
-        self.made: dict[PayloadKey, tuple[int, frozenset[Cell]]] = {}  # the place of its segment, its cells
-        self.taken: dict[Process, list[tuple[int, PayloadKey]]] = {}  # by the place of the segment that takes it
-        self.place = {segment.number: i for i, segment in enumerate(found.segments)} | {CALLER: -1}
-        self.of_step = {step.node: self.place[s.number] for s in found.segments for step in s.steps}
-        for number, payloads in found.driver_sends.items():
+    def __init__(self, plan: CompiledPlan, current: Routes) -> None:
+        self.plan, self.current = plan, current
+        self.sent: dict[PayloadKey, tuple[int, frozenset[Cell]]] = {}  # the place of its segment, its cells
+        self.received: dict[Process, list[tuple[int, PayloadKey]]] = {}  # by the place of the segment that receives it
+        self.place = {segment.number: i for i, segment in enumerate(current.segments)} | {CALLER: -1}
+        self.of_step = {step.node: self.place[s.number] for s in current.segments for step in s.steps}
+        for number, payloads in current.driver_sends.items():
             self._add(number, payloads)
-        for number, by_rank in found.tasks.items():
+        for number, by_rank in current.tasks.items():
             for task in by_rank.values():
                 self._add(number, task.sends)
-        for segment in found.segments:
-            for rank, keys in found.receives[segment.number].items():
+        for segment in current.segments:
+            for rank, keys in current.receives[segment.number].items():
                 process = DRIVER_PROCESS if rank == DRIVER_RANK else (segment.group, rank)
-                self.taken.setdefault(process, []).extend((self.place[segment.number], key) for key in keys)
-        end = len(found.segments)
-        self.taken.setdefault(DRIVER_PROCESS, []).extend((end, key) for key in found.result)
-        for keys in found.query_payloads.values():
-            self.taken[DRIVER_PROCESS].extend((end, key) for key in keys)
+                self.received.setdefault(process, []).extend((self.place[segment.number], key) for key in keys)
+        end = len(current.segments)
+        self.received.setdefault(DRIVER_PROCESS, []).extend((end, key) for key in current.result)
+        for keys in current.query_payloads.values():
+            self.received[DRIVER_PROCESS].extend((end, key) for key in keys)
 
     def _add(self, segment: int, payloads: tuple[Payload, ...]) -> None:
         for payload in payloads:
-            assert payload.key not in self.made
-            cells = [cell for cut in payload.slices for cell in self._cells(cut)]
+            assert payload.key not in self.sent
+            cells = [cell for part in payload.slices for cell in self._cells(part)]
             assert len(set(cells)) == len(cells), "a payload has a cell once"
-            self.made[payload.key] = self.place[segment], frozenset(cells)
+            self.sent[payload.key] = self.place[segment], frozenset(cells)
 
-    def _cells(self, cut: ColumnSlice) -> list[Cell]:
-        if cut.rows is None:
-            return [(cut.node, cut.column, -1, cut.chunk)]
-        first = self.found.table.bounds[cut.node][cut.chunk]
-        rows: Sequence[int] = range(self.found.table.rows[cut.node])
-        row_split = self.found.table.splits.get(cut.node)
+    def _cells(self, part: ColumnSlice) -> list[Cell]:
+        if part.rows is None:
+            return [(part.node, part.column, -1, part.chunk)]
+        first = self.current.table.bounds[part.node][part.chunk]
+        rows: Sequence[int] = range(self.current.table.rows[part.node])
+        row_split = self.current.table.splits.get(part.node)
         if row_split is not None and (partition := row_split.partition) is not None:  # chunks have another order
             each = len(rows) // len(partition.places)
             units = [unit for unit in partition.order if unit < len(partition.places)]
             rows = [unit * each + i for unit in units for i in range(each)]
-        return [(cut.node, cut.column, rows[first + row], 0) for low, high in cut.rows for row in range(low, high)]
+        return [(part.node, part.column, rows[first + row], 0) for low, high in part.rows for row in range(low, high)]
 
 
 @many
@@ -119,21 +119,21 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
     program: Program, optimize: Optimize, data: st.DataObject
 ) -> None:
     plan = compiled(program, optimize)
-    *_, (kept, found) = resolved(plan, program.rows, learnt(plan, data))
-    cells, moves = Cells(plan, program.rows, kept), Moves(plan, found)
+    *_, (kept, current) = resolved(plan, program.rows, drawn_hints(plan, data))
+    cells, moves = Cells(plan, program.rows, kept), Moves(plan, current)
     custom = {step.node for step in plan.steps if step.custom}
-    for process, taken in moves.taken.items():
+    for process, taken in moves.received.items():
         if process != DRIVER_PROCESS:  # which remembers by itself what it has
             assert set(Counter(key for _, key in taken).values()) <= {1}, "nothing is taken twice"
-        assert all(moves.made[key][0] < place for place, key in taken), "nothing is taken before it is made"
+        assert all(moves.sent[key][0] < place for place, key in taken), "nothing is received before it is sent"
     for step, reader, wanted in cells.read:
         process = HOME if step in custom else reader
-        place = moves.of_step.get(step, len(found.segments))
-        here = [moves.made[key][1] for at, key in dict.fromkeys(moves.taken.get(process, ())) if at <= place]
-        brought = Counter(cell for payload in dict.fromkeys(here) for cell in payload)
+        place = moves.of_step.get(step, len(current.segments))
+        here = [moves.sent[key][1] for at, key in dict.fromkeys(moves.received.get(process, ())) if at <= place]
+        arrived = Counter(cell for payload in dict.fromkeys(here) for cell in payload)
         for cell in wanted:
-            own = optimize.residency and cells.home[cell] == process
-            assert own or brought[cell] == 1, f"{cell} for step {step} in {process}"
+            in_place = optimize.residency and cells.home[cell] == process
+            assert in_place or arrived[cell] == 1, f"{cell} for step {step} in {process}"
 
 
 @many
@@ -141,8 +141,8 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
 def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct: bool) -> None:
     plan = compiled(program, Optimize(fusion=fusion, direct=direct))
     first = routes(plan, row_table(plan, plan.dims, {}), planned_topology(plan), Hints())
-    *_, (kept, found) = resolved(plan, program.rows)
-    cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, found), planned_topology(plan).host_of
+    *_, (kept, current) = resolved(plan, program.rows)
+    cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, current), planned_topology(plan).host_of
     early = {step.node for segment in first.segments for step in segment.steps} | {-1, -2}
     early -= {-1} if kept else set()
     early -= {-2} if len(kept) > 1 else set()
@@ -155,13 +155,13 @@ def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct
         for cell in wanted:
             if cells.home[cell] != process:
                 read.setdefault(cell, set()).add(site(process))
-    left = Counter(cell for _, payload in moves.made.values() for cell in payload)
+    left = Counter(cell for _, payload in moves.sent.values() for cell in payload)
     assert set(left.values()) <= ({1, 2} if direct else {1}), "a cell leaves once each way, for all who read it so"
     assert read.keys() <= left.keys()
     assert {cell[0] for cell in left.keys() - read.keys()} <= late
-    takers = {key for taken in moves.taken.values() for _, key in taken}
-    untaken = [moves.made[key][1] for key in moves.made.keys() - takers]
-    assert {cell[0] for payload in untaken for cell in payload} <= late
+    takers = {key for taken in moves.received.values() for _, key in taken}
+    unread = [moves.sent[key][1] for key in moves.sent.keys() - takers]
+    assert {cell[0] for payload in unread for cell in payload} <= late
 
 
 @many
@@ -170,14 +170,14 @@ def test_a_filter_that_is_resolved_changes_nothing_of_what_has_run(
     program: Program, optimize: Optimize, data: st.DataObject
 ) -> None:
     plan = compiled(program, optimize)
-    rounds = [found for _, found in resolved(plan, program.rows, learnt(plan, data))]
+    rounds = [current for _, current in resolved(plan, program.rows, drawn_hints(plan, data))]
     for before, after in pairwise(rounds):
         later = {segment.number: segment for segment in after.segments}
         for segment in before.segments:
             assert later[segment.number] == segment
             assert before.receives[segment.number] == after.receives[segment.number]
-            gives = [{rank: t.sends for rank, t in r.tasks[segment.number].items()} for r in (before, after)]
-            assert gives[0] == gives[1]
+            sends = [{rank: t.sends for rank, t in r.tasks[segment.number].items()} for r in (before, after)]
+            assert sends[0] == sends[1]
         assert all(after.driver_sends[number] == payloads for number, payloads in before.driver_sends.items())
 
 
@@ -283,16 +283,18 @@ def test_rows_on_their_way(
         role=hf.place(Role, 2, pool=pools[0], mesh=source), judge=hf.place(Judge, pool=pools[1], mesh=target)
     )
     plan = flow.compile(deployment, dims={B: rows, R: 2})
-    found = routes(plan, row_table(plan, plan.dims), planned_topology(plan))
-    segment = found.segments[-1]
+    current = routes(plan, row_table(plan, plan.dims), planned_topology(plan))
+    segment = current.segments[-1]
     payloads = {
-        payload.key: payload for by_rank in found.tasks.values() for t in by_rank.values() for payload in t.sends
+        payload.key: payload for by_rank in current.tasks.values() for t in by_rank.values() for payload in t.sends
     }
-    brought = {rank: Counter[int]() for rank in segment.ranks}
-    for rank, keys in found.receives[segment.number].items():
+    arrived = {rank: Counter[int]() for rank in segment.ranks}
+    for rank, keys in current.receives[segment.number].items():
         for key in keys:
-            brought[rank][key[1]] += sum(last - first for cut in payloads[key].slices for first, last in cut.rows or ())
-    assert {rank: sorted(rows.items()) for rank, rows in brought.items()} == taken
+            arrived[rank][key[1]] += sum(
+                last - first for part in payloads[key].slices for first, last in part.rows or ()
+            )
+    assert {rank: sorted(rows.items()) for rank, rows in arrived.items()} == taken
     assert {
-        cut.column for payload in payloads.values() for cut in payload.slices if payload.key[0] != segment.number
+        part.column for payload in payloads.values() for part in payload.slices if payload.key[0] != segment.number
     } == {"x"}

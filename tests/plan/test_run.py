@@ -100,13 +100,13 @@ def test_no_switch_changes_a_bit(places: tuple[Place, ...], optimize: Optimize) 
         actor=hf.place(grpo.Actor, grpo.Config(), pool=first.pool, mesh=first.mesh, colocate=first.colocate),
         reward=hf.place(grpo.Reward, pool=last.pool, mesh=last.mesh, colocate=last.colocate),
     )
-    found = []
+    results = []
     for switched in (NOTHING, optimize):
         plan = grpo.train.compile(deployment, {grpo.B: 24, grpo.P: 2, grpo.R: 3}, optimize=switched)
         with plan.launch(seed=3) as running:
-            found.append([bits(running.step(grpo.batch(24))) for _ in range(2)])
-    assert found[0] == found[1]
-    assert found[0][0] != found[0][1]
+            results.append([bits(running.step(grpo.batch(24))) for _ in range(2)])
+    assert results[0] == results[1]
+    assert results[0][0] != results[0][1]
 
 
 def test_every_switch_off_is_the_eager_run_where_rows_are_independent() -> None:

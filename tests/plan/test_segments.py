@@ -30,36 +30,38 @@ def all_routes(plan: CompiledPlan) -> tuple[Routes, dict[int, list[PayloadKey]]]
     kept: dict[int, tuple[int, ...]] = {}
     saw: dict[int, list[PayloadKey]] = {}
     while True:
-        found = routes(plan, row_table(plan, plan.dims, kept), planned_topology(plan))
-        for segment in found.segments:
-            saw.setdefault(segment.number, [key for node in kept for key in found.query_payloads[node]])
-        unresolved = [node for node in found.query_payloads if node not in kept]
+        current = routes(plan, row_table(plan, plan.dims, kept), planned_topology(plan))
+        for segment in current.segments:
+            saw.setdefault(segment.number, [key for node in kept for key in current.query_payloads[node]])
+        unresolved = [node for node in current.query_payloads if node not in kept]
         if not unresolved:
-            return found, saw
-        query = next(one for one in runtime_queries(plan) if one.number == unresolved[0])
+            return current, saw
+        query = next(query for query in runtime_queries(plan) if query.number == unresolved[0])
         group = getattr(plan.node(query.number).op, "group", 1)
-        weights = range(found.table.rows[query.ref.node], 0, -1)
+        weights = range(current.table.rows[query.ref.node], 0, -1)
         kept[query.number] = tuple(weights if query.weighs else range(group))
 
 
 def ends(plan: CompiledPlan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:
-    """When every rank's part of every step ends: a call starts once what it takes and what it waits for has ended.
+    """When every rank's part of every step ends: a call starts once all that it receives and waits for is there.
 
     A payload is there when the call that makes it has ended; a process does its calls one by one, in the order in which
     they were submitted. ``seconds`` are what steps take on ranks.
     """
-    found, saw = all_routes(plan)
+    current, saw = all_routes(plan)
     call_over: dict[Call, int] = {}
     free: dict[tuple[str, int], int] = {}
     over: dict[tuple[int, int], int] = {}
-    for segment in found.segments:
-        takes = found.receives[segment.number]
+    for segment in current.segments:
+        receives = current.receives[segment.number]
         after = segment.after or (None,) * len(segment.ranks)
-        whole = [key for key in takes.get(DRIVER_RANK, ()) if segment.custom]
+        whole = [key for key in receives.get(DRIVER_RANK, ()) if segment.custom]
         for rank, before in zip(segment.ranks, after, strict=True):
             process = (segment.group, rank)
             waits = [
-                call_over[key[0], key[1]] for key in (*takes.get(rank, ()), *whole, *saw[segment.number]) if key[0] >= 0
+                call_over[key[0], key[1]]
+                for key in (*receives.get(rank, ()), *whole, *saw[segment.number])
+                if key[0] >= 0
             ]
             waits += [call_over[before]] if before is not None else []
             now = max([free.get(process, 0), *waits])
@@ -92,7 +94,7 @@ def test_a_call_that_others_wait_for_is_not_made_longer() -> None:
 
     pools = hf.ResourcePool([2]), hf.ResourcePool([2])
     deployment = hf.Deployment(a=hf.place(Role, 2, pool=pools[0]), b=hf.place(Role, 2, pool=pools[1]))
-    plan, waiting = (one.compile(deployment, {B: 4, R: 2}) for one in (flow, both))
+    plan, waiting = (body.compile(deployment, {B: 4, R: 2}) for body in (flow, both))
     assert [len(segment.steps) for segment in all_routes(plan)[0].segments] == [1, 1, 1]
     assert [len(segment.steps) for segment in all_routes(waiting)[0].segments] == [2, 1]
     seconds = {(step.node, rank): 10 for step in plan.steps for rank in step.ranks}
@@ -102,10 +104,10 @@ def test_a_call_that_others_wait_for_is_not_made_longer() -> None:
 @many
 @given(programs(), st.data())
 def test_a_step_never_ends_later_for_calls_that_were_fused(program: Program, data: st.DataObject) -> None:
-    """Whatever a step takes, the same on all of its ranks."""
+    """However long a step takes, the same on all of its ranks."""
     plan = compiled(program, Optimize())
-    takes = {step.node: data.draw(st.sampled_from([0, 1, 10, 100])) for step in plan.steps}
-    seconds = {(step.node, rank): takes[step.node] for step in plan.steps for rank in step.ranks}
+    durations = {step.node: data.draw(st.sampled_from([0, 1, 10, 100])) for step in plan.steps}
+    seconds = {(step.node, rank): durations[step.node] for step in plan.steps for rank in step.ranks}
     fused, single = ends(plan, seconds), ends(replace(plan, optimize=Optimize(fusion=False)), seconds)
     assert fused.keys() == single.keys()
     assert max(fused.values(), default=0) <= max(single.values(), default=0)
@@ -115,11 +117,11 @@ def test_a_step_never_ends_later_for_calls_that_were_fused(program: Program, dat
 @given(programs(), st.booleans())
 def test_steps_on_one_device_run_in_program_order_one_after_another(program: Program, fusion: bool) -> None:
     plan = compiled(program, Optimize(fusion=fusion))
-    found, _ = all_routes(plan)
+    current, _ = all_routes(plan)
     slots = {group.name: devices(group.pool) for group in plan.groups}
     ran: dict[tuple[str, int], list[tuple[int, str, int]]] = {}  # by device: (segment, group, rank)
     steps: dict[tuple[str, int], list[int]] = {}
-    for segment in found.segments:
+    for segment in current.segments:
         if segment.group == DRIVER:
             continue
         for rank, before in zip(segment.ranks, segment.after, strict=True):
@@ -127,14 +129,14 @@ def test_steps_on_one_device_run_in_program_order_one_after_another(program: Pro
             other = calls[-1] if calls and calls[-1][1] != segment.group else None
             assert before == (None if other is None else (other[0], other[2])), "a process has an order of its own"
             calls.append((segment.number, segment.group, rank))
-            own = steps.setdefault(slots[segment.group][rank], [])
-            own += [step.node for step in segment.steps if rank in step.ranks]
-    assert all(own == sorted(own) for own in steps.values())
-    done = sorted(step.node for segment in found.segments for step in segment.steps)
+            in_order = steps.setdefault(slots[segment.group][rank], [])
+            in_order += [step.node for step in segment.steps if rank in step.ranks]
+    assert all(nodes == sorted(nodes) for nodes in steps.values())
+    done = sorted(step.node for segment in current.segments for step in segment.steps)
     assert done == [step.node for step in plan.steps], "every step is in one segment"
 
 
 @given(programs())
 def test_without_fusion_every_step_is_a_call(program: Program) -> None:
-    found, _ = all_routes(compiled(program, NOTHING))
-    assert all(len(segment.steps) == 1 for segment in found.segments)
+    current, _ = all_routes(compiled(program, NOTHING))
+    assert all(len(segment.steps) == 1 for segment in current.segments)

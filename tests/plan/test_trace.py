@@ -36,8 +36,8 @@ def step(number: int, start: float) -> Timeline:
 
 
 def events(file: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(file.read_text())
-    return found
+    events: list[dict[str, Any]] = json.loads(file.read_text())
+    return events
 
 
 def test_a_row_a_group_and_in_it_a_row_a_rank(tmp_path: Path) -> None:
@@ -65,12 +65,12 @@ def test_a_transfer_starts_within_its_maker_and_ends_where_its_reader_starts(tmp
     flows = [e for e in events(file) if e.get("cat") == "transfer"]
     assert [(e["ph"], e["id"]) for e in flows] == [("s", 1), ("f", 1), ("s", 2), ("f", 2)]
     for e in flows:
-        [own] = [
+        [open_slice] = [
             s for s in events(file)
             if s["ph"] == "X" and s["cat"] == "call" and (s["pid"], s["tid"]) == (e["pid"], e["tid"])
             and s["ts"] <= e["ts"] < s["ts"] + s["dur"]
         ]  # fmt: skip  # one slice is open there
-        assert own["name"] == ("actor.generate" if e["ph"] == "s" else "reward.score")
+        assert open_slice["name"] == ("actor.generate" if e["ph"] == "s" else "reward.score")
         assert e["args"] == {"bytes": 64}
 
 

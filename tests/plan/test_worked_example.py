@@ -133,27 +133,29 @@ def contents(payload: Payload) -> str:
 
 
 def routes_table(plan: CompiledPlan) -> Iterator[tuple[str, ...]]:
-    found = routed(plan)
-    payloads = [*found.driver_sends[CALLER]]
-    payloads += [p for segment in found.segments for task in found.tasks[segment.number].values() for p in task.sends]
+    current = routed(plan)
+    payloads = [*current.driver_sends[CALLER]]
+    payloads += [
+        p for segment in current.segments for task in current.tasks[segment.number].values() for p in task.sends
+    ]
     names = {payload.key: f"P{number}" for number, payload in enumerate(payloads)}
 
     def sent(from_one: Iterable[Payload]) -> str:
         return ", ".join(f"{names[payload.key]} = {contents(payload)}" for payload in from_one)
 
     yield "call", "receives", "keeps", "sends", "drops"
-    yield "caller", "", "", sent(found.driver_sends[CALLER]), ""
-    for segment in found.segments:
+    yield "caller", "", "", sent(current.driver_sends[CALLER]), ""
+    for segment in current.segments:
         for rank in segment.ranks:
-            task = found.tasks[segment.number][rank]
+            task = current.tasks[segment.number][rank]
             yield (
                 f"{' + '.join(map(method, segment.steps))} on {segment.group} {rank}",
-                " ".join(names[key] for key in found.receives[segment.number].get(rank, ())),
+                " ".join(names[key] for key in current.receives[segment.number].get(rank, ())),
                 values(plan, task.keeps),
                 sent(task.sends),
                 values(plan, (node for dropped in task.drops.values() for node in dropped)),
             )
-    yield "driver", " ".join(names[key] for key in found.result), "", "", ""
+    yield "driver", " ".join(names[key] for key in current.result), "", "", ""
 
 
 def remote_reads(plan: CompiledPlan) -> dict[int, set[int]]:
@@ -183,16 +185,16 @@ def test_the_table_of_segments_is_what_the_plan_does(plan: CompiledPlan) -> None
 
 
 def test_one_payload_goes_to_a_host_and_numbers_travel_inline(plan: CompiledPlan) -> None:
-    found = routed(plan)
-    [prompts] = found.driver_sends[CALLER]
-    generate, update = found.segments[0], found.segments[-1]
-    assert found.receives[generate.number] == {0: (prompts.key,), 1: (prompts.key,)}, "both ranks are on one host"
-    assert all(payload.inline for task in found.tasks[update.number].values() for payload in task.sends)
+    current = routed(plan)
+    [prompts] = current.driver_sends[CALLER]
+    generate, update = current.segments[0], current.segments[-1]
+    assert current.receives[generate.number] == {0: (prompts.key,), 1: (prompts.key,)}, "both ranks are on one host"
+    assert all(payload.inline for task in current.tasks[update.number].values() for payload in task.sends)
 
 
 def test_a_step_that_is_shorter_than_a_call_joins(plan: CompiledPlan) -> None:
     """The judge waits for it then, though it reads nothing of it."""
     log_probs = next(step.node for step in plan.steps if step.label == "actor.log_probs")
-    found = routed(plan, frozenset({log_probs}))
-    joined = [[method(step) for step in segment.steps] for segment in found.segments]
+    current = routed(plan, frozenset({log_probs}))
+    joined = [[method(step) for step in segment.steps] for segment in current.segments]
     assert joined == [["generate", "log_probs"], ["score", "centered"], ["update"]]
