@@ -35,7 +35,7 @@ AREAS = {
     "engine": "Lengths and engines",
     "repeat": "Repeated rows",
     "cluster": "The cluster",
-    "filter": "Rows whose number only a run tells",
+    "filter": "Row counts that only the run knows",
     "pad": "Pad rows",
     "whole": "Functions of the whole batch",
     "columns": "Columns",
@@ -47,7 +47,7 @@ AREAS = {
     "protocol": "Transfer protocols",
     "place": "Roles and GPUs",
     "weights": "Weights in two places",
-    "unused": "Work that nobody reads",
+    "unused": "Results that are never read",
     "trace": "Values of a graph",
 }
 """What the name of a program begins with, and the heading of its table."""
@@ -112,16 +112,16 @@ def programs() -> list[Program]:
 INTRODUCTION = """\
 # Mistakes that others met
 
-{bad} mistakes that people made with other systems and told in public, each re-created as a small program in
+{bad} mistakes that people made with other systems and reported in public, each re-created as a small program in
 `tests/corpus/bad`, and what `hfdsl check` reports before launch: exactly the finding in the third column and no other,
-at the line that is wrong. `tests/corpus/valid` has {valid} valid programs, on which a check finds nothing, and which
-run a step. Tests hold both. Times are medians of {times} checks in a warm process, on {machine}. As a command of its
-own, with the start of Python and the import of the program, a check takes {commands}.
+at the wrong line. `tests/corpus/valid` has {valid} valid programs, in which the check finds nothing, and which
+run a step. Tests hold both. Times are medians of {times} checks in a warm process, on {machine}. As a separate
+command, including the start of Python and the import of the program, a check takes {commands}.
 
-A program has the algorithm, the roles and, where they are told, the numbers of its thread. The second column says what
-that system did and when, as far as the thread tells; such systems change, and the threads are of different ages.
+A program has the algorithm, the roles and, where reported, the numbers of its thread. The second column states what
+that system did and when, according to the thread. Such systems change, and the threads are of different ages.
 
-This page is written by `python -m tests.corpus.table`.
+`python -m tests.corpus.table` writes this page.
 """
 
 

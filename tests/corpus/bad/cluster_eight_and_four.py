@@ -2,7 +2,7 @@
 """One node has 8 GPUs and the other 4, and the configuration knows one number of GPUs for all nodes.
 
 Seen: https://github.com/verl-project/verl/issues/1182
-Elsewhere: the number of nodes times the number of GPUs is all that can be said; users ask what to write.
+Elsewhere: the configuration has only nodes times GPUs; users ask what to write.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Two nodes with 8 GPUs each are asked of nodes with 4: the GPUs would do in number, no node does.
+"""Two nodes with 8 GPUs each are requested of nodes with 4: there are enough GPUs, but no node fits.
 
 Seen: https://github.com/alibaba/ROLL/issues/107
 Elsewhere: ROLL counts only nodes with as many GPUs as configured, finds 0, and asserts while Ray shows 3.

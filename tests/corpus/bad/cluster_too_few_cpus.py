@@ -2,7 +2,7 @@
 """Reward processes ask for more CPUs than are left on the only node.
 
 Seen: https://github.com/verl-project/verl/pull/6663
-Elsewhere: the driver waits for its placement groups for ever, without a message and with all GPUs idle.
+Elsewhere: the driver waits for its placement groups forever, without a message and with all GPUs idle.
 """
 
 import hfdsl as hf

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""Engines with tensor-parallel size 4 are laid over nodes with 6 GPUs, so that one of them is on two nodes.
+"""Engines with tensor-parallel size 4 are placed on nodes with 6 GPUs, so that one of them spans two nodes.
 
 Seen: https://github.com/allenai/open-instruct/pull/949
-Elsewhere: silent: the engine's ranks talk from node to node in every layer, which was found by chance.
+Elsewhere: silent: the engine's ranks communicate between nodes in every layer; it was found by chance.
 """
 
 import hfdsl as hf

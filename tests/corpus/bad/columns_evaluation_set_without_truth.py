@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The evaluation set lacks the ground truth that the reward of evaluation is merged from.
+"""The evaluation set lacks the ground truth that the evaluation's reward needs.
 
 Seen: https://github.com/PRIME-RL/TTRL/issues/20
 Elsewhere: a KeyError in the reward manager at the first validation, after its generation.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, attr-defined"
-"""What is logged after each step has a column 'answer' that this program's batches do not have.
+"""The log after each step reads a column 'answer' that this program's batches do not have.
 
 Seen: https://github.com/huggingface/trl/pull/708
 Elsewhere: a KeyError in log_stats after the first PPO step has been taken.

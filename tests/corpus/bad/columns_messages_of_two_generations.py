@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""ReMax generates twice in multi-turn conversations, and both generations bring a column 'messages'.
+"""ReMax generates twice in multi-turn conversations, and both generations return a column 'messages'.
 
 Seen: https://github.com/verl-project/verl/issues/3027
 Elsewhere: union asserts equal 'messages' in the driver, after both generations; the same script runs with GRPO.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, call-arg"
-"""The learner's batch is put together without the advantages that its loss reads.
+"""The learner's batch is assembled without the advantages that its loss reads.
 
 Seen: https://github.com/ray-project/ray/issues/58042
 Elsewhere: a KeyError inside the loss in the first training iteration, after all environment steps.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, attr-defined"
-"""The actor is given a mask of the tools' output that generation does not make.
+"""The actor expects a mask of the tools' output that generation does not return.
 
 Seen: https://github.com/GAIR-NLP/ToRL/issues/8
 Elsewhere: a KeyError on a worker in update_actor, after rollout, scores, old log-probabilities and advantages.

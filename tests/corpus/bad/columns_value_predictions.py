@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Advantages are computed from a sample batch that nobody has given value predictions.
+"""Advantages are computed from a sample batch without value predictions.
 
 Seen: https://github.com/ray-project/ray/issues/43460
 Elsewhere: a KeyError for 'vf_preds' during training, after sampling.

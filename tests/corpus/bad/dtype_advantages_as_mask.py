@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""The policy loss is given the advantages a second time, in the place of the response mask.
+"""The policy loss receives the advantages a second time, in place of the response mask.
 
 Seen: https://github.com/verl-project/verl/issues/2506
-Elsewhere: silent: both are tensors of one shape, so that nothing is raised; a reader of the code found it.
+Elsewhere: silent: both are tensors of one shape, so nothing raises; a reader of the code found it.
 """
 
 import hfdsl as hf

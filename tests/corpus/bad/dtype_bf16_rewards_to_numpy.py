@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Rewards are bfloat16 in mixed-precision training, and what logs them cannot hold that dtype.
+"""Rewards are bfloat16 in mixed-precision training, and the logger does not support that dtype.
 
 Seen: https://github.com/huggingface/trl/pull/1391
 Elsewhere: "Got unsupported ScalarType BFloat16" when the first step's rewards are logged.

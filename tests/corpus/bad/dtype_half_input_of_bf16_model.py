@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Image features in float16 are given to a model in bfloat16.
+"""A model in bfloat16 receives image features in float16.
 
 Seen: https://github.com/thu-ml/MMTrustEval/issues/3
-Elsewhere: a RuntimeError on unlike dtypes (Half and BFloat16) in the first forward pass.
+Elsewhere: a RuntimeError on different dtypes (Half and BFloat16) in the first forward pass.
 """
 
 import hfdsl as hf

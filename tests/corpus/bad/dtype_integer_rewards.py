@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""A reward function returns 0 and 1, and their column is of integers where the trainer computes with floats.
+"""A reward function returns 0 and 1 as integers, but the trainer computes with floats.
 
 Seen: https://github.com/CarperAI/trlx/pull/520
-Elsewhere: a tensor without a dtype takes that of its numbers, so it depends on the user's reward function.
+Elsewhere: a tensor without a dtype infers it from its numbers, so it depends on the user's reward function.
 """
 
 import hfdsl as hf

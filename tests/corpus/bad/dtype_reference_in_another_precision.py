@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""A DPO step that computes in float32 is given log-probabilities in bfloat16.
+"""A DPO step that computes in float32 receives log-probabilities in bfloat16.
 
 Seen: https://github.com/huggingface/trl/issues/1202
 Elsewhere: "expected scalar type Float but found BFloat16" in the first step, after an upgrade of the library.

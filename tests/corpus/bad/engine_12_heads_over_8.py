@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A vision-language model with 12 attention heads is cut over 8 GPUs, for generation and for nothing else.
+"""A vision-language model with 12 attention heads is sharded over 8 GPUs, for generation only.
 
 Seen: https://github.com/MIV-XJTU/FSDrive/issues/21
 Elsewhere: a ValueError in the engine's constructor; the authors answer that 8 GPUs cannot be used with this model.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""Trajectories of 1533 tokens are cut in two by sequence parallelism.
+"""Sequence parallelism splits trajectories of 1533 tokens in two.
 
 Seen: https://github.com/modelscope/ms-swift/issues/9996
-Elsewhere: an assertion that 1533 is no multiple of 2 on every rank in training, after the rollouts have been split.
+Elsewhere: an assertion on every rank in training that 1533 is not a multiple of 2, after the rollouts have been split.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A model with 28 attention heads is cut over the 8 GPUs of a node.
+"""A model with 28 attention heads is sharded over the 8 GPUs of a node.
 
 Seen: https://github.com/DAMO-NLP-SG/LongPO/issues/5
 Elsewhere: the parallel degree is the world size and has to divide the heads; a reader asks how it can run at all.

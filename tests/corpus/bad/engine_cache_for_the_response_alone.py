@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""The engine's length is set to the response's 16 tokens, and the prompt of 44 has to fit, too.
+"""The engine's length is set to the response's 16 tokens, but the prompt of 44 must fit, too.
 
 Seen: https://github.com/google/tunix/pull/222
-Elsewhere: only the response was checked against the limit; vLLM cuts the output or fails inside its engine process.
+Elsewhere: only the response was checked against the limit; vLLM truncates the output or fails in its engine process.
 """
 
 import hfdsl as hf

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""Context parallelism of 4 wants lengths that 8 divides; they are rounded up to multiples of 4.
+"""Context parallelism of 4 needs lengths that 8 divides; they are rounded up to multiples of 4.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/pull/3028
-Elsewhere: nothing validates the multiple before the workers have loaded the model; a CI test failed now and then.
+Elsewhere: nothing validates the multiple before the workers have loaded the model; a CI test failed intermittently.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Sequences of 514 + 512 tokens are cut over 4 tensor-parallel ranks.
+"""Sequences of 514 + 512 tokens are split over 4 tensor-parallel ranks.
 
 Seen: https://github.com/verl-project/verl/issues/3296
 Elsewhere: Megatron asserts that the first dimension is divisible by the tensor-parallel size, in a forward pass.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""Groups that are all right or all wrong are dropped, and what remains is split over 16 ranks as if nothing were.
+"""Groups that are all right or all wrong are dropped, and the rest is split over 16 ranks regardless.
 
 Seen: https://github.com/areal-project/AReaL/issues/450
-Elsewhere: the batch of each update has another size; users ask whether it is filled up, and what it does to accuracy.
+Elsewhere: the batch of each update has another size; users ask whether it is filled up, and how this affects accuracy.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Rows without an advantage and overlong ones are filtered out, and mini-batches of a fixed number are cut.
+"""Rows without an advantage and overlong rows are filtered, and the rest is split into a fixed number of mini-batches.
 
 Seen: https://github.com/allenai/open-instruct/issues/843
 Elsewhere: the batch of each update has another size; users ask what keeps it stable.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Agents take different numbers of turns: the turns that took place are cut into mini-batches of a fixed number.
+"""Agents take different numbers of turns, which are split into a fixed number of mini-batches.
 
 Seen: https://github.com/langfengQ/verl-agent/issues/35
 Elsewhere: the number of rows is known only after the rollout; users ask how the mini-batch size can divide it.

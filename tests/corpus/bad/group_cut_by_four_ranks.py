@@ -2,7 +2,7 @@
 """Each of 4 ranks has one completion, and a role on these ranks compares groups of 8.
 
 Seen: https://github.com/huggingface/trl/issues/3061
-Elsewhere: TRL refuses the sizes in its constructor; users ask why, since the message does not speak of ranks.
+Elsewhere: TRL refuses the sizes in its constructor; users ask why, since the message does not mention ranks.
 """
 
 import hfdsl as hf

@@ -2,7 +2,7 @@
 """Trajectories carry no log-probabilities of the rollout, and the update corrects for them.
 
 Seen: https://github.com/verl-project/uni-agent/pull/92
-Elsewhere: silent: zeros are put in their place, which the trainer takes as a reason to use them.
+Elsewhere: silent: they are replaced by zeros, which the trainer then uses.
 """
 
 from dataclasses import dataclass

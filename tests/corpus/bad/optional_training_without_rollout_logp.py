@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Rollouts are made without log-probabilities, and training puts them into a record that always has them.
+"""Rollouts have no log-probabilities, and training puts them into a record that always has them.
 
 Seen: https://github.com/THUDM/slime/pull/945
 Elsewhere: a column of length 0 stands in for the missing one, and the difference to the old ones fails on shapes.

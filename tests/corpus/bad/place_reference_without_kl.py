@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""KL has coefficient 0, so that no step reads the reference, and still it is loaded next to the policy.
+"""KL has coefficient 0, so no step reads the reference, but it is still loaded next to the policy.
 
 Seen: https://github.com/huggingface/trl/pull/2806
 Elsewhere: silent: a second copy of the model takes memory on every GPU.

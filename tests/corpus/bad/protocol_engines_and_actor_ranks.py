@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""Each of 4 engines gives one endpoint, and each of 8 actor ranks is to be given one.
+"""Each of 4 engines returns one endpoint, and each of 8 actor ranks needs one.
 
 Seen: https://github.com/TideDra/lmm-r1/issues/10
-Elsewhere: a RuntimeError in fit of a Ray actor; it works where engines and actor ranks are equally many.
+Elsewhere: a RuntimeError in fit of a Ray actor; it works with equal numbers of engines and actor ranks.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The critic's values exist on the last pipeline stage, and the first is asked for them.
+"""The critic's values exist on the last pipeline stage, but are collected from the first.
 
 Seen: https://github.com/radixark/miles/pull/3125
 Elsewhere: "object of type 'NoneType' has no len()" on a worker in the first update, only with a pipeline.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Pass@3 in validation: 3 responses a prompt are scored against answers that are there once.
+"""Pass@3 in validation: 3 responses per prompt are scored against answers that exist once.
 
 Seen: https://github.com/hiyouga/EasyR1/issues/247
 Elsewhere: a ValueError in the driver at the first validation, after generation.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""ReMax with 4 samples a prompt: the greedy baseline has 1024 rows, the sampled responses 4096.
+"""ReMax with 4 samples per prompt: the greedy baseline has 1024 rows, the sampled responses 4096.
 
 Seen: https://github.com/verl-project/verl/issues/3408
 Elsewhere: union asserts identical batch sizes (1024 and 4096) in the driver, after both generations.

@@ -2,7 +2,7 @@
 """An evaluation batch of 3 prompts is split over 8 data-parallel ranks.
 
 Seen: https://github.com/NovaSky-AI/SkyRL/pull/62
-Elsewhere: the tail that did not fit was dropped, so that evaluation went on with no prompt at all.
+Elsewhere: the tail that did not fit was dropped, so evaluation continued without any prompt.
 """
 
 import hfdsl as hf

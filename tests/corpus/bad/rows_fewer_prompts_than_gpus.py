@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""32 prompts a step are split over the 64 data-parallel ranks of eight nodes.
+"""32 prompts per step are split over the 64 data-parallel ranks of eight nodes.
 
 Seen: https://github.com/verl-project/verl/issues/606
 Elsewhere: verl runs the initial validation to its end, then the driver asserts equal chunks at the first training step.

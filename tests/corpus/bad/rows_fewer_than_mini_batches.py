@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A rollout of 20 steps is cut into the default 32 mini-batches.
+"""A rollout of 20 steps is split into the default 32 mini-batches.
 
 Seen: https://github.com/ikostrikov/pytorch-a2c-ppo-acktr-gail/issues/72
 Elsewhere: the mini-batch size becomes 0, and the sampler raises a ValueError at the first update, after the rollout.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""16 prompts are cut into 32 chunks, since generation splits over the pipeline stages, too.
+"""16 prompts are split into 32 chunks, since generation splits over the pipeline stages, too.
 
 Seen: https://github.com/verl-project/verl/issues/1004
 Elsewhere: verl's Megatron backend asserts equal chunks at generation; three more assertions on sizes follow one by one.

@@ -2,7 +2,7 @@
 """A user tries a batch of 5 prompts on an engine with 2 replicas and a policy with 4 shards.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/issues/125
-Elsewhere: no batch below dp and no uneven shards; worker groups have to be built again for another batch size.
+Elsewhere: no batch below dp and no uneven shards; worker groups must be rebuilt for another batch size.
 """
 
 import hfdsl as hf

@@ -2,7 +2,7 @@
 """Validation rows are padded for the ranks of one role and then split over the generation replicas of a folded mesh.
 
 Seen: https://github.com/verl-project/verl/issues/149
-Elsewhere: verl pads to one group's world size, and dispatch, which cuts by another number, asserts equal chunks.
+Elsewhere: verl pads to one group's world size, and dispatch, which splits by another number, asserts equal chunks.
 """
 
 import hfdsl as hf

@@ -2,7 +2,7 @@
 """A global batch of 3 preference pairs is split over 2 data-parallel ranks of a 16-GPU, tp=8 mesh.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/pull/3345
-Elsewhere: a crash at the first training step; its message names two things that are no keys of the configuration.
+Elsewhere: a crash at the first training step; its message names two things that are not configuration keys.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The last evaluation batch has 39 prompts, and what follows evaluation cuts it into 4 mini-batches.
+"""The last evaluation batch has 39 prompts, and is later split into 4 mini-batches.
 
 Seen: https://github.com/NovaSky-AI/SkyRL/issues/1583
 Elsewhere: SkyRL asserts without a message at the first evaluation, after its generation has finished, and the run ends.

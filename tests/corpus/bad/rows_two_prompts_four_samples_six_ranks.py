@@ -2,7 +2,7 @@
 """2 prompts with 4 samples each are 8 rows, and policy and reference have 6 ranks.
 
 Seen: https://github.com/NovaSky-AI/SkyRL/issues/1609
-Elsewhere: SkyRL silently cuts the batch down to no prompt at all; the run dies later in a minimum over an empty array.
+Elsewhere: SkyRL silently truncates the batch to no prompts; the run dies later in a minimum over an empty array.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""A column of values [128, 1] is taken from the reference values [128].
+"""A column of values [128, 1] is subtracted from the reference values [128].
 
 Seen: https://github.com/PacktPublishing/Deep-Reinforcement-Learning-Hands-On/issues/74
 Elsewhere: the advantage is [128, 128] without an error; training converges slowly, which a reader of the code noticed.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Advantages have an entry for every token, and the mask that they meet has lost the first.
+"""Advantages have an entry for every token, but their mask lacks the first.
 
 Seen: https://github.com/McGill-NLP/nano-aha-moment/issues/9
 Elsewhere: a shape mismatch in the policy loss; other readers met the same before it was fixed.

@@ -2,7 +2,7 @@
 """A record declares log-probabilities over the whole vocabulary, and those of the chosen tokens are put into it.
 
 Seen: https://github.com/CarperAI/trlx/issues/371
-Elsewhere: the type in the annotation is checked by nobody; a reader finds the real shape by printing it.
+Elsewhere: nothing checks the type in the annotation; a reader finds the real shape by printing it.
 """
 
 import hfdsl as hf

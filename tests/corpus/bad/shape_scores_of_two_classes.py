@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""A sentiment pipeline gives one score a text, and the loop reads the second of two.
+"""A sentiment pipeline returns one score per text, and the loop reads the second of two.
 
 Seen: https://github.com/huggingface/trl/issues/37
 Elsewhere: a KeyError in the notebook's training loop, after the first batch has been generated.

@@ -2,7 +2,7 @@
 """Log-probabilities are [n] and advantages [n, 1]: their product is [n, n].
 
 Seen: https://github.com/pytorch/rl/issues/1243
-Elsewhere: nothing: the product broadcasts, and the mean over it is another loss than the one that is meant.
+Elsewhere: silent: the product broadcasts, and the mean over it is not the intended loss.
 """
 
 from typing import Literal

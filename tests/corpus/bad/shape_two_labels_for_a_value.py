@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""A classifier with its default of 2 labels is taken as value model, which has one number a token.
+"""A classifier with its default of 2 labels is used as a value model, which needs one number per token.
 
 Seen: https://github.com/huggingface/trl/issues/3269
 Elsewhere: a RuntimeError (53 against 2 at dimension 2) in the first PPO step, after generation.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""The critic cuts the wrong end off: it gives the values of the prompt's tokens instead of the response's.
+"""The critic slices off the wrong end: it returns the values of the prompt's tokens instead of the response's.
 
 Seen: https://github.com/hpcaitech/ColossalAI/pull/3623
-Elsewhere: a slice [:-n] for [-n:]; the mean over it is a number as any other, and no error is raised.
+Elsewhere: a slice [:-n] for [-n:]; its mean is a plausible number, and no error is raised.
 """
 
 import hfdsl as hf

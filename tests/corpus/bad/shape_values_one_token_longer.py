@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type"
-"""Values have one entry more than advantages, and returns are the sum of both.
+"""Values have one more entry than advantages, and returns are the sum of both.
 
 Seen: https://github.com/HarderThenHarder/transformers_tasks/issues/11
 Elsewhere: a RuntimeError (16 against 17 at dimension 1) in the first PPO step, after generation and scoring.

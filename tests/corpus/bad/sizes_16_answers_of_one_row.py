@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The trainer takes batches of one row, and groups of 16 answers have to be whole in a batch.
+"""The trainer takes batches of one row, but a batch must contain whole groups of 16 answers.
 
 Seen: https://github.com/wyf3/llm_related/issues/13
 Elsewhere: a ValueError in the trainer's constructor; the reader asks whether the script or the machine is wrong.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A rollout of 298 rows is cut into optimizer steps of 32 * 4 rows on a dp=2, tp=4 mesh.
+"""A rollout of 298 rows is split into optimizer steps of 32 * 4 rows on a dp=2, tp=4 mesh.
 
 Seen: https://github.com/rllm-org/rllm/pull/630
 Elsewhere: rllm padded up to 384 rows, 86 of them wasted, and the number of optimizer steps drifted with the row count.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Every turn of a conversation is a row of its own: 3509 rows are to be trained in mini-batches of 128 * 5.
+"""Every turn of a conversation is a row: 3509 rows go into mini-batches of 128 * 5.
 
 Seen: https://github.com/NovaSky-AI/SkyRL/pull/1483
 Elsewhere: SkyRL asserts that the batch is divisible by the mini-batch, in the first update, after generation.

@@ -2,7 +2,7 @@
 """The last mini-batch has one row, and its advantages are divided by their standard deviation.
 
 Seen: https://github.com/DLR-RM/stable-baselines3/issues/325
-Elsewhere: the deviation of one value is NaN, which goes through the loss into the network without an error.
+Elsewhere: the deviation of one value is NaN, which propagates through the loss into the network without an error.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""One generation a prompt: the advantage of a group of one says nothing.
+"""One generation per prompt: the advantage of a group of one is meaningless.
 
 Seen: https://github.com/huggingface/trl/pull/3199
 Elsewhere: TRL's constructor complained that 4 is not divisible by 1, and listed 2 and 4 as valid.

@@ -2,7 +2,7 @@
 """An example script sets a micro-batch of 80 for mini-batches of 256.
 
 Seen: https://github.com/verl-project/verl/issues/1524
-Elsewhere: nothing tells; users ask which of the numbers count prompts, which samples, and how steps are accumulated.
+Elsewhere: no message; users ask which of the numbers count prompts, which samples, and how steps are accumulated.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A DPO batch gives each of 8 ranks 2 rows, and the reference wants micro-batches of 8.
+"""A DPO batch gives each of 8 ranks 2 rows, but the reference needs micro-batches of 8.
 
 Seen: https://github.com/NVIDIA-NeMo/RL/issues/355
 Elsewhere: NeMo-RL asserts that a rank's data is a multiple of the micro-batch, within the first reference pass.

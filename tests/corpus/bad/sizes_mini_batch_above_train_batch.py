@@ -2,7 +2,7 @@
 """The PPO mini-batch is set to prompts times samples, while it counts prompts, and so exceeds the training batch.
 
 Seen: https://github.com/verl-project/verl/pull/1265
-Elsewhere: verl asserts it; a user took the assertion for wrong and wanted it deleted.
+Elsewhere: verl asserts it; a user thought that the assertion was wrong and asked to delete it.
 """
 
 import hfdsl as hf

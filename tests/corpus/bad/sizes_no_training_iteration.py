@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""128 samples are fewer than one global batch of 256, so that training has 128 // 256 = 0 iterations.
+"""128 samples are fewer than one global batch of 256, so training has 128 // 256 = 0 iterations.
 
 Seen: https://github.com/THUDM/slime/pull/2366
 Elsewhere: Megatron's scheduler fails with an assertion that has no message, while the actor is being built.

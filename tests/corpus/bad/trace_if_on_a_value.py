@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""The loop of a runner asks a value of the graph whether enough episodes have been seen.
+"""A runner's loop tests a value of the graph to decide whether there have been enough episodes.
 
 Seen: https://github.com/tensorforce/tensorforce/issues/272
 Elsewhere: TensorFlow raises a TypeError when the loop gets there, after the agent and its environment have been built.

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A PPO loss keeps the old prediction outside of the function, and uses it when the next graph is traced.
+"""A PPO loss stores the old prediction outside of the function, and uses it when the next graph is traced.
 
 Seen: https://github.com/tensorflow/tensorflow/issues/43650
 Elsewhere: "An op outside of the function building code is being passed a Graph tensor" in the first fit of the model.

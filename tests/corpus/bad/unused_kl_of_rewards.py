@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A KL coefficient is set, the KL is computed, and the returns of GRPO are made without it.
+"""A KL coefficient is set, the KL is computed, but the returns of GRPO do not use it.
 
 Seen: https://github.com/THUDM/slime/issues/397
 Elsewhere: silent: the coefficient has no effect.

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""The rollout engine of a diffusion model is never given the weights that the actor learns.
+"""The rollout engine of a diffusion model never receives the weights that the actor learns.
 
 Seen: https://github.com/NVlabs/Long-RL/issues/29
-Elsewhere: silent: samples come from the first weights for the whole run, as a reader of the code suspects.
+Elsewhere: silent: samples come from the initial weights for the whole run, as a reader of the code suspects.
 """
 
 import hfdsl as hf

@@ -2,7 +2,7 @@
 """The engine sleeps while the policy is trained, and wakes up without the new weights.
 
 Seen: https://github.com/huggingface/trl/issues/5312
-Elsewhere: silent: only the importance ratio, which drifts away from 1 step by step, tells of it.
+Elsewhere: silent: only the importance ratio shows it, which drifts away from 1 step by step.
 """
 
 import hfdsl as hf

@@ -2,7 +2,7 @@
 """Weights are sent once, before the first of two updates, so that later rollouts use those of an epoch before.
 
 Seen: https://github.com/verl-project/verl/pull/4248
-Elsewhere: silent: the rollout model stays behind, training is off-policy to an extreme and may not converge.
+Elsewhere: silent: the rollout model lags behind, training is extremely off-policy and may not converge.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Weights are sent to the engine only where a flag about its cache is set.
+"""Weights are sent to the engine only if a flag about its cache is set.
 
 Seen: https://github.com/rllm-org/rllm/issues/291
 Elsewhere: silent: with the flag off, actor and rollout model drift apart from the first update on.

@@ -2,7 +2,7 @@
 """Advantages are whitened with the mean and deviation of a shard instead of the batch's.
 
 Seen: https://github.com/THUDM/slime/pull/2235
-Elsewhere: silent: every context-parallel rank moves its part of the same sequence by other numbers.
+Elsewhere: silent: every context-parallel rank normalizes its part of the same sequence by different numbers.
 """
 
 import hfdsl as hf

@@ -2,7 +2,7 @@
 """A worker reads a key that its part of the configuration does not have.
 
 Seen: https://github.com/verl-project/verl/issues/1165
-Elsewhere: the configuration library raises for a key that is not there, on the workers, while a model is built.
+Elsewhere: the configuration library raises for a missing key, on the workers, while a model is built.
 """
 
 from dataclasses import dataclass

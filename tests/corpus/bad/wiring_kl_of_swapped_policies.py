@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body"
-"""A masked KL is called with the new policy's probabilities for the old one's, and the reverse.
+"""A masked KL is called with the new and the old policy's probabilities swapped.
 
 Seen: https://github.com/lucidrains/PaLM-rlhf-pytorch/issues/43
-Elsewhere: silent: both have one type and shape, and the KL of the other direction is a number as well.
+Elsewhere: silent: both have one type and shape, and the reverse KL is a plausible number as well.
 """
 
 import hfdsl as hf

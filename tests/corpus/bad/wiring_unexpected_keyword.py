@@ -1,8 +1,8 @@
 # mypy: disable-error-code="empty-body, call-arg"
-"""A reward function is called with completion_ids, which its author was never told of.
+"""A reward function is called with completion_ids, which is not documented.
 
 Seen: https://github.com/huggingface/trl/issues/4939
-Elsewhere: a TypeError in the first reward computation, after the first generation; the types said otherwise.
+Elsewhere: a TypeError in the first reward computation, after the first generation; the type hints differed.
 """
 
 import hfdsl as hf

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A worker cannot be built for one of its two roles: an argument is missing.
+"""A worker cannot be constructed for one of its two roles: an argument is missing.
 
 Seen: https://github.com/NVlabs/Long-RL/issues/5
 Elsewhere: a TypeError on every worker while the model is built, after the checkpoint shards have begun to load.
