@@ -1,4 +1,4 @@
-"""A small language model learns to spell words backward with GRPO: ready roles, on Ray worker groups.
+"""A small language model learns to spell words backward with GRPO: ready-made roles, on Ray worker groups.
 
 ``python examples/grpo_reasoning.py`` checks the program, prints its plan, warms the policy up on imperfect
 demonstrations, trains it with a verifier's rewards, and leaves the curves as a picture and the metrics as JSON lines in
@@ -36,11 +36,11 @@ from hfdsl.runtime.running import Running
 
 LONGEST = 8  # letters of a word; then the separator, or the end
 SIZES: dict[type[hf.Dim], int] = {B: 48, P: LONGEST + 1, R: LONGEST + 1}
-UPDATES = 3  # optimiser steps a rollout
+UPDATES = 3  # optimizer steps per rollout
 HELD_OUT = 512
 OUT = Path("runs/grpo_reasoning")
 
-spell = grpo.given(group=8, updates=UPDATES, loss=Clip(0.2, kl=0.001))  # eight responses a prompt
+spell = grpo.given(group=8, updates=UPDATES, loss=Clip(0.2, kl=0.001))  # eight responses per prompt
 
 # -- the roles
 
@@ -63,7 +63,7 @@ ROWS = w.BatchingConfig(rows=64)  # a row's numbers then do not depend on how a 
 
 
 def learns(model: w.ModelConfig, optimizer: w.OptimizerConfig) -> w.ActorConfig:
-    """A policy that starts as this model."""
+    """A policy that starts from this model."""
     optimizer = replace(optimizer, betas=(0.9, 0.99))
     return w.ActorConfig(model, w.GenerationConfig(max_tokens=LONGEST + 1), w.TrainingConfig(optimizer), ROWS)
 
@@ -90,7 +90,7 @@ def words(size: int, seed: int) -> Rows:
 
 
 def unseen() -> tuple[Any, frozenset[str]]:
-    """Problems that training never shows, and their texts."""
+    """Problems that training never uses, and their texts."""
     return Feed(words(HELD_OUT, 1_000_000_000), encoder(), HELD_OUT).first()
 
 
@@ -120,12 +120,12 @@ class Imperfect:
         return row | {"answer": answer[:-2] + answer[-1] + answer[-2] if slips else answer}
 
     def place(self, index: int) -> str:
-        """Where it is from."""
+        """The source of the problem."""
         return self.rows.place(index)
 
 
 def stream(feed: Feed, seed: int) -> Iterator[Any]:
-    """Batches without end."""
+    """Endless batches."""
     cursor = Cursor(seed)
     while True:
         batch, cursor = feed.take(cursor)
@@ -138,11 +138,11 @@ def batches(seed: int = 0) -> Iterator[Prompts]:
 
 
 # For the command line: hfdsl check|plan|draw|run examples/grpo_reasoning.py:experiment.
-# `run` starts from the warm-up that `make demo` has left.
+# `run` starts from the warm-up that `make demo` saved.
 experiment = hf.Experiment(spell, deploy(OUT / "warm_up"), SIZES, batches=batches)
 
 
-# -- what happens
+# -- the run
 
 
 @hf.dataflow
@@ -155,7 +155,7 @@ def warm_up(folder: Path, seed: int, steps: int) -> None:
     """Imitate, and save the policy."""
     import torch
 
-    torch.set_num_threads(1)  # at this size more would only wait for each other
+    torch.set_num_threads(1)  # at this size more threads would only wait for each other
     start = w.ModelConfig(config=DECODER, seed=seed)
     config = learns(start, w.OptimizerConfig(2e-3))
     alone = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1], use_gpu=False)))
@@ -170,7 +170,7 @@ def warm_up(folder: Path, seed: int, steps: int) -> None:
 
 
 def save(config: w.ModelConfig, found: dict[str, Any], folder: Path) -> None:
-    """The model as transformers keeps one."""
+    """Save the model in the format of transformers."""
     from hfdsl.rl.models.loading import load
 
     model = load(config)
@@ -179,12 +179,12 @@ def save(config: w.ModelConfig, found: dict[str, Any], folder: Path) -> None:
 
 
 def train(running: Running, looking: Running, options: argparse.Namespace) -> list[Record]:
-    """The loop: a step, a line, now and then the held-out problems."""
+    """The loop: a step, a line, and from time to time the held-out problems."""
     held_out, history = unseen()[0], list[Record]()
     metrics = JsonLinesWriter(options.out / "metrics.jsonl", None)
     for step, batch in zip(range(options.steps + 1), batches(options.seed), strict=False):
         start = time.perf_counter()
-        values = values_of(running.plan, running.step(batch), step) if step else {}  # at first it only looks
+        values = values_of(running.plan, running.step(batch), step) if step else {}  # step 0 only evaluates
         seconds = time.perf_counter() - start if step else 0.0
         if step % 10 == 0 or step == options.steps:
             found = values_of(looking.plan, looking.step(held_out), step)
@@ -251,5 +251,5 @@ def draw(history: list[Record], path: Path) -> None:
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:  # the context manager of the run has ended its processes by now
+    except KeyboardInterrupt:  # the context manager of the run has already ended its processes
         raise SystemExit("stopped") from None

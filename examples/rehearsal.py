@@ -2,7 +2,7 @@
 
     python examples/rehearsal.py [--seconds 0.002]
 
-Every role is a fake. Ranks sleep for as long as a row is said to take, and values of the true sizes move between them.
+Every role is a fake. Ranks sleep for the stated time of each row, and values of the true sizes move between them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORK = {
 
 
 def deployment(split: bool) -> hf.Deployment:
-    """All roles on one pool, or the critic, the reference and the reward on another one."""
+    """All roles on one pool, or the critic, the reference and the reward on a second one."""
     model = ModelConfig(path="/no/such/model")
     first = hf.ResourcePool([2], use_gpu=False, name="first")
     other = hf.ResourcePool([2], use_gpu=False, name="second") if split else first
