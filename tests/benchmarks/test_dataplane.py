@@ -174,6 +174,7 @@ def test_balance(printed: str) -> None:
     assert balanced["imbalance"] < in_order["imbalance"]
 
 
+@pytest.mark.nightly
 @command("planning")
 @pytest.mark.ray
 def test_planning(printed: str) -> None:
@@ -196,7 +197,7 @@ def test_where_relays_meet_calls_by_the_driver() -> None:
     assert relay.as_on_a_cluster(steps, relay.DIRECT) == {8: 13.0, 16: 17.0}
 
 
-@pytest.mark.nightly_cases("relayed")
+@pytest.mark.nightly
 @pytest.mark.parametrize(("printed", "samples"), [("soak", 4), ("relayed", 2)], indirect=["printed"])
 @pytest.mark.ray
 def test_a_short_soak(printed: str, samples: int) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from benchmarks.mutation.__main__ import interval
 from benchmarks.mutation.mutants import mutants
 
@@ -52,6 +54,7 @@ def test_mutants_change_what_runs_and_leave_wording_alone(tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.nightly
 def test_what_tests_notice_is_killed_and_what_they_do_not_survives() -> None:
     def printed(tests: str) -> str:
         file = "hfdsl/protocols/partitioning.py"

@@ -53,6 +53,7 @@ def test_writing_into_what_is_under_way_is_refused(ray_cluster: Any, launched: A
         running.step(given())
 
 
+@pytest.mark.nightly
 def test_a_maker_that_fails_is_named(ray_cluster: Any) -> None:
     with (
         compiled(p.failing, deployment(use_gpu=True)).launch("ray") as running,

@@ -45,7 +45,6 @@ def test_whole_copies_give_the_same_bits_on_ray(ray_cluster: Any) -> None:
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
 
 
-@pytest.mark.nightly
 def test_parts_give_what_whole_copies_give(ray_cluster: Any) -> None:
     """Of unlike many micro-batches: one rank's rows are longer than the other's."""
     batching = w.BatchingConfig(tokens=25)

@@ -98,6 +98,7 @@ def test_slices_of_rows_of_unlike_lengths_on_both_axes() -> None:
     alike(ran(ONE, "llama", tiny.FIXED), ran(FOUR, "llama", BY_TOKENS))
 
 
+@pytest.mark.nightly
 def test_processes_give_the_same_and_go_on_from_what_they_kept(ray_cluster: Any, tmp_path: Path) -> None:
     """FSDP2 over dp of slices over tp; whatever is split is kept as such."""
     deployment = roles(FOUR, "qwen3", BY_TOKENS, "fsdp")
