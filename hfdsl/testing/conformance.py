@@ -155,12 +155,15 @@ class SuiteReport:
     @property
     def problems(self) -> tuple[Outcome, ...]:
         """Those that did not."""
-        return tuple(one for one in self.outcomes if one.problem is not None)
+        return tuple(outcome for outcome in self.outcomes if outcome.problem is not None)
 
     def __str__(self) -> str:
-        names = list(dict.fromkeys(one.program for one in self.outcomes))
-        places = list(dict.fromkeys(one.deployment for one in self.outcomes))
-        marks = {(one.program, one.deployment): "ok" if one.problem is None else "FAILS" for one in self.outcomes}
+        names = list(dict.fromkeys(outcome.program for outcome in self.outcomes))
+        places = list(dict.fromkeys(outcome.deployment for outcome in self.outcomes))
+        marks = {
+            (outcome.program, outcome.deployment): "ok" if outcome.problem is None else "FAILS"
+            for outcome in self.outcomes
+        }
         width = max(map(len, names), default=0)
 
         def line(name: str, cells: Sequence[str]) -> str:
@@ -168,8 +171,8 @@ class SuiteReport:
             return "  ".join([f"{name:{width}}", *padded]).rstrip()
 
         table = [line("", places), *(line(n, [marks.get((n, place), "-") for place in places]) for n in names)]
-        told = [f"{one.program}, {one.deployment}:\n{one.problem}" for one in self.problems]
-        count, seconds = len(self.outcomes), sum(one.seconds for one in self.outcomes)
+        told = [f"{problem.program}, {problem.deployment}:\n{problem.problem}" for problem in self.problems]
+        count, seconds = len(self.outcomes), sum(outcome.seconds for outcome in self.outcomes)
         head = (
             f"conformance of {self.backend!r}: {count - len(told)} of {count} as plain Python has it, {seconds:.1f} s"
         )

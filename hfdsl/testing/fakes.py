@@ -148,7 +148,12 @@ def faked(
 
 def _results(role: type) -> set[str]:
     """The columns that the methods of a role give."""
-    return {name for one in role_signatures(role).values() for name in _fields(one.returns) if name != VALUE}
+    return {
+        name
+        for role_signature in role_signatures(role).values()
+        for name in _fields(role_signature.returns)
+        if name != VALUE
+    }
 
 
 def _known(what: str, columns: Columns, names: Collection[str]) -> None:

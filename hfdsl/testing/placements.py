@@ -169,7 +169,7 @@ def _tolerance(graph: Graph, given: object) -> Tolerance:
 
 def _label(graph: Graph, node: Node) -> str:
     """As a plan has it: calls of one method told apart."""
-    alike = [one.id for one in graph.calls if one.label == node.label]
+    alike = [call.id for call in graph.calls if call.label == node.label]
     return f"{node.label}#{alike.index(node.id) + 1}" if len(alike) > 1 else node.label
 
 

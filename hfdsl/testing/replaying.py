@@ -138,7 +138,7 @@ def _step(plan: Plan, node: str) -> Step:
 
 
 def _rank(folder: Path, step: Step, rank: int | None) -> int:
-    there = [one for one in step.ranks if (call_folder(folder, step.label, one) / ARGUMENTS).exists()]
+    there = [rank for rank in step.ranks if (call_folder(folder, step.label, rank) / ARGUMENTS).exists()]
     if not there:
         raise CheckpointError("HF906", f"'{step.label}' was not reached in the recorded step")
     if rank is not None and rank not in there:
@@ -152,7 +152,7 @@ def _rank(folder: Path, step: Step, rank: int | None) -> int:
 def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _Tape) -> Any:
     """The worker of a rank as it was before the step."""
     role = step.role or ""
-    group = next(one for one in plan.groups if role in one.roles)
+    group = next(group for group in plan.groups if role in group.roles)
     nodes = [(slot, size) for size in group.pool.processes for slot in range(size)]
     context = RankContext(rank, len(nodes), *nodes[rank], mesh=plan.mesh(role), collectives=tape)
     worker = build_worker(plan.deployment, role, context, seed)

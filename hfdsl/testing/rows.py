@@ -191,7 +191,7 @@ def _cases(draw: DrawFn, signature: Signature, given: Mapping[str, Any], unit: i
     from hfdsl.testing.strategies.sizes import rows_bound, whole_sizes
 
     values = {name: draw(one) if isinstance(one, SearchStrategy) else one for name, one in given.items()}
-    lengths_given = [len(cast(Sized, one)) for one in values.values() if isinstance(one, (Batch, Column, Obj))]
+    lengths_given = [len(cast(Sized, value)) for value in values.values() if isinstance(value, (Batch, Column, Obj))]
     units = min(lengths_given) // unit if lengths_given else draw(st.integers(1, UNITS))
     if not units:
         reject()  # less than one group

@@ -133,7 +133,7 @@ def sample(kind: Any, where: str, seed: int = 0) -> Any:
     if origin is typing.Literal:
         return arguments[seed % len(arguments)]
     if origin is tuple and arguments and arguments[-1] is not Ellipsis:
-        return tuple(sample(one, where, seed) for one in arguments)
+        return tuple(sample(argument, where, seed) for argument in arguments)
     container = origin or kind
     if container in (list, dict, tuple, set, frozenset):
         return container()

@@ -61,12 +61,12 @@ def plan(arguments: argparse.Namespace) -> int:
 
         show_prediction(plans[0], arguments)
     elif machine(arguments):
-        findings = [finding.as_dict() for one in plans for finding in one.report]
+        findings = [finding.as_dict() for plan in plans for finding in plan.report]
         then = {} if target.rounds is None else {"rounds": target.rounds.as_dict(), "update": plan_as_dict(plans[1])}
         show_json({"findings": findings, "plan": plan_as_dict(plans[0]), **then})
     else:
-        for one in plans:
-            show_report(one.report, arguments)
+        for plan in plans:
+            show_report(plan.report, arguments)
         say("\n" + "\n\n".join(map(str, filter(None, (target.rounds, *plans)))))
     return OK
 
@@ -88,9 +88,9 @@ def draw(arguments: argparse.Namespace) -> int:
     except CheckError as error:
         show_report(error.report, arguments, sys.stderr)
         return FINDINGS
-    for one in plans:
-        if one.report.findings:
-            show_report(one.report, arguments, sys.stderr)
+    for plan in plans:
+        if plan.report.findings:
+            show_report(plan.report, arguments, sys.stderr)
     drawn = target.rounds.scene(*plans) if target.rounds else scene(plans[0])
     if not arguments.output:
         say(flowchart(drawn).rstrip())
@@ -214,5 +214,5 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
         "inputs": {node.label: node.id for node in compiled.graph.inputs},
         "steps": [step(one) for one in compiled.steps],
         "edges": [edge(one) for one in compiled.edges],
-        "memory": [memory(one) for one in compiled.peaks],
+        "memory": [memory(peak) for peak in compiled.peaks],
     }

@@ -26,7 +26,7 @@ def requires(target: Target, arguments: argparse.Namespace) -> int:
             {
                 "version": VERSION,
                 "dataflow": context.program.graph.name,
-                "dims": {str(one.dim): _as_dict(one) for one in sizes},
+                "dims": {str(size.dim): _as_dict(size) for size in sizes},
                 "others": [_rule_as_dict(rule) for rule in others],
                 "complete": not mistakes,
             }

@@ -57,7 +57,7 @@ class Rounds:
         kept = kept_by(sampling, updating)
         source = next(key for key, ref in returned(sampling).items() if ref == kept)
         boxes = tuple(replace(box, key=f"u{box.key}", stage=first.stages + box.stage) for box in then.boxes)
-        links = tuple(replace(one, source=f"u{one.source}", target=f"u{one.target}") for one in then.links)
+        links = tuple(replace(link, source=f"u{link.source}", target=f"u{link.target}") for link in then.links)
         filled = Link(source, next(box.key for box in boxes if box.kind == "input"), (), *self._filled())
         lanes = {lane.key: lane for lane in (*first.lanes, *then.lanes)}
         return Scene(

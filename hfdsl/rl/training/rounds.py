@@ -76,7 +76,7 @@ class Rounds:
             result = self.sampling.step(prompts)
             values = _added(values, values_of(self.sampling.plan, result, number))
             nodes = _added(nodes, self.sampling.timings)
-            kept.append(next(one for one in records(result) if isinstance(one, taken_by(self.updating.plan))))
+            kept.append(next(record for record in records(result) if isinstance(record, taken_by(self.updating.plan))))
             rounds, there = rounds + 1, there + len(kept[-1])
         batch = self._batch(kept, number)
         with recorded(self.updating):

@@ -176,11 +176,11 @@ def no_aliasing(trial: Trial) -> None:
         for part in parts if kind.name == "list" else ():
             part.append(-1)
         unharmed("after ranks have appended to their own lists")
-    handed, seen = list(outputs), [trial.seen(one) for one in outputs]
+    handed, seen = list(outputs), [trial.seen(output) for output in outputs]
     trial.got = trial.subject.collect(trial.mesh, handed, added)
     same = len(handed) == len(outputs) and all(a is b for a, b in zip(handed, outputs, strict=True))
     want(same, "collect changed the list of outputs that it was given")
-    want([trial.seen(one) for one in outputs] == seen, "collect changed an output that it was given")
+    want([trial.seen(output) for output in outputs] == seen, "collect changed an output that it was given")
     unharmed("after collect")
 
 

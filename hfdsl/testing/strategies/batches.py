@@ -96,7 +96,7 @@ def _concrete(kind: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is None or origin in (Literal, typing.Callable):
         return kind
-    concrete = tuple(one if one is Ellipsis else _concrete(one) for one in arguments)
+    concrete = tuple(argument if argument is Ellipsis else _concrete(argument) for argument in arguments)
     return kind if concrete == arguments else origin[concrete]
 
 
