@@ -22,7 +22,7 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, P, R, Sequences
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.dataflows.supervised import supervised
-from hfdsl.rl.training.checkpoints import Keeper, Point
+from hfdsl.rl.training.checkpoints import Keeper, RunPosition
 from hfdsl.runtime.running import Running
 
 ROWS, LENGTH = 4, 16
@@ -51,7 +51,7 @@ def pauses(running: Running, folder: Path, behind: bool, times: int) -> dict[str
     plain, during, waits = list[float](), list[float](), list[float]()
     for number in range(times):
         plain += [milliseconds(partial(running.step, batch(seed))) for seed in range(4)]
-        waits.append(milliseconds(partial(keeper.write, Point(number + 1, Cursor(0), 1))))
+        waits.append(milliseconds(partial(keeper.write, RunPosition(number + 1, Cursor(0), 1))))
         while keeper.under_way:
             during.append(milliseconds(partial(running.step, batch(0))))
             waits[-1] += milliseconds(keeper.look)

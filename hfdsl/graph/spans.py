@@ -27,7 +27,7 @@ _PACKAGE = __file__.rpartition(f"graph{os.sep}")[0]  # not pathlib: `import hfds
 _OWN = tuple(f"{_PACKAGE}{room}{os.sep}" for room in _ROOMS)
 _PROGRAMS = tuple(
     f"{_PACKAGE}{place.replace('/', os.sep)}"
-    for place in ("rl/dataflows/", "rl/training/evaluation.py", "testing/zoo.py", "testing/suite_programs.py")
+    for place in ("rl/dataflows/", "rl/training/evaluation.py", "testing/sample_roles.py", "testing/suite_programs.py")
 )
 """Dataflows that users read, copy and change, and programs of tests: their lines are told as a user's own."""
 _COMMAND = f"{_PACKAGE}tools{os.sep}cli.py"

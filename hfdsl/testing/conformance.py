@@ -16,12 +16,13 @@ from hfdsl.graph.dataflow import Dataflow
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.rl.batches import B
 from hfdsl.runtime.backend import Lowering
 from hfdsl.runtime.running import Running
 from hfdsl.testing import suite_programs as p
 from hfdsl.testing.arguments import names_of, nothing, refused, several_of
 from hfdsl.testing.compare import first_difference
-from hfdsl.testing.observing import RESULT, eager_steps, observed
+from hfdsl.testing.node_values import RESULT, eager_steps, observed
 from hfdsl.types.batches import Batch
 from hfdsl.types.dims import Dim
 
@@ -31,7 +32,7 @@ AnyBackend: TypeAlias = Literal["local", "ray"] | Lowering
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class SuiteProgram:
     """A dataflow with the rows of its steps.
 
     What it gives is what the eager run gives, or where that hangs on the mesh, what ``expected`` says.
@@ -54,7 +55,7 @@ class Program:
 
     def compiled(self, deployment: Deployment) -> CompiledPlan:
         """Its plan; a number of rows that changes from step to step stays open."""
-        fixed: dict[type[Dim], int] = {p.B: self.rows[0]} if len(set(self.rows)) == 1 else {}
+        fixed: dict[type[Dim], int] = {B: self.rows[0]} if len(set(self.rows)) == 1 else {}
         return self.flow.compile(deployment, {p.K: 3, **fixed})
 
 
@@ -70,19 +71,19 @@ def _lists(deployment: Deployment, rows: int) -> Any:
     return PerRank(places(a)), PerRank(places(b)), PerStage(range(a.pp)), PerRank(echoed)
 
 
-PROGRAMS: tuple[Program, ...] = (
-    Program(p.splits),
-    Program(p.absent, hint=False),
-    Program(p.functions),
-    Program(p.padding, (5, 7, 1)),
-    Program(p.groups, (4, 4)),
-    Program(p.filters, (8, 12, 8)),
-    Program(p.nothing),
-    Program(p.balance),
-    Program(p.streams),
-    Program(p.collectives),
-    Program(p.lists, expected=_lists),
-    Program(p.states, (8, 8, 8)),
+PROGRAMS: tuple[SuiteProgram, ...] = (
+    SuiteProgram(p.splits),
+    SuiteProgram(p.absent, hint=False),
+    SuiteProgram(p.functions),
+    SuiteProgram(p.padding, (5, 7, 1)),
+    SuiteProgram(p.groups, (4, 4)),
+    SuiteProgram(p.filters, (8, 12, 8)),
+    SuiteProgram(p.nothing),
+    SuiteProgram(p.balance),
+    SuiteProgram(p.streams),
+    SuiteProgram(p.collectives),
+    SuiteProgram(p.lists, expected=_lists),
+    SuiteProgram(p.states, (8, 8, 8)),
 )
 """Each of another name: their plans run on the same processes."""
 
@@ -131,7 +132,7 @@ DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SuiteOutcome:
     """How a program ran under a deployment; ``problem`` is None where it ran as it should."""
 
     program: str
@@ -145,7 +146,7 @@ class SuiteReport:
     """What a backend does of the suite; ``print(report)`` shows a line a program."""
 
     backend: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SuiteOutcome, ...]
 
     @property
     def ok(self) -> bool:
@@ -153,7 +154,7 @@ class SuiteReport:
         return not self.problems
 
     @property
-    def problems(self) -> tuple[Outcome, ...]:
+    def problems(self) -> tuple[SuiteOutcome, ...]:
         """Those that did not."""
         return tuple(outcome for outcome in self.outcomes if outcome.problem is not None)
 
@@ -181,7 +182,7 @@ class SuiteReport:
 
 def run_suite(
     backend: AnyBackend,
-    programs: Sequence[Program] = PROGRAMS,
+    programs: Sequence[SuiteProgram] = PROGRAMS,
     faults: bool = True,
     deployments: str | Sequence[str] = (),
 ) -> SuiteReport:
@@ -201,17 +202,17 @@ def run_suite(
     (True, 17)
     """
     where_to = names_of("run_suite", "deployments=", deployments or None, list(DEPLOYMENTS), "deployment")
-    takes = "programs in a list, each a Program"
+    takes = "programs in a list, each a SuiteProgram"
     asked = several_of("run_suite", "programs", takes, programs)
     for program in asked:
-        if not isinstance(program, Program):
+        if not isinstance(program, SuiteProgram):
             raise refused("run_suite", "programs", takes, program)
     if not asked:
         raise nothing("run_suite", "it is given no program")
     if not callable(backend) and backend not in ("local", "ray"):
         raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray', and lowerings of your own")
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
-    found: list[Outcome] = []
+    found: list[SuiteOutcome] = []
     for where in where_to:
         found += _programs(backend, where, DEPLOYMENTS[where](), asked)
     for flow, told in FAULTS.items() if faults else ():
@@ -219,32 +220,32 @@ def run_suite(
     return SuiteReport(name, tuple(found))
 
 
-def _timed(program: str, where: str, run: Callable[[], str | None]) -> Outcome:
+def _timed(program: str, where: str, run: Callable[[], str | None]) -> SuiteOutcome:
     start = time.perf_counter()
     try:
         problem = run()
     except Exception as error:  # noqa: BLE001  # whatever a new backend does wrong is a line of the report
         problem = f"{type(error).__name__}: {error}"
-    return Outcome(program, where, time.perf_counter() - start, problem)
+    return SuiteOutcome(program, where, time.perf_counter() - start, problem)
 
 
 def _programs(
-    backend: AnyBackend, where: str, deployment: Deployment, programs: Sequence[Program]
-) -> Iterator[Outcome]:
+    backend: AnyBackend, where: str, deployment: Deployment, programs: Sequence[SuiteProgram]
+) -> Iterator[SuiteOutcome]:
     """All programs on the same processes."""
     plans = [program.compiled(deployment) for program in programs]
     start = time.perf_counter()
     try:
         first = plans[0].launch(backend)
     except Exception as error:  # noqa: BLE001  # as above
-        yield Outcome("launch", where, time.perf_counter() - start, f"{type(error).__name__}: {error}")
+        yield SuiteOutcome("launch", where, time.perf_counter() - start, f"{type(error).__name__}: {error}")
         return
-    yield Outcome("launch", where, time.perf_counter() - start)
+    yield SuiteOutcome("launch", where, time.perf_counter() - start)
     with first:
         running = {program.name: first if program is programs[0] else None for program in programs}
         for program, plan in zip(programs, plans, strict=True):
 
-            def run(program: Program = program, plan: CompiledPlan = plan) -> str | None:
+            def run(program: SuiteProgram = program, plan: CompiledPlan = plan) -> str | None:
                 mine = running[program.name] = running[program.name] or first.also(plan)
                 return _run(backend, program, deployment, mine)
 
@@ -253,7 +254,7 @@ def _programs(
             yield _timed("saved state", where, partial(_saved, states))
 
 
-def _run(backend: AnyBackend, program: Program, deployment: Deployment, running: Running) -> str | None:
+def _run(backend: AnyBackend, program: SuiteProgram, deployment: Deployment, running: Running) -> str | None:
     """What differs from the eager run, and in which node first."""
     for number, (step, batches) in enumerate(
         zip(eager_steps(program.flow, deployment, program.batches), program.batches, strict=True)
@@ -268,7 +269,7 @@ def _run(backend: AnyBackend, program: Program, deployment: Deployment, running:
     return None
 
 
-def _first_node(backend: AnyBackend, program: Program, deployment: Deployment) -> str:
+def _first_node(backend: AnyBackend, program: SuiteProgram, deployment: Deployment) -> str:
     """Where the values of a program first go wrong, with what every node makes in sight."""
     plan = observed(program.compiled(deployment))
     with plan.launch(backend) as running:
@@ -297,7 +298,7 @@ def _saved(running: Running) -> str | None:
 
 def _fault(backend: AnyBackend, flow: Dataflow[..., Any], code: str, text: str) -> str | None:
     deployment = Deployment(faulty=place(p.Faulty, pool=_pool(2)))
-    plan, given = flow.compile(deployment, {p.B: 8, p.K: 3}), p.rows(8)
+    plan, given = flow.compile(deployment, {B: 8, p.K: 3}), p.rows(8)
     with plan.launch(backend, deadline=60.0) as running:
         for wanted, holds in ((code, text), ("HF808", "is broken since step 0")):
             try:

@@ -16,7 +16,7 @@ from hfdsl.plan.optimize import Optimize
 from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.testing.arguments import names_of, nothing, refused, sizes_of, tolerance_of
 from hfdsl.testing.compare import Difference, first_difference
-from hfdsl.testing.observing import RESULT, Step, eager_steps, observed, steps, told_where
+from hfdsl.testing.node_values import RESULT, NodeValues, eager_steps, noting_place, observed, steps
 from hfdsl.types.batches import Batch, closest, schema
 from hfdsl.types.dims import Dim
 
@@ -125,7 +125,7 @@ def check_placements(
         for run, name in places:
             where = "eager" if run == "eager" else f"{run}, {name!r}"
             made = eager_steps(dataflow, named[name], inputs) if run == "eager" else _steps(run, plans[name], inputs)
-            compared.add(where, told_where(where, made))
+            compared.add(where, noting_place(where, made))
     if not compared.count:
         raise nothing("check_placements", "all values are lists, and no two placements have as many ranks")
 
@@ -180,7 +180,9 @@ def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:
     return {f"deployments[{i}]: {shown(one)}": one for i, one in enumerate(deployments)}
 
 
-def _steps(run: Literal["local", "ray"], plan: CompiledPlan, inputs: Sequence[tuple[Batch, ...]]) -> Iterator[Step]:
+def _steps(
+    run: Literal["local", "ray"], plan: CompiledPlan, inputs: Sequence[tuple[Batch, ...]]
+) -> Iterator[NodeValues]:
     try:
         with observed(plan).launch(run) as running:
             yield from steps(running, inputs)
@@ -193,10 +195,10 @@ class _Compared:
 
     def __init__(self, graph: Graph, tolerance: Tolerance) -> None:
         self._graph, self._tolerance, self.count = graph, tolerance, 0
-        self._first: list[tuple[str, Step]] = []
+        self._first: list[tuple[str, NodeValues]] = []
         self._lists: dict[tuple[int, int, int], tuple[str, Any]] = {}
 
-    def add(self, where: str, made: Iterator[Step]) -> None:
+    def add(self, where: str, made: Iterator[NodeValues]) -> None:
         """Compare the steps of another run.
 
         Raises:

@@ -34,8 +34,8 @@ from hfdsl.runtime.recording import (
     read_header,
 )
 from hfdsl.runtime.saving import load_worker, read_manifest
-from hfdsl.testing.anew import Script, loaded, pickles
 from hfdsl.testing.compare import Difference, first_difference
+from hfdsl.testing.reloading import Script, loaded, pickles
 from hfdsl.types.batches import Batch, closest, upcast
 
 T = TypeVar("T")

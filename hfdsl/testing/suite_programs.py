@@ -11,20 +11,17 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, i64, register
+from hfdsl.rl.batches import B
 
 GARBAGE = -999.0
 """What a rank gives that must not be collected."""
-
-
-class B(hf.Dim):
-    """Rows."""
 
 
 class K(hf.Dim):
     """Entries of a row."""
 
 
-class Rows(hf.Batch):
+class SuiteRows(hf.Batch):
     """A column of every kind."""
 
     x: f32[B, K]
@@ -33,13 +30,13 @@ class Rows(hf.Batch):
     hint: f32[B] | None = None
 
 
-class Scored(Rows):
+class Scored(SuiteRows):
     """Rows with a score."""
 
     score: f32[B]
 
 
-class Scores(hf.Batch):
+class SuiteScores(hf.Batch):
     """The score alone."""
 
     score: f32[B]
@@ -53,21 +50,21 @@ class Total(hf.Batch):
     mean: hf.Metric[float, Literal["mean"]]
 
 
-def rows(count: int, hint: bool = True) -> Rows:
+def rows(count: int, hint: bool = True) -> SuiteRows:
     """``count`` rows that all differ, the lengths of their tokens too."""
     x = torch.arange(count * 3, dtype=torch.float32).view(count, 3)
     tokens = [torch.arange(1 + i % 3) + i for i in range(count)]
     names = [f"row {i}" for i in range(count)]
-    return Rows(x=x, name=names, tokens=i64(tokens), hint=f32(x[:, 0]) if hint else None)
+    return SuiteRows(x=x, name=names, tokens=i64(tokens), hint=f32(x[:, 0]) if hint else None)
 
 
-def changed(given: Rows, by: float, tag: str, collected: bool = True) -> Rows:
+def changed(given: SuiteRows, by: float, tag: str, collected: bool = True) -> SuiteRows:
     """Every column another one, row by row; garbage from a rank that is not collected."""
     if not collected:
-        return Rows(x=torch.full_like(given.x.tensor, GARBAGE), name=["garbage"] * len(given), tokens=given.tokens,
+        return SuiteRows(x=torch.full_like(given.x.tensor, GARBAGE), name=["garbage"] * len(given), tokens=given.tokens,
                     hint=given.hint)  # fmt: skip  # one row a record
     tokens, hint = [row + int(by) for row in given.tokens.rows], given.hint
-    return Rows(
+    return SuiteRows(
         x=given.x.tensor * 2 + by,
         name=[f"{name}{tag}" for name in given.name.objects],
         tokens=i64(tokens),
@@ -75,17 +72,17 @@ def changed(given: Rows, by: float, tag: str, collected: bool = True) -> Rows:
     )
 
 
-def dealt(group: Any, given: Rows) -> Any:
+def dealt(group: Any, given: SuiteRows) -> Any:
     """A dispatch function: rows are dealt in turn, as cards are."""
     count = group.world_size
     parts = [[given[i : i + 1] for i in range(rank, len(given), count)] for rank in range(count)]
-    return ([Rows.__hf_concat__(part) for part in parts],), {}
+    return ([SuiteRows.__hf_concat__(part) for part in parts],), {}
 
 
-def gathered(group: Any, outputs: list[Rows]) -> Rows:
+def gathered(group: Any, outputs: list[SuiteRows]) -> SuiteRows:
     """The collect function that takes them up again."""
     turns = range(max(map(len, outputs)))
-    return Rows.__hf_concat__([part[i : i + 1] for i in turns for part in outputs if i < len(part)])
+    return SuiteRows.__hf_concat__([part[i : i + 1] for i in turns for part in outputs if i < len(part)])
 
 
 GRID = hf.Protocol("GRID", split=("tp", "dp"), collect={"tp": "join", "dp": "join", "pp": "last"})
@@ -103,73 +100,73 @@ class Role(hf.Worker):
         return self.coordinates.pp == self.mesh.pp - 1 and self.coordinates.tp == 0
 
     @register(Dispatch.DP_PROTO)
-    def flat(self, given: Rows) -> Rows:
+    def flat(self, given: SuiteRows) -> SuiteRows:
         """Rows over all ranks."""
         return changed(given, self.by, "d")
 
     @register(Dispatch.THREE_D_PROTO)
-    def model(self, given: Rows) -> Rows:
+    def model(self, given: SuiteRows) -> SuiteRows:
         """Rows over dp, collected from the last stage."""
         return changed(given, self.by, "m", self.gives)
 
     @register(Dispatch.THREE_D_ALL_MICRO_DP)
-    def generated(self, given: Rows) -> Rows:
+    def generated(self, given: SuiteRows) -> SuiteRows:
         """Rows over generation sub-groups."""
         at, mesh = self.coordinates, self.mesh
         first, last = mesh.gen_tp_rank(at) == 0, mesh.gen_pp_rank(at) == mesh.gen_pp_size - 1
         return changed(given, self.by, "g", first and last)
 
     @register(GRID)
-    def grid(self, given: Rows) -> Rows:
+    def grid(self, given: SuiteRows) -> SuiteRows:
         """Rows over tp and then dp."""
         return changed(given, self.by, "r", self.coordinates.pp == self.mesh.pp - 1)
 
     @register({"dispatch_fn": dealt, "collect_fn": gathered})
-    def dealt(self, given: Rows) -> Rows:
+    def dealt(self, given: SuiteRows) -> SuiteRows:
         """Rows by a pair of functions."""
         return changed(given, self.by, "u")
 
     @register(Dispatch.THREE_D_PROTO, pad="repeat_last")
-    def padded(self, given: Rows) -> Rows:
+    def padded(self, given: SuiteRows) -> SuiteRows:
         """Any number of rows."""
         return changed(given, self.by, "p", self.gives)
 
     @register(Dispatch.DP_PROTO, pad="cycle")
-    def cycled(self, given: Rows) -> Rows:
+    def cycled(self, given: SuiteRows) -> SuiteRows:
         """Any number of rows."""
         return changed(given, self.by, "c")
 
     @register(Dispatch.DP_PROTO, rows=hf.Grouped(2))
-    def pairs(self, given: Rows) -> Rows:
+    def pairs(self, given: SuiteRows) -> SuiteRows:
         """The rows of every pair, the second first."""
         order = [i ^ 1 for i in range(len(given))]
-        return Rows.__hf_concat__([given[i : i + 1] for i in order])
+        return SuiteRows.__hf_concat__([given[i : i + 1] for i in order])
 
     @register(Dispatch.THREE_D_PROTO, balance="tokens")
-    def balanced(self, given: Rows) -> Rows:
+    def balanced(self, given: SuiteRows) -> SuiteRows:
         """Rows balanced by their tokens."""
         numbers = [f"{name} {row}" for name, row in zip(given.name.objects, hf.current_call().rows, strict=True)]
-        return Rows(x=given.x, name=numbers, tokens=given.tokens, hint=given.hint)
+        return SuiteRows(x=given.x, name=numbers, tokens=given.tokens, hint=given.hint)
 
     @register(Dispatch.THREE_D_PROTO)
-    def drawn(self, given: Rows) -> Scores:
+    def drawn(self, given: SuiteRows) -> SuiteScores:
         """A random number a row."""
-        return Scores(score=hf.current_call().uniforms(1)[:, 0])
+        return SuiteScores(score=hf.current_call().uniforms(1)[:, 0])
 
     @register(Dispatch.THREE_D_PROTO)
-    def summed(self, given: Rows) -> Scores:
+    def summed(self, given: SuiteRows) -> SuiteScores:
         """The sum of all rows, which ranks of dp tell each other, at every row."""
         total = self.axis("dp").all_reduce(given.x.tensor.sum())
-        return Scores(score=total.expand(len(given)).clone())
+        return SuiteScores(score=total.expand(len(given)).clone())
 
     @register(Dispatch.THREE_D_PROTO)
-    def total(self, given: Rows) -> Total:
+    def total(self, given: SuiteRows) -> Total:
         """Numbers that are reduced."""
         values = given.x.tensor if self.gives else torch.full_like(given.x.tensor, GARBAGE)
         return Total(total=float(values.sum()), largest=float(values.max()), mean=float(self.by))
 
     @register(Dispatch.DP_PROTO)
-    def even(self, given: Rows) -> hf.bool_[B]:
+    def even(self, given: SuiteRows) -> hf.bool_[B]:
         """Which rows are even, a loose column."""
         return hf.bool_(given.x.tensor[:, 0] % 2 == 0)
 
@@ -179,7 +176,7 @@ class Role(hf.Worker):
         return hf.bool_(x.tensor[:, 0] < 0)
 
     @register(Dispatch.ONE_TO_ALL)
-    def places(self, given: Rows) -> list[int]:
+    def places(self, given: SuiteRows) -> list[int]:
         """Where each rank is, and how many rows it is given."""
         at = self.coordinates
         return [self.rank, at.pp, at.dp, at.tp, len(given)]
@@ -190,12 +187,12 @@ class Role(hf.Worker):
         return [self.rank, *places]
 
     @register(Dispatch.THREE_D_PP_ONLY)
-    def stages(self, given: Rows) -> int:
+    def stages(self, given: SuiteRows) -> int:
         """A value a stage."""
         return self.coordinates.pp if self.coordinates.dp == 0 and self.coordinates.tp == 0 else int(GARBAGE)
 
     @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
-    def first(self, given: Rows) -> Rows:
+    def first(self, given: SuiteRows) -> SuiteRows:
         """By rank 0 alone."""
         return changed(given, self.by, "z", self.rank == 0)
 
@@ -208,10 +205,10 @@ class Trainer(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.writes("count")
-    def update(self, given: Rows) -> Scores:
+    def update(self, given: SuiteRows) -> SuiteScores:
         """One more."""
         self.count = self.count + 1
-        return Scores(score=self.count.expand(len(given)).clone())
+        return SuiteScores(score=self.count.expand(len(given)).clone())
 
     @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
     @hf.exports("count")
@@ -242,9 +239,9 @@ class Engine(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.reads("count")
-    def answer(self, given: Rows) -> Scores:
+    def answer(self, given: SuiteRows) -> SuiteScores:
         """The count, at every row."""
-        return Scores(score=self.count.expand(len(given)).clone())
+        return SuiteScores(score=self.count.expand(len(given)).clone())
 
 
 class Faulty(hf.Worker):
@@ -256,7 +253,7 @@ class Faulty(hf.Worker):
         return self.rank == self.world_size - 1
 
     @register(Dispatch.DP_PROTO)
-    def raises(self, given: Rows) -> Rows:
+    def raises(self, given: SuiteRows) -> SuiteRows:
         """Fails while its peers wait."""
         if self.last:
             raise ValueError("bad rows")
@@ -264,79 +261,79 @@ class Faulty(hf.Worker):
         return given
 
     @register(Dispatch.DP_PROTO)
-    def shortens(self, given: Rows) -> Rows:
+    def shortens(self, given: SuiteRows) -> SuiteRows:
         """Loses a row."""
         return given[1:] if self.last else given
 
     @register(Dispatch.DP_PROTO)
-    def writes(self, given: Rows) -> Rows:
+    def writes(self, given: SuiteRows) -> SuiteRows:
         """Writes into what it is given."""
         given.x.tensor.add_(1)
         return given
 
 
 @hf.function
-def added(given: Rows, by: float) -> Rows:
+def added(given: SuiteRows, by: float) -> SuiteRows:
     """A function of each row."""
     return changed(given, by, "f")
 
 
 @hf.function(rows=hf.Grouped(2))
-def centred(scores: Scores) -> Scores:
+def centred(scores: SuiteScores) -> SuiteScores:
     """A function of groups of two rows."""
     pairs = scores.score.tensor.view(-1, 2)
-    return Scores(score=(pairs - pairs.sum(1, keepdim=True)).flatten())
+    return SuiteScores(score=(pairs - pairs.sum(1, keepdim=True)).flatten())
 
 
 @hf.function(rows=hf.Whole)
-def ranked(given: Rows) -> Scores:
+def ranked(given: SuiteRows) -> SuiteScores:
     """A function of all rows."""
-    return Scores(score=given.x.tensor[:, 0].argsort(descending=True).float())
+    return SuiteScores(score=given.x.tensor[:, 0].argsort(descending=True).float())
 
 
 @hf.dataflow
-def splits(given: Rows, a: Role, b: Role) -> Rows:
+def splits(given: SuiteRows, a: Role, b: Role) -> SuiteRows:
     """Every protocol that splits and joins, from one mesh to the other and back."""
     return b.grid(a.generated(b.model(a.flat(given))))
 
 
 @hf.dataflow
-def absent(given: Rows, a: Role, b: Role) -> Rows:
+def absent(given: SuiteRows, a: Role, b: Role) -> SuiteRows:
     """Columns that are not there."""
     return b.model(a.flat(given))
 
 
 @hf.dataflow
-def functions(given: Rows, a: Role, b: Role) -> tuple[Rows, Scores, Rows]:
+def functions(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores, SuiteRows]:
     """Functions where rows lie, and a protocol that is a pair of functions."""
     made = added(a.model(given), 3.0)
     return b.dealt(made), ranked(made), b.first(made)
 
 
 @hf.dataflow
-def padding(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+def padding(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
     """Rows that do not split evenly."""
     return b.cycled(a.padded(given)), a.padded(given)
 
 
 @hf.dataflow
-def groups(given: Rows, a: Role, b: Role) -> tuple[Rows, Scores]:
+def groups(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores]:
     """Repeated rows, mini-batches, groups and merges."""
     made = a.flat(hf.repeat(given, 4))
     scored = hf.merge(Scored, made, centred(b.drawn(made)))
     first, second = hf.minibatches(scored, 2)
-    return b.pairs(a.pairs(second)), Scores(score=first.score)
+    return b.pairs(a.pairs(second)), SuiteScores(score=first.score)
 
 
 @hf.dataflow
-def filters(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows, Rows]:
+def filters(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows, SuiteRows]:
     """Rows whose number only the run tells, and what makes it known."""
     kept = hf.filter(a.flat(given), a.even(given))
     return b.padded(kept), hf.take(kept, 2), b.cycled(hf.fill(kept, 5))
 
 
 @hf.dataflow
-def nothing(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+def nothing(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
     """No rows are left."""
     made = a.flat(given)
     none = hf.filter(made, a.few(made.x, made.hint))
@@ -344,34 +341,34 @@ def nothing(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
 
 
 @hf.dataflow
-def balance(given: Rows, a: Role, b: Role) -> tuple[Rows, Rows]:
+def balance(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
     """Rows balanced by what they weigh come in the caller's order."""
     made = a.balanced(given)
     return b.flat(made), added(made, 1.0)
 
 
 @hf.dataflow
-def streams(given: Rows, a: Role, b: Role) -> tuple[Scores, Scores]:
+def streams(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, SuiteScores]:
     """Random numbers of rows."""
     return a.drawn(given), b.drawn(given)
 
 
 @hf.dataflow
-def collectives(given: Rows, a: Role, b: Role) -> tuple[Scores, Total, Total]:
+def collectives(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, Total, Total]:
     """What ranks tell each other, and metrics."""
     return a.summed(given), a.total(given), b.total(given)
 
 
 @hf.dataflow
 def lists(
-    given: Rows, a: Role, b: Role
+    given: SuiteRows, a: Role, b: Role
 ) -> tuple[hf.PerRank[list[int]], hf.PerRank[list[int]], hf.PerStage[int], hf.PerRank[list[int]]]:
     """A value a rank or a stage, and what each rank is given of such a list."""
     return a.places(given), b.places(given), a.stages(given), b.echoed(b.places(given))
 
 
 @hf.dataflow
-def states(given: Rows, trainer: Trainer, engine: Engine, a: Role) -> tuple[Scores, Scores, Scores]:
+def states(given: SuiteRows, trainer: Trainer, engine: Engine, a: Role) -> tuple[SuiteScores, SuiteScores, SuiteScores]:
     """State sees its calls in program order, and weights come when they are brought."""
     first = trainer.update(given)
     hf.sync(trainer, engine)
@@ -381,18 +378,18 @@ def states(given: Rows, trainer: Trainer, engine: Engine, a: Role) -> tuple[Scor
 
 
 @hf.dataflow
-def raising(given: Rows, faulty: Faulty) -> Rows:
+def raising(given: SuiteRows, faulty: Faulty) -> SuiteRows:
     """A body raises while its peers wait."""
     return faulty.raises(given)
 
 
 @hf.dataflow
-def shortening(given: Rows, faulty: Faulty) -> Rows:
+def shortening(given: SuiteRows, faulty: Faulty) -> SuiteRows:
     """A body loses a row."""
     return faulty.shortens(given)
 
 
 @hf.dataflow
-def writing(given: Rows, faulty: Faulty) -> Rows:
+def writing(given: SuiteRows, faulty: Faulty) -> SuiteRows:
     """A body writes into what it was given."""
     return faulty.writes(given)

@@ -15,7 +15,7 @@ from hfdsl.tools.target import UsageError, discovered, load
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TargetOutcome:
     """What came of one target: its report, or why there is none.
 
     ``raised`` is true of a report on a declaration that has no meaning, so that there is no program to check.
@@ -47,7 +47,7 @@ class Question:
         return cls(arguments.target, arguments.set, arguments.discover, arguments.cluster)
 
 
-def outcomes(question: Question) -> Iterator[Outcome]:
+def outcomes(question: Question) -> Iterator[TargetOutcome]:
     """Check every target."""
     sizes, cluster = question.sizes, question.cluster
     for text in question.targets:
@@ -55,16 +55,16 @@ def outcomes(question: Question) -> Iterator[Outcome]:
             found = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
             for target in found:
                 reports = [one.check() for one in (target, *target.beside)]
-                yield from (Outcome(target.text, report) for report in reports)
+                yield from (TargetOutcome(target.text, report) for report in reports)
                 if target.rounds is not None and all(reports):
                     target.rounds.plans()  # whether the two go together
         except UsageError as error:
-            yield Outcome(text, failure=str(error))
+            yield TargetOutcome(text, failure=str(error))
         except HfError as error:
             finding = output.finding_of(error)
             if finding is None:
                 raise
-            yield Outcome(text, Report(text, (finding,)), raised=True)
+            yield TargetOutcome(text, Report(text, (finding,)), raised=True)
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -80,7 +80,7 @@ def check(arguments: argparse.Namespace) -> int:
     return exit_code(found, strict=arguments.strict)
 
 
-def exit_code(found: Sequence[Outcome], *, strict: bool) -> int:
+def exit_code(found: Sequence[TargetOutcome], *, strict: bool) -> int:
     """The worst of all: a target that cannot be checked, errors (with ``strict`` warnings too), nothing."""
     if any(outcome.report is None for outcome in found):
         return output.USAGE
@@ -88,7 +88,7 @@ def exit_code(found: Sequence[Outcome], *, strict: bool) -> int:
     return output.FINDINGS if refuted else output.OK
 
 
-def show(found: Sequence[Outcome], arguments: argparse.Namespace) -> None:
+def show(found: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
     """All reports on stdout, and on stderr what could not be checked."""
     failures = [outcome.failure for outcome in found if outcome.report is None]
     if arguments.format == "human":
@@ -104,7 +104,7 @@ def show(found: Sequence[Outcome], arguments: argparse.Namespace) -> None:
         output.say(f"hfdsl check: {failure}", file=sys.stderr)
 
 
-def _show_people(found: Sequence[Outcome], arguments: argparse.Namespace) -> None:
+def _show_people(found: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
     if not found:
         output.say("nothing to check: no experiment and no function under @hf.dataflow is defined there")
     for i, outcome in enumerate(o for o in found if o.report is not None):

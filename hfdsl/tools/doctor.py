@@ -45,7 +45,7 @@ ray.shutdown()
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DoctorRow:
     """One thing that was looked at.
 
     ``absent`` may be missing, ``untried`` may work, ``broken`` is installed and does not work.
@@ -71,23 +71,23 @@ def examine(arguments: argparse.Namespace) -> int:
     return FINDINGS if broken else OK
 
 
-def _rows(arguments: argparse.Namespace) -> Iterator[Row]:
-    yield Row("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    yield Row("hfdsl", "ok", hfdsl.__version__)
+def _rows(arguments: argparse.Namespace) -> Iterator[DoctorRow]:
+    yield DoctorRow("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield DoctorRow("hfdsl", "ok", hfdsl.__version__)
     required = accepted(metadata.requires("hfdsl") or [] if _version("hfdsl") else [])
     for name, purpose in PACKAGES.items():
         yield package(name, purpose, *required.get(name, (None, None)))
     for checker in CHECKERS:
         if checker.command() is None:
-            yield Row(checker.name, "absent", "not installed; it sees wiring mistakes while you write")
+            yield DoctorRow(checker.name, "absent", "not installed; it sees wiring mistakes while you write")
             continue
-        yield Row(checker.name, "ok", _version(checker.name) or "installed")
+        yield DoctorRow(checker.name, "ok", _version(checker.name) or "installed")
         if not arguments.no_canary:
             try:
                 seen = checker.look()
-                yield Row(f"{checker.name} canary", "ok" if seen.ok else "broken", str(seen))
+                yield DoctorRow(f"{checker.name} canary", "ok" if seen.ok else "broken", str(seen))
             except (OSError, RuntimeError) as error:
-                yield Row(f"{checker.name} canary", "broken", str(error))
+                yield DoctorRow(f"{checker.name} canary", "broken", str(error))
     yield from _gpus()
     yield from _ray(start=arguments.ray)
 
@@ -115,16 +115,16 @@ def accepted(requirements: list[str]) -> dict[str, tuple[str, str | None]]:
     return versions
 
 
-def package(name: str, purpose: str, floor: str | None, end: str | None = None) -> Row:
+def package(name: str, purpose: str, floor: str | None, end: str | None = None) -> DoctorRow:
     """A package: its version, and whether that is new enough, and not newer than those that were tried."""
     version = _version(name)
     if version is None:
-        return Row(name, "absent", f"not installed; needed to {purpose}")
+        return DoctorRow(name, "absent", f"not installed; needed to {purpose}")
     if floor and _numbers(version) < _numbers(floor):
-        return Row(name, "broken", f"{version}, older than the {floor} that hfdsl needs to {purpose}")
+        return DoctorRow(name, "broken", f"{version}, older than the {floor} that hfdsl needs to {purpose}")
     if end and _numbers(version) >= _numbers(end):
-        return Row(name, "untried", f"{version}; hfdsl was tried with versions before {end}")
-    return Row(name, "ok", version)
+        return DoctorRow(name, "untried", f"{version}; hfdsl was tried with versions before {end}")
+    return DoctorRow(name, "ok", version)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -149,43 +149,43 @@ def _ask(command: list[str], timeout: float) -> tuple[bool, str]:
     return done.returncode == 0, said.splitlines()[-1] if said and done.returncode else said
 
 
-def _gpus() -> Iterator[Row]:
+def _gpus() -> Iterator[DoctorRow]:
     driver = _driver()
     yield driver
     if importlib.util.find_spec("torch") is None:
         return
     works, said = _ask([sys.executable, "-c", GPUS], 120)
     if not works:
-        yield Row("torch GPUs", "broken", said)
+        yield DoctorRow("torch GPUs", "broken", said)
         return
     found = json.loads(said.splitlines()[-1])
     devices = found["devices"]
     if devices:
         names = [f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices)]
-        yield Row("torch GPUs", "ok", f"{', '.join(names)}, CUDA {found['cuda']}")
+        yield DoctorRow("torch GPUs", "ok", f"{', '.join(names)}, CUDA {found['cuda']}")
     elif driver.status == "ok" and os.environ.get("CUDA_VISIBLE_DEVICES") is None:
         build = f"built for CUDA {found['cuda']}" if found["cuda"] else "built without CUDA"
-        yield Row("torch GPUs", "broken", f"the driver has GPUs, and torch, {build}, sees none")
+        yield DoctorRow("torch GPUs", "broken", f"the driver has GPUs, and torch, {build}, sees none")
     else:
-        yield Row("torch GPUs", "absent", "none; roles run on CPU pools (use_gpu=False)")
+        yield DoctorRow("torch GPUs", "absent", "none; roles run on CPU pools (use_gpu=False)")
 
 
-def _driver() -> Row:
+def _driver() -> DoctorRow:
     program = shutil.which("nvidia-smi")
     if program is None:
-        return Row("NVIDIA driver", "absent", "no nvidia-smi")
+        return DoctorRow("NVIDIA driver", "absent", "no nvidia-smi")
     works, said = _ask([program, "--query-gpu=name,driver_version", "--format=csv,noheader"], 30)
     if not works:
-        return Row("NVIDIA driver", "broken", said)
+        return DoctorRow("NVIDIA driver", "broken", said)
     lines = said.splitlines()
     if not lines:
-        return Row("NVIDIA driver", "absent", "nvidia-smi lists no GPU")
-    return Row("NVIDIA driver", "ok", f"{len(lines)} GPU{'s' if len(lines) > 1 else ''}: {lines[0]}")
+        return DoctorRow("NVIDIA driver", "absent", "nvidia-smi lists no GPU")
+    return DoctorRow("NVIDIA driver", "ok", f"{len(lines)} GPU{'s' if len(lines) > 1 else ''}: {lines[0]}")
 
 
-def _ray(*, start: bool) -> Iterator[Row]:
+def _ray(*, start: bool) -> Iterator[DoctorRow]:
     if importlib.util.find_spec("ray") is None:
         return
     works, said = _ask([sys.executable, "-c", RAY if start else "import ray"], 180)
     done = "a local cluster starts, runs a task and stops" if start else "can be imported; --ray starts a local cluster"
-    yield Row("ray start" if start else "ray import", "ok" if works else "broken", done if works else said)
+    yield DoctorRow("ray start" if start else "ray import", "ok" if works else "broken", done if works else said)

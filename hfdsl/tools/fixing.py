@@ -25,10 +25,10 @@ from hfdsl.check.repair.edits import apply, overlap
 from hfdsl.check.report import Report
 from hfdsl.graph.spans import Span
 from hfdsl.tools import output
-from hfdsl.tools.checking import Outcome, Question, exit_code, show
+from hfdsl.tools.checking import Question, TargetOutcome, exit_code, show
 from hfdsl.tools.target import UsageError
 
-Key: TypeAlias = tuple[str, str, str, int]
+FixKey: TypeAlias = tuple[str, str, str, int]
 """A finding as it is known again after an edit: target, code, file and line."""
 
 
@@ -62,7 +62,7 @@ class Session:
     question: Question
     texts: Mapping[str, str]
 
-    def ask(self) -> list[Outcome]:
+    def ask(self) -> list[TargetOutcome]:
         """Check in a process of its own.
 
         Raises:
@@ -99,19 +99,19 @@ class Session:
         return Session(self.question, changed)
 
 
-def keys(found: Sequence[Outcome]) -> Counter[Key]:
+def keys(found: Sequence[TargetOutcome]) -> Counter[FixKey]:
     """All findings."""
     return Counter(_key(outcome, finding) for outcome in found for finding in outcome.findings)
 
 
-def _key(outcome: Outcome, finding: Finding) -> Key:
+def _key(outcome: TargetOutcome, finding: Finding) -> FixKey:
     return outcome.target, finding.code, finding.primary.span.file, finding.primary.span.line
 
 
-Repair: TypeAlias = tuple[Key, Fix]
+Repair: TypeAlias = tuple[FixKey, Fix]
 
 
-def repaired(session: Session, found: list[Outcome]) -> tuple[Session, list[Outcome]]:
+def repaired(session: Session, found: list[TargetOutcome]) -> tuple[Session, list[TargetOutcome]]:
     """Make the first fix of each finding: all that do not overlap at once if that works, else one by one."""
     refused: set[Repair] = set()
     while True:
@@ -128,7 +128,7 @@ def repaired(session: Session, found: list[Outcome]) -> tuple[Session, list[Outc
             refused.add(_again(open_[0]))
 
 
-def _asked(session: Session) -> list[Outcome] | None:
+def _asked(session: Session) -> list[TargetOutcome] | None:
     try:
         return session.ask()
     except UsageError:
@@ -140,7 +140,7 @@ def _again(repair: Repair) -> Repair:
     return repair[0], Fix(repair[1].title, ())
 
 
-def repairs(found: Sequence[Outcome]) -> Iterator[Repair]:
+def repairs(found: Sequence[TargetOutcome]) -> Iterator[Repair]:
     """The first fix of every finding, where all that it touches may be edited."""
     for outcome in found:
         for finding in outcome.findings:
@@ -157,7 +157,7 @@ def joint(repairs: Sequence[Repair]) -> list[Repair]:
     return chosen
 
 
-def _works(batch: Sequence[Repair], before: Sequence[Outcome], after: Sequence[Outcome]) -> bool:
+def _works(batch: Sequence[Repair], before: Sequence[TargetOutcome], after: Sequence[TargetOutcome]) -> bool:
     """Whether the findings of a batch have gone, and no other came."""
     failures = [[o.failure for o in outcomes] for outcomes in (before, after)]
     expected = keys(before) - Counter(key for key, _ in batch)
@@ -206,11 +206,11 @@ def write(file: Path, text: str) -> None:
 # -- what the other process told
 
 
-def _outcome(told: dict[str, Any]) -> Outcome:
+def _outcome(told: dict[str, Any]) -> TargetOutcome:
     report = told["report"]
     if report is not None:
         report = Report(**{**report, "findings": tuple(map(_finding, report["findings"]))})
-    return Outcome(**{**told, "report": report})
+    return TargetOutcome(**{**told, "report": report})
 
 
 def _finding(told: dict[str, Any]) -> Finding:

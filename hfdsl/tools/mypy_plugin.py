@@ -112,7 +112,7 @@ def _column(typ: Type) -> Instance | None:
 
 
 @dataclass
-class _Call:
+class _RoleCall:
     """The ports of one call, matched from left to right as a check does it, but for the row dim.
 
     What a static type says of rows is what a record declares. ``hf.repeat`` and roles change it, and only a check
@@ -221,7 +221,7 @@ def call(context: SigContext, method: str, named: Named) -> CallableType:
     if True not in ours or _overloaded(context, method):
         return signature
     free = {variable(v.name, v.id): v.id for v in signature.variables if isinstance(v, TypeVarType)}
-    matched = _Call(_called(context), context.api, free)
+    matched = _RoleCall(_called(context), context.api, free)
     what = "column" if signature.is_type_obj() and _is(RECORD, signature.ret_type) else "port"
     formals = list(signature.arg_types)
     for i, given in enumerate(context.args):
@@ -253,7 +253,7 @@ def merge(context: FunctionSigContext) -> CallableType:
     starred = not isinstance(place, CallExpr) or any(kind.is_star() for kind in place.arg_kinds)
     if not isinstance(made, Instance) or starred or len(sources) != len(parts):
         return signature
-    matched = _Call(made.type.name, context.api, {})
+    matched = _RoleCall(made.type.name, context.api, {})
     for name, formal in _columns(made.type).items():
         owners = [(part, owner) for part, owner in sources if name in _columns(owner)]
         if len(owners) == 1:

@@ -19,7 +19,7 @@ from typing import Any
 from hfdsl.check.findings import Finding, Fix
 from hfdsl.check.repair import edits
 from hfdsl.check.repair.trials import thorough
-from hfdsl.tools.checking import Outcome, Question, outcomes
+from hfdsl.tools.checking import Question, TargetOutcome, outcomes
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def lay_over(texts: Mapping[str, str]) -> None:
     SourceFileLoader.get_code = get_code  # type: ignore[assignment]  # for this process, which checks and ends
 
 
-def as_dict(outcome: Outcome) -> dict[str, Any]:
+def as_dict(outcome: TargetOutcome) -> dict[str, Any]:
     """An outcome for the process that asked."""
     report, told = outcome.report, None
     if report is not None:

@@ -10,12 +10,12 @@ from hfdsl.check.run import examine
 from hfdsl.check.size_report import DemandReport, DimReport, size_report
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.tools.output import OK, machine, say, show_json
-from hfdsl.tools.target import Target
+from hfdsl.tools.target import CommandTarget
 
 VERSION = 1
 
 
-def requires(target: Target, arguments: argparse.Namespace) -> int:
+def requires(target: CommandTarget, arguments: argparse.Namespace) -> int:
     """The command. It answers a question, so it succeeds whatever the sizes are."""
     deployment = target.experiment.deployment if target.experiment else None
     context = examine(target.dataflow.body, deployment, target.dims)

@@ -12,15 +12,14 @@ from hfdsl.deploy.experiment import Experiment
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import compiled
-from hfdsl.rl.training.rounds import Rounds as Filling
-from hfdsl.rl.training.rounds import Taken, check_rounds, kept_by
+from hfdsl.rl.training.rounds import Rounds, Taken, check_rounds, kept_by
 from hfdsl.rl.training.run_config import UpdateConfig
 from hfdsl.runtime.running import Running
 from hfdsl.tools.scene import Link, Scene, returned, scene
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
+class RoundsAndUpdate:
     """As many steps of one dataflow as keep the rows that an update asks for, and then that."""
 
     loaded: Loaded
@@ -84,7 +83,7 @@ class Rounds:
         feed, start = prepare(self.loaded).feed, self.loaded.cursor()
 
         def steps(running: Running) -> Iterator[tuple[Taken, float]]:
-            filling, cursor = Filling(feed, running, running.also(updating), self.asked), start
+            filling, cursor = Rounds(feed, running, running.also(updating), self.asked), start
             for number in count():
                 begin = perf_counter()
                 taken = filling.step(cursor, number, lambda running: nullcontext())

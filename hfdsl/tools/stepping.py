@@ -18,14 +18,14 @@ from hfdsl.errors import HfError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.runtime.running import Running
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
-from hfdsl.tools.target import Source, Target, UsageError, own_traceback
+from hfdsl.tools.target import CommandTarget, TargetSource, UsageError, own_traceback
 
 
 class _BatchesError(Exception):
     """The user's own iterable raised."""
 
 
-def run_steps(target: Target, arguments: argparse.Namespace) -> int:
+def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
     """Compile, launch and step; gives the exit code.
 
     Raises:
@@ -73,7 +73,7 @@ class _Step:
 
 
 def _stepping(
-    target: Target, experiment: Experiment, plans: Sequence[CompiledPlan], arguments: argparse.Namespace
+    target: CommandTarget, experiment: Experiment, plans: Sequence[CompiledPlan], arguments: argparse.Namespace
 ) -> Callable[[Running], Iterator[_Step]]:
     """What steps on a launched plan: on the experiment's batches, or on the data of a run with rounds."""
     if target.rounds is None:
@@ -118,7 +118,7 @@ def _own_batches(batches: Any) -> Iterator[tuple[Any, ...]]:
         raise _BatchesError(own_traceback(error)) from None
 
 
-def _install(backend: str, source: Source) -> None:
+def _install(backend: str, source: TargetSource) -> None:
     """Let Ray's workers have the program, as they would if Python had run its file: by value."""
     if backend == "ray" and source.script:
         try:
@@ -128,7 +128,7 @@ def _install(backend: str, source: Source) -> None:
         register_pickle_by_value(source.module)  # type: ignore[no-untyped-call]  # cloudpickle has no types
 
 
-def _worker_env(source: Source) -> dict[str, str]:
+def _worker_env(source: TargetSource) -> dict[str, str]:
     """What the program imports beside itself is found where the program was found."""
     paths = [str(source.root), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(paths)}

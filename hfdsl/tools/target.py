@@ -27,7 +27,7 @@ from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
     from hfdsl.plan.compiled import CompiledPlan
-    from hfdsl.tools.rounds import Rounds
+    from hfdsl.tools.rounds import RoundsAndUpdate
 
 
 class UsageError(Exception):
@@ -35,7 +35,7 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TargetSource:
     """An imported module, and the folder where its imports are found; a ``script`` is a file outside of packages."""
 
     module: ModuleType
@@ -44,7 +44,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommandTarget:
     """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
 
     ``beside`` has what runs on the same workers; it is checked too, and ``shares`` the places of this one. A step of a
@@ -52,14 +52,14 @@ class Target:
     """
 
     text: str
-    source: Source
+    source: TargetSource
     dataflow: Dataflow[..., Any]
     experiment: Experiment | None
     dims: Mapping[type[Dim], Sizes]
     cluster: Cluster | None = None
-    beside: tuple[Target, ...] = ()
+    beside: tuple[CommandTarget, ...] = ()
     shares: bool = False
-    rounds: Rounds | None = None
+    rounds: RoundsAndUpdate | None = None
 
     def check(self) -> Report:
         """The report, with the deployment where there is one."""
@@ -92,7 +92,7 @@ class Target:
         return replace(self.experiment, dims=self.dims, cluster=self.cluster)
 
 
-def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Target:
+def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> CommandTarget:
     """Find a target; ``sizes`` (``B=64``) and the file of a ``cluster`` go over the experiment's own.
 
     Raises:
@@ -118,7 +118,7 @@ def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Ta
         )
     dims = dict(experiment.dims) if experiment else {}
     described = _cluster(cluster) if cluster else experiment.cluster if experiment else None
-    return Target(
+    return CommandTarget(
         text=text,
         source=source,
         dataflow=dataflow,
@@ -135,7 +135,7 @@ def _cluster(file: str) -> Cluster:
         raise UsageError(error.message) from None
 
 
-def discovered(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Iterator[Target]:
+def discovered(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Iterator[CommandTarget]:
     """All programs of a file, or of the files of a folder; files that define none are not imported.
 
     A program is an experiment, a function that says it returns one, or a dataflow that is in none of these.
@@ -206,7 +206,7 @@ def parts_of(text: str) -> tuple[str, str]:
     return place, attribute
 
 
-def source_of(place: str) -> Source:
+def source_of(place: str) -> TargetSource:
     """The module of a file or of a dotted name, imported; errors as for ``load``."""
     path = Path(place)
     if path.suffix == ".py" or path.is_file():
@@ -219,7 +219,7 @@ def source_of(place: str) -> Source:
     for parent in _parents(place):
         if not _exists(parent):
             raise UsageError(f"there is no module '{parent}' in the current directory or among the installed ones")
-    return Source(_import(lambda: importlib.import_module(place), place), Path.cwd(), script=False)
+    return TargetSource(_import(lambda: importlib.import_module(place), place), Path.cwd(), script=False)
 
 
 def _parents(dotted: str) -> Iterator[str]:
@@ -241,7 +241,7 @@ def _python_files(folder: Path) -> list[str]:
     return [p.name for p in folder.glob("*.py")] if folder.is_dir() else []
 
 
-def _from_file(path: Path) -> Source:
+def _from_file(path: Path) -> TargetSource:
     """The module of a file: by its dotted name where it is in a package, else as ``python path`` would run it."""
     root, parts = path.parent, [path.stem] if path.stem != "__init__" else []
     while (root / "__init__.py").is_file():
@@ -249,12 +249,12 @@ def _from_file(path: Path) -> Source:
         root = root.parent
     _on_path(root)
     if len(parts) > 1 or path.stem == "__init__":
-        return Source(_import(lambda: importlib.import_module(".".join(parts)), str(path)), root, script=False)
+        return TargetSource(_import(lambda: importlib.import_module(".".join(parts)), str(path)), root, script=False)
     name = path.stem
     while name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
         name += "_"  # a file that has the name of a module which is already there
     module = sys.modules.get(name) or _import(lambda: _execute(name, path), str(path))
-    return Source(module, root, script=True)
+    return TargetSource(module, root, script=True)
 
 
 def _execute(name: str, path: Path) -> ModuleType:

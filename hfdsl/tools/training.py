@@ -14,14 +14,14 @@ from typing import Any
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.algorithms import READY
-from hfdsl.rl.training.config import Loaded, read_shape
+from hfdsl.rl.training.config import Loaded, read_names
 from hfdsl.rl.training.config import load as load_configuration
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
-from hfdsl.tools.rounds import Rounds
-from hfdsl.tools.target import Source, Target, UsageError, attribute_of, parts_of, source_of
+from hfdsl.tools.rounds import RoundsAndUpdate
+from hfdsl.tools.target import CommandTarget, TargetSource, UsageError, attribute_of, parts_of, source_of
 from hfdsl.types.batches import closest
 
 
@@ -29,7 +29,7 @@ class Finder:
     """Finds what a configuration names, in files too, and remembers from which modules."""
 
     def __init__(self) -> None:
-        self.sources: list[Source] = []
+        self.sources: list[TargetSource] = []
 
     def __call__(self, text: str) -> Any:
         """What ``"file.py:name"`` or ``"package.module:name"`` names.
@@ -48,7 +48,7 @@ class Finder:
             raise ConfigError("HF901", str(error)) from None
 
 
-def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Target:
+def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> CommandTarget:
     """The target that a configuration is.
 
     Raises:
@@ -59,6 +59,7 @@ def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Ta
     return _target(text, loaded, finder.sources[0], cluster)
 
 
+<<<<<<< HEAD
 def _target(text: str, loaded: Loaded, source: Source, cluster: Cluster | None = None) -> Target:
     made = Experiments.of(loaded, cluster)
     run, *beside = (
@@ -69,7 +70,25 @@ def _target(text: str, loaded: Loaded, source: Source, cluster: Cluster | None =
     )
     rounds = (
         Rounds(loaded, made.run, made.update, loaded.config.update) if made.update and loaded.config.update else None
+=======
+def _target(text: str, loaded: Loaded, source: TargetSource, cluster: Cluster | None = None) -> CommandTarget:
+    experiments = Experiments.of(loaded, cluster)
+    run, *beside = (
+        CommandTarget(
+            text=text,
+            source=source,
+            dataflow=experiment.dataflow,
+            experiment=experiment,
+            dims=experiment.dims,
+            cluster=cluster,
+            shares=True,
+        )
+        for experiment in experiments
+>>>>>>> 9e0799c (tools, testing, rl: give each class one name, and files names that tell)
     )
+    rounds = None
+    if experiments.update and loaded.config.update:
+        rounds = RoundsAndUpdate(loaded, experiments.run, experiments.update, loaded.config.update)
     return replace(run, beside=tuple(beside), rounds=rounds)
 
 
@@ -126,7 +145,7 @@ def _going_on(found: Sequence[Path], error: BaseException) -> str:
     return f"the last whole checkpoint is {found[-1]}; --resume goes on from it"
 
 
-def _by_value(source: Source, loaded: Loaded) -> None:
+def _by_value(source: TargetSource, loaded: Loaded) -> None:
     """Let Ray's workers have what a file defines, as they would if Python had run it."""
     if loaded.config.backend == "ray" and source.script:
         from ray.cloudpickle import register_pickle_by_value
@@ -134,7 +153,7 @@ def _by_value(source: Source, loaded: Loaded) -> None:
         register_pickle_by_value(source.module)  # type: ignore[no-untyped-call]  # cloudpickle has no types
 
 
-def _environment(sources: Sequence[Source]) -> dict[str, str]:
+def _environment(sources: Sequence[TargetSource]) -> dict[str, str]:
     """Where workers find what the program imports beside itself."""
     roots = dict.fromkeys([*(str(source.root) for source in sources), str(Path.cwd())])
     return {"PYTHONPATH": os.pathsep.join([*roots, *filter(None, [os.environ.get("PYTHONPATH")])])}
@@ -201,12 +220,12 @@ def _configuration(subject: str) -> type:
         if ":" not in subject:
             hint = closest(subject, sorted([*short, "deployment"]))
             raise UsageError(f"'{subject}' is no TOML file, no module:name, and no ready algorithm; {hint}")
-        return READY.get(subject) or read_shape({"algorithm": subject}, (), Finder())[0].kind
+        return READY.get(subject) or read_names({"algorithm": subject}, (), Finder())[0].kind
     table = read_toml(subject)
     if "algorithm" not in table and "pools" in table:
         return DeploymentConfig
     try:
-        return read_shape({**table, "deployment": None}, (), Finder())[0].kind
+        return read_names({**table, "deployment": None}, (), Finder())[0].kind
     except ConfigError as error:
         raise ConfigError("HF901", f"{subject}: {error.message}") from None
 

@@ -15,7 +15,10 @@ from hfdsl.testing.strategies.graphs import load
 PROGRAM = """
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
-from hfdsl.testing.zoo import Advantages, B, Metrics, P, Prompts, R
+from hfdsl.testing.sample_roles import B, P, R
+from hfdsl.testing.sample_roles import SampleAdvantages as Advantages
+from hfdsl.testing.sample_roles import SampleMetrics as Metrics
+from hfdsl.testing.sample_roles import SamplePrompts as Prompts
 
 class Rollout(hf.Batch):
     ids: hf.i64[B, Add[P, R]]

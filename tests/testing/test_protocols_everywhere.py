@@ -20,7 +20,7 @@ from hfdsl.testing import strategies
 from hfdsl.testing.laws.check import applying, meshes_up_to
 from hfdsl.testing.laws.subject import subject_of
 from hfdsl.testing.laws.trial import Breach, Case, Trial
-from hfdsl.testing.laws.values import LIST, RECORD, Kind
+from hfdsl.testing.laws.values import LIST, RECORD, ContainerKind
 from tests.nightly import NIGHTLY
 
 KINDS = (LIST, RECORD) if NIGHTLY else (LIST,)
@@ -40,7 +40,7 @@ def test_the_meshes_are_those_of_up_to_sixteen_ranks() -> None:
     assert len(meshes_up_to(16)) == count
 
 
-def hold(name: str, mesh: hf.Mesh, most: int, kind: Kind = LIST) -> None:
+def hold(name: str, mesh: hf.Mesh, most: int, kind: ContainerKind = LIST) -> None:
     """Every law, with up to ``most`` rows a chunk. (Plans are in tests/plan, on random meshes.)"""
     subject = subject_of(hf.Dispatch[name])
     chunks = subject.chunks(mesh)

@@ -11,7 +11,7 @@ import pytest
 from hfdsl.tools import doctor
 from hfdsl.tools.canary import CHECKERS, SOURCE, faults, sighting
 from hfdsl.tools.cli import main
-from hfdsl.tools.doctor import Row, package
+from hfdsl.tools.doctor import DoctorRow, package
 
 
 def test_doctor_without_canary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,7 +23,7 @@ def test_doctor_without_canary(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_broken_thing_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [Row("python", "ok", "3.11"), Row("ray", "broken", "2.0, older than the 2.54 that hfdsl needs")]
+    rows = [DoctorRow("python", "ok", "3.11"), DoctorRow("ray", "broken", "2.0, older than the 2.54 that hfdsl needs")]
     monkeypatch.setattr(doctor, "_rows", lambda arguments: iter(rows))
     assert doctor.examine(argparse.Namespace(format="human")) == 1
     assert capsys.readouterr().out.splitlines() == [
@@ -36,13 +36,13 @@ def test_a_broken_thing_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", {"old": "1.9.9+cpu", "new": "1.10.0"}.get)
-    assert package("old", "run", "1.10") == Row(
+    assert package("old", "run", "1.10") == DoctorRow(
         "old", "broken", "1.9.9+cpu, older than the 1.10 that hfdsl needs to run"
     )
-    assert package("new", "run", "1.10") == Row("new", "ok", "1.10.0")
-    assert package("none", "run", "1.10") == Row("none", "absent", "not installed; needed to run")
-    assert package("new", "run", "1.2", "1.11") == Row("new", "ok", "1.10.0")
-    assert package("new", "run", "1.2", "1.10") == Row(
+    assert package("new", "run", "1.10") == DoctorRow("new", "ok", "1.10.0")
+    assert package("none", "run", "1.10") == DoctorRow("none", "absent", "not installed; needed to run")
+    assert package("new", "run", "1.2", "1.11") == DoctorRow("new", "ok", "1.10.0")
+    assert package("new", "run", "1.2", "1.10") == DoctorRow(
         "new", "untried", "1.10.0; hfdsl was tried with versions before 1.10"
     )
 
@@ -51,7 +51,7 @@ def test_a_driver_that_fails_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/false")
     assert doctor._driver().status == "broken"
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert doctor._driver() == Row("NVIDIA driver", "absent", "no nvidia-smi")
+    assert doctor._driver() == DoctorRow("NVIDIA driver", "absent", "no nvidia-smi")
 
 
 @pytest.mark.nightly_cases("mypy")

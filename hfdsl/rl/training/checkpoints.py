@@ -26,7 +26,7 @@ STATED = "checkpoint.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RunPosition:
     """Where a run is: how many steps it made, and where it is in its data, which has ``rows`` rows."""
 
     step: int
@@ -48,14 +48,14 @@ class Keeper:
     config: Mapping[str, Any]
     keep: int
     behind: bool
-    _under_way: tuple[Point, Saving] | None = None
+    _under_way: tuple[RunPosition, Saving] | None = None
 
     @property
     def under_way(self) -> bool:
         """Whether one is being written."""
         return self._under_way is not None
 
-    def write(self, point: Point) -> None:
+    def write(self, point: RunPosition) -> None:
         """Begin a checkpoint, after the one that is under way; without ``behind`` it is whole afterwards.
 
         Raises:
@@ -92,7 +92,7 @@ class Keeper:
             else:
                 self._under_way = point, saving
 
-    def _publish(self, point: Point) -> None:
+    def _publish(self, point: RunPosition) -> None:
         part, final = self._part(point), self.folder / name(point)
         stated = {
             "step": point.step,
@@ -112,17 +112,17 @@ class Keeper:
         for old in [*whole(self.folder)[: -self.keep], *self.folder.glob(".*.part")]:
             shutil.rmtree(old)
 
-    def _part(self, point: Point) -> Path:
+    def _part(self, point: RunPosition) -> Path:
         return self.folder / f".{name(point)}.part"
 
 
-def name(point: Point) -> str:
+def name(point: RunPosition) -> str:
     """The name of a point's folder."""
     return f"step-{point.step:08d}"
 
 
 @contextmanager
-def _told(point: Point) -> Iterator[None]:
+def _told(point: RunPosition) -> Iterator[None]:
     """Whatever keeps a file from being written, as HF906 with its step."""
     try:
         yield
@@ -155,7 +155,7 @@ def latest(folder: Path) -> Path:
     return found[-1]
 
 
-def read(checkpoint: Path, config: Mapping[str, Any], rows: int) -> Point:
+def read(checkpoint: Path, config: Mapping[str, Any], rows: int) -> RunPosition:
     """Where a checkpoint's run was, held against the configuration that is to go on from it.
 
     Raises:
@@ -163,7 +163,7 @@ def read(checkpoint: Path, config: Mapping[str, Any], rows: int) -> Point:
     """
     try:
         stated = json.loads((checkpoint / STATED).read_text("utf-8"))
-        point = Point(int(stated["step"]), Cursor(**stated["cursor"]), int(stated["rows"]))
+        point = RunPosition(int(stated["step"]), Cursor(**stated["cursor"]), int(stated["rows"]))
         was = stated["config"]
         if stated["config_sha256"] != digest(was):
             raise ValueError("its configuration is not the one that was written")

@@ -126,14 +126,14 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
         ConfigError: HF901.
     """
     find = find or by_name
-    shape, changes = read_shape(table, changes, find)
-    table = tables.with_changes(shape.table, shape.kind, [_dotted(change, shape.algorithm) for change in changes])
+    parts, changes = read_names(table, changes, find)
+    table = tables.with_changes(parts.table, parts.kind, [_dotted(change, parts.algorithm) for change in changes])
     # The options have been built already, to make the dataflows.
-    config: RunConfig = build(shape.kind, _with_options(tables.resolve_references(table), shape))
+    config: RunConfig = build(parts.kind, _with_options(tables.resolve_references(table), parts))
     evaluation = config.evaluation and _found(find, config.evaluation.algorithm, "evaluation.algorithm")
     if evaluation is not None and not isinstance(evaluation, Dataflow):
         raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow")
-    return Loaded(config, shape.algorithm, evaluation, shape.update, shape.roles)
+    return Loaded(config, parts.algorithm, evaluation, parts.update, parts.roles)
 
 
 def by_name(text: str) -> Any:
@@ -166,7 +166,7 @@ def _found(find: Find, text: str, field_name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NamedParts:
     """What a table names, and so which fields it has: those of ``kind``."""
 
     table: tables.Table
@@ -178,7 +178,7 @@ class Shape:
     roles: Mapping[str, type[Worker]]
 
 
-def read_shape(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> tuple[Shape, list[str]]:
+def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> tuple[NamedParts, list[str]]:
     """The dataflows and roles that a table names, and the changes that are still to be made.
 
     Raises:
@@ -204,7 +204,7 @@ def read_shape(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
         update_flow = update.dataflow(update_options)
     roles = _role_classes(flow, table.get("roles", {}), find)
     role_configs = {name: kind for name, role in roles.items() if (kind := _configured_by(name, role)) is not None}
-    shape = Shape(
+    parts = NamedParts(
         table=table,
         kind=(ready and _narrowed(ready, role_configs)) or _configuration(named, update, role_configs),
         algorithm=flow,
@@ -213,7 +213,7 @@ def read_shape(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
         update_options=update_options,
         roles=roles,
     )
-    return shape, changes
+    return parts, changes
 
 
 def _divided(changes: Iterable[str], *names: str) -> tuple[list[str], list[str]]:
@@ -251,12 +251,12 @@ def _dotted(change: str, flow: Dataflow[..., Any]) -> str:
     return f"dims.{change}" if name in {dim.__name__ for dim in program_dims(flow.trace())} else change
 
 
-def _with_options(values: tables.Table, shape: Shape) -> tables.Table:
+def _with_options(values: tables.Table, parts: NamedParts) -> tables.Table:
     """A table with the options that have been built."""
-    if shape.options is not None:
-        values = {**values, "options": shape.options}
-    if shape.update_options is not None and isinstance(values["update"], Mapping):
-        values = {**values, "update": {**values["update"], "options": shape.update_options}}
+    if parts.options is not None:
+        values = {**values, "options": parts.options}
+    if parts.update_options is not None and isinstance(values["update"], Mapping):
+        values = {**values, "update": {**values["update"], "options": parts.update_options}}
     return values
 
 

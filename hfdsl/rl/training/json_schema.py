@@ -35,13 +35,13 @@ from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.tables import as_table
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, is_union, minimum_of, required
 
-Schema: TypeAlias = dict[str, Any]
+JsonSchema: TypeAlias = dict[str, Any]
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
 REFERENCE = r"\$[A-Za-z_]\w*(\.\w+)*"
 
-PLAIN: Mapping[Any, Schema] = {
+PLAIN: Mapping[Any, JsonSchema] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -52,7 +52,7 @@ PLAIN: Mapping[Any, Schema] = {
 }
 
 
-def json_schema(kind: type, title: str) -> Schema:
+def json_schema(kind: type, title: str) -> JsonSchema:
     """The schema of a file that is read as a dataclass, such as a ``RunConfig`` or a ``DeploymentConfig``.
 
     >>> from hfdsl.rl.training.run_config import CheckpointConfig
@@ -68,10 +68,10 @@ class _Writer:
     """Writes schemas, and keeps those of tables as definitions, by class."""
 
     def __init__(self) -> None:
-        self.definitions: dict[str, Schema] = {}
+        self.definitions: dict[str, JsonSchema] = {}
         self._names: dict[type, str] = {}
 
-    def table(self, kind: type) -> Schema:
+    def table(self, kind: type) -> JsonSchema:
         annotations, bounds, docs = hints(kind), get_type_hints(kind, include_extras=True), field_docs(kind)
         properties = {
             field.name: {
@@ -94,7 +94,7 @@ class _Writer:
             **({"required": needed} if needed else {}),
         }
 
-    def _property(self, kind: type, field: Field[Any], annotation: Any, bounded: Any) -> Schema:
+    def _property(self, kind: type, field: Field[Any], annotation: Any, bounded: Any) -> JsonSchema:
         if issubclass(kind, RunConfig) and field.name == "deployment":
             annotation = annotation | str  # a path
         # A role's table need not tell its kind: that is the role's class, which "roles" names.
@@ -103,7 +103,7 @@ class _Writer:
         minimum = minimum_of(bounded)
         return schema if minimum is None else {**schema, "minimum": minimum}
 
-    def _value(self, annotation: Any, tagged: bool = True) -> Schema:
+    def _value(self, annotation: Any, tagged: bool = True) -> JsonSchema:
         """The schema of what an annotation takes, a reference, and ``"none"`` where it takes None."""
         members = get_args(annotation) if is_union(annotation) else (annotation,)
         schemas = [schema for member in members if (schema := self._member(member)) is not None]
@@ -124,7 +124,7 @@ class _Writer:
             return {**schemas[0], **text, "type": [schemas[0]["type"], "string"]}
         return {"anyOf": [*schemas, text], **some}
 
-    def _member(self, annotation: Any) -> Schema | None:
+    def _member(self, annotation: Any) -> JsonSchema | None:
         """The schema of one member of a union; None for what no table can give, such as a function."""
         origin, arguments = get_origin(annotation), get_args(annotation)
         if annotation in PLAIN:
@@ -142,7 +142,7 @@ class _Writer:
             return {"type": "object", "additionalProperties": self._value(arguments[1])}
         return None
 
-    def _reference(self, kind: type) -> Schema:
+    def _reference(self, kind: type) -> JsonSchema:
         """A reference to the definition of a class, which is written at the first one."""
         if kind not in self._names:
             taken = self._names.values()
@@ -153,12 +153,12 @@ class _Writer:
         return {"$ref": f"#/definitions/{self._names[kind]}"}
 
 
-def _text(none: bool) -> Schema:
+def _text(none: bool) -> JsonSchema:
     """The texts that stand for a value: a reference, and ``"none"``."""
     return {"type": "string", "pattern": f"^({REFERENCE}|{NONE})$" if none else f"^{REFERENCE}$"}
 
 
-def _default(field: Field[Any]) -> Schema:
+def _default(field: Field[Any]) -> JsonSchema:
     """The default of a field, where it is one or several plain values."""
     if field.default is MISSING or field.default is None or is_dataclass(field.default):
         return {}

@@ -22,7 +22,7 @@ from hfdsl.plan.rows import row_table
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training import checkpoints, tables
-from hfdsl.rl.training.checkpoints import Point
+from hfdsl.rl.training.checkpoints import RunPosition
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import Experiments, compiled
 from hfdsl.rl.training.feeds import evaluation_batch, training_feed
@@ -122,7 +122,7 @@ def train(
     run = prepare(loaded)
     folder, config = run.folder, loaded.config
     kept = folder / "checkpoints"
-    start = Point(0, loaded.cursor(), len(run.feed.rows))
+    start = RunPosition(0, loaded.cursor(), len(run.feed.rows))
     found = None
     if resume:
         found = checkpoints.latest(kept)
@@ -218,7 +218,7 @@ class _Loop:
     show: Show
     keeper: checkpoints.Keeper
 
-    def steps(self, point: Point, stop: _Stop) -> Ended:
+    def steps(self, point: RunPosition, stop: _Stop) -> Ended:
         """All steps that are left; the checkpoint that is under way becomes whole, also where one of them fails."""
         try:
             ended = self._steps(point, stop)
@@ -230,7 +230,7 @@ class _Loop:
         self.keeper.look(math.inf)
         return ended
 
-    def _steps(self, point: Point, stop: _Stop) -> Ended:
+    def _steps(self, point: RunPosition, stop: _Stop) -> Ended:
         config, last = self.run.loaded.config, self.run.loaded.config.steps
         if point.step == 0:
             self._write(Record(0, self._evaluated(0)))
@@ -249,7 +249,7 @@ class _Loop:
                 self._write(Record(number, self._evaluated(number)))
         return Ended(point.step, stopped=False)
 
-    def _step(self, point: Point) -> tuple[Point, Record]:
+    def _step(self, point: RunPosition) -> tuple[RunPosition, Record]:
         start = perf_counter()
         number = point.step + 1
         with _numbered(f"step {number}"):
@@ -260,7 +260,7 @@ class _Loop:
         length = next((value for name, value in values.items() if name.endswith("/length")), None)
         rows = responses(self.run.plan)
         speed = length * rows * taken.rounds / seconds if length is not None and rows is not None else None
-        return Point(number, taken.cursor, point.rows), Record(number, values, seconds, taken.nodes, speed)
+        return RunPosition(number, taken.cursor, point.rows), Record(number, values, seconds, taken.nodes, speed)
 
     def _recorded(self, running: Running, number: int) -> AbstractContextManager[None]:
         place = self.run.folder / RECORDED / f"step-{number}"

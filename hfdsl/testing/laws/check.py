@@ -17,10 +17,10 @@ from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import ModeLike
 from hfdsl.testing.arguments import meshes_of, names_of, nothing, number_of
 from hfdsl.testing.code import as_code
-from hfdsl.testing.laws.subject import Subject, subject_of
+from hfdsl.testing.laws.subject import LawSubject, subject_of
 from hfdsl.testing.laws.table import LAWS, Law
 from hfdsl.testing.laws.trial import Breach, Case, Trial, usual
-from hfdsl.testing.laws.values import Kind, kinds
+from hfdsl.testing.laws.values import ContainerKind, kinds
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 
@@ -34,7 +34,7 @@ RUNS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenLaw:
     """A law that does not hold: its smallest case, what is wrong there, and what was seen."""
 
     law: Law
@@ -49,7 +49,7 @@ class Broken:
 class BrokenLaws(AssertionError):  # noqa: N818  # that it is an error is in its base
     """A protocol breaks laws: ``broken`` has each of them with its smallest case."""
 
-    def __init__(self, name: str, broken: Sequence[Broken], of: int) -> None:
+    def __init__(self, name: str, broken: Sequence[BrokenLaw], of: int) -> None:
         self.name, self.broken, self.of = name, tuple(broken), of
         told = "\n\n".join(map(str, broken))
         super().__init__(f"{name} breaks {len(broken)} of the {of} laws that apply to it\n\n{told}")
@@ -166,7 +166,7 @@ def lawful(
     return add
 
 
-def applying(subject: Subject, only: str | Iterable[str] | None = None) -> tuple[Law, ...]:
+def applying(subject: LawSubject, only: str | Iterable[str] | None = None) -> tuple[Law, ...]:
     """The laws that apply to a protocol, or those of them that are named; HF921 for a name that no law has."""
     known = [name for law in LAWS for name in (law.id, law.name)]
     wanted = names_of("check_laws", "only=", only, known, "law")
@@ -211,7 +211,7 @@ def _size(mesh: Mesh) -> tuple[object, ...]:
     return mesh.world_size, axes, folds, mesh.order != AXES, -mesh.dp, -mesh.tp
 
 
-def _meshes(subject: Subject, given: Sequence[Mesh] | None) -> tuple[Mesh, ...]:
+def _meshes(subject: LawSubject, given: Sequence[Mesh] | None) -> tuple[Mesh, ...]:
     """The meshes to try: of a declared protocol those that have the coordinates that it picks."""
     every = meshes_up_to(RANKS) if given is None else tuple(sorted(given, key=_size))
 
@@ -227,11 +227,11 @@ def _meshes(subject: Subject, given: Sequence[Mesh] | None) -> tuple[Mesh, ...]:
     return kept
 
 
-def _picks_numbers(subject: Subject) -> bool:
+def _picks_numbers(subject: LawSubject) -> bool:
     return subject.declared is not None and any(isinstance(pick, int) for _, pick in subject.declared.picks)
 
 
-def _kinds(containers: str | Iterable[str] | None) -> tuple[Kind, ...]:
+def _kinds(containers: str | Iterable[str] | None) -> tuple[ContainerKind, ...]:
     """The kinds of container with these names, the simplest first."""
     known = {kind.name: kind for kind in kinds()}
     wanted = names_of("check_laws", "containers=", containers, list(known), "container")
@@ -242,9 +242,9 @@ def _kinds(containers: str | Iterable[str] | None) -> tuple[Kind, ...]:
 class Cases:
     """The cases of a protocol: on which meshes, and in which containers, the simplest of both first."""
 
-    subject: Subject
+    subject: LawSubject
     meshes: tuple[Mesh, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[ContainerKind, ...]
     chosen: bool = False
 
     def grounds(self, law: Law) -> Sequence[Mesh]:
@@ -274,7 +274,7 @@ class Cases:
 # -- trying them
 
 
-def _tried(given: Cases, law: Law, count: int, seed: int, again: str) -> Broken | None:
+def _tried(given: Cases, law: Law, count: int, seed: int, again: str) -> BrokenLaw | None:
     """The law on all cases; where it does not hold, on smaller ones."""
     examples = max(min(count, 5), round(count * law.share))
     for case in given.some(law, examples, seed):
@@ -283,7 +283,7 @@ def _tried(given: Cases, law: Law, count: int, seed: int, again: str) -> Broken 
     return None
 
 
-def _fault(subject: Subject, law: Law, case: Case) -> tuple[str, Trial] | None:
+def _fault(subject: LawSubject, law: Law, case: Case) -> tuple[str, Trial] | None:
     """What is wrong in a case, None where the law holds."""
     trial = Trial(subject, case)
     try:
@@ -310,7 +310,7 @@ def _smallest(given: Cases, law: Law, case: Case) -> Case:
     return next((one for one in smaller if _fault(given.subject, law, one) is not None), case)
 
 
-def _told(subject: Subject, law: Law, case: Case, again: str) -> Broken:
+def _told(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLaw:
     said, trial = _fault(subject, law, case) or ("it broke once, and did not when it was tried again", None)
     lines = [("case", str(case))]
     if trial is not None:
@@ -322,7 +322,7 @@ def _told(subject: Subject, law: Law, case: Case, again: str) -> Broken:
     chosen = f'only="{law.id}", meshes=[{as_code(case.mesh)}], containers="{case.kind.name}"'
     lines.append(("again", f"{again}, {chosen})"))
     width = max(len(name) for name, _ in lines)
-    return Broken(law, case, said, "\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
+    return BrokenLaw(law, case, said, "\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
 
 
 def _result(trial: Trial) -> str:

@@ -14,7 +14,7 @@ from hfdsl.protocols.predefined import DP_PROTO
 from hfdsl.protocols.register import register
 from hfdsl.protocols.transfer import collect, dispatch
 from hfdsl.protocols.worker import Worker
-from hfdsl.testing.laws.subject import Subject
+from hfdsl.testing.laws.subject import LawSubject
 from hfdsl.testing.laws.trial import Breach, Trial, mapped, want
 from hfdsl.testing.laws.values import LIST, RECORD, Numbered
 
@@ -54,7 +54,7 @@ def _by_hand(trial: Trial, second: Mesh) -> list[int] | None:
     return trial.read(collect(DP_PROTO, second, trial.apply(mapped, again[0])))
 
 
-def _planned(subject: Subject, first: Mesh, second: Mesh, rows: Numbered) -> list[int]:
+def _planned(subject: LawSubject, first: Mesh, second: Mesh, rows: Numbered) -> list[int]:
     """The two calls as a dataflow, on the local backend."""
     pair = subject.functions
     mode: Any = _as_dict(pair) if pair is not None else subject.declared

@@ -34,7 +34,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class LawSubject:
     """A protocol under test, ``tested``, and how it is called in reports.
 
     ``declared`` is what is known of it on coordinates: its own declaration, or the one that a pair of functions is to
@@ -87,7 +87,7 @@ class Subject:
         return transfer.collect(self.tested, mesh, outputs, row_split=row_split)
 
 
-def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str | None = None) -> Subject:
+def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str | None = None) -> LawSubject:
     """What ``check_laws`` is given.
 
     Raises:
@@ -100,14 +100,14 @@ def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str |
         if like is not None:
             told = f"check_laws: like= is for a pair of functions; {tested.name} is declared on mesh axes itself"
             raise DefinitionError("HF921", told)
-        return Subject(tested.name, tested, tested)
+        return LawSubject(tested.name, tested, tested)
     name = getattr(tested.dispatch_fn, "__name__", "the pair")
     if like is None:
-        return Subject(name, tested)
+        return LawSubject(name, tested)
     declared = _meant(like, "like=")
     if isinstance(declared, Functions):
         raise refused("check_laws", "like=", "a protocol that is declared on mesh axes", like)
-    return Subject(name, tested, declared)
+    return LawSubject(name, tested, declared)
 
 
 def _meant(protocol: object, argument: str) -> Protocol | Functions:

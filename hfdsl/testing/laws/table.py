@@ -16,10 +16,10 @@ from hfdsl.protocols.mesh import Mesh, axis_rank, axis_size
 from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.testing.laws.composed import composition
-from hfdsl.testing.laws.subject import Subject
+from hfdsl.testing.laws.subject import LawSubject
 from hfdsl.testing.laws.trial import Trial, doubled, mapped, unchanged, usual, want
 
-Rows: TypeAlias = Literal["even", "any"]
+RowCounts: TypeAlias = Literal["even", "any"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Law:
     name: str
     says: str
     holds: Callable[[Trial], None]
-    applies: Callable[[Subject], bool] = lambda subject: True
-    rows: Rows = "even"
+    applies: Callable[[LawSubject], bool] = lambda subject: True
+    rows: RowCounts = "even"
     orders: bool = False
     share: float = 1.0
 
@@ -251,19 +251,19 @@ def determinism(trial: Trial) -> None:
     want(first["a"] == first["b"], "two arguments of one call with the same rows were cut in different ways")
 
 
-def _splits(subject: Subject) -> bool:
+def _splits(subject: LawSubject) -> bool:
     return subject.splits
 
 
-def _joins(subject: Subject) -> bool:
+def _joins(subject: LawSubject) -> bool:
     return subject.joins
 
 
-def _splits_and_joins(subject: Subject) -> bool:
+def _splits_and_joins(subject: LawSubject) -> bool:
     return subject.splits and subject.joins
 
 
-def _declared(subject: Subject) -> bool:
+def _declared(subject: LawSubject) -> bool:
     return subject.declared is not None
 
 

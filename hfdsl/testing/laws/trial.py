@@ -9,8 +9,8 @@ from typing import Any
 from hfdsl.protocols.mesh import AXES, Mesh, axis_rank
 from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
 from hfdsl.testing.code import as_code
-from hfdsl.testing.laws.subject import Subject
-from hfdsl.testing.laws.values import Kind
+from hfdsl.testing.laws.subject import LawSubject
+from hfdsl.testing.laws.values import ContainerKind
 
 
 class Breach(Exception):  # noqa: N818  # what a law says when it does not hold; users see BrokenLaws
@@ -23,7 +23,7 @@ class Case:
 
     mesh: Mesh
     rows: int
-    kind: Kind
+    kind: ContainerKind
 
     def __str__(self) -> str:
         rows, article = "row" if self.rows == 1 else "rows", "an" if self.kind.name[0] == "a" else "a"
@@ -58,7 +58,7 @@ def doubled(rows: list[int]) -> list[int]:
 class Trial:
     """A case, run on a protocol; it remembers what was dispatched and collected last, for the report."""
 
-    subject: Subject
+    subject: LawSubject
     case: Case
     parts: list[Any] = field(default_factory=list)
     got: Any = None

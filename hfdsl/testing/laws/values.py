@@ -9,18 +9,10 @@ from importlib.util import find_spec
 from itertools import accumulate
 from typing import Any
 
+from hfdsl.rl.batches import B, R
 from hfdsl.types.batches import Batch, rebuild
 from hfdsl.types.columns import Obj, f32, i64
-from hfdsl.types.dims import Dim
 from hfdsl.types.ragged import Jagged, Ragged
-
-
-class B(Dim):
-    """Rows."""
-
-
-class R(Dim):
-    """Tokens of a row, at most."""
 
 
 class Numbered(Batch):
@@ -33,7 +25,7 @@ class Numbered(Batch):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ContainerKind:
     """A kind of container: how to make one of numbered rows, and how to read the numbers back.
 
     ``whole`` says what is wrong with a value besides its numbers: another type or dtype, a lost column, a row whose
@@ -116,18 +108,20 @@ def _whole_array(value: Any) -> str | None:
     return None if value.dtype == numpy.int32 else f"an array of {value.dtype} where int32 was given"
 
 
-LIST = Kind("list", list, lambda value: [int(row) for row in value], _whole_list)
-TENSOR = Kind("tensor", _tensor, lambda value: [int(row) for row in value[:, 0].tolist()], _whole_tensor)
-ARRAY = Kind("array", _array, lambda value: [int(row) for row in value.tolist()], _whole_array)
-RECORD = Kind("record", _record, lambda value: [int(row) for row in value.number.tensor.tolist()], _whole_record)
+LIST = ContainerKind("list", list, lambda value: [int(row) for row in value], _whole_list)
+TENSOR = ContainerKind("tensor", _tensor, lambda value: [int(row) for row in value[:, 0].tolist()], _whole_tensor)
+ARRAY = ContainerKind("array", _array, lambda value: [int(row) for row in value.tolist()], _whole_array)
+RECORD = ContainerKind(
+    "record", _record, lambda value: [int(row) for row in value.number.tensor.tolist()], _whole_record
+)
 
 _NEEDS = ((LIST, ""), (RECORD, "torch"), (TENSOR, "torch"), (ARRAY, "numpy"))
 
 
-def kinds() -> tuple[Kind, ...]:
+def kinds() -> tuple[ContainerKind, ...]:
     """The kinds of container whose libraries are installed, the simplest first."""
     return tuple(kind for kind, library in _NEEDS if not library or find_spec(library))
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> ContainerKind:
     return next(kind for kind, _ in _NEEDS if kind.name == name)

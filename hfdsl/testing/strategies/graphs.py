@@ -12,42 +12,47 @@ from hypothesis import strategies as st
 
 HEAD = """
 import hfdsl as hf
-from hfdsl.testing.zoo import *
+from hfdsl.testing.sample_roles import *
 
 @hf.dataflow
-def program(prompts: Prompts, actor: Actor, judge: Judge):
+def program(prompts: SamplePrompts, actor: SampleActor, judge: SampleJudge):
 """
 
 TAIL = """
 deployment = hf.Deployment(
-    actor=hf.place(Actor, pool=hf.ResourcePool([{train}], name="train"), mesh=hf.Mesh(dp={dp}, tp={tp})),
-    judge=hf.place(Judge, pool=hf.ResourcePool([{ranks}], name="judge")),
+    actor=hf.place(SampleActor, pool=hf.ResourcePool([{train}], name="train"), mesh=hf.Mesh(dp={dp}, tp={tp})),
+    judge=hf.place(SampleJudge, pool=hf.ResourcePool([{ranks}], name="judge")),
 )
 dims = {{B: {rows}, P: 2, R: 3}}
 """
 
 # what can be called: text, the types that it takes, the type that it gives, and what its rows must be a multiple of
 CALLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-    ("actor.generate({0})", ("Prompts",), "Rollout", "dp"),
-    ("actor.log_probs({0})", ("Rollout",), "Ref", "dp"),
-    ("actor.log_probs(rollout={0})", ("Rollout",), "Ref", "dp"),
-    ("actor.update({0}, {1}, advantages={2})", ("Rollout", "Ref", "Advantages"), "Metrics", "dp"),
-    ("judge.score({0})", ("Rollout",), "Scores", "ranks"),
-    ("judge.score({0}, scale=0.5)", ("Rollout",), "Scores", "ranks"),
-    ("judge.look({0}.ids, mask={0}.mask)", ("Rollout",), "Scores", "ranks"),
-    ("first(judge.opinions({0}))", ("Rollout",), "Scores", ""),
-    ("weigh({0}, {1})", ("Scores", "Ref"), "Advantages", ""),
-    ("weigh(ref={1}, scores={0})", ("Scores", "Ref"), "Advantages", ""),
-    ("centre({0})", ("Advantages",), "Advantages", "pairs"),
-    ("Advantages(advantages=whiten({0}.advantages))", ("Advantages",), "Advantages", ""),
-    ("Ref(ref=whiten({0}.log_probs))", ("Rollout",), "Ref", ""),
-    ("hf.merge(Ref, {0})", ("Ref",), "Ref", ""),
-    ("hf.fill(hf.filter({0}, {1}.keep), 24)", ("Rollout", "Scores"), "Rollout", "fill"),
+    ("actor.generate({0})", ("SamplePrompts",), "SampleRollout", "dp"),
+    ("actor.log_probs({0})", ("SampleRollout",), "SampleRef", "dp"),
+    ("actor.log_probs(rollout={0})", ("SampleRollout",), "SampleRef", "dp"),
+    (
+        "actor.update({0}, {1}, advantages={2})",
+        ("SampleRollout", "SampleRef", "SampleAdvantages"),
+        "SampleMetrics",
+        "dp",
+    ),
+    ("judge.score({0})", ("SampleRollout",), "SampleScores", "ranks"),
+    ("judge.score({0}, scale=0.5)", ("SampleRollout",), "SampleScores", "ranks"),
+    ("judge.look({0}.ids, mask={0}.mask)", ("SampleRollout",), "SampleScores", "ranks"),
+    ("first(judge.opinions({0}))", ("SampleRollout",), "SampleScores", ""),
+    ("weigh({0}, {1})", ("SampleScores", "SampleRef"), "SampleAdvantages", ""),
+    ("weigh(ref={1}, scores={0})", ("SampleScores", "SampleRef"), "SampleAdvantages", ""),
+    ("centre({0})", ("SampleAdvantages",), "SampleAdvantages", "pairs"),
+    ("SampleAdvantages(advantages=whiten({0}.advantages))", ("SampleAdvantages",), "SampleAdvantages", ""),
+    ("SampleRef(ref=whiten({0}.log_probs))", ("SampleRollout",), "SampleRef", ""),
+    ("hf.merge(SampleRef, {0})", ("SampleRef",), "SampleRef", ""),
+    ("hf.fill(hf.filter({0}, {1}.keep), 24)", ("SampleRollout", "SampleScores"), "SampleRollout", "fill"),
 )
 
 
 @dataclass(frozen=True)
-class Line:
+class ProgramLine:
     """One call: its text, what it makes of how many rows (a multiple of B, or a number), and what it reads."""
 
     text: str
@@ -59,14 +64,14 @@ class Line:
 class Program:
     """Lines ``v1 = ...``, ``v2 = ...`` of a dataflow, and its deployment.
 
-    The roles, records and functions are those of ``hfdsl.testing.zoo``.
+    The roles, records and functions are those of ``hfdsl.testing.sample_roles``.
     """
 
     dp: int
     tp: int
     ranks: int
     rows: int
-    lines: tuple[Line, ...] = ()
+    lines: tuple[ProgramLine, ...] = ()
     train: int = field(default=0)
 
     def source(self) -> str:
@@ -79,10 +84,12 @@ class Program:
         source = f"{HEAD}{body}    return [{used}]\n{tail}"
         if "judge" in body:
             return source
-        return re.sub(r", judge: Judge|    judge=hf.place.*\n", "", source)  # a role that nobody calls has no place
+        return re.sub(
+            r", judge: SampleJudge|    judge=hf.place.*\n", "", source
+        )  # a role that nobody calls has no place
 
     def load(self) -> dict[str, Any]:
-        """The names that it defines: ``program``, ``deployment``, ``dims``, and those of the zoo."""
+        """The names that it defines: ``program``, ``deployment``, ``dims``, and those of ``sample_roles``."""
         return load(self.source())
 
     def number(self, index: int) -> int:
@@ -120,8 +127,8 @@ def graphs(draw: st.DrawFn, *, max_nodes: int = 12) -> Program:
     """
     dp, ranks = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
     program = Program(dp, draw(st.sampled_from([1, 2])), ranks, draw(st.sampled_from([24, 48])))
-    lines: list[Line] = [Line("actor.generate(prompts)", "Rollout", program.rows)]
-    values = [("prompts", "Prompts", program.rows), ("v1", "Rollout", program.rows)]
+    lines: list[ProgramLine] = [ProgramLine("actor.generate(prompts)", "SampleRollout", program.rows)]
+    values = [("prompts", "SamplePrompts", program.rows), ("v1", "SampleRollout", program.rows)]
     for _ in range(draw(st.integers(min(2, max_nodes - 1), max_nodes - 1))):
         line = draw(st.sampled_from([*calls(program, values), *operations(values)]))
         lines.append(line)
@@ -129,7 +136,7 @@ def graphs(draw: st.DrawFn, *, max_nodes: int = 12) -> Program:
     return replace(program, lines=tuple(lines))
 
 
-def calls(program: Program, values: list[tuple[str, str, int]]) -> list[Line]:
+def calls(program: Program, values: list[tuple[str, str, int]]) -> list[ProgramLine]:
     """The calls that work out, each on the latest values that it can take."""
     found = []
     for text, takes, gives, needs in CALLS:
@@ -137,18 +144,20 @@ def calls(program: Program, values: list[tuple[str, str, int]]) -> list[Line]:
             alike = [[n for n, kind, r in values if kind == wanted and r == rows] for wanted in takes]
             if all(alike) and rows % program.demanded(needs) == 0:
                 made = 24 if needs == "fill" else rows
-                found.append(Line(text.format(*(names[-1] for names in alike)), gives, made))
+                found.append(ProgramLine(text.format(*(names[-1] for names in alike)), gives, made))
     return found
 
 
-def operations(values: list[tuple[str, str, int]]) -> list[Line]:
+def operations(values: list[tuple[str, str, int]]) -> list[ProgramLine]:
     """Repeats, mini-batches and the first rows of the latest values."""
     found = []
     for name, kind, rows in values[-3:]:
-        if kind != "Metrics":
-            found.append(Line(f"hf.repeat({name}, 2)", kind, rows * 2) if rows < 96 else Line(name, kind, rows))
-            found += [Line(f"hf.minibatches({name}, {n})[0]", kind, rows // n) for n in (2, 3) if rows % n == 0]
-            found += [Line(f"hf.take({name}, 12)", kind, 12)] if rows >= 12 else []
+        if kind != "SampleMetrics":
+            found.append(
+                ProgramLine(f"hf.repeat({name}, 2)", kind, rows * 2) if rows < 96 else ProgramLine(name, kind, rows)
+            )
+            found += [ProgramLine(f"hf.minibatches({name}, {n})[0]", kind, rows // n) for n in (2, 3) if rows % n == 0]
+            found += [ProgramLine(f"hf.take({name}, 12)", kind, 12)] if rows >= 12 else []
     return found
 
 

@@ -14,7 +14,7 @@ from hfdsl.types.dtypes import DTYPES
 HEAD = """
 from typing import Literal
 import hfdsl as hf
-from hfdsl.testing.zoo import B, P, R
+from hfdsl.testing.sample_roles import B, P, R
 
 class Drawn(hf.Batch):
 """

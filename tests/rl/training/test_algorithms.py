@@ -16,7 +16,7 @@ from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import JsonLines
 from hfdsl.rl.data.tokenizers import Characters
 from hfdsl.rl.training.algorithms import GRPO, READY, READY_OPTIONS, DAPORounds, DAPOUpdate, GRPOOptions
-from hfdsl.rl.training.config import by_name, from_config, read_shape
+from hfdsl.rl.training.config import by_name, from_config, read_names
 from hfdsl.rl.training.json_schema import field_docs
 from hfdsl.rl.training.placement import DeploymentConfig, PlacementConfig, PoolConfig
 from hfdsl.rl.training.run_config import DataConfig, RunConfig
@@ -65,9 +65,9 @@ def test_roles_are_those_of_the_dataflow(text: str) -> None:
     roles = {field.name for field in fields(READY[text])} - {field.name for field in fields(RunConfig)}
     assert roles == set(flow.trace().roles)
     named = VERIFIER if "reward" in roles else {}
-    shape, _ = read_shape({"algorithm": text, "roles": named}, (), by_name)
-    assert issubclass(shape.kind, READY[text])
-    assert (shape.kind is READY[text]) == (not named)
+    parts, _ = read_names({"algorithm": text, "roles": named}, (), by_name)
+    assert issubclass(parts.kind, READY[text])
+    assert (parts.kind is READY[text]) == (not named)
 
 
 def test_every_dataflow_that_a_run_can_feed_is_ready() -> None:
@@ -106,19 +106,19 @@ def test_a_role_that_does_not_go_with_its_class_is_refused() -> None:
 
 def test_rounds_have_the_options_of_both_dataflows() -> None:
     table = {"algorithm": DAPORounds.algorithm, "roles": VERIFIER, "update": {"algorithm": DAPOUpdate.algorithm}}
-    shape, left = read_shape(table, ["options.group=4", "update.options.updates=2", "update.rows=32", "B=3"], by_name)
-    assert issubclass(shape.kind, DAPORounds)
-    assert (shape.options.group, shape.update_options.updates, left) == (4, 2, ["B=3"])
+    parts, left = read_names(table, ["options.group=4", "update.options.updates=2", "update.rows=32", "B=3"], by_name)
+    assert issubclass(parts.kind, DAPORounds)
+    assert (parts.options.group, parts.update_options.updates, left) == (4, 2, ["B=3"])
     own = {**table, "update": {"algorithm": "tests.rl.training.toy:learning"}}
-    shape, _ = read_shape(own, ["update.options.parts=3"], by_name)
-    assert (issubclass(shape.kind, DAPORounds), shape.update_options.parts) == (False, 3)
+    parts, _ = read_names(own, ["update.options.parts=3"], by_name)
+    assert (issubclass(parts.kind, DAPORounds), parts.update_options.parts) == (False, 3)
 
 
 def test_options_refer_to_options_only() -> None:
     table = {"algorithm": "hfdsl.rl.dataflows.grpo:grpo", "options": {"group": "$options.updates", "updates": 4}}
-    assert read_shape(table, (), by_name)[0].options.group == 4
+    assert read_names(table, (), by_name)[0].options.group == 4
     table = {"algorithm": "hfdsl.rl.dataflows.grpo:grpo", "options": {"group": "$dims.B"}, "dims": {"B": 4}}
     with pytest.raises(
         ConfigError, match=r"HF901: options: '\$dims.B' refers .*: options refer to nothing but options"
     ):
-        read_shape(table, (), by_name)
+        read_names(table, (), by_name)

@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 
 from hfdsl.errors import ConfigError
 from hfdsl.rl.training.algorithms import READY
-from hfdsl.rl.training.config import by_name, from_table, read_shape
+from hfdsl.rl.training.config import by_name, from_table, read_names
 from hfdsl.rl.training.json_schema import field_docs, json_schema
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import read_toml, resolve_references
@@ -34,7 +34,7 @@ STRUCTURAL = re.compile(r"' takes |there is no field|(is|are) missing$| names on
 def kind_of(path: Path) -> type:
     if path in DEPLOYMENTS:
         return DeploymentConfig
-    return read_shape({**read_toml(path), "deployment": None}, (), by_name)[0].kind
+    return read_names({**read_toml(path), "deployment": None}, (), by_name)[0].kind
 
 
 def validator(kind: type) -> Draft7Validator:

@@ -24,7 +24,7 @@ RESULT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NodeValues:
     """What a step made: by node, and under ``RESULT`` what it returned."""
 
     values: Mapping[int, Any]
@@ -47,7 +47,7 @@ def observed(plan: CompiledPlan) -> CompiledPlan:
 
 def eager_steps(
     flow: Dataflow[..., Any], deployment: Deployment, batches: Sequence[tuple[Batch, ...]]
-) -> Iterator[Step]:
+) -> Iterator[NodeValues]:
     """Steps of the dataflow as plain Python, each role a world of one rank, with the streams of a run with seed 0."""
     graph, fresh = flow.trace(), Dataflow(flow.body)
     workers = {role: build_worker(deployment, role, RankContext(mesh=Mesh()), 0) for role in graph.roles}
@@ -56,16 +56,16 @@ def eager_steps(
         given = dict(zip((node.label for node in graph.inputs), inputs, strict=True))
         with observed_calls() as calls:
             result = fresh(**given, **workers)
-        yield Step({**{node.id: calls[numbers[node.id]] for node in seen(graph)}, RESULT: result})
+        yield NodeValues({**{node.id: calls[numbers[node.id]] for node in seen(graph)}, RESULT: result})
 
 
-def steps(running: Any, batches: Sequence[tuple[Batch, ...]]) -> Iterator[Step]:
+def steps(running: Any, batches: Sequence[tuple[Batch, ...]]) -> Iterator[NodeValues]:
     """Steps of an observed plan."""
     for inputs in batches:
-        yield Step(running.step(*inputs))
+        yield NodeValues(running.step(*inputs))
 
 
-def told_where(where: str, made: Iterator[Step]) -> Iterator[Step]:
+def noting_place(where: str, made: Iterator[NodeValues]) -> Iterator[NodeValues]:
     """The same steps; an error in making them says where it came about."""
     try:
         yield from made
