@@ -59,18 +59,6 @@ def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Co
     return _target(text, loaded, finder.sources[0], cluster)
 
 
-<<<<<<< HEAD
-def _target(text: str, loaded: Loaded, source: Source, cluster: Cluster | None = None) -> Target:
-    made = Experiments.of(loaded, cluster)
-    run, *beside = (
-        Target(
-            text=text, source=source, dataflow=one.dataflow, experiment=one, dims=one.dims, cluster=cluster, shares=True
-        )
-        for one in made
-    )
-    rounds = (
-        Rounds(loaded, made.run, made.update, loaded.config.update) if made.update and loaded.config.update else None
-=======
 def _target(text: str, loaded: Loaded, source: TargetSource, cluster: Cluster | None = None) -> CommandTarget:
     experiments = Experiments.of(loaded, cluster)
     run, *beside = (
@@ -84,7 +72,6 @@ def _target(text: str, loaded: Loaded, source: TargetSource, cluster: Cluster | 
             shares=True,
         )
         for experiment in experiments
->>>>>>> 9e0799c (tools, testing, rl: give each class one name, and files names that tell)
     )
     rounds = None
     if experiments.update and loaded.config.update:

@@ -274,7 +274,7 @@ def slow(path):
     if sys.argv and "00000004" in str(path):
         print("writing", flush=True)
         time.sleep(600)
-saving.synced = slow
+saving.sync_to_disk = slow
 """
 
 
@@ -301,7 +301,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(
 ) -> None:
     written, seen, write = threading.Event(), list[int](), saving.write
 
-    def slow(folder: str, role: str, apart: saving.Apart) -> dict[str, str]:
+    def slow(folder: str, role: str, apart: saving.FlatState) -> dict[str, str]:
         if "00000002" in folder:
             assert written.wait(60)
         return write(folder, role, apart)
@@ -341,14 +341,14 @@ def test_a_failure_leaves_the_checkpoint_that_is_under_way(tmp_path: Path) -> No
 
 
 def test_a_file_that_cannot_be_written_is_told_at_a_later_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = saving.synced
+    write = saving.sync_to_disk
 
     def full(path: Path) -> None:
         if "00000004" in str(path):
             raise OSError(28, "No space left on device")
         write(path)
 
-    monkeypatch.setattr(saving, "synced", full)
+    monkeypatch.setattr(saving, "sync_to_disk", full)
     told = r"HF906: the checkpoint of step 4 cannot be written: the state of role 'policy' cannot be written to .*space"
     with pytest.raises(CheckpointError, match=told):
         run(tmp_path, "checkpoints.every=2")
@@ -360,7 +360,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "synced", full)
+    monkeypatch.setattr(checkpoints, "sync_to_disk", full)
     with pytest.raises(CheckpointError, match=r"HF906: the checkpoint of step 3 cannot be written: .*No space left"):
         run(tmp_path)
     assert checkpoints.whole(tmp_path / "run/checkpoints") == []
