@@ -203,8 +203,8 @@ def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
     rows = [
         ("two GPUs: hfdsl", b, direct.TRANSPORT),
         ("one GPU: hfdsl", c, direct.TRANSPORT),
-        ("two GPUs: hfdsl, mapped anew", b, direct.TRANSPORT),
-        ("one GPU: hfdsl, mapped anew", c, direct.TRANSPORT),
+        ("two GPUs: hfdsl, mapped again", b, direct.TRANSPORT),
+        ("one GPU: hfdsl, mapped again", c, direct.TRANSPORT),
         ("one GPU: Ray's CUDA IPC", c, "cuda_ipc"),
         ("two GPUs: Ray's NCCL", b, "nccl"),
         ("object store", b, ""),
