@@ -146,7 +146,9 @@ class _Layout:
         self.lane = _lane_of_boxes(scene)
         self.lanes = [lane for lane in scene.lanes if lane.key in self.lane.values()]
         self.incoming = {
-            box.key: sorted((k for k in scene.links if k.target == box.key), key=lambda k: self.box[k.source].stage)
+            box.key: sorted(
+                (link for link in scene.links if link.target == box.key), key=lambda link: self.box[link.source].stage
+            )
             for box in scene.boxes
         }
         leaving = {box.key: [link for link in scene.links if link.source == box.key] for box in scene.boxes}
@@ -255,7 +257,7 @@ class _Layout:
             area = Rectangle(x, self.lane_top, gutter + width + GAP, self.lane_bottom - self.lane_top)
             lanes.append((lane, area))
             x += area.width + GAP
-        texts = [t._replace(at=Point(begin[lane] + t.at.x, t.at.y)) for lane, t in self.texts]
+        texts = [text._replace(at=Point(begin[lane] + text.at.x, text.at.y)) for lane, text in self.texts]
         areas = {key: area._replace(x=begin[self.lane[key]] + area.x) for key, area in self.areas.items()}
 
         def wire(net: _Net, link: Link) -> Wire:
@@ -271,7 +273,7 @@ class _Layout:
         ]
         legend = [Point(MARGIN + (34 if i < 2 else 0), self.end + BODY + i * 18) for i in range(3)]
         texts += [Text(at, line, muted=True) for at, line in zip(legend, LEGEND, strict=True)]
-        ends = [x - GAP, *(t.at.x + text_width(t.text, t.size, t.bold) for t in texts if not t.right)]
+        ends = [x - GAP, *(text.at.x + text_width(text.text, text.size, text.bold) for text in texts if not text.right)]
         return Sheet(
             width=max(ends) + MARGIN,
             height=legend[-1].y + MARGIN,
@@ -306,8 +308,8 @@ def _lane_of_boxes(scene: Scene) -> dict[str, str]:
     pools = [lane.key for lane in scene.lanes if lane.key != DRIVER]
     for box in scene.boxes:
         if box.kind in ("input", "result"):
-            beside = [k.target for k in scene.links if k.source == box.key]
-            beside += [k.source for k in scene.links if k.target == box.key]
+            beside = [link.target for link in scene.links if link.source == box.key]
+            beside += [link.source for link in scene.links if link.target == box.key]
             lanes[box.key] = next((lanes[key] for key in beside if lanes[key] in pools), (*pools, DRIVER)[0])
     return lanes
 
