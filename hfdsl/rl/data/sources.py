@@ -117,7 +117,7 @@ class Dataset:
         if not path.exists():
             raise DataError("HF902", f"there is no '{self.path}'")
         if not path.is_dir() and path.suffix not in readers:
-            raise DataError("HF902", f"'{self.path}' is none of {', '.join(readers)}, and no folder of a data set")
+            raise DataError("HF902", f"'{self.path}' is none of {', '.join(readers)}, and not a folder of a data set")
         try:
             entries = datasets.load_from_disk(self.path) if path.is_dir() else readers[path.suffix](str(path))
         except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
@@ -191,9 +191,9 @@ class Lines:
         try:
             row = json.loads(text)
         except ValueError as error:  # of JSON or UTF-8
-            raise DataError("HF902", f"{self.place(index)}: no JSON: {error}") from None
+            raise DataError("HF902", f"{self.place(index)}: not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise DataError("HF902", f"{self.place(index)}: a row is a JSON object, got {type(row).__name__}")
+            raise DataError("HF902", f"{self.place(index)}: a row must be a JSON object, got {type(row).__name__}")
         return row
 
     def place(self, index: int) -> str:

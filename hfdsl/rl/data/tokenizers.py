@@ -83,7 +83,9 @@ def _pretrained(tokenizer: Pretrained) -> Any:
     from transformers import AutoTokenizer
 
     if not Path(tokenizer.path).is_dir():
-        raise DataError("HF904", f"there is no folder '{tokenizer.path}' of a tokenizer; save one with save_pretrained")
+        raise DataError(
+            "HF904", f"there is no tokenizer folder '{tokenizer.path}'; save one with save_pretrained"
+        )
     try:
         loaded = AutoTokenizer.from_pretrained(tokenizer.path)
     except Exception as error:  # noqa: BLE001  # a tokenizer's files can be wrong in any way
@@ -97,6 +99,6 @@ def _pretrained(tokenizer: Pretrained) -> Any:
     if loaded.pad_token_id is None:
         end = f", for example its end of sequence {loaded.eos_token!r}" if loaded.eos_token else ""
         raise DataError(
-            "HF904", f"the tokenizer in '{tokenizer.path}' has no padding; say which token to use with pad_token{end}"
+            "HF904", f"the tokenizer in '{tokenizer.path}' has no padding; name a token to use with pad_token{end}"
         )
     return loaded

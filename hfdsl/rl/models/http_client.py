@@ -112,9 +112,9 @@ class Client:
         try:
             value = json.loads(answer.text)
         except ValueError as error:
-            raise RequestError("HF913", f"the answer is no JSON ({error}): {_short(answer.text)}") from None
+            raise RequestError("HF913", f"the answer is not JSON ({error}): {_short(answer.text)}") from None
         if not isinstance(value, dict):
-            raise RequestError("HF913", f"the answer is no JSON object: {_short(answer.text)}")
+            raise RequestError("HF913", f"the answer is not a JSON object: {_short(answer.text)}")
         return read(value)
 
     def _with_retries(self, path: str, body: bytes) -> _Answer:

@@ -79,21 +79,21 @@ def _completion(answer: Mapping[str, Any], length: int) -> tuple[list[int], list
     if not isinstance(tokens, list):
         raise RequestError(
             "HF913",
-            "the answer has no token_ids, though return_token_ids was asked for; texts alone will not do, since they "
-            "are split into tokens in more than one way",
+            "the answer has no token_ids, though the request has return_token_ids; texts are not enough, since they "
+            "split into tokens in more than one way",
         )
     if len(tokens) != len(values) or not 0 < len(tokens) <= length:
         raise RequestError(
             "HF913",
             f"the answer has {len(tokens)} token{'s' * (len(tokens) != 1)} and {len(values)} "
-            f"log-prob{'s' * (len(values) != 1)}, where as many of both are needed, 1 to {length}",
+            f"log-prob{'s' * (len(values) != 1)}, expected as many of each, from 1 to {length}",
         )
     for token in tokens:
         if type(token) is not int or not 0 <= token < 2**31:
-            raise RequestError("HF913", f"the answer has the token {token!r}, which is no number of a token")
+            raise RequestError("HF913", f"the answer has the token {token!r}, which is not a token id")
     for place, value in enumerate(values):
         if not isinstance(value, (int, float)) or not math.isfinite(value) or value > 1e-3:
-            raise RequestError("HF913", f"the log-prob of token {place} is {value!r}, where a number up to 0 is needed")
+            raise RequestError("HF913", f"the log-prob of token {place} is {value!r}, expected a number up to 0")
     return tokens, [min(float(value), 0.0) for value in values]
 
 
@@ -147,10 +147,10 @@ class JudgeRequests:
             score = float(numbers[-1])
         except (IndexError, ValueError):
             shown = repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...")
-            problem = f"no number of the pattern {self._config.pattern!r} is in what the judge says: {shown}"
+            problem = f"no number of the pattern {self._config.pattern!r} is in the judge's answer: {shown}"
             raise RequestError("HF913", problem) from None
         if not math.isfinite(score):
-            raise RequestError("HF913", f"the judge's number is {score}, where a finite one is needed")
+            raise RequestError("HF913", f"the judge's number is {score}, expected a finite number")
         return score
 
 
@@ -158,5 +158,5 @@ def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = answer.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
         count = len(choices) if isinstance(choices, list) else "no"
-        raise RequestError("HF913", f"the answer has {count} choices, where one is needed")
+        raise RequestError("HF913", f"the answer has {count} choices, expected one")
     return choices[0]

@@ -52,9 +52,9 @@ class RuleReward:
         try:
             reward = float(score)
         except (TypeError, ValueError):
-            raise bad_row(row, f"its reward is {score!r}, where a number is needed; {context}") from None
+            raise bad_row(row, f"its reward is {score!r}, expected a number; {context}") from None
         if not math.isfinite(reward):
-            raise bad_row(row, f"its reward is {reward}, where a finite number is needed; {context}")
+            raise bad_row(row, f"its reward is {reward}, expected a finite number; {context}")
         return reward
 
 

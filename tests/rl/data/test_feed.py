@@ -193,7 +193,7 @@ def test_a_tokenizer_without_padding_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load_tokenizer(Pretrained(folder))
     assert str(caught.value) == (
-        f"HF904: the tokenizer in '{folder}' has no padding; say which token to use with pad_token, for example its "
+        f"HF904: the tokenizer in '{folder}' has no padding; name a token to use with pad_token, for example its "
         "end of sequence '<end>'"
     )
     assert load_tokenizer(Pretrained(folder, pad_token="<end>")).pad_token_id == 1
@@ -202,7 +202,7 @@ def test_a_tokenizer_without_padding_is_told(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="HF904: there is no folder 'nowhere' of a tokenizer"):
+    with pytest.raises(DataError, match="HF904: there is no tokenizer folder 'nowhere'; save one"):
         load_tokenizer(Pretrained("nowhere"))
     with pytest.raises(DataError, match=r"HF904: no tokenizer can be read from"):
         load_tokenizer(Pretrained(str(tmp_path)))

@@ -29,9 +29,9 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_a_bad_line_is_told_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_bytes(b'{"a": 1}\n{"a": \n[1]\n\xff\n')
-    assert told(JsonLines(str(file)), 1).startswith(f"HF902: {file}:2: no JSON: Expecting value")
-    assert told(JsonLines(str(file)), 2) == f"HF902: {file}:3: a row is a JSON object, got list"
-    assert told(JsonLines(str(file)), 3).startswith(f"HF902: {file}:4: no JSON: 'utf-8' codec")
+    assert told(JsonLines(str(file)), 1).startswith(f"HF902: {file}:2: not JSON: Expecting value")
+    assert told(JsonLines(str(file)), 2) == f"HF902: {file}:3: a row must be a JSON object, got list"
+    assert told(JsonLines(str(file)), 3).startswith(f"HF902: {file}:4: not JSON: 'utf-8' codec")
 
 
 def test_a_file_that_is_not_there_or_empty_is_told(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"word": "gh", "raises": True},
         IN_A_STEP + r"its rule raised LookupError: no such answer \(.*/test_bad_inputs\.py",
     ),
-    ({"word": "gh", "reward": float("nan")}, IN_A_STEP + r"its reward is nan, where a finite number is needed; .*'gh'"),
-    ({"word": "gh", "reward": "much"}, IN_A_STEP + r"its reward is 'much', where a number is needed; the response is"),
+    ({"word": "gh", "reward": float("nan")}, IN_A_STEP + r"its reward is nan, expected a finite number; .*'gh'"),
+    ({"word": "gh", "reward": "much"}, IN_A_STEP + r"its reward is 'much', expected a number; the response is"),
 ]
 
 

@@ -181,7 +181,7 @@ def test_a_bad_row_ends_the_run_or_is_counted(tmp_path: Path) -> None:
     table(tmp_path)
     rows = (tmp_path / "letters.jsonl").read_text().splitlines()
     (tmp_path / "letters.jsonl").write_text("\n".join(['{"word": "abcd"}', "{", *rows[:4]]))
-    with pytest.raises(DataError, match=r"letters.jsonl:[12]: (its prompt has 4 tokens|no JSON)"):
+    with pytest.raises(DataError, match=r"letters.jsonl:[12]: (its prompt has 4 tokens|not JSON)"):
         run(tmp_path)
     (tmp_path / "run/metrics.jsonl").unlink()
     run(tmp_path, "data.on_bad=skip")

@@ -290,8 +290,8 @@ TOKENS = {"finish_reason": "stop", "token_ids": [3, 4], "logprobs": {"token_logp
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ([], "the answer has 0 choices, where one is needed"),
-        (None, "the answer has no choices, where one is needed"),
+        ([], "the answer has 0 choices, expected one"),
+        (None, "the answer has no choices, expected one"),
         ([{**TOKENS, "finish_reason": "abort"}], "the response ended for the reason 'abort', not 'stop' or 'length'"),
         ([{**TOKENS, "logprobs": None}], "the answer has no logprobs.token_logprobs; does the server give log-probs?"),
         ([{**TOKENS, "token_ids": None}], "the answer has no token_ids, though return_token_ids was asked for; texts"),
@@ -301,22 +301,22 @@ TOKENS = {"finish_reason": "stop", "token_ids": [3, 4], "logprobs": {"token_logp
         ),
         (
             [{**TOKENS, "token_ids": [3]}],
-            "the answer has 1 token and 2 log-probs, where as many of both are needed, 1 to 6",
+            "the answer has 1 token and 2 log-probs, expected as many of each, from 1 to 6",
         ),
         (
             [{**TOKENS, "token_ids": [3] * 7, "logprobs": {"token_logprobs": [-1.0] * 7}}],
-            "the answer has 7 tokens and 7 log-probs, where as many of both are needed, 1 to 6",
+            "the answer has 7 tokens and 7 log-probs, expected as many of each, from 1 to 6",
         ),
-        ([{**TOKENS, "token_ids": [3, "b"]}], "the answer has the token 'b', which is no number of a token"),
-        ([{**TOKENS, "token_ids": [3, False]}], "the answer has the token False, which is no number of a token"),
+        ([{**TOKENS, "token_ids": [3, "b"]}], "the answer has the token 'b', which is not a token id"),
+        ([{**TOKENS, "token_ids": [3, False]}], "the answer has the token False, which is not a token id"),
         (
             [{**TOKENS, "token_ids": [], "logprobs": {"token_logprobs": []}}],
-            "the answer has 0 tokens and 0 log-probs, where as many of both are needed, 1 to 6",
+            "the answer has 0 tokens and 0 log-probs, expected as many of each, from 1 to 6",
         ),
-        ([{**TOKENS, "token_ids": [-3, 4]}], "the answer has the token -3, which is no number of a token"),
+        ([{**TOKENS, "token_ids": [-3, 4]}], "the answer has the token -3, which is not a token id"),
         (
             [{**TOKENS, "logprobs": {"token_logprobs": [-1.0, None]}}],
-            "the log-prob of token 1 is None, where a number up to 0 is needed",
+            "the log-prob of token 1 is None, expected a number up to 0",
         ),
         ([{**TOKENS, "logprobs": {"token_logprobs": [float("nan"), -1]}}], "the log-prob of token 0 is nan"),
         ([{**TOKENS, "logprobs": {"token_logprobs": [2.5, -1]}}], "the log-prob of token 0 is 2.5"),
@@ -329,7 +329,7 @@ def test_an_answer_that_is_no_rollout(choices: Any, said: str) -> None:
     assert f"row 0: {said}" in error.message
 
 
-@pytest.mark.parametrize(("text", "said"), [("<html>", "no JSON (Expecting value"), ("[1]", "no JSON object")])
+@pytest.mark.parametrize(("text", "said"), [("<html>", "not JSON (Expecting value"), ("[1]", "not a JSON object")])
 def test_an_answer_that_is_no_json(text: str, said: str) -> None:
     with serving(*[says(200, text)] * 99) as server:
         error = failed(asks(server))
@@ -356,7 +356,7 @@ UNFIT = "its task does not fit the judge's question"
             r"no number of the pattern 'Grade: (\\d)' is in what",
         ),
         ({}, {"content": None}, "HF913", "the answer has no message with a content"),
-        ({"pattern": r"\w+"}, {"content": "1e999"}, "HF913", "the judge's number is inf, where a finite one is needed"),
+        ({"pattern": r"\w+"}, {"content": "1e999"}, "HF913", "the judge's number is inf, expected a finite number"),
         ({"question": "{task[answer]}"}, None, "HF811", f"{UNFIT} '{{task[answer]}}': KeyError: 'answer'"),
         ({"question": "{}"}, None, "HF811", f"{UNFIT} '{{}}': IndexError"),
     ],
