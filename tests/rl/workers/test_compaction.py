@@ -18,7 +18,7 @@ from hfdsl.rl.models.captured_generation import CapturedGenerator
 from hfdsl.rl.models.forward import Policy, positions
 from hfdsl.rl.models.generation import generate, sample
 from hfdsl.rl.models.loading import load
-from hfdsl.rl.models.policies import policy
+from hfdsl.rl.models.policies import policy as build_policy
 from tests.rl.workers import tiny
 
 LENGTH, END = 24, tiny.VOCABULARY - 1
@@ -52,7 +52,7 @@ LENGTHS = {
 
 
 def model(name: str = "llama", temperature: float = 1.0) -> Policy:
-    return policy(w.ModelConfig(config=FAMILIES[name]), temperature, SoleRank())
+    return build_policy(w.ModelConfig(config=FAMILIES[name]), temperature, SoleRank())
 
 
 def uniforms(lengths: list[int]) -> torch.Tensor:
@@ -62,29 +62,29 @@ def uniforms(lengths: list[int]) -> torch.Tensor:
 
 
 def prompts(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    made = tiny.prompts(rows)
-    return made.ids.tensor, made.mask.tensor
+    batch = tiny.prompts(rows)
+    return batch.ids.tensor, batch.mask.tensor
 
 
 def sizes(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows every pass for a token has, as they are made."""
-    found, following = list[int](), policy.next_logits
+    row_counts, next_logits = list[int](), policy.next_logits
 
     def noted(ids: torch.Tensor, *others: Any) -> Any:
-        found.append(len(ids))
-        return following(ids, *others)
+        row_counts.append(len(ids))
+        return next_logits(ids, *others)
 
     monkeypatch.setattr(policy, "next_logits", noted)
-    return found
+    return row_counts
 
 
 def plainly(policy: Policy, drawn: torch.Tensor | None, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return generate(policy, *prompts(rows), drawn, CONFIG, [END], tiny.PAD)
 
 
-def hold(policy: Policy, drawn: torch.Tensor, found: tuple[torch.Tensor, torch.Tensor]) -> None:
+def hold(policy: Policy, drawn: torch.Tensor, responses: tuple[torch.Tensor, torch.Tensor]) -> None:
     """Every token is what its draw takes after those before it, in a pass without a cache; and rows end as they say."""
-    tokens, real = found
+    tokens, real = responses
     ids, mask = prompts(len(tokens))
     ids, mask = torch.cat([ids, tokens], 1), torch.cat([mask, real], 1)
     with torch.no_grad():
@@ -101,25 +101,27 @@ def hold(policy: Policy, drawn: torch.Tensor, found: tuple[torch.Tensor, torch.T
     ("name", "case"), [*(("llama", case) for case in LENGTHS), *((name, "ragged") for name in list(FAMILIES)[1:])]
 )
 def test_rows_that_stay_are_given_the_same(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, drawn = model(name), uniforms(LENGTHS[case])
+    policy, drawn = model(name), uniforms(LENGTHS[case])
     monkeypatch.setattr(generation, "COMPACTION_SHARE", 0.0)
-    before = plainly(made, drawn, len(drawn))
+    before = plainly(policy, drawn, len(drawn))
     monkeypatch.setattr(generation, "COMPACTION_SHARE", 0.75)
-    found = sizes(made, monkeypatch)
-    after = plainly(made, drawn, len(drawn))
-    for one, other in zip(before, after, strict=True):
-        assert torch.equal(one, other)
-    hold(made, drawn, after)
+    row_counts = sizes(policy, monkeypatch)
+    after = plainly(policy, drawn, len(drawn))
+    for expected, tensor in zip(before, after, strict=True):
+        assert torch.equal(expected, tensor)
+    hold(policy, drawn, after)
     living = after[1].sum(0)  # those of a step are at least three quarters of its rows, but for the last one
-    assert all(rows * 0.75 < max(int(living[step]), 1) for step, rows in enumerate(found[: int((living > 0).sum())]))
+    assert all(
+        rows * 0.75 < max(int(living[step]), 1) for step, rows in enumerate(row_counts[: int((living > 0).sum())])
+    )
 
 
 def test_most_of_a_ragged_batch_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, lengths = model(), LENGTHS["one lives long"]
-    found = sizes(made, monkeypatch)
-    plainly(made, uniforms(lengths), len(lengths))
-    assert len(found) > 5
-    assert set(found[3:]) == {1}
+    policy, lengths = model(), LENGTHS["one lives long"]
+    row_counts = sizes(policy, monkeypatch)
+    plainly(policy, uniforms(lengths), len(lengths))
+    assert len(row_counts) > 5
+    assert set(row_counts[3:]) == {1}
 
 
 @pytest.mark.parametrize("case", LENGTHS)
@@ -127,22 +129,22 @@ def test_most_of_a_ragged_batch_is_not_decoded(monkeypatch: pytest.MonkeyPatch) 
 def test_captured_steps_of_halves_give_the_same(case: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captured_generation, "SPAN", 8)
     monkeypatch.setattr(captured_generation, "CHECK_EVERY", 2)
-    made, drawn = model(), uniforms(LENGTHS[case])
+    policy, drawn = model(), uniforms(LENGTHS[case])
     monkeypatch.setattr(captured_generation, "MIN_ROWS", len(drawn))
-    steps = CapturedGenerator(made, CONFIG, [END], tiny.PAD, dtype)
-    before = steps(*prompts(len(drawn)), drawn)
+    generator = CapturedGenerator(policy, CONFIG, [END], tiny.PAD, dtype)
+    before = generator(*prompts(len(drawn)), drawn)
     monkeypatch.setattr(captured_generation, "MIN_ROWS", 1)
-    found = sizes(made, monkeypatch)
-    steps(*prompts(len(drawn)), drawn)
-    found.clear()
-    after = steps(*prompts(len(drawn)), drawn)  # in what the batch before has left
-    for one, other in zip(before, after, strict=True):
-        assert torch.equal(one, other)
+    row_counts = sizes(policy, monkeypatch)
+    generator(*prompts(len(drawn)), drawn)
+    row_counts.clear()
+    after = generator(*prompts(len(drawn)), drawn)  # in what the batch before has left
+    for expected, tensor in zip(before, after, strict=True):
+        assert torch.equal(expected, tensor)
     if dtype is None:
-        hold(made, drawn, after)
+        hold(policy, drawn, after)
     living = after[1].sum(0).tolist()
-    for step in range(2, len(found), 2):
-        assert living[step] <= found[step] == found[min(step + 1, len(found) - 1)] <= 2 * living[step]
+    for step in range(2, len(row_counts), 2):
+        assert living[step] <= row_counts[step] == row_counts[min(step + 1, len(row_counts) - 1)] <= 2 * living[step]
 
 
 @pytest.mark.parametrize("engine", ["plain", "captured"])
@@ -155,59 +157,59 @@ def test_log_probs_of_rollouts_are_the_same_bits(engine: Any, greedy: bool, monk
     monkeypatch.setattr(captured_generation, "CHECK_EVERY", 2)
     config = replace(tiny.ACTOR, generation=replace(CONFIG, engine=engine), batching=w.BatchingConfig(rows=6))
     config = replace(config, model=replace(tiny.MODEL, config=PEAKED))
-    given: dict[type[hf.Dim], int] = {B: 12, P: tiny.PROMPT, R: LENGTH}
-    found = []
+    sizes_of_dims: dict[type[hf.Dim], int] = {B: 12, P: tiny.PROMPT, R: LENGTH}
+    rollouts = []
     for share, fewest in ((0.0, 6), (0.75, 1)):
         monkeypatch.setattr(generation, "COMPACTION_SHARE", share)
         monkeypatch.setattr(captured_generation, "MIN_ROWS", fewest)
-        with rollout.compile(tiny.deployment(1, actor=config), given).launch("local") as running:
-            found.append(running.step(tiny.prompts(12)))
-    assert len(found[0].response_mask.tensor.sum(1).unique()) > 2
+        with rollout.compile(tiny.deployment(1, actor=config), sizes_of_dims).launch("local") as running:
+            rollouts.append(running.step(tiny.prompts(12)))
+    assert len(rollouts[0].response_mask.tensor.sum(1).unique()) > 2
     for name in ("ids", "mask", "response_mask", "log_probs"):
-        assert torch.equal(*(getattr(one, name).tensor for one in found)), name
+        assert torch.equal(*(getattr(result, name).tensor for result in rollouts)), name
 
 
 # -- what captured steps keep
 
 
 def test_all_shapes_share_the_weights_and_the_largest_cache() -> None:
-    made = model()
-    steps = CapturedGenerator(made, CONFIG, [END], tiny.PAD, "bfloat16")
-    assert steps.kept() == 0
+    policy = model()
+    generator = CapturedGenerator(policy, CONFIG, [END], tiny.PAD, "bfloat16")
+    assert generator.kept() == 0
     for rows, greedy in ((2, True), (8, False), (4, True)):  # the first goes when the cache grows
-        steps(*prompts(rows), None if greedy else uniforms([LENGTH] * rows))
+        generator(*prompts(rows), None if greedy else uniforms([LENGTH] * rows))
     places = 32  # 5 of the prompt and 24, in eights
     states = sum(rows * (LENGTH * (4 + 8 + 1) + places * 8 + 1 + 3 * 8) + 2 * 8 for rows in (8, 4))
-    linear = sum(m.weight.numel() for m in made.modules() if isinstance(m, torch.nn.Linear))
+    linear = sum(m.weight.numel() for m in policy.modules() if isinstance(m, torch.nn.Linear))
     keys_and_values = 2 * 2 * 2 * 8  # layers, both, heads, width of a head
-    assert steps.kept() == 2 * linear + 2 * keys_and_values * 8 * places + states
-    steps.forget()
-    assert steps.kept() == 0
+    assert generator.kept() == 2 * linear + 2 * keys_and_values * 8 * places + states
+    generator.forget()
+    assert generator.kept() == 0
 
 
 def test_the_shapes_that_were_used_last_are_kept() -> None:
-    steps = CapturedGenerator(model(), CONFIG, [END], tiny.PAD, None)
+    generator = CapturedGenerator(model(), CONFIG, [END], tiny.PAD, None)
     for rows in (5, 1, 2, 3, 1, 4):
-        steps(*prompts(rows), None)
-    assert [shape.rows for shape in steps._batches] == [3, 1, 4]
+        generator(*prompts(rows), None)
+    assert [shape.rows for shape in generator._batches] == [3, 1, 4]
 
 
 @pytest.mark.parametrize("kind", ["parameter", "buffer"])
 def test_a_model_elsewhere_takes_new_steps(kind: str) -> None:
-    made = model()
-    steps = CapturedGenerator(made, CONFIG, [END], tiny.PAD, None)
-    steps(*prompts(4), None)
-    [first] = steps._batches.values()
-    steps(*prompts(4), None)
-    assert list(steps._batches.values()) == [first]
-    inner = made.model.model
+    policy = model()
+    generator = CapturedGenerator(policy, CONFIG, [END], tiny.PAD, None)
+    generator(*prompts(4), None)
+    [first] = generator._batches.values()
+    generator(*prompts(4), None)
+    assert list(generator._batches.values()) == [first]
+    inner = policy.model.model
     if kind == "parameter":
         inner.norm.weight = torch.nn.Parameter(inner.norm.weight.detach().clone() * 2)
     else:
         inner.rotary_emb.inv_freq = inner.rotary_emb.inv_freq * 2
-    tokens, _ = steps(*prompts(4), None)
-    assert list(steps._batches.values()) != [first]
-    assert torch.equal(tokens, plainly(made, None, 4)[0])
+    tokens, _ = generator(*prompts(4), None)
+    assert list(generator._batches.values()) != [first]
+    assert torch.equal(tokens, plainly(policy, None, 4)[0])
 
 
 def test_models_are_loaded_without_progress_bars(tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:

@@ -33,10 +33,10 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
         moved.append(tensor.numel())
-        found = tensor.detach().clone()
+        copy = tensor.detach().clone()
         if tensor.is_floating_point():
             tensor.detach().fill_(torch.nan)
-        return found
+        return copy
 
     as_it_was = nn.Module.to
 
@@ -50,22 +50,22 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def worked(role: Any, between: Callable[[], None]) -> list[Any]:
     """What a role says in three rounds of its work."""
-    found: list[Any] = []
+    results: list[Any] = []
     for seed in range(3):
         sequences = tiny.demonstrations(4, seed)
         match role:
             case w.Actor():
-                found += [numbers(role.imitate(sequences)), tensors(role.log_probs(sequences))]
+                results += [numbers(role.imitate(sequences)), tensors(role.log_probs(sequences))]
             case w.Critic():
-                found += [tensors(role.values(sequences))]
+                results += [tensors(role.values(sequences))]
             case w.Reference():
-                found += [tensors(role.log_probs(sequences))]
+                results += [tensors(role.log_probs(sequences))]
             case w.RewardModel():
-                found += [tensors(role.score(tiny.prompts(4, seed), sequences))]
+                results += [tensors(role.score(tiny.prompts(4, seed), sequences))]
             case _:
-                found += [{name: value.clone() for name, value in role.state().items()}]
+                results += [{name: value.clone() for name, value in role.state().items()}]
         between()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -78,10 +78,10 @@ def test_a_role_works_on_with_what_came_back(name: str, elsewhere: list[int], mo
         for part in reversed(parts_of(type(moves))):
             moves.onload(part)
 
-    expected, found = worked(stays, lambda: None), worked(moves, there_and_back)
-    for one, other in zip(expected, found, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(other[key])) for key, value in one.items())
+    expected, results = worked(stays, lambda: None), worked(moves, there_and_back)
+    for before, after in zip(expected, results, strict=True):
+        assert before.keys() == after.keys()
+        assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(after[key])) for key, value in before.items())
     model = next(v for v in (*vars(moves).values(), getattr(moves, "learner", None)) if isinstance(v, nn.Module))
     assert sum(elsewhere) >= 6 * sum(p.numel() for p in model.parameters())
 
