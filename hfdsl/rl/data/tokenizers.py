@@ -83,9 +83,7 @@ def _pretrained(tokenizer: Pretrained) -> Any:
     from transformers import AutoTokenizer
 
     if not Path(tokenizer.path).is_dir():
-        raise DataError(
-            "HF904", f"there is no tokenizer folder '{tokenizer.path}'; save one with save_pretrained"
-        )
+        raise DataError("HF904", f"there is no tokenizer folder '{tokenizer.path}'; save one with save_pretrained")
     try:
         loaded = AutoTokenizer.from_pretrained(tokenizer.path)
     except Exception as error:  # noqa: BLE001  # a tokenizer's files can be wrong in any way
