@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--fix", action="store_true", help="make the fixes that are certain, and tell what remains")
     check.add_argument("--diff", action="store_true", help="with --fix: show what would be changed, and change nothing")
 
-    command("requires", "tell what the program demands of its sizes", target)
+    command("requires", "print what the program demands of its sizes", target)
     plan = command("plan", "print where everything runs and what moves", target, cluster)
     plan.add_argument(
         "--predict", metavar="FILE", help="predict a step's timeline: a trace of a run, or a TOML file with [seconds]"
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     draw = command("draw", "draw the plan", target)
     draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")
 
-    run = command("run", "run the experiment, one line a step", target)
+    run = command("run", "run the experiment, one line per step", target)
     run.add_argument("--backend", choices=["local", "ray"], default="local", help="where (default: local)")
     run.add_argument("--steps", type=_count, metavar="N", help="how many steps (default: as many as there are batches)")
     run.add_argument("--seed", type=int, metavar="S", help="the root of all random streams (default: the experiment's)")
@@ -128,10 +128,10 @@ def _parser() -> argparse.ArgumentParser:
 
     _of_runs(command, form)
 
-    explain = command("explain", "tell the rule behind a code, or list all codes", form)
+    explain = command("explain", "print the rule behind a code, or list all codes", form)
     explain.add_argument("code", nargs="?", metavar="CODE", help="as HF310")
 
-    doctor = command("doctor", "look at this machine: versions, type checkers, GPUs, Ray", form)
+    doctor = command("doctor", "check this machine: versions, type checkers, GPUs, Ray", form)
     doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
     doctor.add_argument("--ray", action="store_true", help="start a local Ray cluster and stop it")
     return parser
@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
     """The commands for runs that a file configures, and for what they leave."""
-    train = command("train", "train as a TOML file says, one line a step", form)
+    train = command("train", "train as a TOML file configures, one line per step", form)
     train.add_argument("config", metavar="CONFIG", help="a TOML file; see docs/training.md")
     train.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="another value, as seed=1; repeatable"
@@ -154,11 +154,11 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
     )
     schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
 
-    diff = command("diff", "tell the fields in which two runs are configured differently", form)
+    diff = command("diff", "list the fields in which two runs are configured differently", form)
     diff.add_argument("one", metavar="RUN_A", help="the folder of a run, or a TOML file")
     diff.add_argument("other", metavar="RUN_B", help="another one")
 
-    export = command("export", "save a model from a run's last checkpoint, as transformers does", form)
+    export = command("export", "save a model from a run's last checkpoint, in the format of transformers", form)
     export.add_argument("run", metavar="RUN", help="the folder of a run")
     export.add_argument("-o", "--output", metavar="FOLDER", required=True, help="where the model goes")
     export.add_argument("--role", metavar="ROLE", default="actor", help="whose model (default: actor)")
