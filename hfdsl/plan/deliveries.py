@@ -51,13 +51,12 @@ Outgoing: TypeAlias = Mapping[tuple[int, Process], Mapping[Audience, Payload]]
 
 @dataclass(frozen=True, slots=True)
 class RoutingContext:
-    """Who reads what, as far as the runtime queries that are resolved decide it.
+    """Who reads what, as far as the resolved runtime queries decide it.
 
     ``ready`` are the steps whose rows are known, ``reads[step][process]`` what each process reads in them;
-    ``query_reads[query]`` and ``result`` are what the driver reads. ``open_columns[value, direct]`` are the columns
-    with a reader that waits for a query for which the value itself does not wait: the value leaves before anybody knows
-    which rows that reader needs. ``late_values`` are those whose reader still waits, ``late_reads`` the (group, value)
-    pairs that steps which still wait are going to read.
+    ``query_reads[query]`` and ``result`` are what the driver reads. ``open_columns[value, direct]`` leave before their
+    rows are known: some reader depends on a query on which the value itself does not depend. ``late_values`` have a
+    reader whose rows are not known yet; ``late_reads`` are the (group, value) pairs that such steps will read.
     """
 
     plan: Plan

@@ -164,6 +164,10 @@ def phases(
 ) -> Iterator[Phase]:
     """The phases of a step, for sizes that give every value its number of rows.
 
+    ``actor.imitate(hf.filter(rollout, judge.accept(rollout.ids).keep))`` has two phases. The first submits ``generate``
+    and ``accept``, and its query is the filter: the driver reads the judge's column. Routes are then computed again,
+    with the rows that are kept, and the second phase submits ``imitate``.
+
     ``topology`` says where processes are, by default as the pools have it. ``query_results`` are the rows that filters
     keep, by default all, and row weights, by default equal. ``hints`` are what a run has measured.
     """

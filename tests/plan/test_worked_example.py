@@ -12,11 +12,12 @@ import hfdsl as hf
 import hfdsl.plan.routes
 import hfdsl.plan.segments
 from hfdsl import Dispatch, f32, i64, register
+from hfdsl.graph.program import Filter
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.deliveries import RoutingContext
 from hfdsl.plan.payloads import CALLER, Payload, planned_topology
 from hfdsl.plan.plan import Step
-from hfdsl.plan.routes import Hints, Routes, routes
+from hfdsl.plan.routes import Hints, Routes, phases, routes
 from hfdsl.plan.rows import row_table
 
 
@@ -47,6 +48,10 @@ class Advantages(hf.Batch):
     advantage: f32[B]
 
 
+class Verdicts(hf.Batch):
+    keep: hf.bool_[B]
+
+
 class Loss(hf.Batch):
     loss: hf.Metric[float, Literal["mean"]]
 
@@ -64,10 +69,18 @@ class Actor(hf.Worker):
     def update(self, rollout: Rollout, old: LogProbs, advantages: Advantages) -> Loss:
         raise NotImplementedError
 
+    @register(Dispatch.DP_PROTO, pad="repeat_last")
+    def imitate(self, rollout: Rollout) -> Loss:
+        raise NotImplementedError
+
 
 class Judge(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def score(self, ids: i64[B, R]) -> Scores:
+        raise NotImplementedError
+
+    @register(Dispatch.DP_PROTO)
+    def accept(self, ids: i64[B, R]) -> Verdicts:
         raise NotImplementedError
 
 
@@ -85,13 +98,23 @@ def step(prompts: Prompts, actor: Actor, judge: Judge) -> Loss:
     return actor.update(rollout, old, advantages)
 
 
-@pytest.fixture
-def plan() -> CompiledPlan:
+@hf.dataflow
+def filtered(prompts: Prompts, actor: Actor, judge: Judge) -> Loss:
+    rollout = actor.generate(prompts)
+    return actor.imitate(hf.filter(rollout, judge.accept(rollout.ids).keep))
+
+
+def compiled(flow: hf.Dataflow[..., Loss]) -> CompiledPlan:
     deployment = hf.Deployment(
         actor=hf.place(Actor, pool=hf.ResourcePool([2], use_gpu=False, name="train")),
         judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False, name="score")),
     )
-    return step.compile(deployment, dims={B: 4, R: 8})
+    return flow.compile(deployment, dims={B: 4, R: 8})
+
+
+@pytest.fixture
+def plan() -> CompiledPlan:
+    return compiled(step)
 
 
 def routed(plan: CompiledPlan, short_steps: frozenset[int] = frozenset()) -> Routes:
@@ -198,3 +221,15 @@ def test_a_step_that_is_shorter_than_a_call_joins(plan: CompiledPlan) -> None:
     current = routed(plan, frozenset({log_probs}))
     joined = [[method(step) for step in segment.steps] for segment in current.segments]
     assert joined == [["generate", "log_probs"], ["score", "centered"], ["update"]]
+
+
+def test_a_filter_makes_two_phases_and_what_was_sent_stays_the_same() -> None:
+    plan = compiled(filtered)
+    query = next(node.id for node in plan.graph.nodes if isinstance(node.op, Filter))
+    first, second = phases(plan, plan.dims, query_results={query: (1, 2, 3)})
+    submitted = [[method(step) for segment in phase.segments for step in segment.steps] for phase in (first, second)]
+    assert submitted == [["generate", "accept"], ["imitate"]]
+    assert (first.query, second.query) == (query, None)
+    generate = first.segments[0].number
+    before, after = (phase.routes.tasks[generate] for phase in (first, second))
+    assert [task.sends for task in before.values()] == [task.sends for task in after.values()]
