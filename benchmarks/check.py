@@ -115,7 +115,7 @@ class Reward(hf.Worker):
 
 
 @hf.function
-def penalise(reward: f32[B], log_probs: f32[B, R], ref_log_probs: f32[B, R]) -> Scores: ...
+def penalize(reward: f32[B], log_probs: f32[B, R], ref_log_probs: f32[B, R]) -> Scores: ...
 
 
 @hf.function(rows=hf.Grouped(4))
@@ -134,7 +134,7 @@ rollout_{i} = actor.generate(questions_{i})
 values_{i} = critic.estimate(rollout_{i})
 frozen_{i} = frozen.log_probs(rollout_{i})
 scores_{i} = reward.score(questions_{i}, rollout_{i})
-scores_{i} = penalise(scores_{i}.reward, rollout_{i}.log_probs, frozen_{i}.ref_log_probs)
+scores_{i} = penalize(scores_{i}.reward, rollout_{i}.log_probs, frozen_{i}.ref_log_probs)
 estimates_{i} = gae(scores_{i}, values_{i}, lam=0.9)
 experience_{i} = hf.merge(Experience, rollout_{i}, frozen_{i}, values_{i}, estimates_{i})
 first_{i}, second_{i} = hf.minibatches(experience_{i}, 2)
@@ -146,14 +146,14 @@ critic.update(second_{i})
 NODES = 14  # of an iteration: two of them are the mini-batches
 
 MISTAKES = (  # each is one node and one finding; they read what the first iteration makes
-    "penalise(scores_0.rewrd, rollout_0.log_probs, frozen_0.ref_log_probs)",  # HF201: a misspelt column
-    "penalise(scores_0.reward, rollout_0.response_mask, frozen_0.ref_log_probs)",  # HF220: another dtype
+    "penalize(scores_0.rewrd, rollout_0.log_probs, frozen_0.ref_log_probs)",  # HF201: a misspelt column
+    "penalize(scores_0.reward, rollout_0.response_mask, frozen_0.ref_log_probs)",  # HF220: another dtype
     "reward.score(prompts, rollout_0)",  # HF212: another number of rows
     "actor.update(rollout_0)",  # HF204: another record
     "gae(scores_0, values=values_0, lamda=0.9)",  # HF202: a misspelt port
     "critic.estimate(rollout=values_0.values)",  # HF206: a column where a record is taken
     "gae(scores_0)",  # HF203: a port that is not wired
-    "penalise(scores_0.reward, rollout_0.log_probs, rollout_0.ids)",  # HF220, at another argument
+    "penalize(scores_0.reward, rollout_0.log_probs, rollout_0.ids)",  # HF220, at another argument
 )
 
 DEPLOYMENT = """\

@@ -52,7 +52,7 @@ class VocabularyParallel(Table):
 
 
 @hf.function
-def penalised(scores: Scores, rollout: Rollout, ref: RefLogProbs) -> Scores:
+def penalized(scores: Scores, rollout: Rollout, ref: RefLogProbs) -> Scores:
     kl = (rollout.log_probs.tensor - ref.ref_log_probs.tensor).sum(1)
     return Scores(reward=scores.reward.tensor - 0.1 * kl)
 
@@ -62,7 +62,7 @@ def program(
     prompts: Prompts, engine: Sampler, model: VocabularyParallel, plain: Reference, reward: Reward
 ) -> tuple[Scores, RefLogProbs]:
     rollout = engine.generate(prompts)
-    return penalised(reward.score(rollout), rollout, model.log_probs(rollout)), plain.log_probs(rollout)
+    return penalized(reward.score(rollout), rollout, model.log_probs(rollout)), plain.log_probs(rollout)
 
 
 pool, config = hf.ResourcePool([12]), ModelConfig()

@@ -166,9 +166,9 @@ def test_references_are_what_they_refer_to() -> None:
     with pytest.raises(ConfigError, match=r"'other' is '\$actor', the same as another table: change that one"):
         with_changes(table, Tree, ["other.fast=true"])
     with pytest.raises(
-        ConfigError, match=r"'\$actor.optimiser' refers to 'actor.optimiser', and there is no 'optimiser'"
+        ConfigError, match=r"'\$actor.optimizer' refers to 'actor.optimizer', and there is no 'optimizer'"
     ):
-        resolve_references({"other": "$actor.optimiser", "actor": {}})
+        resolve_references({"other": "$actor.optimizer", "actor": {}})
     with pytest.raises(ConfigError, match=r"'\$b' refers to itself"):
         resolve_references({"a": "$b", "b": "$a"})
     assert resolve_references({"price": "$$5", "a": "$$a"}) == {"price": "$5", "a": "$a"}
