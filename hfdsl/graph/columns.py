@@ -13,16 +13,16 @@ from hfdsl.types.dims import constant
 from hfdsl.types.dtypes import Int64
 
 WEIGHT = "weight of "
-"""How the name of a derived column begins that says what each row weighs; no column's own name has spaces."""
+"""Prefix of the derived column of row weights; no declared column has spaces in its name."""
 
 
 def weight_of(column: str) -> str:
-    """The derived column that says what rows weigh by a column."""
+    """The name of the derived column of row weights by a column."""
     return WEIGHT + column
 
 
 def is_weight(column: str) -> bool:
-    """Whether a column is one that is derived to say what rows weigh."""
+    """Whether a column is a derived column of row weights."""
     return column.startswith(WEIGHT)
 
 

@@ -123,7 +123,7 @@ class Dataflow(Generic[P, R]):
 
         ``dims`` gives sizes (rows, tokens); those that it leaves out stay symbolic. A dim that has several sizes in
         turn, ``{B: (512, 100)}`` for a last batch, must work with each of them. With the description of a ``cluster``,
-        the check also tells whether its nodes hold the deployment.
+        the check also decides whether its nodes hold the deployment.
         """
         from hfdsl.check.run import check
 

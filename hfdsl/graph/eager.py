@@ -79,8 +79,8 @@ def observed_calls() -> Iterator[list[Any]]:
         _observer.reset(token)
 
 
-def noted(value: Any) -> Any:
-    """What a call gives, which an observer is told."""
+def observed(value: Any) -> Any:
+    """The result of a call, which is reported to the observer."""
     values = _observer.get()
     if values is not None and active_run() is not None:
         values.append(value)
@@ -186,7 +186,7 @@ class EagerRole:
             raise WiringError(
                 "HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, list(signatures))}"
             )
-        return lambda *args, **kwargs: noted(self._call(signatures[method], args, kwargs))
+        return lambda *args, **kwargs: observed(self._call(signatures[method], args, kwargs))
 
     def _call(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         body, label = getattr(self._worker, signature.name), f"{self._name}.{signature.name}"

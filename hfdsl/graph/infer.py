@@ -55,7 +55,7 @@ class RecordValue:
 
 @dataclass(frozen=True, slots=True)
 class ListValue:
-    """One value a rank, or one a stage: ``kind`` is ``PerRank`` or ``PerStage``, ``inner`` what each entry is."""
+    """One value per rank, or per stage: ``kind`` is ``PerRank`` or ``PerStage``, ``inner`` what each entry is."""
 
     kind: str
     inner: Value
@@ -64,7 +64,7 @@ class ListValue:
         return f"{self.kind}[{self.inner}]"
 
 
-Value: TypeAlias = "RecordValue | FieldSpec | ListValue | StaticType | None"  # None: broken by a mistake told elsewhere
+Value: TypeAlias = "RecordValue | FieldSpec | ListValue | StaticType | None"  # None: hidden by a reported mistake
 
 
 class MismatchKind(Enum):
@@ -99,7 +99,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a pass found: what each node makes (``values``), what its call bound (``bindings``), what does not fit."""
+    """The result: the value of each node (``values``), what its call bound (``bindings``), and what does not fit."""
 
     values: tuple[Value, ...]
     bindings: tuple[Mapping[Any, Size], ...]
@@ -143,7 +143,7 @@ class _CallBindings:
     bound: dict[Any, Size] = field(default_factory=dict)
     bound_by: dict[Any, str] = field(default_factory=dict)
     broken: bool = False  # a mistake has left dims unbound: they are unknown, not what the declaration says
-    uneven: bool = False  # two ports have different rows: nobody knows which are right
+    uneven: bool = False  # two ports have different rows: either may be wrong
 
     def row(self, declared: Size) -> Size:
         """The row dim of the call's result; lost where a mistake hides what the call would have bound it to."""
@@ -177,7 +177,7 @@ class _CallBindings:
         )
 
     def match(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """One port against the value that is wired to it; whether that is there is asked of what fits otherwise."""
+        """One port against the value that is wired to it; presence is checked only if the types fit."""
         if isinstance(formal, (ColumnSpec, ObjSpec)) and formal.optional and actual == Constant(None):
             return
         before = len(self.mismatches)
@@ -209,7 +209,7 @@ class _CallBindings:
                 self.report(MismatchKind.VALUE, port, formal, actual, source)
 
     def presence(self, port: str, formal: PortType, actual: Any, source: Any) -> None:
-        """A column that may be absent goes where that is said."""
+        """A column that may be absent fits only an optional port or column."""
         if isinstance(formal, (ColumnSpec, ObjSpec)) and isinstance(actual, (ColumnSpec, ObjSpec)):
             if actual.optional and not formal.optional:
                 self.report(MismatchKind.ABSENT, port, formal, actual, source)

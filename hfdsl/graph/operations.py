@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.graph.active import active_tracer
-from hfdsl.graph.eager import active_run, call_arguments, call_body, noted, role_of
+from hfdsl.graph.eager import active_run, call_arguments, call_body, observed, role_of
 from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.spans import caller_span
@@ -45,7 +45,7 @@ def function(body: Any = None, /, *, rows: RowDependence | GroupedBy = Independe
 
     ``rows`` is a promise about the body: ``Independent`` (output row i depends on input row i alone), ``Grouped(n)``
     (on its group of n consecutive rows) or ``Whole``. It decides how the function may be split; ``hfdsl`` never splits
-    beyond it. With ``GroupedBy("group")`` it is a parameter ``group: int`` that says how large groups are.
+    beyond it. With ``GroupedBy("group")`` the size of groups is the parameter ``group: int``.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -67,9 +67,9 @@ def function(body: Any = None, /, *, rows: RowDependence | GroupedBy = Independe
 
     @functools.cache
     def signature() -> Signature:  # read at first use: annotations may name classes that are defined further down
-        for said in (REQUIREMENTS, PROVISIONS):
-            if said in vars(call):  # @hf.requires above @hf.function
-                setattr(body, said, vars(call)[said])
+        for condition in (REQUIREMENTS, PROVISIONS):
+            if condition in vars(call):  # @hf.requires above @hf.function
+                setattr(body, condition, vars(call)[condition])
         return function_signature(body, rows)
 
     @functools.wraps(body)
@@ -79,7 +79,7 @@ def function(body: Any = None, /, *, rows: RowDependence | GroupedBy = Independe
             return tracer.call_function(signature, args, kwargs)
         if active_run() is not None:
             read = signature()
-            return noted(call_body(read.name, read, body, call_arguments(read.name, read, args, kwargs)))
+            return observed(call_body(read.name, read, body, call_arguments(read.name, read, args, kwargs)))
         arguments = dict(zip((port.name for port in signature().ports), args, strict=False)) | kwargs
         with inputs_unchanged(body.__name__, arguments):
             return body(*args, **kwargs)
@@ -201,7 +201,7 @@ def fill(batch: BatchT, rows: int) -> BatchT:
 
 
 def sync(source: Worker, *targets: Worker) -> None:
-    """Bring the weights of ``source`` to the roles that hold copies of them: an actor's to its rollout engines.
+    """Send the weights of ``source`` to the roles that hold copies of them: an actor's to its rollout engines.
 
     Every state that the source exports (``@hf.exports``) and a target loads (``@hf.loads``) goes over; it is exported
     once for all targets.
@@ -233,10 +233,10 @@ def sync(source: Worker, *targets: Worker) -> None:
         pairs = sync_methods(role_of(source), role_of(target))
         if not pairs:
             raise WiringError("HF707", f"sync: {no_sync(role_of(source), role_of(target))}")
-        for give, take in pairs:
-            if give not in exported:
-                exported[give] = getattr(source, give)()
-            getattr(target, take)(exported[give])
+        for export, load in pairs:
+            if export not in exported:
+                exported[export] = getattr(source, export)()
+            getattr(target, load)(exported[export])
 
 
 def _rows_of(batch: BatchT, rows: Sequence[int]) -> BatchT:

@@ -33,7 +33,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class ErrorValue:
-    """A value that a mistake stands in for: it fits everywhere, so that one mistake is told once."""
+    """Stands for a value that a mistake hides: it fits everywhere, so that a mistake is reported once."""
 
 
 Operand: TypeAlias = Ref | Constant | ErrorValue
@@ -83,7 +83,7 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """An operation that no process carries out: whoever reads its result reads rows of its arguments instead.
+    """An operation that no process carries out: readers of its result read rows of its arguments instead.
 
     A subclass says where a column comes from (``source``), which rows of it (``source_rows``) and, if these are not the
     rows of the result yet, what to do with them (``from_source``). Everything that follows a value back to the process

@@ -69,7 +69,7 @@ class Pythonic(Traced):
         return self._decides("iteration")
 
     def __exit__(self, *_: object) -> None:
-        """``with`` was told when it was entered."""
+        """Nothing: the misuse was reported when the block was entered."""
 
     def __float__(self) -> float:
         self._decides("float()")
@@ -134,7 +134,7 @@ class PythonicRole:
 
 
 def uncalled(value: object) -> str:
-    """How a function or method that was not called is told; nothing for another value."""
+    """How messages name a function or method that was not called; empty for another value."""
     name = getattr(value, "__name__", None)
     return f"the uncalled function '{name}'" if callable(value) and name and not isinstance(value, type) else ""
 
@@ -160,7 +160,7 @@ def _trap(operator: str) -> Callable[..., Any]:
         if isinstance(self._operand, ErrorValue):
             return self
         if operator == "getitem" and isinstance(others[0], Pythonic) and isinstance(others[0]._operand, ErrorValue):
-            return others[0]  # by the keys that ``**`` asked for, which was told
+            return others[0]  # indexed by the keys that ``**`` asked for, which was reported
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, operator, producer=self)
 
     return compute

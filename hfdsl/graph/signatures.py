@@ -115,7 +115,7 @@ class Signature:
 
     @property
     def per_rank(self) -> bool:
-        """Whether the caller gives one value a rank, ready cut."""
+        """Whether the caller passes one value per rank, already split."""
         return self.protocol is not None and self.protocol.takes == "per_rank"
 
     @property
@@ -124,7 +124,7 @@ class Signature:
         return group_size(self.rows)
 
     def takes(self, port: Port) -> PortType:
-        """What the caller wires to a port: its type, or a list with one value of it a rank."""
+        """What the caller wires to a port: its type, or a list with one such value per rank."""
         return ListType(PerRank.__name__, port.type) if self.per_rank else port.type
 
     def port(self, name: str) -> Port | None:

@@ -29,7 +29,7 @@ _PROGRAMS = tuple(
     f"{_PACKAGE}{place.replace('/', os.sep)}"
     for place in ("rl/dataflows/", "rl/training/evaluation.py", "testing/sample_roles.py", "testing/suite_programs.py")
 )
-"""Dataflows that users read, copy and change, and programs of tests: their lines are told as a user's own."""
+"""Dataflows that users read, copy and change, and programs of tests: their lines are reported like a user's."""
 _COMMAND = f"{_PACKAGE}tools{os.sep}cli.py"
 _PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  # the same
 
@@ -95,7 +95,7 @@ _tables: dict[int, tuple[CodeType, _Positions]] = {}
 def _positions(code: CodeType) -> _Positions:
     """The position of every instruction.
 
-    Python decodes them from the first on: asking anew for each call in a function takes the square of its length.
+    Python decodes them from the first on, so decoding again for each call in a function is quadratic in its length.
     """
     entry = _tables.get(id(code))  # by identity, since the hash of code goes through all that it holds
     if entry is None:
@@ -106,7 +106,7 @@ def _positions(code: CodeType) -> _Positions:
 
 
 def _position(code: CodeType, instruction: int) -> Span | None:
-    """The place of an instruction; None where Python was told not to keep columns."""
+    """The place of an instruction; None if Python runs without column positions."""
     start, end, column, end_column = _positions(code)[instruction // 2] if instruction >= 0 else (None,) * 4
     if start is None or column is None:
         return None

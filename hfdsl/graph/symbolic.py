@@ -48,9 +48,9 @@ class Symbolic(Pythonic):
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, f".{name}", producer=self)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """A value is no function: a misuse, unless it stands in for one that was told already."""
+        """Report that a value is no function, unless it stands for a mistake that was reported."""
         if isinstance(self._operand, ErrorValue):
-            return self  # a misspelt method, told where it was read
+            return self  # a misspelt method, reported where it was read
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
 
     def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
@@ -90,5 +90,5 @@ class SymbolicRole(PythonicRole):
         def call(*args: Any, **kwargs: Any) -> Any:
             return self._tracer.call_role(self._name, signature, args, kwargs)
 
-        call.__name__ = f"{self._name}.{method}"  # for who forgets to call it
+        call.__name__ = f"{self._name}.{method}"  # for the message if it is not called
         return call

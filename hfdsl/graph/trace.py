@@ -69,7 +69,7 @@ class Tracer:
     optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
 
     def signatures(self, role: type) -> dict[str, Signature | None]:
-        """The role's signatures, read once; None for a method whose declaration has no meaning, which is then told."""
+        """The role's signatures, read once; None for a method with an invalid declaration, which is then reported."""
         if role not in self.roles:
             self.roles[role] = {name: self._signature(role, name) for name in registered_methods(role)}
         return self.roles[role]
@@ -115,7 +115,7 @@ class Tracer:
     def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
         """Append a node and give its symbolic value."""
         if len(self.nodes) >= MOST_STEPS:
-            del self.nodes[MOST_STEPS // 100 :]  # what is told is the loop; the rest of its rounds would say no more
+            del self.nodes[MOST_STEPS // 100 :]  # the loop is reported; further iterations would add nothing
             raise DefinitionError("HF610", f"more than {MOST_STEPS} steps were traced: a loop here does not end")
         operands = tuple((name, self.operand(value)) for name, value in arguments.items())
         node = Node(len(self.nodes), op, operands, result, caller_span())
@@ -208,7 +208,7 @@ class Tracer:
         if not isinstance(batch, Symbolic) or not isinstance(batch._type, RecordType):
             return (self._not_rows(batch, "minibatches"),)
         parts = [self.emit(MiniBatch(i, count), {"batch": batch}, batch._type) for i in range(count)]
-        shown = f"minibatch of {batch._shown}"  # the same for all: a mistake in the loop's body is told once
+        shown = f"minibatch of {batch._shown}"  # the same for all: a mistake in the loop's body is reported once
         return tuple(Symbolic(self, part._operand, part._type, shown) for part in parts)
 
     def filter(self, batch: Any, keep: Any, group: Any) -> Any:
@@ -253,7 +253,7 @@ class Tracer:
         """``hf.present`` on a symbolic column."""
         kind = column._type if isinstance(column, Symbolic) else None
         if isinstance(kind, (ColumnSpec, ObjSpec)):
-            # Said of one column twice it is one value: what is filtered by it keeps the same rows.
+            # Two calls on one column give one value, so that filters by it keep the same rows.
             again = (n for n in self.nodes if isinstance(n.op, Present) and n.batch == column._operand)
             certain = replace(kind, optional=False)
             if kind.optional and (node := next(again, None)) is not None:
@@ -282,7 +282,7 @@ class Tracer:
 
 
 def _identity(misuse: Misuse) -> tuple[object, ...]:
-    """What is told once: a loop comes by its line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
+    """What is reported once: a loop reaches a line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
     return misuse.kind, misuse.span, "" if misuse.kind is MisuseKind.CONTROL else misuse.name
 
 

@@ -1,4 +1,4 @@
-"""Weights: the column by which a method's rows are balanced, and what each of its rows weighs."""
+"""Row weights: the column by which a method's rows are balanced, and whether it can be."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def balancing(signature: Signature) -> Iterator[tuple[Port, str, FieldSpec]]:
 
 
 def weighs(spec: PortType) -> bool:
-    """Whether a column says what its rows weigh: truth values and whole numbers by their sum, ragged rows by length."""
+    """Whether a column can weigh its rows: truth values and whole numbers by their sum, ragged rows by length."""
     return isinstance(spec, ColumnSpec) and (spec.ragged or not issubclass(spec.dtype, _FLOATS))
 
 
 def weights_read(graph: Graph, node: Node) -> Ref | None:
-    """The column that a call's rows are balanced by, which is one value however it is handed on; None for none."""
+    """The column that a call's rows are balanced by, followed back through records; None if there is none."""
     if not isinstance(node.op, RoleCall):
         return None
     for port, column, _ in balancing(node.op.signature):

@@ -1,4 +1,4 @@
-"""Collectives between the ranks of one role: what a body says to its peers."""
+"""Collectives between the ranks of one role."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AxisGroup(ABC):
     size: int
     rank: int
     process_group: Any = None
-    """The group of ``torch.distributed``, where every rank is a process of its own."""
+    """The group of ``torch.distributed``, if every rank is a separate process."""
     in_threads: bool = False
     """Whether the ranks are threads of one process: on a GPU autograd has one thread for all of them."""
 
@@ -45,30 +45,30 @@ class AxisGroup(ABC):
         self.all_gather(None)
 
 
-Speaker: TypeAlias = tuple["Collectives", int]
-"""What connects the ranks of a role, and a rank: all that it says, from whatever thread, is said by the same one."""
+Endpoint: TypeAlias = tuple["Collectives", int]
+"""The connection of a role's ranks, and a rank: its identity in collectives, from whichever thread it calls them."""
 
-_recorded: dict[Speaker, list[tuple[str, Any]]] = {}
+_recorded: dict[Endpoint, list[tuple[str, Any]]] = {}
 
 
 @contextmanager
-def recorded_collectives(speaker: Speaker) -> Iterator[list[tuple[str, Any]]]:
-    """Within this, what collectives give a rank is written down: ``("gathered", values)`` or ``("reduced", value)``.
+def recorded_collectives(endpoint: Endpoint) -> Iterator[list[tuple[str, Any]]]:
+    """Within this, results of a rank's collectives are recorded: ``("gathered", values)`` or ``("reduced", value)``.
 
-    It is heard from all threads: autograd has one of its own for each GPU, in which a backward pass talks to peers.
+    All threads are recorded: autograd runs backward passes, and their collectives, in a thread per GPU.
     """
-    heard = _recorded[speaker] = []
+    results = _recorded[endpoint] = []
     try:
-        yield heard
+        yield results
     finally:
-        del _recorded[speaker]
+        del _recorded[endpoint]
 
 
-def noted(speaker: Speaker, how: str, value: T) -> T:
-    """What a collective gives, which is written down where a step is recorded."""
-    heard = _recorded.get(speaker)
-    if heard is not None:
-        heard.append((how, list(map(_on_host, value)) if isinstance(value, list) else _on_host(value)))
+def record_collective(endpoint: Endpoint, how: str, value: T) -> T:
+    """The result of a collective, which is recorded if the step is."""
+    results = _recorded.get(endpoint)
+    if results is not None:
+        results.append((how, list(map(_on_host, value)) if isinstance(value, list) else _on_host(value)))
     return value
 
 
@@ -77,26 +77,26 @@ def _on_host(value: Any) -> Any:
     return value.detach().to("cpu", copy=True) if hasattr(value, "detach") else value
 
 
-_alone: dict[Speaker, str] = {}
+_without_peers: dict[Endpoint, str] = {}
 
 
 @contextmanager
-def without_peers(speaker: Speaker, label: str) -> Iterator[None]:
-    """Within this a rank says nothing to its peers, from no thread: some take no part in the call of that label."""
-    _alone[speaker] = label
+def without_peers(endpoint: Endpoint, label: str) -> Iterator[None]:
+    """Within this a rank may not use collectives, from any thread: not all ranks take part in the call ``label``."""
+    _without_peers[endpoint] = label
     try:
         yield
     finally:
-        del _alone[speaker]
+        del _without_peers[endpoint]
 
 
-def refuse_alone(speaker: Speaker) -> None:
+def refuse_without_peers(endpoint: Endpoint) -> None:
     """Raise where the running call has no peers.
 
     Raises:
         ProtocolError: HF410.
     """
-    label = _alone.get(speaker)
+    label = _without_peers.get(endpoint)
     if label is not None:
         raise ProtocolError("HF410", f"'{label}' runs on rank 0 alone (Execute.RANK_ZERO): its peers are not there")
 

@@ -22,7 +22,7 @@ SYSTEMS: tuple[frozenset[str], ...] = (
     frozenset({"dp", "micro_dp", "gen_pp", "gen_tp"}),
     frozenset({"rank"}),
 )
-"""The coordinate systems: in each of them a rank is told from every other by its coordinates."""
+"""The coordinate systems: in each of them a rank is identified by its coordinates."""
 
 
 @dataclass(frozen=True, slots=True)

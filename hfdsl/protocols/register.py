@@ -37,7 +37,7 @@ ModeLike: TypeAlias = Dispatch | Protocol | str | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What ``register`` says about a method."""
+    """What ``register`` declares about a method."""
 
     dispatch_mode: Mode
     execute_mode: Execute = Execute.ALL
@@ -60,7 +60,7 @@ class Registration:
 
     @property
     def gives(self) -> Gives:
-        """The kind of what the caller gets; rank 0 alone, and a pair of functions, give their value as it is."""
+        """What kind of value the caller gets; rank 0 alone, and a pair of functions, return their value as it is."""
         protocol = self.protocol
         return "whole" if protocol is None or self.execute_mode is Execute.RANK_ZERO else protocol.gives
 
@@ -71,7 +71,7 @@ class Registration:
 
     @property
     def cuts(self) -> bool:
-        """Whether the body leaves its rows split along an axis, as it says itself."""
+        """Whether the method declares that its body leaves rows split along an axis."""
         return any(isinstance(placement, Sharded) for _, placement in self.leaves)
 
     @property
@@ -94,7 +94,7 @@ _Each: TypeAlias = PerRank[A1] | list[A1]
 class _Scatter(Structural):
     # The caller gives one value a rank for each parameter. A type checker can say that of positional parameters alone:
     # of a method with keyword-only ones, or with more than four, it checks the names and not the lists. (The plugin for
-    # mypy says it of all.)
+    # mypy checks them all.)
     @overload
     def __call__(self, fn: Callable[[Me], R], /) -> Callable[[Me], PerRank[R]]: ...
     @overload
@@ -190,7 +190,7 @@ def register(
     ``pad`` fills rows up to an even split and takes them out again; ``rows`` says which rows must stay together.
     ``leaves`` says along which mesh axes the body leaves its output otherwise than a split, pipelined model does:
     ``{"tp": hf.Partial("sum")}``. ``balance`` names a column that weighs the rows, such as a mask of their tokens: a
-    plan gives every chunk as many rows as ever and about the same weight, and whoever reads the result sees it in the
+    plan gives every chunk the same number of rows and about the same weight; readers of the result see it in the
     caller's order. (A column that two arguments have is written ``"rollout.mask"``.)
 
     Raises ``DefinitionError`` (HF112 for a mode without its functions, HF113 for rows, HF118 for what is no method) and

@@ -1,4 +1,4 @@
-"""``Worker``: the base class of roles, which tells a body which rank it is."""
+"""``Worker``: the base class of roles, through which a body knows its rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CPU_PER_PROCESS = 0.01
 """CPUs that one worker process asks of Ray: enough to be placed, too little to crowd out anything else."""
 
 PROCESSES_PER_SLOT = 10
-"""How many processes, one a group, a slot of a pool has room for where nothing else is said."""
+"""How many processes, one per group, fit a slot of a pool by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RankContext:
 
     @classmethod
     def from_env(cls) -> RankContext:
-        """The context that the environment variables tell, by default rank 0 of 1; HF513 for numbers that are none."""
+        """The context from the environment variables, by default rank 0 of 1; HF513 if they are not numbers."""
         try:
             return cls(
                 rank=int(os.environ.get("RANK", "0")),
@@ -153,4 +153,4 @@ class Worker:
 
 
 OWN_NAMES = frozenset(name for name in vars(Worker) if not name.startswith("_"))
-"""What ``Worker`` itself tells a body; a subclass has none of these names."""
+"""What ``Worker`` itself offers a body; a subclass may not define these names."""

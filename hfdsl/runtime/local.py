@@ -15,7 +15,7 @@ from hfdsl.errors import HfError
 from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
-from hfdsl.protocols.collectives import AxisGroup, copied, noted, refuse_alone
+from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
 from hfdsl.protocols.worker import RankContext
 from hfdsl.runtime.backend import Submission, by_role, nothing
 from hfdsl.runtime.executor import Executor
@@ -149,13 +149,13 @@ class _LocalGroup(AxisGroup):
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
-        refuse_alone((self._board, self._me))
+        refuse_without_peers((self._board, self._me))
         number = self._board.calls[self._ranks, self._me]
         self._board.calls[self._ranks, self._me] += 1
         slot = self._board.slots.setdefault((self._ranks, number), {})
         slot[self._me] = copied(value)
         self._board.turns.wait(self._me, lambda: len(slot) == len(self._ranks))
-        return noted((self._board, self._me), "gathered", [copied(slot[rank]) for rank in self._ranks])
+        return record_collective((self._board, self._me), "gathered", [copied(slot[rank]) for rank in self._ranks])
 
 
 class _LocalPayload:

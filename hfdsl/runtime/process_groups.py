@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from hfdsl.protocols.collectives import AxisGroup, Speaker, noted, refuse_alone
+from hfdsl.protocols.collectives import AxisGroup, Endpoint, record_collective, refuse_without_peers
 
 T = TypeVar("T")
 
@@ -47,26 +47,26 @@ class ProcessCollectives:
 
 
 class _TorchGroup(AxisGroup):
-    def __init__(self, group: Any, rank: int, size: int, speaker: Speaker) -> None:
-        self.process_group, self.rank, self.size, self._speaker = group, rank, size, speaker
+    def __init__(self, group: Any, rank: int, size: int, endpoint: Endpoint) -> None:
+        self.process_group, self.rank, self.size, self._endpoint = group, rank, size, endpoint
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order."""
-        refuse_alone(self._speaker)
+        refuse_without_peers(self._endpoint)
         import torch
         import torch.distributed as dist
 
         if isinstance(value, torch.Tensor):
             parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(self.size)]
             dist.all_gather(parts, value.contiguous(), group=self.process_group)
-            return cast(list[T], noted(self._speaker, "gathered", parts))
+            return cast(list[T], record_collective(self._endpoint, "gathered", parts))
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.process_group)
-        return noted(self._speaker, "gathered", values)
+        return record_collective(self._endpoint, "gathered", values)
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """On a GPU NCCL's own reduction; on a CPU in coordinate order, as the local backend has it, bit for bit."""
-        refuse_alone(self._speaker)
+        refuse_without_peers(self._endpoint)
         import torch
         import torch.distributed as dist
 
@@ -79,5 +79,5 @@ class _TorchGroup(AxisGroup):
         if isinstance(value, torch.Tensor) and value.is_cuda and op in kinds:
             total = value.clone()
             dist.all_reduce(total, kinds[op], group=self.process_group)
-            return cast(T, noted(self._speaker, "reduced", total))
+            return cast(T, record_collective(self._endpoint, "reduced", total))
         return super().all_reduce(value, op)

@@ -28,7 +28,7 @@ SHAPES = 256
 class Schema:
     """The columns of a record in declared order, and the row dim that they share (None for a record of metrics).
 
-    ``spare`` are the optional columns declared with ``= None``: whoever builds a record may leave them out.
+    ``spare`` are the optional columns declared with ``= None``, which a constructor call may leave out.
     """
 
     fields: Mapping[str, FieldSpec]
@@ -176,7 +176,7 @@ class Batch:
 
 
 def wrap_field(spec: FieldSpec, raw: Any) -> Any:
-    """A raw value as a body sees it: tensor, list or number in the class that its type says; None where absent."""
+    """A raw value as a body sees it: tensor, list or number, wrapped in the class of its type; None if absent."""
     return None if raw is None and spec.optional else _wrapped(spec, raw)
 
 
@@ -187,7 +187,7 @@ def _wrapped(spec: FieldSpec, raw: Any) -> Any:
 
 
 def same_columns(parts: Sequence[Any], makers: Sequence[str]) -> None:
-    """Refuse parts of one whole of which only some have a column; ``makers`` says who made each.
+    """Refuse parts of which only some have a column; ``makers`` names where each came from.
 
     Raises:
         WiringError: HF810 naming the column and the makers.

@@ -56,7 +56,7 @@ Reduction = TypeVar("Reduction", covariant=True)
 class Column(Wrapper, Generic[D, *Sh]):
     """A tensor with a dtype and named dims; ``.tensor`` is the raw tensor, for the body of a role.
 
-    A ragged column is made of a list with a tensor a row, or of a jagged nested tensor.
+    A ragged column is made from a list with one tensor per row, or from a jagged nested tensor.
 
     Deliberately not a subclass of ``torch.Tensor``: in a dataflow a column can be passed on, not computed with, and a
     type checker sees that even where torch is not installed.
@@ -175,7 +175,7 @@ COLUMNS: dict[type[DType], type[Column[Any, *tuple[Any, ...]]]] = {
 
 
 class Obj(Wrapper, Generic[T, Row]):
-    """One Python object a row: ``Obj[str, B]``; ``.objects`` is the list."""
+    """One Python object per row: ``Obj[str, B]``; ``.objects`` is the list."""
 
     __slots__ = ("_value",)
     holds = "objects"

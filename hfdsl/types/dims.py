@@ -56,7 +56,7 @@ class Div(Generic[X, Y]):
 
 @dataclass(frozen=True, slots=True)
 class KeptGroups:
-    """How many rows a filter keeps: at most ``most``, told by a run alone; ``number`` tells filters apart."""
+    """How many groups of rows a filter keeps, which only a run knows: at most ``most``; ``number`` names the filter."""
 
     number: int
     most: Size
@@ -84,7 +84,7 @@ class Answer(Enum):
 
 
 def _order(atom: Atom) -> tuple[str, str, int]:
-    # The id tells apart what has the same name: dims of two functions, or of one function that ran twice.
+    # The id distinguishes dims of the same name: dims of two functions, or of one function that ran twice.
     return atom.__name__, getattr(atom, "__module__", "") or "", id(atom)
 
 
@@ -220,7 +220,7 @@ def atom_size(atom: Atom) -> Size:
 
 
 def size(expression: object) -> Size:
-    """The normal form of what stands in a column's brackets.
+    """The normal form of a dim in a column's brackets.
 
     Raises:
         DefinitionError: HF101 where it is not a dim, ``Add``, ``Mul``, ``Div``, ``Literal[int]`` or a TypeVar.

@@ -20,7 +20,7 @@ def join_column(spec: FieldSpec, parts: Sequence[Any]) -> Any:
 
 
 def rows_after_rows(parts: Sequence[Any]) -> Any:
-    """The rows of all parts, each a tensor, a ragged column or a list; a single part is given back itself.
+    """The rows of all parts, each a tensor, a ragged column or a list; a single part is returned as it is.
 
     >>> rows_after_rows([["a"], ["b", "c"]])
     ['a', 'b', 'c']

@@ -1,4 +1,4 @@
-"""Ragged columns: every row has a length of its own."""
+"""Ragged columns: rows of different lengths."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ D = TypeVar("D")
 
 
 class Ragged(Generic[D]):
-    """The dim after the rows, where each row has a length of its own: ``i64[B, Ragged[R]]`` has 0 to R tokens a row."""
+    """The dim after the rows, if rows differ in length: ``i64[B, Ragged[R]]`` has 0 to R tokens per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Jagged:
     """
 
     values: torch.Tensor
-    offsets: torch.Tensor  # on the CPU: whoever cuts rows needs the numbers
+    offsets: torch.Tensor  # on the CPU: slicing rows needs the numbers
 
     @classmethod
     def of(cls, rows: Sequence[torch.Tensor]) -> Jagged:
@@ -43,7 +43,7 @@ class Jagged:
 
     @property
     def rows(self) -> list[torch.Tensor]:
-        """A tensor a row: views."""
+        """One tensor per row: views."""
         return list(self.values.split(self.offsets.diff().tolist()))
 
     @property
@@ -125,7 +125,7 @@ class Jagged:
         return self.values.is_inference()
 
     def clone(self) -> Jagged:
-        """In memory of its own."""
+        """A copy."""
         return Jagged(self.values.clone(), self.offsets)
 
     def detach(self) -> Jagged:

@@ -45,7 +45,7 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True)
 class GroupedBy:
-    """Rows of a function come in groups of as many as its parameter of this name says: ``Grouped(n)`` for every call.
+    """Rows of a function come in groups whose size is its parameter of this name: ``Grouped(n)``, with n per call.
 
     >>> GroupedBy("group").parameter
     'group'
@@ -59,7 +59,7 @@ class GroupedBy:
 
 
 def group_size(rows: IndependentRows | WholeRows | Grouped | GroupedBy) -> int:
-    """How many consecutive rows must stay together, whoever splits them.
+    """How many consecutive rows must stay together when rows are split.
 
     >>> group_size(Grouped(8)), group_size(Independent)
     (8, 1)

@@ -1,4 +1,4 @@
-"""Weights: what the rows of a raw column weigh, for balancing."""
+"""Row weights: how much each row of a raw column counts when chunks are balanced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hfdsl.types.ragged import Jagged
 
 
 def row_weights(column: Any) -> Any:
-    """A whole number for each row: the sum over its other dims, or the length of a ragged row; None of what is absent.
+    """A whole number per row: the sum over its other dims, or the length of a ragged row; None for an absent column.
 
     >>> import torch
     >>> row_weights(torch.tensor([[True, False], [True, True]])), row_weights(torch.tensor([7, 8], dtype=torch.int32))

@@ -1,4 +1,4 @@
-"""What a column says to a body that takes it for what it holds."""
+"""Errors for a body that uses a column as if it were its values."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _OTHER = ("neg", "abs", "invert", "lt", "le", "gt", "ge", "getitem", "float", "i
 
 
 class Wrapper:
-    """What wraps the values of a column; who computes with it, or asks it for what values have, is told where they are.
+    """A wrapper of a column's values.
 
-    Type checkers tell the same before anything runs, since none of this is declared for them.
+    Computing with it, or reading an attribute of its values, raises an error that names the attribute that holds them.
+    Type checkers report the same before anything runs, since none of this is declared for them.
     """
 
     __slots__ = ()

@@ -16,11 +16,11 @@ from hfdsl.errors import ProtocolError
 from hfdsl.protocols.collectives import (
     AxisGroup,
     SoleRank,
-    noted,
     peers,
+    record_collective,
     recorded_collectives,
     reduce_in_order,
-    refuse_alone,
+    refuse_without_peers,
     without_peers,
 )
 from hfdsl.protocols.mesh import AXES, Mesh
@@ -113,27 +113,27 @@ class Connected:
 
 def test_what_collectives_give_is_recorded_as_it_was() -> None:
     here, peer = (connected := Connected(), 0), (connected, 1)
-    assert noted(here, "reduced", 1) == 1, "nobody records"
+    assert record_collective(here, "reduced", 1) == 1, "nobody records"
     column = torch.zeros(1)
     with recorded_collectives(here) as heard, recorded_collectives(peer) as by_peer:
-        assert noted(here, "reduced", column) is column
-        noted(peer, "gathered", [column, "text"])
-        noted(here, "reduced", 5)
+        assert record_collective(here, "reduced", column) is column
+        record_collective(peer, "gathered", [column, "text"])
+        record_collective(here, "reduced", 5)
     column += 1
     assert [how for how, _ in heard] == ["reduced", "reduced"]
     assert heard[0][1].tolist() == [0], "a later change of the tensor is not seen"
     assert heard[1][1] == 5
     [(how, (first, second))] = by_peer
     assert (how, first.tolist(), second) == ("gathered", [0], "text")
-    noted(here, "reduced", 1)
+    record_collective(here, "reduced", 1)
     assert len(heard) == 2
 
 
 def test_a_call_of_rank_zero_alone_has_no_peers() -> None:
     here, peer = (connected := Connected(), 0), (connected, 1)
     with without_peers(here, "critic.save"), ThreadPoolExecutor(1) as other:
-        for told in (partial(refuse_alone, here), other.submit(refuse_alone, here).result):
+        for told in (partial(refuse_without_peers, here), other.submit(refuse_without_peers, here).result):
             with pytest.raises(ProtocolError, match=r"HF410: 'critic\.save' runs on rank 0 alone"):
                 told()
-        refuse_alone(peer)
-    refuse_alone(here)
+        refuse_without_peers(peer)
+    refuse_without_peers(here)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hfdsl.errors import CheckpointError, RoleError
-from hfdsl.protocols.collectives import noted, recorded_collectives
+from hfdsl.protocols.collectives import record_collective, recorded_collectives
 from hfdsl.runtime.recording import COLLECTIVES, call_folder, read
 from hfdsl.runtime.running import Running
 from hfdsl.testing.replaying import replay
@@ -88,11 +88,11 @@ def test_what_is_heard_is_kept_on_the_host_and_of_its_own_speaker() -> None:
 
     role, other, tensor = Nobody(), Nobody(), OnDevice()
     with recorded_collectives((role, 1)) as heard:
-        assert noted((role, 1), "reduced", tensor) is tensor
-        for speaker in ((role, 0), (other, 1)):
-            noted(speaker, "reduced", OnDevice())
-        noted((role, 1), "gathered", [tensor, {"an": "object"}])
-    noted((role, 1), "reduced", tensor)
+        assert record_collective((role, 1), "reduced", tensor) is tensor
+        for endpoint in ((role, 0), (other, 1)):
+            record_collective(endpoint, "reduced", OnDevice())
+        record_collective((role, 1), "gathered", [tensor, {"an": "object"}])
+    record_collective((role, 1), "reduced", tensor)
     assert heard == [("reduced", "on the host"), ("gathered", ["on the host", {"an": "object"}])]
     assert tensor.asked == [("cpu", True)] * 2
 
