@@ -11,13 +11,11 @@ from typing import Literal, TypeAlias
 
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, process_groups, processes_per_slot
-from hfdsl.deploy.packing import Amounts, fits
 from hfdsl.deploy.pools import ResourcePool, stretches
 from hfdsl.graph.spans import Span
+from hfdsl.protocols.bin_packing import CPU_UNITS, Amounts, fits
 from hfdsl.protocols.worker import CPU_PER_PROCESS
 from hfdsl.types.dims import Answer
-
-UNITS = 10_000  # of a CPU: Ray's resolution
 
 
 @dataclass(slots=True)
@@ -75,7 +73,7 @@ class Capacity:
         """The nodes by what they have."""
         nodes: Counter[Amounts] = Counter()
         for kind in self.cluster.kinds:
-            cpus = round(kind.cpus * UNITS)
+            cpus = round(kind.cpus * CPU_UNITS)
             nodes[(kind.gpus,) if self.resource == "GPU" else (kind.gpus, cpus)] += kind.count
         return nodes
 
@@ -95,7 +93,7 @@ class Capacity:
 def capacity_for(deployment: Deployment, cluster: Cluster, resource: Literal["GPU", "CPU"] = "CPU") -> Capacity:
     """The room that a cluster has for a deployment's slots: for their GPUs, or (CPU) for all that they ask for."""
     depth = processes_per_slot(process_groups(deployment))
-    return Capacity(cluster, round(CPU_PER_PROCESS * UNITS * depth), resource)
+    return Capacity(cluster, round(CPU_PER_PROCESS * CPU_UNITS * depth), resource)
 
 
 def has_capacity(cluster: Cluster, deployment: Deployment) -> bool:

@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import TypeAlias
 
 from hfdsl.deploy.cluster import Cluster
-from hfdsl.deploy.packing import Amounts, fits
 from hfdsl.deploy.pools import ResourcePool
+from hfdsl.protocols.bin_packing import Amounts, fits
 from hfdsl.types.dims import Answer
 
 Bounds: TypeAlias = tuple[Fraction | None, Fraction | None]

@@ -1,12 +1,15 @@
-"""Whether a cluster can hold a pool: decided from totals where it can be, and told in the user's numbers."""
+"""Whether a cluster can hold a pool, by the totals of its nodes; and the error, in the user's numbers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import ray
 
 from hfdsl.errors import ResourceError
+from hfdsl.protocols.bin_packing import CPU_UNITS, fits
+from hfdsl.types.dims import Answer
 
 CODES = {"GPU": "HF502", "CPU": "HF505"}
 
@@ -33,24 +36,22 @@ def slots_on(node: Mapping[str, float], resource: str, each: float) -> int:
 
 
 def short_of(sizes: Sequence[int], bundle: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str | None:
-    """The resource that certainly does not suffice, GPUs first, or None.
-
-    Entries of at least ``s`` slots each take up one place of ``s`` slots somewhere, and there must be enough of those.
+    """The resource of which the nodes certainly have too little, GPUs first, or None.
 
     >>> short_of([4, 4], {"CPU": 0.1, "GPU": 1.0}, [{"CPU": 8.0, "GPU": 6.0}])
     'GPU'
     """
-    for resource in ("GPU", "CPU"):
-        each = bundle.get(resource, 0.0)
-        if not each:
-            continue
-        room = [slots_on(node, resource, each) for node in nodes]
-        for size in set(sizes):
-            if sum(entry >= size for entry in sizes) > sum(slots // size for slots in room):
-                return resource
-        if sum(sizes) > sum(room):
+    for resource, together in (("GPU", ("GPU",)), ("CPU", ("GPU", "CPU"))):
+        each = {name: _units(bundle[name]) for name in together if bundle.get(name)}
+        parts = Counter(tuple(size * units for units in each.values()) for size in sizes)
+        room = Counter(tuple(_units(node.get(name, 0.0)) for name in each) for node in nodes)
+        if resource in each and fits(parts, room) is Answer.REFUTED:
             return resource
     return None
+
+
+def _units(amount: float) -> int:
+    return round(amount * CPU_UNITS)
 
 
 def cannot_hold(

@@ -18,8 +18,8 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.check.report import Report
 from hfdsl.deploy.pools import ResourcePool, devices, roots
-from tests.deploy.test_packing import packs
 from tests.nightly import examples
+from tests.protocols.test_bin_packing import packs
 
 
 class B(hf.Dim): ...

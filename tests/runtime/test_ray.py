@@ -19,8 +19,9 @@ import pytest
 import torch
 
 import hfdsl as hf
-from hfdsl.check.capacity import UNITS, capacity_for, claims
+from hfdsl.check.capacity import capacity_for, claims
 from hfdsl.errors import HfError, ResourceError, RoleError, WiringError
+from hfdsl.protocols.bin_packing import CPU_UNITS
 from hfdsl.runtime.running import Running
 from hfdsl.single_controller import RayResourcePool
 from tests.runtime import ray_programs as p
@@ -126,7 +127,7 @@ def test_a_slot_has_room_for_every_role_that_wants_a_process_of_its_own(monkeypa
     with pytest.raises(RoleError, match=r"11 processes a slot, 0\.11 CPUs"):
         plan.launch("ray")
     cluster = hf.Cluster(hf.Nodes(1, cpus=1))
-    assert capacity_for(deployment, cluster).parts(claims(deployment)) == {(0, round(0.11 * UNITS)): 1}
+    assert capacity_for(deployment, cluster).parts(claims(deployment)) == {(0, round(0.11 * CPU_UNITS)): 1}
 
 
 def test_a_check_refuses_what_a_launch_refuses(ray_cluster: Any) -> None:

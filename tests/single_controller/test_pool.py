@@ -81,7 +81,8 @@ def test_shares_of_a_slot_add_up_to_at_most_one() -> None:
         ([4, 4], [6], "GPU"),
         ([4, 4], [7, 1], "GPU"),
         ([4, 2], [4, 2], None),
-        ([3, 3, 2], [4, 4], None),  # not certain: Ray finds out
+        ([3, 3, 2], [4, 4], "GPU"),  # neither node has room for a second entry
+        ([5] * 20 + [3] * 41, [7] * 40, None),  # too many to search: Ray finds out
         ([8], [4, 4], "GPU"),
         ([1], [], "GPU"),
     ],

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from hfdsl.check.capacity import UNITS, Capacity, Claim, Claims, capacity_for, claims, has_capacity, shape, words
+from hfdsl.check.capacity import Capacity, Claim, Claims, capacity_for, claims, has_capacity, shape, words
 from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import changed, moved, works
@@ -19,8 +19,8 @@ from hfdsl.check.rules.memory import overfull
 from hfdsl.check.rules.tensor_groups import crossings
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, Placement
-from hfdsl.deploy.packing import too_many
 from hfdsl.deploy.pools import ResourcePool
+from hfdsl.protocols.bin_packing import CPU_UNITS, too_many
 from hfdsl.types.dims import Answer
 
 TRIED = 4
@@ -63,17 +63,17 @@ def _reason(capacity: Capacity, asked: Claims) -> str:
     """What is needed against what there is, in the numbers that refute it."""
     parts, nodes = capacity.parts(asked), capacity.nodes
     i = 0 if capacity.resource == "GPU" else 1
-    scale = UNITS if i else 1
+    scale = CPU_UNITS if i else 1
     need, have = (sum(Fraction(a[i], scale) * n for a, n in side.items()) for side in (parts, nodes))
     lacking = too_many(parts, nodes)
     if need > have or lacking is None:
-        each = f", {capacity.cpu / UNITS:g} a process slot" if i else ""
+        each = f", {capacity.cpu / CPU_UNITS:g} a process slot" if i else ""
         unplaced = "" if need > have else ", but in no way do its nodes hold these parts"
         return f"{float(need):g} {capacity.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
     size, count, places = lacking
     what = " and ".join(
         f"{float(Fraction(amount, unit)):g} {name}s"
-        for amount, unit, name in zip(size, (1, UNITS), ("GPU", "CPU"), strict=False)
+        for amount, unit, name in zip(size, (1, CPU_UNITS), ("GPU", "CPU"), strict=False)
         if amount
     )
     if not places:
@@ -83,7 +83,7 @@ def _reason(capacity: Capacity, asked: Claims) -> str:
 
 def _of(claim: Claim, capacity: Capacity) -> str:
     slots = sum(size * count for size, count in claim.sizes.items())
-    return f"{slots} GPUs" if capacity.resource == "GPU" else f"{slots * capacity.cpu / UNITS:g} CPUs"
+    return f"{slots} GPUs" if capacity.resource == "GPU" else f"{slots * capacity.cpu / CPU_UNITS:g} CPUs"
 
 
 def _listed(claimants: Claims) -> str:

@@ -1,4 +1,8 @@
-"""Packing: whether nodes have room for parts that must each lie on one node."""
+"""Bin packing: whether nodes have room for parts that must each lie on one node.
+
+This is the one place that decides whether a cluster holds a pool: a check asks it about a described cluster, and a
+launch about the nodes that Ray reports. It lies in this room because the imperative layer may import it from here.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,9 @@ from hfdsl.types.dims import Answer
 
 Amounts: TypeAlias = tuple[int, ...]
 """So much of every resource: of what a part needs, or of what a node has left."""
+
+CPU_UNITS = 10_000
+"""Units of a CPU in whole amounts: the resolution of Ray."""
 
 SEARCH_SIZE, SEARCH_STEPS = 64, 500  # parts and nodes that are searched through one by one, and how long
 

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hfdsl.deploy.packing import Amounts, _greedy, fits, too_many
+from hfdsl.protocols.bin_packing import Amounts, _greedy, fits, too_many
 from hfdsl.single_controller.cluster import short_of
 from hfdsl.types.dims import Answer
 from tests.nightly import examples
