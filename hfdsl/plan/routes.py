@@ -28,7 +28,7 @@ ends, and drops values after their last reader in its process::
   their chunk, so P1 and P2 both have ``ids[0:2]``.
 - The mask never leaves: only ``update`` reads it, in the process that made it. Nor does ``old``.
 - ``scores`` never leave either: ``score`` and ``centered`` are one call, as ``hfdsl.plan.segments`` argues.
-- The judge drops its copy of the ids, P1 and P2, at the end of its call. The actor's ranks keep the rollout until
+- The judge drops its copy of the ids, P1 and P2, after ``score``. The actor's ranks keep the rollout until
   ``update``, its last reader there.
 - P4 and P5 are metrics, which only the driver reads: they are ``inline``, in the replies of the calls.
 
