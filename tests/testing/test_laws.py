@@ -191,7 +191,7 @@ def test_a_protocol_that_breaks_one_law_is_found_by_that_law_alone(law: str) -> 
 TOLD = """\
 dispatch_fn breaks 1 of the 11 laws that apply to it
 
-L5 order: the numbering of ranks changes nothing that the caller gets
+L5 order: the numbering of ranks does not change what the caller receives
   each rank answered 9000 - 7 * row; in the usual order the caller gets 9000 8993 8986 8979
   case                     4 rows in a list on hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))
   rank 0 (pp=0 dp=0 tp=0)  is given 0
@@ -353,7 +353,7 @@ def test_a_lawful_class_has_a_test_for_every_law_that_applies() -> None:
         except BrokenLaws:
             failed.append(name)
     assert failed == ["test_l5_order"]
-    assert vars(Wrong)["test_l5_order"].__doc__ == "The numbering of ranks changes nothing that the caller gets."
+    assert vars(Wrong)["test_l5_order"].__doc__ == "The numbering of ranks does not change what the caller receives."
 
 
 def test_fewer_laws_apply_to_what_does_not_split_or_join() -> None:

@@ -269,13 +269,13 @@ def _declared(subject: LawSubject) -> bool:
 
 LAWS: tuple[Law, ...] = (
     Law("L1", "coverage", "every rank has a part of every argument", coverage, orders=True),
-    Law("L2", "agreement", "replicas are given equal values", agreement, lambda s: not s.per_rank, orders=True),
-    Law("L3", "round_trip", "what ranks give back unchanged is what the caller gave", round_trip),
+    Law("L2", "agreement", "replicas receive equal values", agreement, lambda s: not s.per_rank, orders=True),
+    Law("L3", "round_trip", "what ranks return unchanged is what the caller passed", round_trip),
     Law("L4", "row_map", "a row-wise body gives what it gives on all rows at once", row_map, _joins),
-    Law("L5", "order", "the numbering of ranks changes nothing that the caller gets", order, _joins, orders=True),
+    Law("L5", "order", "the numbering of ranks does not change what the caller receives", order, _joins, orders=True),
     Law("L6", "partition", "every row goes to one place", partition, _splits, orders=True),
     Law("L7", "padding", "pad rows never come back", padding, _splits_and_joins, rows="any"),
-    Law("L8", "no_aliasing", "nobody's object is changed or shared", no_aliasing, rows="any", orders=True),
+    Law("L8", "no_aliasing", "no object of the caller or of a rank is changed or shared", no_aliasing, rows="any", orders=True),
     Law("L9", "placement", "ranks hold what is declared, others are not looked at", placement, _declared, orders=True),
     Law("L10", "composition", "a plan gives what calls by hand give", composition, _splits_and_joins, share=0.02),
     Law("L11", "structure", "types, dtypes and columns stay, objects stay with their rows", structure, orders=True),
