@@ -275,7 +275,7 @@ LAWS: tuple[Law, ...] = (
     Law("L5", "order", "the numbering of ranks does not change what the caller receives", order, _joins, orders=True),
     Law("L6", "partition", "every row goes to one place", partition, _splits, orders=True),
     Law("L7", "padding", "pad rows never come back", padding, _splits_and_joins, rows="any"),
-    Law("L8", "no_aliasing", "objects of callers and ranks are not changed or shared", no_aliasing, rows="any", orders=True),
+    Law("L8", "no_aliasing", "objects of others are neither changed nor shared", no_aliasing, rows="any", orders=True),
     Law("L9", "placement", "ranks hold what is declared, others are not looked at", placement, _declared, orders=True),
     Law("L10", "composition", "a plan gives what calls by hand give", composition, _splits_and_joins, share=0.02),
     Law("L11", "structure", "types, dtypes and columns stay, objects stay with their rows", structure, orders=True),
