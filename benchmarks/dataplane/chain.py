@@ -18,7 +18,7 @@ import torch
 from benchmarks.dataplane import measure, ppo, ppo_narrow
 from benchmarks.dataplane.columns import NARROW, ROW_BYTES, WIDE, Chain, expected, prompts
 from benchmarks.dataplane.floor import Floor
-from benchmarks.dataplane.measure import MIB, Serialised, Summary
+from benchmarks.dataplane.measure import MIB, Serialized, Summary
 
 
 class Path(Protocol):
@@ -145,7 +145,7 @@ def check(named: Named, rows: int) -> None:
 
 
 def measured(
-    group: Sequence[Named], rows: int, arguments: argparse.Namespace, serialised: Serialised
+    group: Sequence[Named], rows: int, arguments: argparse.Namespace, serialized: Serialized
 ) -> dict[str, Summary]:
     """The cost of every path of a group, in turn."""
     given = {named.name: named.path.prepare(prompts(rows, 1, named.chain)) for named in group}
@@ -163,8 +163,8 @@ def measured(
     steps = {name: step(name) for name in by_name}
     forked = [pid for named in group if isinstance(named.path, Floor) for pid in named.path.pids]
     workers = [*measure.processes(), *forked]
-    measure.interleaved(steps, arguments.warm, workers, serialised, enter)
-    costs = measure.interleaved(steps, arguments.times, workers, serialised, enter)
+    measure.interleaved(steps, arguments.warm, workers, serialized, enter)
+    costs = measure.interleaved(steps, arguments.times, workers, serialized, enter)
     watch = measure.MemoryWatch()
     peaks: dict[str, float] = {}
     try:
@@ -225,7 +225,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if missing and "verl" in peers:
         peers.remove("verl")
     torch.set_num_threads(1)  # as in Ray's workers: what the driver computes, it computes in one thread
-    serialised = measure.Serialised().install()
+    serialized = measure.Serialized().install()
     ranks = arguments.ranks
     sizes = [
         Size(WIDE, max(1, round(mib * MIB / ROW_BYTES / ranks)) * ranks, ranks, together, arguments.touch)
@@ -238,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for size, floor in zip(sizes, floors, strict=True):
         mib, kind = size.rows * ROW_BYTES / MIB, KINDS[size.colocated]
         with paths(size, peers, arguments.store, floor) as group:
-            found = measured(group, size.rows, arguments, serialised)
+            found = measured(group, size.rows, arguments, serialized)
         everything.append({"mib": mib, "pools": kind, "paths": {name: asdict(one) for name, one in found.items()}})
         if not arguments.json:
             print(f"\n{mib:g} MiB, {kind} pools, {size.ranks} workers a pool\n\n{report(group, found)}", flush=True)

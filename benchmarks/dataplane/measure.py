@@ -105,8 +105,8 @@ def loopback_bytes() -> int:
 
 
 @dataclass
-class Serialised:
-    """Bytes that Ray serialises and deserialises in this process: put, get, arguments and results of tasks."""
+class Serialized:
+    """Bytes that Ray serializes and deserializes in this process: put, get, arguments and results of tasks."""
 
     sent: int = 0
     received: int = 0
@@ -118,9 +118,9 @@ class Serialised:
         serialize, deserialize = Context.serialize, Context._deserialize_object
 
         def counted_serialize(context: Any, value: Any) -> Any:
-            serialised = serialize(context, value)
-            self.sent += serialised.total_bytes
-            return serialised
+            serialized = serialize(context, value)
+            self.sent += serialized.total_bytes
+            return serialized
 
         def counted_deserialize(context: Any, data: Any, *rest: Any) -> Any:
             self.received += memoryview(data).nbytes if data else 0
@@ -146,9 +146,9 @@ class Cost:
     loopback: float
 
 
-def cost(step: Callable[[], object], workers: Sequence[int], serialised: Serialised) -> Cost:
+def cost(step: Callable[[], object], workers: Sequence[int], serialized: Serialized) -> Cost:
     """Make a step and measure it."""
-    sent, received, loopback = serialised.sent, serialised.received, loopback_bytes()
+    sent, received, loopback = serialized.sent, serialized.received, loopback_bytes()
     busy, own, start = cpu_seconds(workers), own_cpu_seconds(), time.perf_counter()
     step()
     wall, used = time.perf_counter() - start, own_cpu_seconds() - own
@@ -156,8 +156,8 @@ def cost(step: Callable[[], object], workers: Sequence[int], serialised: Seriali
         wall * 1e3,
         used * 1e3,
         (cpu_seconds(workers) - busy) * 1e3,
-        serialised.sent - sent,
-        serialised.received - received,
+        serialized.sent - sent,
+        serialized.received - received,
         loopback_bytes() - loopback,
     )
 
@@ -187,7 +187,7 @@ def interleaved(
     steps: Mapping[str, Callable[[], object]],
     times: int,
     workers: Sequence[int],
-    serialised: Serialised,
+    serialized: Serialized,
     before: Callable[[str], object] = lambda name: None,
     pause: float = 0.03,
 ) -> dict[str, list[Cost]]:
@@ -200,7 +200,7 @@ def interleaved(
         for name, step in steps.items():
             before(name)
             time.sleep(pause)
-            costs[name].append(cost(step, workers, serialised))
+            costs[name].append(cost(step, workers, serialized))
     return costs
 
 

@@ -38,9 +38,9 @@ def summaries(
     before: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Summary]:
     """The cost of these steps in turn, after a fifth as many."""
-    workers, serialised = measure.processes(), measure.Serialised()
-    measure.interleaved(steps, 1 + arguments.times // 5, workers, serialised, before, 0.01)
-    found: dict[str, list[Cost]] = measure.interleaved(steps, arguments.times, workers, serialised, before, 0.01)
+    workers, serialized = measure.processes(), measure.Serialized()
+    measure.interleaved(steps, 1 + arguments.times // 5, workers, serialized, before, 0.01)
+    found: dict[str, list[Cost]] = measure.interleaved(steps, arguments.times, workers, serialized, before, 0.01)
     return {name: Summary.of(costs, 0.0) for name, costs in found.items()}
 
 

@@ -69,7 +69,7 @@ def growth(rows: Sequence[int], ranks: int, times: int) -> list[tuple[int, float
         for count in rows:
             batch = ppo.Prompts(prompts=prompts(count, 1, TINY))
             running.step(batch), running.step(batch)
-            costs = [measure.cost(lambda: running.step(batch), [], measure.Serialised()) for _ in range(times)]  # noqa: B023
+            costs = [measure.cost(lambda: running.step(batch), [], measure.Serialized()) for _ in range(times)]  # noqa: B023
             wall = statistics.median(cost.wall for cost in costs)
             found.append((count, wall, statistics.fmean(cost.driver_cpu for cost in costs)))
     return found

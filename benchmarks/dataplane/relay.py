@@ -110,11 +110,11 @@ def on_hfdsl(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str
 
 def summaries(steps: Mapping[str, Callable[[], object]], times: int) -> dict[str, Summary]:
     """The cost of these steps in turn, after 34: by then a run has learnt how long bodies take."""
-    workers, serialised = measure.processes(), measure.Serialised()
-    measure.interleaved(steps, 34, workers, serialised, pause=0.0)
+    workers, serialized = measure.processes(), measure.Serialized()
+    measure.interleaved(steps, 34, workers, serialized, pause=0.0)
     return {
         name: Summary.of(costs, 0.0)
-        for name, costs in measure.interleaved(steps, times, workers, serialised, pause=0.01).items()
+        for name, costs in measure.interleaved(steps, times, workers, serialized, pause=0.01).items()
     }
 
 

@@ -32,7 +32,7 @@ from verl.single_controller.ray import (  # type: ignore[import-not-found]
 
 from benchmarks.dataplane.columns import CHAINS, MAKES, ON_ACTOR, WIDE, Body, Chain, bodies
 
-SERIALISER = "VERL_DATAPROTO_SERIALIZATION_METHOD"
+SERIALIZER = "VERL_DATAPROTO_SERIALIZATION_METHOD"
 MESH = make_nd_compute_dataproto_dispatch_fn(mesh_name="chain")
 
 
@@ -62,9 +62,9 @@ class Process(Worker):  # type: ignore[misc]  # verl's base class has no types h
         return self._bodies[role]({name: dense(batch[name]) for name in self._chain.reads[role]})
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
-    def serialiser(self, method: str) -> None:
-        """Choose how DataProto is serialised: verl reads this each time."""
-        os.environ[SERIALISER] = method
+    def serializer(self, method: str) -> None:
+        """Choose how DataProto is serialized: verl reads this each time."""
+        os.environ[SERIALIZER] = method
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def same(self, value: int) -> int:
@@ -146,12 +146,12 @@ class Pools:
         self.chain, self.touch = chain, touch
         self._method = ""
 
-    def serialiser(self, method: str) -> None:
-        """Choose how every process serialises a DataProto."""
+    def serializer(self, method: str) -> None:
+        """Choose how every process serializes a DataProto."""
         if method != self._method:
-            self._method = os.environ[SERIALISER] = method
-            self.actor.serialiser(method)
-            self.critic.serialiser(method)
+            self._method = os.environ[SERIALIZER] = method
+            self.actor.serializer(method)
+            self.critic.serializer(method)
 
     def of(self, role: str) -> Any:
         """Where a role lives."""
@@ -164,7 +164,7 @@ class Pools:
 
 
 class OnProto:
-    """DataProto through DP_COMPUTE_PROTO; ``tuned`` with the numpy serialiser, and sending only what is read."""
+    """DataProto through DP_COMPUTE_PROTO; ``tuned`` with the numpy serializer, and sending only what is read."""
 
     def __init__(self, pools: Pools, tuned: bool) -> None:
         self._pools, self._tuned = pools, tuned
@@ -172,7 +172,7 @@ class OnProto:
 
     def enter(self) -> None:
         """Before a step, outside of its time."""
-        self._pools.serialiser("numpy" if self._tuned else "")
+        self._pools.serializer("numpy" if self._tuned else "")
 
     def prepare(self, batch: torch.Tensor) -> Any:
         """The batch as ``step`` takes it."""
@@ -205,7 +205,7 @@ class OnTensorDict:
 
     def enter(self) -> None:
         """Before a step, outside of its time."""
-        self._pools.serialiser("")
+        self._pools.serializer("")
 
     def prepare(self, batch: torch.Tensor) -> Any:
         """The batch as ``step`` takes it."""
@@ -236,7 +236,7 @@ class OnQueue:
 
     def enter(self) -> None:
         """Before a step, outside of its time."""
-        self._pools.serialiser("")
+        self._pools.serializer("")
 
     def prepare(self, batch: torch.Tensor) -> Any:
         """The batch as ``step`` takes it."""

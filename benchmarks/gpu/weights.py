@@ -88,7 +88,7 @@ def in_a_plan(layers: int, sources: int, readers: int, times: int, trace: str | 
 
 
 def deal(sources: int, readers: int) -> list[list[int]]:
-    """Which readers each of several holders of the same weights serves: as even as can be, neighbours together."""
+    """Which readers each of several holders of the same weights serves: as even as can be, neighbors together."""
     small, more = divmod(readers, sources)
     starts = [small * source + min(source, more) for source in range(sources + 1)]
     return [list(range(start, end)) for start, end in pairwise(starts)]

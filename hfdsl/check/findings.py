@@ -77,7 +77,7 @@ class Finding:
                 "endColumn": span.end_column,
             }
 
-        def labelled(label: Label) -> dict[str, Any]:
+        def labeled(label: Label) -> dict[str, Any]:
             return {**place(label.span), "label": label.text}
 
         return {
@@ -85,8 +85,8 @@ class Finding:
             "code": self.code,
             "severity": self.severity.value,
             "message": self.message,
-            "primary": labelled(self.primary),
-            "related": [labelled(label) for label in self.related],
+            "primary": labeled(self.primary),
+            "related": [labeled(label) for label in self.related],
             "notes": list(self.notes),
             "help": list(self.help),
             "fixes": [

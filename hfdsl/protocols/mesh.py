@@ -112,7 +112,7 @@ class Mesh:
             number = number * size + at[axis]
         return number
 
-    # Neighbours fold: a generation shard is the union of the training shards of (t / gen_tp) consecutive tensor ranks,
+    # Neighbors fold: a generation shard is the union of the training shards of (t / gen_tp) consecutive tensor ranks,
     # so dividing gives the shard and the remainder tells the replicas apart.
 
     def gen_tp_rank(self, at: Coordinates) -> int:

@@ -279,7 +279,7 @@ def added(given: SuiteRows, by: float) -> SuiteRows:
 
 
 @hf.function(rows=hf.Grouped(2))
-def centred(scores: SuiteScores) -> SuiteScores:
+def centered(scores: SuiteScores) -> SuiteScores:
     """A function of groups of two rows."""
     pairs = scores.score.tensor.view(-1, 2)
     return SuiteScores(score=(pairs - pairs.sum(1, keepdim=True)).flatten())
@@ -320,7 +320,7 @@ def padding(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
 def groups(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores]:
     """Repeated rows, mini-batches, groups and merges."""
     made = a.flat(hf.repeat(given, 4))
-    scored = hf.merge(Scored, made, centred(b.drawn(made)))
+    scored = hf.merge(Scored, made, centered(b.drawn(made)))
     first, second = hf.minibatches(scored, 2)
     return b.pairs(a.pairs(second)), SuiteScores(score=first.score)
 

@@ -25,7 +25,7 @@ class Rows(hf.Batch):
 
 
 @hf.function(rows=hf.Grouped(3))
-def centred(rows: Rows) -> Rows: ...
+def centered(rows: Rows) -> Rows: ...
 
 
 class N(hf.Dim): ...
@@ -84,7 +84,7 @@ def required(kept: Rows, role: Any) -> None:
 
 
 def grouped_first(kept: Rows, role: Any) -> None:
-    role.learn(centred(kept))
+    role.learn(centered(kept))
 
 
 FIXED = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"

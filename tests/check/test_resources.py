@@ -294,7 +294,7 @@ class Shared(Model):
 
 
 @hf.dataflow
-def modelled(rows: Rows, model: Model) -> Rows:
+def modeled(rows: Rows, model: Model) -> Rows:
     return model.score(rows)
 
 
@@ -304,7 +304,7 @@ def test_models_are_divisible_by_their_mesh(heads: int, layers: int, shape: tupl
     pool = hf.ResourcePool([16])
 
     def asks(mesh: hf.Mesh) -> Report:
-        return modelled.check(hf.Deployment(model=hf.place(Model, heads, layers, pool=pool, mesh=mesh)), {B: 240})
+        return modeled.check(hf.Deployment(model=hf.place(Model, heads, layers, pool=pool, mesh=mesh)), {B: 240})
 
     report = asks(hf.Mesh(pp=pp, dp=16 // (pp * tp), tp=tp))
     assert report.codes == ("HF512",) * ((heads % tp > 0) + (layers % pp > 0))
@@ -315,11 +315,11 @@ def test_models_are_divisible_by_their_mesh(heads: int, layers: int, shape: tupl
 
 def test_a_class_inherits_requirements() -> None:
     place = hf.place(Grouped, 16, 2, kv_heads=6, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8, gen_tp=4))
-    [found] = modelled.check(hf.Deployment(model=place), {B: 64}).findings
+    [found] = modeled.check(hf.Deployment(model=place), {B: 64}).findings
     assert found.message == "role 'model' requires kv_heads % gen_tp == 0, but kv_heads = 6 and gen_tp = 4: 6 % 4 = 2"
     assert "gen_tp=2" in found.help[0]
     place = hf.place(Grouped, 12, 2, kv_heads=8, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8))
-    [found] = modelled.check(hf.Deployment(model=place), {B: 64}).findings
+    [found] = modeled.check(hf.Deployment(model=place), {B: 64}).findings
     assert found.message.startswith("role 'model' requires heads % tp == 0, but")
     assert found.related[0].text == "declared with requires('heads % tp == 0')"
     lines = Path(found.related[0].span.file).read_text("utf-8").splitlines()
@@ -329,13 +329,13 @@ def test_a_class_inherits_requirements() -> None:
 def test_methods_name_sizes_of_the_mesh() -> None:
     mesh = hf.Mesh(tp=8, gen_tp=2)
     deployment = hf.Deployment(model=hf.place(Model, 8, 1, pool=hf.ResourcePool([8]), mesh=mesh))
-    assert modelled.check(deployment, {B: 32}).ok
-    [found] = modelled.check(deployment, {B: 31}).findings
+    assert modeled.check(deployment, {B: 32}).ok
+    [found] = modeled.check(deployment, {B: 31}).findings
     assert found.message == (
         "'model.score' requires B >= world_size * micro_dp, but B = 31 and world_size * micro_dp = 32, "
         "with world_size = 8 and micro_dp = 4"
     )
-    assert modelled.check(None, {B: 31}).ok  # unplaced, nothing is known of the mesh
+    assert modeled.check(None, {B: 31}).ok  # unplaced, nothing is known of the mesh
 
 
 @hf.requires("B % tp == 0")
@@ -352,7 +352,7 @@ def naming(rows: Rows, a: Named, b: Named) -> tuple[Rows, Rows]:
 def test_the_nearest_meshes_that_fill_the_pool_are_offered() -> None:
     def helped(role: type[Model], slots: int, heads: int, layers: int, mesh: hf.Mesh) -> tuple[str, ...]:
         place = hf.place(role, heads, layers, pool=hf.ResourcePool([slots]), mesh=mesh)
-        [found] = modelled.check(hf.Deployment(model=place), ROWS).findings
+        [found] = modeled.check(hf.Deployment(model=place), ROWS).findings
         assert found.code == "HF512"
         return found.help
 
@@ -374,7 +374,7 @@ def test_a_class_knows_no_dims() -> None:
 def test_a_number_that_is_none() -> None:
     wrong: Any = float("nan")
     deployment = hf.Deployment(model=hf.place(Model, wrong, 24, pool=hf.ResourcePool([8])))
-    [found] = modelled.check(deployment, {B: 64}).findings
+    [found] = modeled.check(deployment, {B: 64}).findings
     assert found.code == "HF323"
     assert "'heads' is neither a number of the role's config nor" in found.message
 
@@ -382,7 +382,7 @@ def test_a_number_that_is_none() -> None:
 def test_a_role_that_cannot_be_built_is_one_mistake() -> None:
     wrong: Any = Model
     deployment = hf.Deployment(model=hf.place(wrong, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8)))
-    assert modelled.check(deployment, {B: 64}).codes == ("HF516",)
+    assert modeled.check(deployment, {B: 64}).codes == ("HF516",)
 
 
 def test_the_check_is_asked_by_compile_and_by_an_experiment() -> None:
@@ -414,7 +414,7 @@ def test_a_mesh_that_the_class_does_not_take_is_not_offered() -> None:
 def test_on_a_mesh_that_does_not_fill_its_pool_only_what_the_mesh_has_is_required() -> None:
     def codes(role: type[Model], heads: int, mesh: hf.Mesh) -> set[str]:
         place = hf.place(role, heads, 4, pool=hf.ResourcePool([8]), mesh=mesh)
-        return set(modelled.check(hf.Deployment(model=place), ROWS).codes)
+        return set(modeled.check(hf.Deployment(model=place), ROWS).codes)
 
     assert codes(Model, 3, hf.Mesh(tp=2)) == {"HF501", "HF512"}
     assert codes(Shared, 3, hf.Mesh(dp=3)) == {"HF501"}, "what mends it gives another dp"

@@ -33,14 +33,14 @@ class Judge(hf.Worker):
 
 
 @hf.function(rows=hf.GroupedBy("group"))
-def centred(scores: Scores, *, group: int = 2) -> Scores:
+def centered(scores: Scores, *, group: int = 2) -> Scores:
     groups = scores.score.tensor.view(-1, group)
     return Scores(score=(groups - groups.mean(1, keepdim=True)).flatten())
 
 
 @hf.dataflow
 def compare(scores: Scores, judge: Judge, *, group: int = 4, scale: Scale = Scale(2.0)) -> Scores:
-    return centred(judge.score(hf.repeat(scores, group), scale=scale), group=group)
+    return centered(judge.score(hf.repeat(scores, group), scale=scale), group=group)
 
 
 @hf.dataflow
@@ -50,17 +50,17 @@ def compare_twice(scores: Scores, judge: Judge, *, group: int = 2) -> tuple[Scor
 
 @hf.dataflow
 def in_pairs(scores: Scores, judge: Judge) -> Scores:
-    return centred(judge.score(scores, scale=Scale()))
+    return centered(judge.score(scores, scale=Scale()))
 
 
 @hf.dataflow
 def in_groups_of_0(scores: Scores) -> Scores:
-    return centred(scores, group=0)
+    return centered(scores, group=0)
 
 
 @hf.dataflow
 def in_groups_of_scores(scores: Scores) -> Scores:
-    return centred(scores, group=scores)  # type: ignore[arg-type]  # the mistake
+    return centered(scores, group=scores)  # type: ignore[arg-type]  # the mistake
 
 
 @hf.function(rows=hf.GroupedBy("size"))
@@ -134,7 +134,7 @@ def test_groups_that_are_none() -> None:
     [finding] = in_groups_of_0.check().findings
     assert (finding.code, finding.message) == (
         "HF304",
-        "'group' of 'centred' takes a whole number of at least 1, got 0",
+        "'group' of 'centered' takes a whole number of at least 1, got 0",
     )
     assert in_groups_of_scores.check().codes == ("HF304",)
     [finding] = undefined.check().findings

@@ -172,7 +172,7 @@ def sifted(a: X, p: Worker, q: Worker) -> X:
 
 
 @hf.dataflow
-def neighbours(a: X, p: Worker, q: Worker, r: Worker) -> tuple[X, X]:
+def neighbors(a: X, p: Worker, q: Worker, r: Worker) -> tuple[X, X]:
     first = p.shift(a)
     second = p.shift(first)
     return q.both(first, second), r.shift(second)

@@ -214,12 +214,12 @@ def test_handles_are_dropped_as_their_parcels_are_taken(
         assert (set(held._handles) <= set(held._routes.result)) is all_dropped
 
 
-def test_what_only_a_neighbour_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_a_neighbor_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two values go to one node as one payload; each process there drops the one that it does not read."""
     whole = pool(4)
     left, right = whole.split([2, 2])
     places = {"q": hf.place(p.Worker, pool=left), "r": hf.place(p.Worker, pool=right)}
-    plan = p.neighbours.compile(hf.Deployment(p=hf.place(p.Worker, pool=pool(2)), **places), {p.B: 4})
+    plan = p.neighbors.compile(hf.Deployment(p=hf.place(p.Worker, pool=pool(2)), **places), {p.B: 4})
     with plan.launch() as running:
         running.step(xs(1.0, 2.0, 3.0, 4.0))
         backend = running._processes.backend

@@ -61,7 +61,7 @@ class Role(hf.Worker):
 
 
 @hf.function(rows=hf.GroupedBy("group"))
-def centred(rows: Rows, group: int) -> Rows:
+def centered(rows: Rows, group: int) -> Rows:
     groups = rows.x.tensor.view(-1, group)
     return Rows(x=(groups - groups.mean(1, keepdim=True)).flatten())
 
@@ -155,14 +155,14 @@ def test_a_class_of_laws_takes_what_can_be_read_once() -> None:
 ROWS: list[tuple[Any, dict[str, Any], str]] = [
     (len, {}, "HF921: check_rows: function takes one under @hf.function, got <built-in function len>"),
     (mean, {}, "HF922: check_rows would compare nothing: the result of 'mean' has no rows"),
-    (centred, {}, "HF203: 'centred' is grouped by 'group': check_rows(..., given={'group': 4})"),
+    (centered, {}, "HF203: 'centered' is grouped by 'group': check_rows(..., given={'group': 4})"),
     (
-        centred,
+        centered,
         {"given": {"group": 0}},
         "HF921: check_rows: 'group' in given= takes a whole number of at least 1, got 0",
     ),
-    (centred, {"given": {"grop": 4}}, "HF202: 'centred' has no parameter 'grop'; did you mean 'group'?"),
-    (centred, {"given": 4}, "HF921: check_rows: given= takes values by name, as in given={'rows': ...}, got 4"),
+    (centered, {"given": {"grop": 4}}, "HF202: 'centered' has no parameter 'grop'; did you mean 'group'?"),
+    (centered, {"given": 4}, "HF921: check_rows: given= takes values by name, as in given={'rows': ...}, got 4"),
     (
         scaled,
         {},

@@ -35,12 +35,12 @@ class Model(hf.Worker):
         return Rows(x=rows.x.tensor * self.scale * by)
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
-    def centred(self, rows: Rows) -> Rows:
+    def centered(self, rows: Rows) -> Rows:
         """Forgets that other ranks have other rows."""
         return Rows(x=rows.x.tensor - rows.x.tensor.mean())
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
-    def truly_centred(self, rows: Rows) -> Rows:
+    def truly_centered(self, rows: Rows) -> Rows:
         peers = self.axis("dp")
         mean = peers.all_reduce(rows.x.tensor.sum()) / (len(rows) * peers.size)
         return Rows(x=rows.x.tensor - mean)
@@ -68,15 +68,15 @@ ROWS = Rows(x=torch.arange(12.0))
 def test_what_is_the_same_everywhere_passes() -> None:
     check_worker(Model, "scaled", ROWS, init=(2.0,))
     check_worker(Model, "scaled", ROWS, given={"by": 0.5})
-    check_worker(Model, "truly_centred", ROWS, tolerance=1e-6)
+    check_worker(Model, "truly_centered", ROWS, tolerance=1e-6)
     check_worker(Model, "learns", ROWS, meshes=[hf.Mesh(dp=2)])
 
 
 def test_a_method_that_forgets_the_other_ranks_is_told_with_the_meshes() -> None:
     with pytest.raises(BrokenWorker) as raised:
-        check_worker(Model, "centred", ROWS, meshes=[hf.Mesh(dp=2), hf.Mesh(tp=2), hf.Mesh(pp=2)])
+        check_worker(Model, "centered", ROWS, meshes=[hf.Mesh(dp=2), hf.Mesh(tp=2), hf.Mesh(pp=2)])
     assert str(raised.value) == (
-        "Model.centred gives other values on 1 of 2 meshes than on one rank\n"
+        "Model.centered gives other values on 1 of 2 meshes than on one rank\n"
         "  hf.Mesh(dp=2): column 'x', row 0 is -2.5 (and 11 more of 12 values) instead of -5.5"
     )
 

@@ -182,7 +182,7 @@ class _Stop:
     def __exit__(self, *error: object) -> None:
         self._restore()
 
-    def _ask(self, *signalled: object) -> None:
+    def _ask(self, *signaled: object) -> None:
         self.asked = True
         self._restore()
 

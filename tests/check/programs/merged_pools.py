@@ -19,7 +19,7 @@ from tests.check.programs.vocabulary import (
 
 
 @hf.function(rows=hf.Whole)
-def centred(scores: Scores, rollout: Rollout) -> Advantages: ...
+def centered(scores: Scores, rollout: Rollout) -> Advantages: ...
 
 
 @hf.dataflow
@@ -31,7 +31,7 @@ def experience(prompts: Prompts, actor: Actor, reward: Reward) -> tuple[Rollout,
 @hf.dataflow
 def program(prompts: Prompts, actor: Actor, reference: Reference, reward: Reward) -> ActorMetrics:
     rollout, scores = experience(prompts, actor, reward)
-    return actor.update(rollout, reference.log_probs(rollout), centred(scores, rollout))
+    return actor.update(rollout, reference.log_probs(rollout), centered(scores, rollout))
 
 
 left, right = hf.ResourcePool([4]), hf.ResourcePool([4])

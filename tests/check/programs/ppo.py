@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""PPO: a critic, token-level rewards, and generalised advantage estimation in a function."""
+"""PPO: a critic, token-level rewards, and generalized advantage estimation in a function."""
 
 import hfdsl as hf
 from tests.check.programs.vocabulary import (

@@ -32,8 +32,8 @@ def shaped(rollout: Rollout, scores: Scores, soft_limit: int = 3) -> Scores:
 @hf.function(rows=hf.Grouped(GROUP))
 def group_advantages(scores: Scores, rollout: Rollout) -> Advantages:
     rewards = scores.reward.tensor.view(-1, GROUP)
-    centred = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
-    return Advantages(advantages=centred.flatten()[:, None] * rollout.response_mask.tensor)
+    centered = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+    return Advantages(advantages=centered.flatten()[:, None] * rollout.response_mask.tensor)
 
 
 @hf.dataflow

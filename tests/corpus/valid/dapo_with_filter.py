@@ -28,13 +28,13 @@ class Judged(Rollout):
 @hf.function(rows=hf.Grouped(GROUP))
 def judged(rollout: Rollout, scores: Scores) -> Judged:
     rewards = scores.reward.tensor.view(-1, GROUP)
-    centred = (rewards - rewards.mean(1, keepdim=True)).flatten()
+    centered = (rewards - rewards.mean(1, keepdim=True)).flatten()
     spread = (rewards.std(1) > 0).repeat_interleave(GROUP)
     return Judged(
         ids=rollout.ids,
         response_mask=rollout.response_mask,
         log_probs=rollout.log_probs,
-        advantages=centred[:, None] * rollout.response_mask.tensor,
+        advantages=centered[:, None] * rollout.response_mask.tensor,
         informative=spread,
     )
 

@@ -25,7 +25,7 @@ class Experience(Rollout):
 
 
 @hf.function(rows=hf.Whole)
-def centred(scores: Scores, rollout: Rollout) -> Advantages:
+def centered(scores: Scores, rollout: Rollout) -> Advantages:
     values = scores.reward.tensor - scores.reward.tensor.mean()
     return Advantages(advantages=values[:, None] * rollout.response_mask.tensor)
 
@@ -33,7 +33,7 @@ def centred(scores: Scores, rollout: Rollout) -> Advantages:
 @hf.dataflow
 def program(prompts: Prompts, actor: Actor, reward: Reward) -> list[list[ActorMetrics]]:
     rollout = actor.generate(prompts)
-    experience = hf.merge(Experience, rollout, centred(reward.score(rollout), rollout))
+    experience = hf.merge(Experience, rollout, centered(reward.score(rollout), rollout))
     return [
         [actor.update(part, Advantages(advantages=part.advantages)) for part in hf.minibatches(experience, PARTS)]
         for _ in range(EPOCHS)

@@ -22,8 +22,8 @@ GROUP = 4
 @hf.function(rows=hf.Grouped(GROUP))
 def less_the_mean(scores: Scores, rollout: Rollout) -> Advantages:
     groups = scores.reward.tensor.view(-1, GROUP)
-    centred = (groups - groups.mean(1, keepdim=True)).flatten()
-    return Advantages(advantages=centred[:, None] * rollout.response_mask.tensor)
+    centered = (groups - groups.mean(1, keepdim=True)).flatten()
+    return Advantages(advantages=centered[:, None] * rollout.response_mask.tensor)
 
 
 @hf.dataflow

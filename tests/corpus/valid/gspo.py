@@ -24,13 +24,13 @@ class Actor(Policy):
 @hf.function(rows=hf.Grouped(GROUP))
 def grouped(rollout: Rollout, scores: Scores) -> Group:
     rewards = scores.reward.tensor.view(-1, GROUP)
-    centred = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+    centered = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
     mean = rollout.log_probs.tensor.mean(1)
     return Group(
         ids=rollout.ids,
         response_mask=rollout.response_mask,
         log_probs=rollout.log_probs,
-        advantage=centred.flatten(),
+        advantage=centered.flatten(),
         old_sequence_log_prob=mean,
     )
 

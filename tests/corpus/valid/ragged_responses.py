@@ -83,8 +83,8 @@ def over_group(scores: Scores, answers: Answers) -> TokenAdvantages:
     import torch
 
     rewards = scores.reward.tensor.view(-1, GROUP)
-    centred = (rewards - rewards.mean(1, keepdim=True)).flatten()
-    rows = [torch.full_like(row, float(gain)) for gain, row in zip(centred, answers.log_probs.rows, strict=True)]
+    centered = (rewards - rewards.mean(1, keepdim=True)).flatten()
+    rows = [torch.full_like(row, float(gain)) for gain, row in zip(centered, answers.log_probs.rows, strict=True)]
     return TokenAdvantages(advantages=f32(rows))
 
 

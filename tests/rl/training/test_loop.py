@@ -249,9 +249,9 @@ def until(process: subprocess.Popen[str], line: str) -> None:
 
 
 @pytest.mark.nightly_besides("15")
-@pytest.mark.parametrize("signalled", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signaled", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_run_after_its_step_with_a_checkpoint(
-    tmp_path: Path, straight: Path, signalled: signal.Signals
+    tmp_path: Path, straight: Path, signaled: signal.Signals
 ) -> None:
     other = tmp_path / "asked"
     other.mkdir()
@@ -259,7 +259,7 @@ def test_a_signal_ends_a_run_after_its_step_with_a_checkpoint(
         (other / name).write_text((tmp_path / name).read_text())
     with started(other, "", "steps=100000", "checkpoints.every=100000") as process:
         until(process, "3")
-        process.send_signal(signalled)
+        process.send_signal(signaled)
         assert process.stdout is not None
         said = process.stdout.read().splitlines()
         assert process.wait(60) == 0

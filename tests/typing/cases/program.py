@@ -177,8 +177,8 @@ def whiten(x: f32[b, t]) -> f32[b, t]:
 @hf.function(rows=hf.Grouped(GROUP))
 def group_advantages(scores: Scores, rollout: Rollout) -> Advantages:
     groups = scores.reward.tensor.view(-1, GROUP)
-    centred = (groups - groups.mean(1, keepdim=True)).view(-1, 1)
-    everywhere = centred.expand_as(rollout.log_probs.tensor).contiguous()
+    centered = (groups - groups.mean(1, keepdim=True)).view(-1, 1)
+    everywhere = centered.expand_as(rollout.log_probs.tensor).contiguous()
     return Advantages(advantages=everywhere, returns=everywhere)
 
 
