@@ -24,7 +24,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(GiB|MiB|%)")
 class GpuMemory:
     """What one rank keeps of its GPU's memory: ``gib``, or a ``fraction`` of what the GPU has.
 
-    ``parts`` are the amounts of a role's parts, where they are told one by one.
+    ``parts`` are the amounts of a role's parts, where each is stated.
     """
 
     text: str

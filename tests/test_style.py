@@ -1,0 +1,121 @@
+"""One name, one thing; one spelling; the words of the field."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OWN = {"tests/test_style.py"}
+
+# -- names
+
+MEANT = {
+    "Node": "a call of the graph, and a machine of the imperative layer, which never meet",
+    "Program": "a program as rules see it, and a drawn one, which is public as hfdsl.testing.strategies.Program",
+}
+"""Public names of classes and aliases that stand in several modules, each with the reason."""
+
+
+def public_names(text: str) -> Iterator[str]:
+    """Classes and type aliases of a module."""
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.ClassDef):
+            name = statement.name
+        elif isinstance(statement, ast.AnnAssign) and "TypeAlias" in ast.unparse(statement.annotation):
+            name = ast.unparse(statement.target)
+        else:
+            continue
+        if not name.startswith("_"):
+            yield name
+
+
+def test_a_public_class_or_alias_stands_in_one_module() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for file in sorted((ROOT / "hfdsl").rglob("*.py")):
+        for name in public_names(file.read_text("utf-8")):
+            homes[name].append(str(file.relative_to(ROOT)))
+    assert len(homes) > 300
+    assert {name: files for name, files in homes.items() if len(files) > 1 and name not in MEANT} == {}
+    assert {name for name in MEANT if len(homes[name]) < 2} == set(), "no longer in several modules"
+
+
+def test_a_name_is_found() -> None:
+    assert list(public_names("class A: ...\nB: TypeAlias = int\nclass _C: ...\nd: int = 1\n")) == ["A", "B"]
+
+
+# -- words
+
+BRITISH = re.compile(
+    r"\b\w*(?:(?:optim|normal|serial|initial|material|penal|summar|recogn|organ|minim|maxim|special|general|util)is(?:e|ing|ation)"
+    r"|colour|behaviour|favour|neighbour|(?:label|model|cancel|travel|signal)l(?:ed|ing)|centred|metre\b|licence)\w*",
+    re.IGNORECASE,
+)
+OUR_OWN = re.compile(
+    r"\b(?:(?:is|are|was|were|be|been) (?:told(?! to\b| apart\b)|taught|dealt|heeded|brought)"
+    r"|anew|heeded|whoever|such as have)\b"
+)
+"""Words of the first design, which a reader from the field does not know."""
+
+ALLOWED = {"cancelled": "concurrent.futures spells its method so"}
+"""Words that are spelled the British way on purpose, each with the reason."""
+
+
+REWORDED = ("types", "protocols", "graph", "deploy", "plan", "single_controller", "runtime", "rl")
+"""Rooms whose docstrings are held to it; those of check, testing and tools are not reworded yet."""
+
+
+def texts(*patterns: str) -> list[Path]:
+    files = [file for pattern in patterns for file in ROOT.glob(pattern) if str(file.relative_to(ROOT)) not in OWN]
+    assert files
+    return files
+
+
+def docstrings(text: str) -> str:
+    """The prose of a module: its docstrings and those of its classes, functions and fields."""
+    strings = [
+        node.value.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    return "\n".join(strings)
+
+
+def test_the_spelling_is_american() -> None:
+    code = [f"{folder}/**/*.py" for folder in ("hfdsl", "tests", "benchmarks", "examples")]
+    files = texts(*code, "hfdsl/**/*.md", "docs/*.md", "README.md", "CONTRIBUTING.md")
+    british = {
+        f"{file.relative_to(ROOT)}: {word}"
+        for file in files
+        for word in BRITISH.findall(file.read_text("utf-8"))
+        if word.lower() not in ALLOWED
+    }
+    assert british == set()
+
+
+def test_prose_is_in_the_words_of_the_field() -> None:
+    prose = {file: file.read_text("utf-8") for file in texts("docs/*.md", "*.md", "hfdsl/check/explain/*.md")}
+    prose |= {
+        file: docstrings(file.read_text("utf-8")) for file in texts(*(f"hfdsl/{room}/**/*.py" for room in REWORDED))
+    }
+    assert {f"{file.relative_to(ROOT)}: {m}" for file, text in prose.items() for m in OUR_OWN.findall(text)} == set()
+
+
+@pytest.mark.parametrize("word", ["optimiser", "normalised", "behaviour", "Labelled", "neighbours", "modelling"])
+def test_a_british_word_is_found(word: str) -> None:
+    assert BRITISH.search(f"the {word} is")
+
+
+@pytest.mark.parametrize("word", ["optimizer", "raised", "precise", "otherwise", "color", "model", "parallel"])
+def test_an_american_word_is_not(word: str) -> None:
+    assert not BRITISH.search(f"the {word} is")
+
+
+def test_a_word_of_the_first_design_is_found() -> None:
+    assert OUR_OWN.findall("it is told anew, was told to stop, and was brought") == ["is told", "anew", "was brought"]
+    assert docstrings('"""One."""\nx = 1\n"""Two."""\n') == "One.\nTwo."
