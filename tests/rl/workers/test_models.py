@@ -185,7 +185,7 @@ def test_a_reward_that_is_no_number_is_told_with_its_row() -> None:
     roles = tiny.deployment(2, reward=w.VerifierConfig(function=no_number))
     with judge.compile(roles, SIZES).launch("local") as running, pytest.raises(RoleError) as error:
         running.step(tiny.prompts(8), tiny.demonstrations(8))
-    assert "'reward.score' on rank 1 in step 0: row 6: its reward is nan, where a finite number" in str(error.value)
+    assert "'reward.score' on rank 1 in step 0: row 6: its reward is nan, expected a finite number" in str(error.value)
 
 
 def test_a_dataset_of_reasoning_gym_verifies_text() -> None:
