@@ -26,9 +26,9 @@ def as_code(value: Any) -> str:
     >>> as_code(torch.tensor([0.5, float("inf")]))
     "torch.tensor([0.5, float('inf')], dtype=torch.float32)"
     """
-    made = next((make for kind, make in _MAKERS if isinstance(value, kind)), None)
-    if made is not None:
-        return made(value)
+    maker = next((make for kind, make in _MAKERS if isinstance(value, kind)), None)
+    if maker is not None:
+        return maker(value)
     if type(value) in _BRACKETS:
         return _BRACKETS[type(value)](list(map(as_code, value)))
     if type(value).__name__ == "ndarray":
@@ -98,9 +98,9 @@ def _tensor(tensor: Any) -> str:
         return f"[{', '.join(map(nested, value))}]" if isinstance(value, list) else _number(value)
 
     empty = tensor.numel() == 0 and tensor.dim() > 1  # its shape is not in its values
-    made = f"torch.zeros({tuple(tensor.shape)}" if empty else f"torch.tensor({nested(tensor.tolist())}"
+    call = f"torch.zeros({tuple(tensor.shape)}" if empty else f"torch.tensor({nested(tensor.tolist())}"
     strided = "" if tensor.is_contiguous() else ".repeat_interleave(2, -1)[..., ::2]"
-    return f"{made}, dtype={tensor.dtype}){strided}"
+    return f"{call}, dtype={tensor.dtype}){strided}"
 
 
 _MAKERS: tuple[tuple[Any, Callable[[Any], str]], ...] = (

@@ -172,12 +172,11 @@ class SuiteReport:
             return "  ".join([f"{name:{width}}", *padded]).rstrip()
 
         table = [line("", places), *(line(n, [marks.get((n, place), "-") for place in places]) for n in names)]
-        told = [f"{problem.program}, {problem.deployment}:\n{problem.problem}" for problem in self.problems]
+        failures = [f"{problem.program}, {problem.deployment}:\n{problem.problem}" for problem in self.problems]
         count, seconds = len(self.outcomes), sum(outcome.seconds for outcome in self.outcomes)
-        head = (
-            f"conformance of {self.backend!r}: {count - len(told)} of {count} as plain Python has it, {seconds:.1f} s"
-        )
-        return "\n\n".join([head + "\n" + "\n".join(table), *told])
+        passed = count - len(failures)
+        head = f"conformance of {self.backend!r}: {passed} of {count} as plain Python has it, {seconds:.1f} s"
+        return "\n\n".join([head + "\n" + "\n".join(table), *failures])
 
 
 def run_suite(

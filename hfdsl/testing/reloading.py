@@ -73,30 +73,30 @@ def pickles(script: Script) -> Any:
     """What ``torch.load`` takes as its ``pickle_module``: classes and functions of the script are those that it has."""
     if script.module is None:
         return pickle
-    module, ours = script.module, set[int]()
+    module, current_ids = script.module, set[int]()
 
     def skeleton(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(kind: Any, name: str, bases: Any, members: dict[str, Any], *rest: Any) -> Any:
-            found = vars(module).get(name) if members.get("__module__") == "__main__" else None
-            return kept(found) if isinstance(found, type) else make(kind, name, bases, members, *rest)
+            current = vars(module).get(name) if members.get("__module__") == "__main__" else None
+            return kept(current) if isinstance(current, type) else make(kind, name, bases, members, *rest)
 
         return made
 
     def function(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(code: Any, names: dict[str, Any], *rest: Any) -> Any:
-            found = _named(module, code.co_qualname) if names.get("__name__") == "__main__" else None
-            return kept(found) if found is not None else make(code, names, *rest)
+            current = _named(module, code.co_qualname) if names.get("__name__") == "__main__" else None
+            return kept(current) if current is not None else make(code, names, *rest)
 
         return made
 
     def state(set_state: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda made, given: made if id(made) in ours else set_state(made, given)
+        return lambda made, given: made if id(made) in current_ids else set_state(made, given)
 
-    def kept(found: Any) -> Any:
-        ours.add(id(found))
-        return found
+    def kept(current: Any) -> Any:
+        current_ids.add(id(current))
+        return current
 
-    anew = {
+    replaced = {
         "_make_skeleton_class": skeleton,
         "_make_function": function,
         "_class_setstate": state,
@@ -107,8 +107,8 @@ def pickles(script: Script) -> Any:
         """As pickle has it, where what Ray's cloudpickle makes of a value is looked for in the script first."""
 
         def find_class(self, home: str, name: str) -> Any:
-            found = super().find_class(home, name)
-            return anew[name](found) if home.endswith("cloudpickle.cloudpickle") and name in anew else found
+            current = super().find_class(home, name)
+            return replaced[name](current) if home.endswith("cloudpickle.cloudpickle") and name in replaced else current
 
     def loads(data: bytes) -> Any:
         return Unpickler(io.BytesIO(data)).load()
@@ -120,8 +120,8 @@ def pickles(script: Script) -> Any:
 
 def _named(module: ModuleType, name: str) -> FunctionType | None:
     """A function of a module by its qualified name, without what decorators put around it."""
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    found = inspect.unwrap(found) if callable(found) else None
-    return found if isinstance(found, FunctionType) and found.__code__.co_qualname == name else None
+        value = getattr(value, part, None)
+    value = inspect.unwrap(value) if callable(value) else None
+    return value if isinstance(value, FunctionType) and value.__code__.co_qualname == name else None

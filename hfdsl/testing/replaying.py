@@ -1,4 +1,23 @@
-"""Replay: one call of a recorded step once more, alone in this process, on what it was given then."""
+"""Replay: one call of a recorded step once more, alone in this process, with the arguments that it had then.
+
+A call's result depends on four things: the state of its worker, its arguments, its random streams, and what its peers
+said in collectives. A recording has the first, second and fourth; streams follow from seed, step, node and rank. So one
+rank can be repeated without the others. For example ``actor.update`` on two ranks, of which rank 1 failed::
+
+    recorded        rank 0                      rank 1
+    arguments       rows 0, 1                   rows 2, 3
+    local loss      1.0                         3.0
+    all_reduce      4.0                         4.0, kept as ("reduced", 4.0)
+    result          loss 2.0                    none: the body raised after the all_reduce
+
+    replay(folder, "actor.update", rank=1)
+        builds the worker of rank 1, loads its state from before the step, repeats its earlier calls of the step
+        calls the body with rows 2, 3
+        the body asks for all_reduce(3.0), and the tape answers 4.0, as the peers did
+        the body raises again: ``same`` is true, and ``error`` has its frames
+
+A body that asks its peers for more than it did then, since it was edited, has nobody to ask: that is HF424.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +90,9 @@ class Replayed:
         if self.repeated:
             head += f", after {', '.join(self.repeated)},"
         if self.error is not None:
-            told = "".join(traceback.format_exception(self.error)).rstrip()
+            trace = "".join(traceback.format_exception(self.error)).rstrip()
             then = "as it failed then" if self.failed_then else "which gave a result then"
-            return f"{head.removesuffix(',')}, {then}: {type(self.error).__name__}: {self.error}\n\n{told}"
+            return f"{head.removesuffix(',')}, {then}: {type(self.error).__name__}: {self.error}\n\n{trace}"
         if self.failed_then:
             return f"{head} gives a result, and gave none then: {self.result!r}"
         if self.difference is None:
@@ -129,24 +148,24 @@ def _told(script: Script, step: Step) -> str:
 
 def _step(plan: Plan, node: str) -> Step:
     labels = [step.label for step in plan.steps]
-    found = [step for step in plan.steps if step.label == node]
-    if not found:
+    steps = [step for step in plan.steps if step.label == node]
+    if not steps:
         numbered = [label for label in labels if label.startswith(f"{node}#")]
         hint = f"there are {', '.join(numbered)}" if numbered else closest(node, labels)
         raise CheckpointError("HF906", f"the recorded step has no call '{node}'; {hint}")
-    return found[0]
+    return steps[0]
 
 
 def _rank(folder: Path, step: Step, rank: int | None) -> int:
-    there = [rank for rank in step.ranks if (call_folder(folder, step.label, rank) / ARGUMENTS).exists()]
-    if not there:
+    ranks = [rank for rank in step.ranks if (call_folder(folder, step.label, rank) / ARGUMENTS).exists()]
+    if not ranks:
         raise CheckpointError("HF906", f"'{step.label}' was not reached in the recorded step")
-    if rank is not None and rank not in there:
-        raise CheckpointError("HF906", f"'{step.label}' was recorded on ranks {', '.join(map(str, there))}, not {rank}")
+    if rank is not None and rank not in ranks:
+        raise CheckpointError("HF906", f"'{step.label}' was recorded on ranks {', '.join(map(str, ranks))}, not {rank}")
     if rank is not None:
         return rank
-    failed = [one for one in there if not (call_folder(folder, step.label, one) / RESULT).exists()]
-    return (failed or there)[0]
+    failed = [candidate for candidate in ranks if not (call_folder(folder, step.label, candidate) / RESULT).exists()]
+    return (failed or ranks)[0]
 
 
 def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _Tape) -> Any:
@@ -163,11 +182,11 @@ def _worker(folder: Path, plan: Plan, step: Step, rank: int, seed: int, tape: _T
 
 def _earlier(folder: Path, plan: Plan, step: Step, rank: int) -> Iterator[Step]:
     """The calls of the same worker before this one that may have changed it."""
-    for one in plan.steps:
-        if one.node < step.node and one.role == step.role and rank in one.ranks:
-            kinds = {effect.kind for effect in effects_of(one.signature.body)}
-            if kinds not in ({"reads"}, {"exports"}) and (call_folder(folder, one.label, rank) / RESULT).exists():
-                yield one
+    for earlier in plan.steps:
+        if earlier.node < step.node and earlier.role == step.role and rank in earlier.ranks:
+            kinds = {effect.kind for effect in effects_of(earlier.signature.body)}
+            if kinds not in ({"reads"}, {"exports"}) and (call_folder(folder, earlier.label, rank) / RESULT).exists():
+                yield earlier
 
 
 def _called(
@@ -275,7 +294,7 @@ class _Recorded(AxisGroup):
     def all_gather(self, value: T) -> list[T]:
         """What every rank gave then."""
         said = self._tape.next("gathered", lambda: [copied(value) for _ in range(self.size)])
-        return [_beside(value, one) for one in said]
+        return [_beside(value, value_then) for value_then in said]
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
         """What came of it then."""
@@ -299,9 +318,9 @@ def recordings(run: Path) -> Mapping[int, Path]:
     """
     if (run / HEADER).exists():
         return {int(read_header(run)["step"]): run}
-    found = {int(one.name.removeprefix("step-")): one for one in sorted((run / RECORDED).glob("step-*"))}
-    if not found:
+    by_step = {int(folder.name.removeprefix("step-")): folder for folder in sorted((run / RECORDED).glob("step-*"))}
+    if not by_step:
         raise CheckpointError(
             "HF906", f"'{run}' is no recording and has none: a run writes one with --set record=[17], or running.record"
         )
-    return found
+    return by_step

@@ -177,9 +177,9 @@ def _fewest(case: _Case, unit: int, wanted: Callable[[_Case], object]) -> _Case:
         rows = [row for row in range(case.units * unit) if row // unit != out]
         given = {name: _picked(value, rows) for name, value in case.given.items()}
         less = [_Case(given, case.units - 1, cut, turn) for cut in range(case.units) for turn in range(case.units - 1)]
-        found = next((one for one in less if wanted(one) is not None), None)
-        if found is not None:
-            return _fewest(found, unit, wanted)
+        smaller = next((candidate for candidate in less if wanted(candidate) is not None), None)
+        if smaller is not None:
+            return _fewest(smaller, unit, wanted)
     return case
 
 
@@ -230,10 +230,10 @@ def _value(name: str, kind: PortType, sizes: Mapping[Any, int]) -> SearchStrateg
     if isinstance(kind, RecordType):
         return batches(kind.record, sizes=sizes, extreme=False)
     spec = _column(name, kind)
-    made = column(spec, tuple(int(evaluate(dim, sizes)) for dim in spec.dims), extreme=False).map(
+    values = column(spec, tuple(int(evaluate(dim, sizes)) for dim in spec.dims), extreme=False).map(
         lambda raw: wrap_field(spec, raw)
     )
-    return st.none() | made if spec.optional else made
+    return st.none() | values if spec.optional else values
 
 
 # -- what is asked of them
@@ -242,14 +242,14 @@ def _value(name: str, kind: PortType, sizes: Mapping[Any, int]) -> SearchStrateg
 def _on(signature: Signature, case: _Case, rows: Sequence[int]) -> dict[str, Any]:
     """The columns that the function gives on some rows of its arguments; of metrics, nothing."""
     given = {name: _picked(value, rows) for name, value in case.given.items()}
-    made, kept = signature.body(**given), _with_rows(signature)
-    return {name: raw for name, raw in pack(made).items() if name in kept} if kept else {}
+    result, with_rows = signature.body(**given), _with_rows(signature)
+    return {name: raw for name, raw in pack(result).items() if name in with_rows} if with_rows else {}
 
 
 def _picked(value: Any, rows: Sequence[int]) -> Any:
     """Rows of an argument; of what has no rows, itself."""
     if isinstance(value, (Batch, Column, Obj)):
-        raw = {name: _rows_of(one, rows) for name, one in pack(value).items()}
+        raw = {name: _rows_of(column, rows) for name, column in pack(value).items()}
         return rebuild(type(value), raw) if isinstance(value, Batch) else type(value)(raw[VALUE])
     return value
 
@@ -273,8 +273,8 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
             parts += [_on(signature, case, some)] if some else []
         turned = _on(signature, case, [group * unit + i for group in case.order() for i in range(unit)])
     except Exception as error:  # noqa: BLE001  # a function that works on some rows and not on others
-        told = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
-        return f"{RAISES}on {rows} row{'' if rows == 1 else 's'} it raises {told}"
+        text = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
+        return f"{RAISES}on {rows} row{'' if rows == 1 else 's'} it raises {text}"
     for name, meant in whole.items():
         joined = [part[name] for part in parts]
         if meant is None:

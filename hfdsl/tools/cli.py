@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         output.say("interrupted", file=sys.stderr)
         return output.INTERRUPTED
-    except BrokenPipeError:  # the reader, such as head, has gone; there is nobody to tell
+    except BrokenPipeError:  # the reader, such as head, has gone; nobody reads any more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return output.FINDINGS
-    except Exception:  # noqa: BLE001  # every mistake of a user has been told above
+    except Exception:  # noqa: BLE001  # every mistake of a user has been reported above
         traceback.print_exc()
         output.say(f"\nthis is a bug in hfdsl {hfdsl.__version__}; please report it with the program", file=sys.stderr)
         return output.BUG
@@ -94,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--discover",
         action="store_true",
-        help="every TARGET is a file or a folder; check all that is defined there, and pass over files without",
+        help="every TARGET is a file or a folder; check all that is defined there, and skip files without",
     )
-    check.add_argument("--fix", action="store_true", help="make the fixes that are certain, and tell what remains")
-    check.add_argument("--diff", action="store_true", help="with --fix: show what would be changed, and change nothing")
+    check.add_argument("--fix", action="store_true", help="apply the fixes that are certain, and report what remains")
+    check.add_argument("--diff", action="store_true", help="with --fix: show the changes without making them")
 
     command("requires", "print what the program demands of its sizes", target)
     plan = command("plan", "print where everything runs and what moves", target, cluster)
@@ -144,7 +144,7 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
     train.add_argument(
         "--set", action="append", default=[], metavar="FIELD=VALUE", help="another value, as seed=1; repeatable"
     )
-    train.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the run")
+    train.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
 
     schema = command("schema", "write the JSON schema of a configuration, for the TOML plugin of an editor", form)
     schema.add_argument(

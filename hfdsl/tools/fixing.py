@@ -206,26 +206,27 @@ def write(file: Path, text: str) -> None:
 # -- what the other process told
 
 
-def _outcome(told: dict[str, Any]) -> TargetOutcome:
-    report = told["report"]
+def _outcome(fields: dict[str, Any]) -> TargetOutcome:
+    report = fields["report"]
     if report is not None:
         report = Report(**{**report, "findings": tuple(map(_finding, report["findings"]))})
-    return TargetOutcome(**{**told, "report": report})
+    return TargetOutcome(**{**fields, "report": report})
 
 
-def _finding(told: dict[str, Any]) -> Finding:
+def _finding(fields: dict[str, Any]) -> Finding:
     return Finding(
-        code=told["code"],
-        message=told["message"],
-        primary=Label(_span(told["primary"]), told["primary"]["label"]),
-        related=tuple(Label(_span(label), label["label"]) for label in told["related"]),
-        notes=tuple(told["notes"]),
-        help=tuple(told["help"]),
+        code=fields["code"],
+        message=fields["message"],
+        primary=Label(_span(fields["primary"]), fields["primary"]["label"]),
+        related=tuple(Label(_span(label), label["label"]) for label in fields["related"]),
+        notes=tuple(fields["notes"]),
+        help=tuple(fields["help"]),
         fixes=tuple(
-            Fix(one["title"], tuple(Edit(_span(edit), edit["text"]) for edit in one["edits"])) for one in told["fixes"]
+            Fix(fix["title"], tuple(Edit(_span(edit), edit["text"]) for edit in fix["edits"]))
+            for fix in fields["fixes"]
         ),
     )
 
 
-def _span(told: dict[str, Any]) -> Span:
-    return Span(told["file"], told["line"], told["column"], told["endLine"], told["endColumn"])
+def _span(fields: dict[str, Any]) -> Span:
+    return Span(fields["file"], fields["line"], fields["column"], fields["endLine"], fields["endColumn"])

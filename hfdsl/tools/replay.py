@@ -29,15 +29,15 @@ def show_replay(arguments: argparse.Namespace) -> int:
 
 
 def _replayed(arguments: argparse.Namespace) -> int:
-    found = recordings(Path(arguments.run))
-    if arguments.step is None and len(found) > 1:
-        raise UsageError(f"'{arguments.run}' has recorded steps {', '.join(map(str, found))}: say --step N")
-    step = next(iter(found)) if arguments.step is None else arguments.step
-    if step not in found:
-        raise UsageError(f"'{arguments.run}' has not recorded step {step}; it has {', '.join(map(str, found))}")
+    steps = recordings(Path(arguments.run))
+    if arguments.step is None and len(steps) > 1:
+        raise UsageError(f"'{arguments.run}' has recorded steps {', '.join(map(str, steps))}: say --step N")
+    step = next(iter(steps)) if arguments.step is None else arguments.step
+    if step not in steps:
+        raise UsageError(f"'{arguments.run}' has not recorded step {step}; it has {', '.join(map(str, steps))}")
     if arguments.node is None:
-        return _list(found[step], arguments)
-    done = replay(found[step], arguments.node, arguments.rank, _debugged if arguments.pdb else lambda body: body)
+        return _list(steps[step], arguments)
+    done = replay(steps[step], arguments.node, arguments.rank, _debugged if arguments.pdb else lambda body: body)
     if machine(arguments):
         show_json({"node": done.label, "rank": done.rank, "same": done.same, "text": str(done)})
     else:
@@ -64,15 +64,15 @@ def _list(folder: Path, arguments: argparse.Namespace) -> int:
     calls: dict[str, dict[str, list[int]]] = {}
     for call in read_header(folder)["calls"]:
         place = folder / CALLS / call["label"]
-        there = [rank for rank in call["ranks"] if (place / f"rank-{rank}").exists()]
-        failed = [rank for rank in there if not (place / f"rank-{rank}" / RESULT).exists()]
-        calls[call["label"]] = {"ranks": there, "failed": failed}
+        ranks = [rank for rank in call["ranks"] if (place / f"rank-{rank}").exists()]
+        failed = [rank for rank in ranks if not (place / f"rank-{rank}" / RESULT).exists()]
+        calls[call["label"]] = {"ranks": ranks, "failed": failed}
     if machine(arguments):
         show_json(calls)
         return OK
     width = max(map(len, calls), default=0)
-    for label, one in calls.items():
-        shown = ", ".join(map(str, one["ranks"]))
-        lost = f"  (no result on {', '.join(map(str, one['failed']))})" if one["failed"] else ""
-        say(f"{label:{width}}  ranks {shown}{lost}" if one["ranks"] else f"{label:{width}}  not reached")
+    for label, outcome in calls.items():
+        shown = ", ".join(map(str, outcome["ranks"]))
+        lost = f"  (no result on {', '.join(map(str, outcome['failed']))})" if outcome["failed"] else ""
+        say(f"{label:{width}}  ranks {shown}{lost}" if outcome["ranks"] else f"{label:{width}}  not reached")
     return OK

@@ -93,7 +93,7 @@ def train(arguments: argparse.Namespace) -> int:
     loaded = load_configuration(arguments.config, arguments.set, finder)
     if not machine(arguments):
         target = _target(arguments.config, loaded, finder.sources[0])
-        reports = [one.check() for one in (target, *target.beside)]
+        reports = [checked.check() for checked in (target, *target.beside)]
         for report in reports:
             show_report(report, arguments, sys.stderr if report.findings else None)
         if not all(reports):
@@ -121,15 +121,15 @@ def train(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _going_on(found: Sequence[Path], error: BaseException) -> str:
+def _going_on(saved: Sequence[Path], error: BaseException) -> str:
     """How a run that ended goes on; nothing where its checkpoint is what it cannot go on from."""
-    code, told = (error.code, error.message) if isinstance(error, HfError) else ("", "")
-    if not found or code == "HF905":
+    code, message = (error.code, error.message) if isinstance(error, HfError) else ("", "")
+    if not saved or code == "HF905":
         return ""
-    if code == "HF906" and f"{found[-1].name}{os.sep}" in told:
-        before = f"; without that folder, --resume goes on from {found[-2].name}" if len(found) > 1 else ""
-        return f"the last checkpoint, {found[-1]}, is damaged{before}"
-    return f"the last whole checkpoint is {found[-1]}; --resume goes on from it"
+    if code == "HF906" and f"{saved[-1].name}{os.sep}" in message:
+        before = f"; without that folder, --resume goes on from {saved[-2].name}" if len(saved) > 1 else ""
+        return f"the last checkpoint, {saved[-1]}, is damaged{before}"
+    return f"the last whole checkpoint is {saved[-1]}; --resume goes on from it"
 
 
 def _by_value(source: TargetSource, loaded: Loaded) -> None:
@@ -153,16 +153,16 @@ def diff(arguments: argparse.Namespace) -> int:
         ConfigError: HF901 where one cannot be read.
     """
     one, other = (read_toml(_file(place)) for place in (arguments.one, arguments.other))
-    found = differences(one, other)
+    changed = differences(one, other)
     if machine(arguments):
-        show_json({name: list(pair) for name, pair in found.items()})
-    elif not found:
+        show_json({name: list(pair) for name, pair in changed.items()})
+    elif not changed:
         say(f"the {len(dict(flattened(one)))} fields are the same")
     else:
-        width = max(map(len, found))
-        for name, (before, after) in found.items():
+        width = max(map(len, changed))
+        for name, (before, after) in changed.items():
             say(f"{name:{width}}  {_shown(before)} -> {_shown(after)}")
-    return FINDINGS if found else OK
+    return FINDINGS if changed else OK
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -139,8 +139,8 @@ def _told(point: RunPosition) -> Iterator[None]:
 
 def whole(folder: Path) -> list[Path]:
     """The checkpoints that are complete, by step."""
-    found = [one for one in folder.glob("step-*") if FOLDER.fullmatch(one.name) and (one / STATED).is_file()]
-    return sorted(found, key=lambda one: int(one.name.removeprefix("step-")))
+    checkpoints = [path for path in folder.glob("step-*") if FOLDER.fullmatch(path.name) and (path / STATED).is_file()]
+    return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def latest(folder: Path) -> Path:
@@ -149,10 +149,10 @@ def latest(folder: Path) -> Path:
     Raises:
         CheckpointError: HF906 where there is none.
     """
-    found = whole(folder)
-    if not found:
+    checkpoints = whole(folder)
+    if not checkpoints:
         raise CheckpointError("HF906", f"there is no whole checkpoint in '{folder}'")
-    return found[-1]
+    return checkpoints[-1]
 
 
 def read(checkpoint: Path, config: Mapping[str, Any], rows: int) -> RunPosition:
@@ -169,10 +169,10 @@ def read(checkpoint: Path, config: Mapping[str, Any], rows: int) -> RunPosition:
             raise ValueError("its configuration is not the one that was written")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError("HF906", f"'{checkpoint}' cannot be read: {type(error).__name__}: {error}") from None
-    found = {name: pair for name, pair in differences(was, config).items() if decides(name)}
-    if found:
+    changed = {name: pair for name, pair in differences(was, config).items() if decides(name)}
+    if changed:
         listed = "".join(
-            f"\n  {name}: {_shown(before)} there, {_shown(now)} here" for name, (before, now) in found.items()
+            f"\n  {name}: {_shown(before)} there, {_shown(now)} here" for name, (before, now) in changed.items()
         )
         raise CheckpointError("HF905", f"'{checkpoint}' is of another configuration:{listed}")
     if rows != point.rows:
@@ -185,7 +185,7 @@ def read(checkpoint: Path, config: Mapping[str, Any], rows: int) -> RunPosition:
 def decides(name: str) -> bool:
     """Whether a field has a part in what the next steps do."""
     return name.endswith((".mesh", ".mesh.")) or not any(
-        name == one or name.startswith(f"{one}.") for one in MAY_CHANGE
+        name == field or name.startswith(f"{field}.") for field in MAY_CHANGE
     )
 
 
@@ -204,10 +204,10 @@ def versions() -> dict[str, str]:
 
     import hfdsl
 
-    found = {"python": platform.python_version(), "hfdsl": hfdsl.__version__}
+    versions_by_name = {"python": platform.python_version(), "hfdsl": hfdsl.__version__}
     for name in ("torch", "transformers"):
         try:
-            found[name] = metadata.version(name)
+            versions_by_name[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions_by_name

@@ -36,7 +36,7 @@ class Experiments:
         return cls(run, update, evaluation)
 
     def __iter__(self) -> Iterator[hf.Experiment]:
-        return (one for one in (self.run, self.update, self.evaluation) if one is not None)
+        return (experiment for experiment in (self.run, self.update, self.evaluation) if experiment is not None)
 
 
 def compiled(experiment: hf.Experiment) -> CompiledPlan:

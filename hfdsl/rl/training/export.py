@@ -38,18 +38,19 @@ def export(run: Path, role: str, folder: Path, find: Find | None = None) -> Path
     checkpoint = latest(run / "checkpoints")
     config = from_table(json.loads((checkpoint / STATED).read_text("utf-8"))["config"], (), find).config
     model_config = getattr(getattr(config, role, None), "model", None)
-    kept = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["roles"]
-    if role not in kept or not isinstance(model_config, ModelConfig):
-        raise CheckpointError("HF906", f"'{checkpoint}' has no model of a role '{role}'; it keeps {', '.join(kept)}")
-    files = [rank["file"] for rank in kept[role]["ranks"]]
+    roles = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["roles"]
+    if role not in roles or not isinstance(model_config, ModelConfig):
+        raise CheckpointError("HF906", f"'{checkpoint}' has no model of a role '{role}'; it keeps {', '.join(roles)}")
+    files = [rank["file"] for rank in roles[role]["ranks"]]
     read = {file: unflatten_state(read_file(checkpoint / file))["weights"] for file in dict.fromkeys(files)}
     parts = [read[file] for file in files]
     model = load(replace(model_config, dtype="float32")).cpu()
-    sizes = dict(re.findall(r"\b(\w+)=(\d+)", kept[role]["mesh"]))
+    sizes = dict(re.findall(r"\b(\w+)=(\d+)", roles[role]["mesh"]))
     mesh = Mesh(pp=int(sizes["pp"]), dp=int(sizes["dp"]), tp=int(sizes["tp"]))
     at = [mesh.coordinates(rank) for rank in range(mesh.world_size)]
     by_tp = [
-        [part for part, one in zip(parts, at, strict=True) if (one.pp, one.tp) == (0, tp)] for tp in range(mesh.tp)
+        [part for part, place in zip(parts, at, strict=True) if (place.pp, place.tp) == (0, tp)]
+        for tp in range(mesh.tp)
     ]
     dims = planned_slice_dims(model, mesh.tp)
     weights = {

@@ -121,13 +121,13 @@ def train(
     """
     run = prepare(loaded)
     folder, config = run.folder, loaded.config
-    kept = folder / "checkpoints"
+    saved = folder / "checkpoints"
     start = RunPosition(0, loaded.cursor(), len(run.feed.rows))
-    found = None
+    checkpoint = None
     if resume:
-        found = checkpoints.latest(kept)
-        start = checkpoints.read(found, run.table, len(run.feed.rows))
-    elif checkpoints.whole(kept) or (folder / "metrics.jsonl").exists():
+        checkpoint = checkpoints.latest(saved)
+        start = checkpoints.read(checkpoint, run.table, len(run.feed.rows))
+    elif checkpoints.whole(saved) or (folder / "metrics.jsonl").exists():
         raise ConfigError(
             "HF901", f"'output': there is a run in '{folder}'; go on with --resume, or name another folder"
         )
@@ -144,10 +144,10 @@ def train(
         stepping: Single | Rounds = Single(feed, running)
         if run.update is not None and config.update is not None:
             stepping = Rounds(feed, running, running.also(run.update), config.update)
-        if found is not None:
-            running.load(found)
-        kept_as = config.checkpoints
-        keeper = checkpoints.Keeper(kept, running, run.table, kept_as.keep, kept_as.behind)
+        if checkpoint is not None:
+            running.load(checkpoint)
+        settings = config.checkpoints
+        keeper = checkpoints.Keeper(saved, running, run.table, settings.keep, settings.behind)
         return _Loop(
             run=run, stepping=stepping, looking=looking, writers=writers, samples=samples, show=show, keeper=keeper
         ).steps(start, stop)
@@ -176,7 +176,7 @@ class _Stop:
 
     def __enter__(self) -> _Stop:
         if threading.current_thread() is threading.main_thread():
-            self._before = {one: signal.signal(one, self._ask) for one in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -187,8 +187,8 @@ class _Stop:
         self._restore()
 
     def _restore(self) -> None:
-        for one, handler in self._before.items():
-            signal.signal(one, handler)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         self._before = {}
 
 
@@ -198,10 +198,10 @@ def _numbered(what: str) -> Iterator[None]:
     try:
         yield
     except HfError as error:
-        told, replaced = OF_A_PLAN.subn(rf"{what}: \1", error.message)
+        message, replaced = OF_A_PLAN.subn(rf"{what}: \1", error.message)
         if not replaced:
             raise
-        raise type(error)(error.code, told).with_traceback(error.__traceback__) from error.__cause__
+        raise type(error)(error.code, message).with_traceback(error.__traceback__) from error.__cause__
 
 
 OF_A_PLAN = re.compile(r"^('[^']*'(?: on rank \d+)?) in step \d+")
@@ -253,14 +253,14 @@ class _Loop:
         start = perf_counter()
         number = point.step + 1
         with _numbered(f"step {number}"):
-            taken = self.stepping.step(point.cursor, number, lambda running: self._recorded(running, number))
+            done = self.stepping.step(point.cursor, number, lambda running: self._recorded(running, number))
         seconds = perf_counter() - start
-        passed = {name: float(getattr(taken.cursor, name)) for name in ("epoch", "skipped", "held_out")}
-        values = taken.values | {f"data/{name}": value for name, value in passed.items() if value}
+        passed = {name: float(getattr(done.cursor, name)) for name in ("epoch", "skipped", "held_out")}
+        values = done.values | {f"data/{name}": value for name, value in passed.items() if value}
         length = next((value for name, value in values.items() if name.endswith("/length")), None)
         rows = responses(self.run.plan)
-        speed = length * rows * taken.rounds / seconds if length is not None and rows is not None else None
-        return RunPosition(number, taken.cursor, point.rows), Record(number, values, seconds, taken.nodes, speed)
+        speed = length * rows * done.rounds / seconds if length is not None and rows is not None else None
+        return RunPosition(number, done.cursor, point.rows), Record(number, values, seconds, done.nodes, speed)
 
     def _recorded(self, running: Running, number: int) -> AbstractContextManager[None]:
         place = self.run.folder / RECORDED / f"step-{number}"
@@ -289,6 +289,6 @@ class _Loop:
 def responses(plan: CompiledPlan) -> int | None:
     """How many responses a step generates, as far as the sizes tell."""
     calls = [node for node in plan.graph.calls if isinstance(node.op, RoleCall) and isinstance(node.result, RecordType)]
-    found = [node.id for node in calls if "response_mask" in schema(node.result.record).fields]  # type: ignore[union-attr]  # it is one
+    rollouts = [node.id for node in calls if "response_mask" in schema(node.result.record).fields]  # type: ignore[union-attr]  # it is one
     rows = row_table(plan, plan.dims).rows
-    return sum(rows[node] for node in found if node in rows) or None
+    return sum(rows[node] for node in rollouts if node in rows) or None

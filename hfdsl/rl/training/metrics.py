@@ -36,17 +36,17 @@ def values_of(plan: Plan, result: Any, step: int) -> dict[str, float]:
     Raises:
         HfError: HF907 for a number that is not finite, naming the step and who gave it.
     """
-    found: dict[tuple[str, str], list[float]] = {}
+    values_by_name: dict[tuple[str, str], list[float]] = {}
     for label, name, value in _numbers(plan, plan.graph.output, result):
         if not math.isfinite(value):
             raise HfError("HF907", f"in step {step} of '{plan.name}' '{label}' gives {name} = {value}")
-        found.setdefault((label, name), []).append(value)
+        values_by_name.setdefault((label, name), []).append(value)
     givers: dict[tuple[str, str], set[str]] = {}
-    for label, name in found:
+    for label, name in values_by_name:
         givers.setdefault((_short(label), name), set()).add(label)
     return {
         f"{_short(label) if len(givers[_short(label), name]) == 1 else label}/{name}": sum(values) / len(values)
-        for (label, name), values in found.items()
+        for (label, name), values in values_by_name.items()
     }
 
 
@@ -64,13 +64,13 @@ def _numbers(plan: Plan, output: Output, result: Any) -> Iterator[tuple[str, str
             yield from _numbers(plan, inner, value)
     elif isinstance(output.value, Ref):
         label = plan.node(output.value.node).label
-        for one in result if isinstance(result, (list, tuple)) else (result,):
-            if isinstance(one, Batch):
-                for name, spec in schema(type(one)).fields.items():
+        for record in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(record, Batch):
+                for name, spec in schema(type(record)).fields.items():
                     if isinstance(spec, MetricSpec):
-                        yield label, name, float(getattr(one, name).value)
-            elif isinstance(one, Metric):
-                yield label, output.value.column or "value", float(one.value)
+                        yield label, name, float(getattr(record, name).value)
+            elif isinstance(record, Metric):
+                yield label, output.value.column or "value", float(record.value)
 
 
 SHORT = ("score", "solved", "reward", "accuracy", "loss", "kl", "reference_kl")
@@ -82,8 +82,8 @@ BRIEF = 0.005
 
 def line(record: Record) -> str:
     """A step for people: what it achieved, how fast, and where its time went."""
-    own = [key for key in record.values if not key.startswith("held_out/")]
-    named = {name: [key for key in own if key.endswith(f"/{name}")] for name in SHORT}
+    keys_of_run = [key for key in record.values if not key.startswith("held_out/")]
+    named = {name: [key for key in keys_of_run if key.endswith(f"/{name}")] for name in SHORT}
     shown = [
         f"{name if len(keys) == 1 else key} {record.values[key]:.4g}" for name, keys in named.items() for key in keys
     ]
@@ -130,15 +130,15 @@ def drop_after(path: Path, step: int) -> None:
     """Leave the lines of a file up to a step; what is no JSON, as the end that a killed run left, goes too."""
     if not path.exists():
         return
-    kept = []
+    lines = []
     for text in path.read_text("utf-8").splitlines(keepends=True):
         try:
             if json.loads(text)["step"] <= step:
-                kept.append(text)
+                lines.append(text)
         except ValueError:
             continue
     new = path.with_suffix(".new")
-    new.write_text("".join(kept), "utf-8")
+    new.write_text("".join(lines), "utf-8")
     new.replace(path)
 
 

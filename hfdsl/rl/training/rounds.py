@@ -69,26 +69,28 @@ class Rounds:
             SizeError: HF321 where the rounds keep too little.
             Others as ``Single.step``.
         """
-        kept, values, nodes = list[Batch](), dict[str, float](), dict[str, float]()
-        rounds = there = 0
-        while there < self.asked.rows and rounds < self.asked.rounds:
+        batches, values, nodes = list[Batch](), dict[str, float](), dict[str, float]()
+        rounds = gathered = 0
+        while gathered < self.asked.rows and rounds < self.asked.rounds:
             prompts, cursor = self.feed.take(cursor)
             result = self.sampling.step(prompts)
             values = _added(values, values_of(self.sampling.plan, result, number))
             nodes = _added(nodes, self.sampling.timings)
-            kept.append(next(record for record in records(result) if isinstance(record, taken_by(self.updating.plan))))
-            rounds, there = rounds + 1, there + len(kept[-1])
-        batch = self._batch(kept, number)
+            batches.append(
+                next(record for record in records(result) if isinstance(record, taken_by(self.updating.plan)))
+            )
+            rounds, gathered = rounds + 1, gathered + len(batches[-1])
+        batch = self._batch(batches, number)
         with recorded(self.updating):
             result = self.updating.step(batch)
         means = {name: total / rounds for name, total in values.items()}
-        told = {"rounds/number": float(rounds), "rounds/kept": float(there)}
-        values = means | values_of(self.updating.plan, result, number) | told
+        counts = {"rounds/number": float(rounds), "rounds/kept": float(gathered)}
+        values = means | values_of(self.updating.plan, result, number) | counts
         return Taken(cursor, values, _added(nodes, self.updating.timings), rounds)
 
-    def _batch(self, kept: list[Batch], number: int) -> Batch:
+    def _batch(self, batches: list[Batch], number: int) -> Batch:
         """The first rows that were kept, as many as the update asks for."""
-        batch, asked = type(kept[0]).__hf_concat__(kept), self.asked
+        batch, asked = type(batches[0]).__hf_concat__(batches), self.asked
         if len(batch) < asked.rows and (asked.short == "raise" or not len(batch)):
             raise SizeError(
                 "HF321",
@@ -99,8 +101,8 @@ class Rounds:
         return batch[: asked.rows] if len(batch) >= asked.rows else hf.fill(batch, asked.rows)
 
 
-def _added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
+def _added(totals: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    return {name: totals.get(name, 0.0) + more.get(name, 0.0) for name in {**totals, **more}}
 
 
 def taken_by(plan: Plan) -> type[Batch]:
@@ -141,18 +143,18 @@ def kept_by(sampling: Plan, updating: Plan) -> Ref:
     if len(takes) != 1:
         named = ", ".join(record.__name__ for record in takes) or "nothing"
         raise ConfigError("HF901", f"update: '{updating.name}' takes {named}; rounds fill one batch")
-    given = [
+    refs = [
         ref
         for ref in sampling.graph.output.refs()
         if not ref.column
         and isinstance(kind := sampling.node(ref.node).result, RecordType)
         and issubclass(kind.record, takes[0])
     ]
-    if len(given) != 1:
-        found = f"{len(given)} of them" if given else "none"
+    if len(refs) != 1:
+        count = f"{len(refs)} of them" if refs else "none"
         raise ConfigError(
             "HF901",
-            f"update: '{updating.name}' takes {takes[0].__name__}, and '{sampling.name}' returns {found}; it has to "
+            f"update: '{updating.name}' takes {takes[0].__name__}, and '{sampling.name}' returns {count}; it has to "
             "return one, the rows that it keeps",
         )
-    return given[0]
+    return refs[0]

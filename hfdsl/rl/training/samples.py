@@ -21,21 +21,23 @@ class Samples:
 
     def write(self, step: int, prompts: Any, result: Any) -> None:
         """The first rollouts in a result that has some."""
-        found = list(records(result))
-        rollout = next((one for one in found if {"ids", "response_mask"} <= schema(type(one)).fields.keys()), None)
+        results = list(records(result))
+        rollout = next(
+            (record for record in results if {"ids", "response_mask"} <= schema(type(record)).fields.keys()), None
+        )
         if rollout is None or not self._count:
             return
-        score = next((one.score.tensor.tolist() for one in found if _is_column(one, "score")), None)
+        score = next((record.score.tensor.tolist() for record in results if _is_column(record, "score")), None)
         texts = zip(self._texts(prompts.ids.tensor, prompts.mask.tensor), self._responses(rollout), strict=True)
         with self._path.open("a", encoding="utf-8") as file:
             for i, (prompt, response) in enumerate(texts):
                 if i == self._count:
                     break
                 task = prompts.task.objects[i]
-                told = {"step": step, "prompt": prompt, "response": response}
-                told |= {} if score is None else {"score": score[i]}
-                told |= {"answer": task["answer"]} if "answer" in task else {}
-                file.write(json.dumps(told, ensure_ascii=False, default=str) + "\n")
+                line = {"step": step, "prompt": prompt, "response": response}
+                line |= {} if score is None else {"score": score[i]}
+                line |= {"answer": task["answer"]} if "answer" in task else {}
+                file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
 
     def _responses(self, rollout: Any) -> Iterator[str]:
         mask = rollout.response_mask.tensor

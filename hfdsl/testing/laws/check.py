@@ -1,4 +1,19 @@
-"""``check_laws`` and ``lawful``: every law on many cases, and of a broken one the smallest case that breaks it."""
+"""``check_laws`` and ``lawful``: every law on many cases, and of a broken one the smallest case that breaks it.
+
+A case is a mesh, a number of rows and a kind of container. There are so few of each that the smallest case is not
+shrunk to but looked up: meshes, row counts and containers are listed by size, and the first that breaks the law is the
+smallest. For example, a collect that joins parts from the last rank to the first, and the law that rows which ranks
+give back unchanged come back in their order::
+
+    tried first   Mesh(dp=3), 6 rows, record   [4, 5, 2, 3, 0, 1]   broken
+    container     Mesh(dp=3), 6 rows, list     [4, 5, 2, 3, 0, 1]   broken in the simplest one too
+    by size       Mesh(dp=1), 1 row,  list     [0]                  holds
+                  Mesh(dp=1), 2 rows, list     [0, 1]               holds
+                  Mesh(dp=1), 3 rows, list     [0, 1, 2]            holds
+                  Mesh(dp=2), 2 rows, list     [1, 0]               broken: this one is reported
+
+``RUNS`` bounds how far the list is followed; beyond it, the case that was found first is reported.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +66,8 @@ class BrokenLaws(AssertionError):  # noqa: N818  # that it is an error is in its
 
     def __init__(self, name: str, broken: Sequence[BrokenLaw], of: int) -> None:
         self.name, self.broken, self.of = name, tuple(broken), of
-        told = "\n\n".join(map(str, broken))
-        super().__init__(f"{name} breaks {len(broken)} of the {of} laws that apply to it\n\n{told}")
+        listed = "\n\n".join(map(str, broken))
+        super().__init__(f"{name} breaks {len(broken)} of the {of} laws that apply to it\n\n{listed}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.name, self.broken, self.of))
@@ -99,9 +114,9 @@ def check_laws(
     kinds = _kinds(containers)
     given = Cases(subject, _meshes(subject, meshes_of("check_laws", meshes)), kinds, chosen=meshes is not None)
     again = _again(protocol, like, seed)
-    found = [broken for law in laws if (broken := _tried(given, law, max_examples, seed, again))]
-    if found:
-        raise BrokenLaws(subject.name, found, len(laws))
+    breaks = [broken for law in laws if (broken := _tried(given, law, max_examples, seed, again))]
+    if breaks:
+        raise BrokenLaws(subject.name, breaks, len(laws))
 
 
 def _again(protocol: object, like: object, seed: int) -> str:
@@ -297,17 +312,19 @@ def _fault(subject: LawSubject, law: Law, case: Case) -> tuple[str, Trial] | Non
 
 def _raised(error: Exception) -> str:
     where = traceback.extract_tb(error.__traceback__)[-1]
-    told = str(error) if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
-    return f"raised {told} ({where.filename.rpartition('/')[2]}:{where.lineno} in {where.name})"
+    text = str(error) if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
+    return f"raised {text} ({where.filename.rpartition('/')[2]}:{where.lineno} in {where.name})"
 
 
 def _smallest(given: Cases, law: Law, case: Case) -> Case:
     """The simplest container that breaks it there, and then the first mesh and the fewest rows that do."""
     alike = (replace(case, kind=kind) for kind in given.kinds[: given.kinds.index(case.kind)])
-    case = next((one for one in alike if _fault(given.subject, law, one) is not None), case)
+    case = next((smaller_case for smaller_case in alike if _fault(given.subject, law, smaller_case) is not None), case)
     before = (Case(mesh, rows, case.kind) for mesh in given.grounds(law) for rows in given.rows(law, mesh))
     smaller = islice(before, max(10, round(RUNS * law.share)))
-    return next((one for one in smaller if _fault(given.subject, law, one) is not None), case)
+    return next(
+        (smaller_case for smaller_case in smaller if _fault(given.subject, law, smaller_case) is not None), case
+    )
 
 
 def _told(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLaw:
@@ -328,5 +345,5 @@ def _told(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLaw:
 def _result(trial: Trial) -> str:
     got = trial.got
     if not trial.subject.joins and isinstance(got, (list, tuple)):
-        return ", ".join(trial.seen(one) for one in got)
+        return ", ".join(trial.seen(output) for output in got)
     return trial.seen(got)

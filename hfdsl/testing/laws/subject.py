@@ -98,8 +98,8 @@ def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str |
     tested = _meant(protocol, "protocol")
     if isinstance(tested, Protocol):
         if like is not None:
-            told = f"check_laws: like= is for a pair of functions; {tested.name} is declared on mesh axes itself"
-            raise DefinitionError("HF921", told)
+            message = f"check_laws: like= is for a pair of functions; {tested.name} is declared on mesh axes itself"
+            raise DefinitionError("HF921", message)
         return LawSubject(tested.name, tested, tested)
     name = getattr(tested.dispatch_fn, "__name__", "the pair")
     if like is None:

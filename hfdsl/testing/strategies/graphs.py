@@ -138,27 +138,27 @@ def graphs(draw: st.DrawFn, *, max_nodes: int = 12) -> Program:
 
 def calls(program: Program, values: list[tuple[str, str, int]]) -> list[ProgramLine]:
     """The calls that work out, each on the latest values that it can take."""
-    found = []
+    lines = []
     for text, takes, gives, needs in CALLS:
         for rows in dict.fromkeys(rows for _, _, rows in reversed(values)):
             alike = [[n for n, kind, r in values if kind == wanted and r == rows] for wanted in takes]
             if all(alike) and rows % program.demanded(needs) == 0:
-                made = 24 if needs == "fill" else rows
-                found.append(ProgramLine(text.format(*(names[-1] for names in alike)), gives, made))
-    return found
+                given_rows = 24 if needs == "fill" else rows
+                lines.append(ProgramLine(text.format(*(names[-1] for names in alike)), gives, given_rows))
+    return lines
 
 
 def operations(values: list[tuple[str, str, int]]) -> list[ProgramLine]:
     """Repeats, mini-batches and the first rows of the latest values."""
-    found = []
+    lines = []
     for name, kind, rows in values[-3:]:
         if kind != "SampleMetrics":
-            found.append(
+            lines.append(
                 ProgramLine(f"hf.repeat({name}, 2)", kind, rows * 2) if rows < 96 else ProgramLine(name, kind, rows)
             )
-            found += [ProgramLine(f"hf.minibatches({name}, {n})[0]", kind, rows // n) for n in (2, 3) if rows % n == 0]
-            found += [ProgramLine(f"hf.take({name}, 12)", kind, 12)] if rows >= 12 else []
-    return found
+            lines += [ProgramLine(f"hf.minibatches({name}, {n})[0]", kind, rows // n) for n in (2, 3) if rows % n == 0]
+            lines += [ProgramLine(f"hf.take({name}, 12)", kind, 12)] if rows >= 12 else []
+    return lines
 
 
 _numbers = count()

@@ -42,8 +42,8 @@ def records(draw: st.DrawFn, *, max_columns: int = 5) -> type[Batch]:
     lines = [f"    {name}: {kind}\n" for name, kind in zip("abcdefghijklmnopqrstuvwxyz", columns, strict=False)]
     source = HEAD + "".join(lines)
     note(source.strip())
-    made: Any = load(source)["Drawn"]
-    found: type[Batch] = made
+    drawn: Any = load(source)["Drawn"]
+    found: type[Batch] = drawn
     return found
 
 
