@@ -43,8 +43,8 @@ class Nodes:
                 raise _refused(f"{name} is a whole number of at least {least}, got {value!r}")
         for name in ("gpu_memory_gib", "cpus", "memory_gib"):
             value = getattr(self, name)
-            given = value is not None or name == "cpus"
-            if given and not (is_number(value) and 0 < value < math.inf):
+            required = value is not None or name == "cpus"
+            if required and not (is_number(value) and 0 < value < math.inf):
                 raise _refused(f"{name} is a number above 0, got {value!r}")
         if self.gpus and self.gpu_memory_gib is None:
             raise _refused(f"nodes with gpus = {self.gpus} need gpu_memory_gib, the memory of one GPU")
@@ -139,7 +139,7 @@ def _tables(document: Mapping[str, Any]) -> list[Any]:
 def _kind(table: Any, where: str) -> Nodes:
     if not isinstance(table, dict):
         raise _refused(f"{where}a table is needed, got {table!r}")
-    known = [one.name for one in fields(Nodes)]
+    known = [entry.name for entry in fields(Nodes)]
     for key in table:
         if key not in known:
             raise _refused(f"{where}unknown key '{key}'; {closest(key, known)}")

@@ -56,15 +56,15 @@ def launch(
             raise _explained(plan, error) from error
         return Running(plan, Processes(ray, {plan.name: 0}, seed))
     if callable(backend):
-        made = backend(plan, seed=seed, timeout=timeout, deadline=deadline, worker_env=worker_env)
-        return Running(plan, Processes(made, {plan.name: 0}, seed))
+        lowered = backend(plan, seed=seed, timeout=timeout, deadline=deadline, worker_env=worker_env)
+        return Running(plan, Processes(lowered, {plan.name: 0}, seed))
     raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray'")
 
 
 def _explained(plan: Plan, error: HfError) -> HfError:
-    """What a pickler or an import on a worker has told, in terms of the program."""
-    if error.code == "HF802" and (found := next(unsendable_values(plan.graph, plan.deployment), None)):
-        return WiringError("HF802", found.message)  # a pickler tells the type alone, and not where it is
+    """The error of a pickler, or of an import on a worker, in terms of the program."""
+    if error.code == "HF802" and (problem := next(unsendable_values(plan.graph, plan.deployment), None)):
+        return WiringError("HF802", problem.message)  # a pickler names only the type, and not where the value is
     missing = re.search(r"outside of a role's method.*No module named '([\w.]+)'", error.message, re.DOTALL)
     module = sys.modules.get(missing[1]) if missing else None
     if module is None:

@@ -293,9 +293,9 @@ class Running:
         cache, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
         routing = cache.pop(key, None)
         if routing is None:
-            found = routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
+            new_routes = routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
             number = len(cache) if len(cache) < ROUTINGS else cache.pop(next(iter(cache))).number
-            routing = Routing(found, number, hints)
+            routing = Routing(new_routes, number, hints)
         cache[key] = routing
         return routing
 

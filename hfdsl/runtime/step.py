@@ -270,8 +270,8 @@ class StepRun:
                 self._check_kept(number, len(rows))
         self._query_results[number] = rows
         table, hints = row_table(self._plan, self._sizes, self._query_results), self._routing.hints
-        found = routes(self._plan, table, self._backend.topology(self._plan), hints)
-        self._routing = Routing(found, -1 - len(self._query_results), hints)
+        new_routes = routes(self._plan, table, self._backend.topology(self._plan), hints)
+        self._routing = Routing(new_routes, -1 - len(self._query_results), hints)
         self._expect_reads()
 
     def _check_kept(self, number: int, rows: int) -> None:

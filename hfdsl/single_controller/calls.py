@@ -72,7 +72,7 @@ def as_future(value: Any) -> Any:
 # -- from a call to messages -------------------------------------------------------------------------------------------
 
 
-def spread_by_hand(
+def entries_by_rank(
     args: Sequence[Any], kwargs: Mapping[str, Any], world_size: int, site: Site
 ) -> tuple[list[list[Any]], dict[str, list[Any]]]:
     """One entry a rank: lists of ``world_size`` one each, or single values to everyone; HF411 for a mixture."""
@@ -86,10 +86,10 @@ def spread_by_hand(
                 "with one entry a rank, or a tuple where everyone gets all of it",
             )
     if lists and len(lists) < len(items):
-        one = next(key for key, value in items if not isinstance(value, (list, PerRank)))
+        single = next(key for key, value in items if not isinstance(value, (list, PerRank)))
         raise ProtocolError(
             "HF411",
-            f"{site.argument(lists[0][0])} is a list and {site.argument(one)} is not; give every argument as a list "
+            f"{site.argument(lists[0][0])} is a list and {site.argument(single)} is not; give every argument as a list "
             "with one entry a rank, or none of them",
         )
 
@@ -191,12 +191,12 @@ def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[
     except RayTaskError as error:
         for ref in refs:
             ref.future()  # looked at: else Ray would log every other rank's failure again, as unhandled
-        raise _told(error) from None
+        raise _hf_error(error) from None
     except RayActorError as error:
         raise RoleError("HF806", f"a worker's process is gone: {error}") from None
 
 
-def _told(error: RayTaskError) -> HfError:
+def _hf_error(error: RayTaskError) -> HfError:
     cause: Any = error
     while isinstance(cause, RayTaskError):
         cause = cause.cause

@@ -23,10 +23,10 @@ from hfdsl.single_controller.calls import (
     as_future,
     checked_lists,
     checked_pair,
+    entries_by_rank,
     fetch,
     messages,
     send,
-    spread_by_hand,
 )
 from hfdsl.single_controller.host import Order
 from hfdsl.single_controller.pool import RayResourcePool
@@ -164,7 +164,7 @@ class RayWorkerGroup:
         """
         target, site = self._target(method_name), self._site(method_name)
         check_arguments(target.bare, site.method, args, kwargs)
-        placed, named = spread_by_hand(args, kwargs, self.world_size, site)
+        placed, named = entries_by_rank(args, kwargs, self.world_size, site)
         return self._submit(target, placed, named, range(self.world_size))
 
     def execute_all_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
@@ -261,13 +261,13 @@ class RayWorkerGroup:
             raise ProtocolError(
                 "HF407", f"the dispatch_fn of {site.method}, {name}, raised {type(error).__name__}: {error}"
             ) from error
-        given, named = checked_pair(returned, site)
-        check_arguments(target.bare, site.method, given, named)
+        positional, named = checked_pair(returned, site)
+        check_arguments(target.bare, site.method, positional, named)
         if registration.execute_mode is Execute.RANK_ZERO:
-            refs = self._submit(target, [[v] for v in given], {key: [v] for key, v in named.items()}, range(1))
+            refs = self._submit(target, [[v] for v in positional], {key: [v] for key, v in named.items()}, range(1))
             output: Any = fetch(refs)[0] if registration.blocking else refs[0]
         else:
-            placed, placed_named = checked_lists(given, named, self.world_size, site)
+            placed, placed_named = checked_lists(positional, named, self.world_size, site)
             refs = self._submit(target, placed, placed_named, range(self.world_size))
             output = fetch(refs) if registration.blocking else refs
         return functions.collect_fn(self, output)

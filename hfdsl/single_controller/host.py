@@ -75,14 +75,14 @@ class Order:
         if not self.recipes:
             return *self._named(list(values)), NO_SPLIT
         source = iter(values)
-        made = [next(source) if recipe is None else recipe.whole(source) for recipe in self.recipes]
+        values_by_place = [next(source) if recipe is None else recipe.whole(source) for recipe in self.recipes]
         cuts = [(at, recipe) for at, recipe in enumerate(self.recipes) if recipe is not None and recipe.chunks]
-        counts = {recipe.argument: rows_of(made[at], recipe.argument) for at, recipe in cuts}
+        counts = {recipe.argument: rows_of(values_by_place[at], recipe.argument) for at, recipe in cuts}
         same_rows({**counts, **({"what was given at once": self.rows} if counts and self.rows is not None else {})})
         row_split = NO_SPLIT
         for at, recipe in cuts:
-            made[at], row_split = recipe.cut(made[at])
-        return *self._named(made), row_split
+            values_by_place[at], row_split = recipe.cut(values_by_place[at])
+        return *self._named(values_by_place), row_split
 
     def _named(self, values: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         positions = len(values) - len(self.keywords)
@@ -132,7 +132,7 @@ class Host:
                         *map(_arrived, args), **{key: _arrived(value) for key, value in kwargs.items()}
                     )
                 except Exception as error:  # noqa: BLE001  # as in hf_call
-                    raise self._told(role, "__init__", error) from None
+                    raise self._role_error(role, "__init__", error) from None
         finally:
             current_rank.reset(token)
 
@@ -145,8 +145,8 @@ class Host:
         args, kwargs, _ = Order(*packed).arguments(values)
         try:
             return function(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
-            raise self._told("", getattr(function, "__name__", repr(function)), error) from None
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            raise self._role_error("", getattr(function, "__name__", repr(function)), error) from None
 
     def hf_call(self, packed: list[Any], *values: Any) -> Any:
         """Run one method of one role."""
@@ -154,13 +154,13 @@ class Host:
         args, kwargs, row_split = order.arguments(values)
         try:
             result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
-            raise self._told(order.role, order.method, error) from None
-        return _kept(order, result, row_split)
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            raise self._role_error(order.role, order.method, error) from None
+        return _returned(order, result, row_split)
 
-    def _told(self, role: str, method: str, error: Exception) -> RoleError:
+    def _role_error(self, role: str, method: str, error: Exception) -> RoleError:
         if isinstance(error, RoleError):
-            return error  # told already: a plan's process says role, method, rank and step itself
+            return error  # complete already: a plan's process names role, method, rank and step itself
         owner = f"{self.hf_classes[role].__name__}." if role in self.hf_classes else ""
         # The first frame is this file's; the user's own lines begin below it.
         lines = traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
@@ -182,16 +182,16 @@ class AsyncHost(Host):
             result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
             if inspect.isawaitable(result):
                 result = await result
-        except Exception as error:  # noqa: BLE001  # whatever a user's code raises is told with its rank
-            raise self._told(order.role, order.method, error) from None
-        return _kept(order, result, row_split)
+        except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+            raise self._role_error(order.role, order.method, error) from None
+        return _returned(order, result, row_split)
 
 
 def _arrived(value: Any) -> Any:
     return ray.get(value) if isinstance(value, ray.ObjectRef) else value
 
 
-def _kept(order: Order, result: Any, row_split: RowSplit) -> Any:
+def _returned(order: Order, result: Any, row_split: RowSplit) -> Any:
     if not order.keep:
         return None  # nobody collects it: it stays here
     return Shard(result, row_split) if row_split.added else result

@@ -25,7 +25,7 @@ PLACEMENT_TIMEOUT = 60.0
 
 
 @dataclass(eq=False)
-class Node:
+class PoolNode:
     """The slots of a pool on one node: one placement group, one bundle a slot."""
 
     size: int
@@ -45,7 +45,7 @@ class Node:
 class Slot:
     """Room for one rank of every group on the pool: a bundle of a node."""
 
-    node: Node
+    node: PoolNode
     bundle: int
 
     @property
@@ -86,11 +86,11 @@ class RayResourcePool:
         self.detached = detached
         self.name_prefix = name_prefix or secrets.token_hex(3)
         self.timeout = timeout
-        nodes = [Node(size, f"{self.name_prefix}_pool:{index}") for index, size in enumerate(sizes)]
+        nodes = [PoolNode(size, f"{self.name_prefix}_pool:{index}") for index, size in enumerate(sizes)]
         self.slots: tuple[Slot, ...] = tuple(Slot(node, bundle) for node in nodes for bundle in range(node.size))
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[PoolNode, ...]:
         """The nodes that the pool has slots on, in rank order."""
         return tuple(dict.fromkeys(slot.node for slot in self.slots))
 
@@ -111,7 +111,7 @@ class RayResourcePool:
 
     def local_rank_list(self) -> list[int]:
         """For every rank, its number among the ranks on its node."""
-        seen: Counter[Node] = Counter()
+        seen: Counter[PoolNode] = Counter()
         ranks = []
         for slot in self.slots:
             ranks.append(seen[slot.node])

@@ -141,14 +141,14 @@ def direct_transfers() -> set[str]:
     """
     manager = getattr(ray_worker.global_worker, "_rdt_manager", None)
     answers = getattr(manager, "actor_id_to_transports_registered", {}).values()
-    found = {ref.hex() for ref in answers if ref is not True}
+    refs = {ref.hex() for ref in answers if ref is not True}
     for top in sys._current_frames().values():
         frame: FrameType | None = top
         while frame is not None:
             if frame.f_code.co_name == "_monitor_failures":
-                found |= _monitored(frame.f_locals)
+                refs |= _monitored(frame.f_locals)
             frame = frame.f_back
-    return found
+    return refs
 
 
 def _monitored(names: Mapping[str, Any]) -> set[str]:

@@ -48,7 +48,7 @@ class RayClassWithInitArgs:
     @property
     def classes(self) -> dict[str, type]:
         """The user's class of every role."""
-        return {role: plain_class(given.cls) for role, given in self.roles.items()}
+        return {role: plain_class(role_class.cls) for role, role_class in self.roles.items()}
 
     @property
     def name(self) -> str:
@@ -67,8 +67,8 @@ class ColocatedClasses(RayClassWithInitArgs):
         self._roles = dict(roles)
         self.cls, self.args, self.kwargs = type(self), (), {}
         self.options = {}
-        for given in self._roles.values():
-            self.options.update(given.options)
+        for role_class in self._roles.values():
+            self.options.update(role_class.options)
 
     @property
     def roles(self) -> Mapping[str, RayClassWithInitArgs]:
@@ -83,14 +83,14 @@ def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) 
     """
     if not isinstance(class_dict, Mapping) or not class_dict:
         raise DefinitionError("HF112", f"colocated roles are a dict name -> RayClassWithInitArgs, got {class_dict!r}")
-    for role, given in class_dict.items():
+    for role, role_class in class_dict.items():
         if not isinstance(role, str) or not role.isidentifier():
             raise DefinitionError("HF112", f"a role's name is an identifier, got {role!r}")
-        if not isinstance(given, RayClassWithInitArgs) or isinstance(given, ColocatedClasses):
-            raise DefinitionError("HF112", f"role {role!r} is a RayClassWithInitArgs of one class, got {given!r}")
+        if not isinstance(role_class, RayClassWithInitArgs) or isinstance(role_class, ColocatedClasses):
+            raise DefinitionError("HF112", f"role {role!r} is a RayClassWithInitArgs of one class, got {role_class!r}")
     owners: dict[str, str] = {}
-    for role, given in class_dict.items():
-        for method in registered_methods(plain_class(given.cls)):
+    for role, role_class in class_dict.items():
+        for method in registered_methods(plain_class(role_class.cls)):
             name = method_name(role, method)
             if name in owners:
                 raise DefinitionError(
@@ -131,18 +131,20 @@ class Target:
         return tuple(self.bare.parameters)
 
 
-def targets(given: RayClassWithInitArgs, only: str = "") -> dict[str, Target]:
+def targets(role_class: RayClassWithInitArgs, only: str = "") -> dict[str, Target]:
     """Every method that can be called by name on a group; of one role alone, by its own name."""
-    found = {}
-    for role, cls in given.classes.items():
+    by_name = {}
+    for role, cls in role_class.classes.items():
         if only and role != only:
             continue
         for method, function in methods_of(cls):
             name = method if only else method_name(role, method)
             free = inspect.ismethod(function) or isinstance(inspect.getattr_static(cls, method), staticmethod)
             bare = bare_signature(function, skip_self=not free)
-            found[name] = Target(name=name, role=role, method=method, owner=cls.__name__, function=function, bare=bare)
-    return found
+            by_name[name] = Target(
+                name=name, role=role, method=method, owner=cls.__name__, function=function, bare=bare
+            )
+    return by_name
 
 
 def bare_signature(function: Callable[..., Any], *, skip_self: bool) -> inspect.Signature:

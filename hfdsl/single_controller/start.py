@@ -60,17 +60,21 @@ def check_room(pool: RayResourcePool, name: str) -> None:
 
 
 def create_actors(
-    given: RayClassWithInitArgs, pool: RayResourcePool, names: Sequence[str], detached: bool, env: Mapping[str, str]
+    role_class: RayClassWithInitArgs,
+    pool: RayResourcePool,
+    names: Sequence[str],
+    detached: bool,
+    env: Mapping[str, str],
 ) -> list[Any]:
     """One actor a slot; ``ResourceError`` (HF521) for a name that is taken, and those before it end again."""
-    options = {**given.options, **pool.process_share, "lifetime": "detached" if detached else None}
+    options = {**role_class.options, **pool.process_share, "lifetime": "detached" if detached else None}
     if env:
         runtime = dict(options.get("runtime_env") or {})
         options["runtime_env"] = {**runtime, "env_vars": {**runtime.get("env_vars", {}), **env}}
     remote: Any = ray.remote  # its types do not know the option
     if options.pop(TENSORS, False):  # of a class alone: Ray overlooks it among those of an actor
         remote = remote(**{TENSORS: True})
-    actor_class = remote(host_class(given.name, given.classes))
+    actor_class = remote(host_class(role_class.name, role_class.classes))
     workers: list[Any] = []
     try:
         for slot, name in zip(pool.slots, names, strict=True):
@@ -92,7 +96,7 @@ def end_actors(workers: Sequence[Any]) -> None:
 
 
 def start_actors(
-    workers: Sequence[Any], given: RayClassWithInitArgs, pool: RayResourcePool, mesh: Mesh, timeout: float
+    workers: Sequence[Any], role_class: RayClassWithInitArgs, pool: RayResourcePool, mesh: Mesh, timeout: float
 ) -> tuple[str, int]:
     """Tell every process its rank and construct the roles in it; the address and port where the group meets.
 
@@ -104,11 +108,11 @@ def start_actors(
     if late:
         raise ResourceError(
             "HF504",
-            f"{len(late)} of {len(up)} processes of group {given.name} were not up after {timeout:g} s on pool {pool}; "
-            "other programs may use its slots, or the processes need longer: raise timeout",
+            f"{len(late)} of {len(up)} processes of group {role_class.name} were not up after {timeout:g} s on pool "
+            f"{pool}; other programs may use its slots, or the processes need longer: raise timeout",
         )
     (address, port), *_ = fetch(up)
-    arguments = {role: (one.args, one.kwargs) for role, one in given.roles.items()}
+    arguments = {role: (hosted.args, hosted.kwargs) for role, hosted in role_class.roles.items()}
     places = enumerate(zip(workers, pool.local_rank_list(), pool.local_world_size_list(), strict=True))
     try:
         started = [
@@ -127,6 +131,6 @@ def start_actors(
             for rank, (worker, local, size) in places
         ]
     except (TypeError, pickle.PicklingError) as error:
-        raise WiringError("HF802", f"an argument of {given.name}() cannot be sent to a worker: {error}") from error
+        raise WiringError("HF802", f"an argument of {role_class.name}() cannot be sent to a worker: {error}") from error
     fetch(started)
     return address, port

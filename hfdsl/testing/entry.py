@@ -25,19 +25,16 @@ ELEMENTS = 1000
 
 
 def register() -> None:
-    """Teach hypothesis; it may be called again."""
-    from hypothesis.strategies._internal import types
-    from hypothesis.vendor.pretty import for_type_by_name
+    """Register the types of hfdsl with hypothesis; it may be called again."""
+    from hfdsl.testing.hypothesis_internals import print_by_name, strategy_lookup
 
-    # By class, hypothesis lets one register a strategy for one class and not for all that derive from it. This is the
-    # table by which it finds numpy's own.
-    lookup = getattr(types, "_global_extra_lookup", None)
+    lookup = strategy_lookup()
     if lookup is not None:
         lookup["hfdsl"] = strategy_of
     for module, names in CODE.items():
         for name in names:
-            for_type_by_name(module, name, _print_code)
-    for_type_by_name("torch", "Tensor", _print_tensor)
+            print_by_name(module, name, _print_code)
+    print_by_name("torch", "Tensor", _print_tensor)
 
 
 def strategy_of(kind: Any) -> Any:
