@@ -123,7 +123,7 @@ def test_the_page_on_clusters_shows_its_mistake_as_it_is_told(
     assert capsys.readouterr().out.startswith(told)
 
 
-@pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair", "plan", "runtime"])
+@pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair", "plan", "runtime", "rl/models"])
 def test_the_page_on_architecture_has_a_line_for_every_file_of(folder: str) -> None:
     page = (DOCS / "architecture.md").read_text()
     _, _, table = page.partition(f"| file of `{folder}/` |")
