@@ -1,6 +1,6 @@
-"""Requirements as arithmetic: which of them say that a number divides a size, or that a size is not below zero.
+"""Requirements as arithmetic: those that say that a number divides a size, or that a size is at least zero.
 
-Those can be solved together with every split of the program; the others can only be evaluated.
+They are solved together with every split of the program; the others can only be evaluated.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hfdsl.types.dims import Answer, Size, constant
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the names of a requirement stand for at a call: ``sizes`` are dims as the call binds them, unknown ones too.
+    """What the names of a requirement stand for at a call: ``sizes`` are dims as the call binds them, known or not.
 
-    ``chunks`` is a number that divides the call's ``rows`` because they are split over so many ranks.
+    ``chunks`` divides the call's ``rows`` because they are split into as many chunks.
     """
 
     sizes: Mapping[str, Size]
@@ -28,7 +28,7 @@ class Terms:
     chunks: int = 1
 
     def exact(self, size: Size, divisor: Size) -> bool:
-        """Whether ``size // divisor`` has no rest, by the split or whatever the sizes are."""
+        """Whether ``size // divisor`` has no remainder, because of the split or for all sizes."""
         number = divisor.value
         if number is None or number.denominator != 1 or number < 1:
             return False
@@ -50,7 +50,7 @@ def divisibility(text: str, terms: Terms) -> tuple[Size, int] | None:
             try:
                 size, divisor = _polynomial(left, terms), evaluate(right, terms.known)
             except (DefinitionError, ZeroDivisionError):
-                return None  # told where requirements are evaluated
+                return None  # reported where requirements are evaluated
             if size is not None and size.atoms and isinstance(divisor, Fraction):
                 return (size, int(divisor)) if divisor.denominator == 1 and divisor >= 1 else None
     return None
@@ -61,7 +61,7 @@ _BELOW = {ast.LtE: False, ast.Lt: True}
 
 
 def limit(text: str, terms: Terms) -> tuple[Size, bool] | None:
-    """A requirement ``one <= other`` (or <, >=, >) as a size that is at least 0 (True: above it); None for others.
+    """A requirement ``a <= b`` (or <, >=, >) as a size that is at least 0 (True: above 0); None for any other.
 
     >>> from hfdsl.types.dims import Dim, size
     >>> class R(Dim): ...
@@ -82,7 +82,7 @@ def limit(text: str, terms: Terms) -> tuple[Size, bool] | None:
 
 
 def _polynomial(node: ast.expr, terms: Terms) -> Size | None:
-    """An expression as a size; None where it is none, or where a name in it is not known yet.
+    """An expression as a size; None if it is not one, or if a name in it is not known yet.
 
     Raises:
         DefinitionError: HF323 for an unknown name.

@@ -1,4 +1,4 @@
-"""Capacity: what a deployment claims of a cluster's nodes, as a launch asks for it, and whether they hold it."""
+"""Capacity: what a deployment requests of a cluster's nodes at launch, and whether they can hold it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hfdsl.types.dims import Answer
 
 @dataclass(slots=True)
 class Claim:
-    """What a pool asks for: ``sizes`` of slots that must each lie on one node, for ``roles``."""
+    """What a pool requests: ``sizes`` are numbers of slots that must be on one node each, for ``roles``."""
 
     pool: ResourcePool
     roles: list[str]
@@ -29,7 +29,7 @@ class Claim:
 
     @property
     def sizes(self) -> Counter[int]:
-        """How often each number of slots on one node is asked for."""
+        """How often each number of slots on one node is requested."""
         return Counter(self.pool.processes[node] for node in self.nodes)
 
 
@@ -37,7 +37,7 @@ Claims: TypeAlias = Sequence[Claim]
 
 
 def claims(deployment: Deployment) -> list[Claim]:
-    """The pools that a launch places, each once; of a pool that is split, the nodes on which a part is used."""
+    """The pools that a launch places, each once; of a split pool only the nodes of which a part is used."""
     claims_by_pool: dict[str, Claim] = {}
     for root, first, end, name in slots_in_use(deployment):
         ends = list(accumulate(root.processes))
@@ -48,7 +48,7 @@ def claims(deployment: Deployment) -> list[Claim]:
 
 
 def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, int, int, str]]:
-    """Every role's slots in runs: the pool that owns them, the first slot, the end, and the role."""
+    """The slots of every role as ranges: the pool that owns them, the first slot, the end, and the role."""
     first: dict[str, ResourcePool] = {}
     for name, placement in deployment.placements.items():
         for root, start, end in stretches(placement.pool):
@@ -58,14 +58,14 @@ def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, int, in
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a cluster has for slots that ask for ``cpu`` of the units of a CPU each, of GPUs alone or of both."""
+    """What a cluster offers to slots that request ``cpu`` units of a CPU each: of GPUs alone, or of both."""
 
     cluster: Cluster
     cpu: int
     resource: Literal["GPU", "CPU"]
 
     def answer(self, asked: Claims) -> Answer:
-        """Whether the nodes hold these pools together."""
+        """Whether the nodes can hold all of these pools."""
         return fits(self.parts(asked), self.nodes)
 
     @property
@@ -78,7 +78,7 @@ class Capacity:
         return nodes
 
     def parts(self, asked: Claims) -> Mapping[Amounts, int]:
-        """What must lie on one node each."""
+        """What must be on one node each."""
         parts: Counter[Amounts] = Counter()
         for claim in asked:
             for size, count in claim.sizes.items():
@@ -91,7 +91,7 @@ class Capacity:
 
 
 def capacity_for(deployment: Deployment, cluster: Cluster, resource: Literal["GPU", "CPU"] = "CPU") -> Capacity:
-    """The room that a cluster has for a deployment's slots: for their GPUs, or (CPU) for all that they ask for."""
+    """The capacity of a cluster for a deployment's slots: for their GPUs, or (CPU) for everything they request."""
     depth = processes_per_slot(process_groups(deployment))
     return Capacity(cluster, round(CPU_PER_PROCESS * CPU_UNITS * depth), resource)
 
@@ -102,7 +102,7 @@ def has_capacity(cluster: Cluster, deployment: Deployment) -> bool:
 
 
 def words(names: Sequence[str], quote: str = "'") -> str:
-    """Names in a sentence.
+    """Names as an enumeration.
 
     >>> words(["actor", "critic", "reward"])
     "'actor', 'critic' and 'reward'"

@@ -1,4 +1,4 @@
-"""The table of codes: every mistake that hfdsl knows. A code is never reused; ``explain/CODE.md`` tells its rule."""
+"""The table of codes: every mistake that hfdsl knows. A code is never reused; ``explain/CODE.md`` explains its rule."""
 
 from __future__ import annotations
 

@@ -249,10 +249,12 @@ def divisible_by_requirement(requirement: Requirement, known: KnownSizes) -> Div
     solved = divisibility(text, _with_sizes(requirement.terms, text, known))
     if solved is None:
         return None
+    size, divisor = solved
     return Divisible(
         requirement.nodes,
         f"the requirement {text}",
-        *solved,
+        size=size,
+        divisor=divisor,
         code="HF322",
         complaint=f"'{requirement.node.label}' requires {text}, but {{rows}}",
         labels=requirement.labels,

@@ -11,11 +11,11 @@ from hfdsl.check.codes import CODES
 from hfdsl.graph.spans import NOWHERE, Span
 
 VERSION = 1
-"""Of a finding for machines; it grows when a field changes its meaning or goes, not when one is added."""
+"""The version of the machine format: it grows when a field changes or goes, not when one is added."""
 
 
 class Severity(Enum):
-    """An error refutes the program; a warning is a thing that could not be decided, or that is rarely meant."""
+    """An error refutes the program; a warning is something undecided, or rarely intended."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -23,7 +23,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A place in the user's code and what is to be said of it."""
+    """A place in the user's code and what to say about it."""
 
     span: Span
     text: str = ""
@@ -31,7 +31,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What stands at ``span`` is replaced by ``text``; nothing stands at a span that ends where it begins."""
+    """The text at ``span`` becomes ``text``; a span that ends where it begins is an insertion."""
 
     span: Span
     text: str
@@ -39,7 +39,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A change of the user's text that was tried: its finding disappears and no other appears."""
+    """A tried change of the user's text: its finding disappears and no other appears."""
 
     title: str
     edits: tuple[Edit, ...]
@@ -47,9 +47,9 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mistake: its code, what is wrong, where, the other places that take part in it, and what mends it.
+    """One mistake: its code, what is wrong, where, the other places involved, and what repairs it.
 
-    ``help`` is for people; ``fixes`` are alternatives that a machine can apply, the best one first.
+    ``help`` is for people; ``fixes`` are alternatives that a tool can apply, best first.
     """
 
     code: str
@@ -66,7 +66,7 @@ class Finding:
         return Severity(CODES[self.code].severity)
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines: lines from 1, columns from 0 in bytes of UTF-8, ends exclusive."""
+        """For tools: lines from 1, columns from 0 in bytes of UTF-8, ends exclusive."""
 
         def place(span: Span) -> dict[str, Any]:
             return {

@@ -20,6 +20,8 @@ from hfdsl.protocols.placement import faults
 from hfdsl.types.dims import Dim, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
 
+NOT_WHOLE = "which is not a whole number of at least 1"
+
 
 def gather(program: Program, sized: Iterable[type[Dim]] = ()) -> tuple[Demand, ...]:
     """Everything that a program demands of sizes.
@@ -186,13 +188,13 @@ def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
     arguments = program.argument_rows[node.id].values() if called else ()
     for dim, bound in inference.bindings[node.id].items() if arguments else ():
         if bound not in arguments and bound != rows:
-            complaint = f"'{node.label}' would have {dim.__name__} = {{rows}}, which is no whole number of at least 1"
+            complaint = f"'{node.label}' would have {dim.__name__} = {{rows}}, {NOT_WHOLE}"
             why = f"a whole number for {dim.__name__}"
             yield Divisible(
                 nodes=nodes, why=why, size=bound, divisor=1, code="HF303", complaint=complaint, of_rows=False
             )
     if rows is not None and LOST not in rows.atoms:
-        complaint = f"'{node.label}' would have {{rows}} rows, which is no whole number of at least 1"
+        complaint = f"'{node.label}' would have {{rows}} rows, {NOT_WHOLE}"
         yield Divisible(
             nodes=nodes, why="a whole number of rows", size=rows, divisor=1, code="HF303", complaint=complaint
         )

@@ -1,4 +1,4 @@
-"""GPU sizes: how small and how large the GPUs are that slots of a pool may get, where nodes differ."""
+"""GPU sizes: the smallest and the largest GPU that slots of a pool may get, if nodes differ."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Bounds: TypeAlias = tuple[Fraction | None, Fraction | None]
 def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: tuple[int, int]) -> Bounds:
     """The memory of the smallest GPU that one of these slots may get, and the largest that all of them may get.
 
-    Both in GiB. Slots may get what leaves room for every node of the pool that has such slots; of a pool that has no
-    room at all, what takes its widest node. None where nothing does, or no cluster is described.
+    Both in GiB. Slots may get any GPUs that leave room for the other nodes of the pool with such slots; if the pool
+    does not fit at all, those that hold its widest node. None if none do, or if no cluster is described.
 
     >>> import hfdsl as hf
     >>> large, small = (hf.Nodes(n, gpus=8, gpu_memory_gib=gib, cpus=96) for n, gib in [(1, 80), (9, 40)])
@@ -38,7 +38,7 @@ def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: tuple[int, int
     kinds = [(kind, Fraction(kind.gpu_memory_gib)) for kind in cluster.kinds if kind.gpu_memory_gib] if cluster else []
 
     def have_room(least: Fraction) -> bool:
-        """Whether all may lie on GPUs of at least this size."""
+        """Whether all can be on GPUs of at least this size."""
         nodes = Counter[Amounts]()
         for kind, size in kinds:
             if size >= least:

@@ -1,4 +1,4 @@
-"""Bindings: a dim may have several sizes, such as an evaluation batch or a last batch; each of them must work."""
+"""Multiple sizes: a dim may have several, for an evaluation batch or a last batch; each of them must work."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 
 Occurrences = list[tuple[Context, Finding]]
-"""What one mistake gives with each combination of sizes that shows it."""
+"""The findings of one mistake, one for each combination of sizes that shows it."""
 
 
 def check_each_size(context: Context, findings: Callable[[Context], Sequence[Finding]]) -> list[Finding]:
-    """The findings with each combination of sizes, a mistake once, with the sizes that show it."""
+    """The findings for all combinations of sizes: each mistake once, with the sizes that show it."""
     mistakes: dict[tuple[object, ...], Occurrences] = {}
     for binding in context.each_size():
         for finding in findings(binding):
@@ -41,7 +41,7 @@ def _one(context: Context, occurrences: Occurrences) -> Finding:
 
 
 def _of_one_size(context: Context, line: str) -> bool:
-    """Whether a help line changes one of the sizes of a dim, and so says nothing of the others."""
+    """Whether a help line changes one size of a dim, and says nothing about its other sizes."""
     return any(line.startswith(f"set {dim} = ") for dim in context.alternatives)
 
 

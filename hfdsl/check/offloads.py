@@ -1,7 +1,7 @@
-"""Offloads: which parts of which roles lie on the host while they are idle, and what GPUs hold then.
+"""Offloads: which parts of which roles are on the host while idle, and what GPUs hold meanwhile.
 
-A dataflow is one step of a loop, so that idleness goes around its end: what is used last in one step and first in the
-next one is never idle.
+A dataflow is one step of a loop, so idle time wraps around its end: a part that is used last in one step and first in
+the next is never idle. This decides a schedule: ``Idle`` and ``Keeps`` are fields of a plan.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.offloading import Part, not_offloadable, parts_of, parts_used
 
 FEW = 64
-"""Of so many moves it takes no time to tell which of them could be left out."""
+"""Up to so many moves, it takes no time to find those that can be left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A part of a role lies on the host from the end of one call of the role to the begin of another.
+    """A part of a role is on the host from the end of one call of the role to the start of another.
 
-    Both are nodes; None for a role that is never called, whose part lies there always. ``around`` says whether a step
-    ends in between.
+    Both are nodes; None for a role that is never called, whose part is always on the host. ``around`` says whether a
+    step ends in between.
     """
 
     role: str
@@ -45,9 +45,9 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """What roles keep of each GPU of ``slots`` within a call.
+    """What roles keep of each GPU of ``slots`` during a call.
 
-    ``place`` is that of the call in the step, -1 where all calls are alike.
+    ``place`` is the position of the call in the step, -1 if all calls are alike.
     """
 
     root: ResourcePool
@@ -58,37 +58,37 @@ class Keeps:
 
     @property
     def part(self) -> Fraction:
-        """The part of a GPU's memory that was told as such."""
+        """The amounts that were given as fractions of a GPU's memory."""
         return total(amount.fraction for amount in self.amounts.values())
 
     @property
     def gib(self) -> Fraction:
-        """The GiB that were told as such."""
+        """The amounts that were given in GiB."""
         return total(amount.gib for amount in self.amounts.values())
 
     def more_than(self, size: Fraction | None) -> bool:
-        """Whether that is too much for a GPU of so many GiB; None is one of any size."""
+        """Whether that is too much for a GPU of so many GiB (None: of any size)."""
         if self.part > 1 or (self.part == 1 and self.gib > 0):
             return True
         return size is not None and self.part * size + self.gib > size
 
     def of(self, size: Fraction | None) -> Fraction:
-        """How much it is, to be compared: where the size is not known, of a GPU of 100 GiB."""
+        """How much it is, for comparisons; if the size is unknown, of a GPU of 100 GiB."""
         return self.part * (size or 100) + self.gib
 
 
 def offloads(context: Context) -> tuple[Idle, ...]:
-    """What lies on the host when: all idleness of roles with ``offload=True``, and what GPUs have no room for.
+    """What is on the host when: every idle part of roles with ``offload=True``, and what GPUs have no room for.
 
-    Between two calls of one method, which are turns of a loop, a part stays where there is room.
+    Between two calls of one method, which are turns of a loop, a part stays on the GPU if there is room.
     """
     return SharedGpus(context).idle
 
 
 def fullest(context: Context) -> list[tuple[Keeps, Fraction | None]]:
-    """For every lot of GPUs the call in which roles keep most of them, with the largest size that all of them may have.
+    """For every set of GPUs the call in which roles keep most of them, with the largest size that all of them may have.
 
-    What is more than that is too much wherever the nodes of the pool come to lie.
+    More than that is too much wherever the nodes of the pool are placed.
     """
     return SharedGpus(context).fullest
 
@@ -123,7 +123,7 @@ class _PlacedCall:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """An ``Idle`` that may be, with the calls in between, by their places in the step."""
+    """A possible ``Idle``, with the calls in between, by their positions in the step."""
 
     idle: Idle
     calls: frozenset[int]
@@ -144,12 +144,12 @@ class SharedGpus:
 
     @property
     def idle(self) -> tuple[Idle, ...]:
-        """What lies on the host when."""
+        """What is on the host when."""
         return tuple(gap.idle for gap in self._taken)
 
     @cached_property
     def fullest(self) -> list[tuple[Keeps, Fraction | None]]:
-        """For every lot of GPUs the call in which roles keep most of them, and how large all of them may be."""
+        """For every set of GPUs the call in which roles keep most of them, and how large all of them may be."""
         most: dict[tuple[str, tuple[int, int]], tuple[Keeps, Fraction | None]] = {}
         for keeps in self.keeps(self._taken):
             where, size = (keeps.root.name, keeps.slots), gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[1]
@@ -170,7 +170,7 @@ class SharedGpus:
 
     @cached_property
     def near(self) -> Mapping[str, list[int]]:
-        """For each role the calls that run on its GPUs, by their places in order."""
+        """For each role the calls that run on its GPUs, by their positions in order."""
         sharing: dict[str, set[str]] = {}
         for _, runs in self.runs.values():
             for first, end, name in runs:
@@ -181,7 +181,7 @@ class SharedGpus:
 
     @cached_property
     def gaps(self) -> tuple[_Gap, ...]:
-        """Every part's idleness that could be used."""
+        """The idle time of every part that could be used."""
         if not self.context.offload:
             return ()
         asked = (
@@ -213,7 +213,7 @@ class SharedGpus:
                 yield _Gap(Idle(role, part, after.node, before.node, around), between, loop)
 
     def keeps(self, taken: Iterable[_Gap]) -> Iterator[Keeps]:
-        """For each run of slots with the same roles what these keep in each call there."""
+        """For each range of slots with the same roles, what they keep during each call there."""
         away: dict[int, dict[str, set[str]]] = {}
         for gap in taken:
             for i in gap.calls:
@@ -236,9 +236,9 @@ class SharedGpus:
         return {name: memory for name, memory in left.items() if memory is not None}
 
     def too_full(self, taken: Iterable[_Gap]) -> Iterator[Keeps]:
-        """The calls in which roles keep more of a GPU than the smallest one has that the launch may give them.
+        """The calls in which roles keep more of a GPU than the smallest GPU that the launch may give them has.
 
-        Where the nodes of a pool come to lie is known no sooner than they start, and what is moved is decided before.
+        Which nodes a pool gets is known only at launch; what is moved is decided before.
         """
         return (keeps for keeps in self.keeps(taken) if keeps.more_than(self._smallest(keeps)))
 
@@ -246,7 +246,7 @@ class SharedGpus:
         return gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[0]
 
     def relief(self, keeps: Keeps) -> list[_Gap]:
-        """What to move so that less is kept in a call: first what is enough; the longest idleness; what keeps most."""
+        """What to move so that less is kept during a call: what suffices, idles longest, and keeps most."""
         size = self._smallest(keeps)
         options: list[tuple[tuple[Any, ...], list[_Gap]]] = []
         for role in keeps.amounts:

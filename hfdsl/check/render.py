@@ -1,4 +1,4 @@
-"""Reports for people: the code, the message, the user's lines with carets, the edge's other end, and what mends it."""
+"""Reports for people: the code, the message, the user's lines with carets, the edge's other end, and repairs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _finding(finding: Finding, color: bool) -> str:
 
 
 def _place(label: Label, primary: bool) -> list[str]:
-    """The file and line of a label, and where its text can be read that and the mark under it."""
+    """The file and line of a label; if the file can be read, the line with a mark under it."""
     span = label.span
     if span == NOWHERE:
         return [f"  = note: {label.text}"] if label.text else []
@@ -53,7 +53,7 @@ def _place(label: Label, primary: bool) -> list[str]:
     text = linecache.getline(span.file, span.line).rstrip("\n")
     if not text.strip():
         return [f"{head}  {label.text}".rstrip()]
-    raw = text.encode()  # columns of the parser count bytes; the mark must count characters
+    raw = text.encode()  # the parser's columns count bytes; the mark counts characters
     first = span.column if span.end_column else len(raw) - len(raw.lstrip())
     last = span.end_column if span.end_line == span.line else len(raw)
     before, marked = (part.decode(errors="ignore") for part in (raw[:first], raw[first:last]))

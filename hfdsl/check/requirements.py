@@ -1,4 +1,4 @@
-"""Requirements: the little language of ``hf.requires``: arithmetic and comparisons over dims and config fields."""
+"""Requirements: the language of ``hf.requires``, arithmetic and comparisons over dims and config fields."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def numbers(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _number(value: object) -> Fraction | None:
-    """The finite number that a constant or a field is, if it is one."""
+    """The value of a constant or a field, if it is a finite number."""
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return Fraction(value)
     return None
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
-    """The constructor's arguments by name, and the fields of those that are objects; None where it takes others."""
+    """The constructor's arguments by name, and the fields of those that are objects; None if it does not take them."""
     try:
         role: type = placement.role
         arguments = parameters(role).bind(*placement.args, **placement.kwargs)
@@ -109,7 +109,7 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=256)
 def parameters(role: Any) -> inspect.Signature:
-    """What a role's constructor takes; a role without one takes nothing, though ``object`` does not mind."""
+    """The parameters of a role's constructor; a role without one has none, although ``object`` has."""
     return inspect.Signature() if role.__init__ is object.__init__ else inspect.signature(role)
 
 
@@ -119,10 +119,10 @@ def _field_names(value: Any) -> list[str]:
 
 
 def holds(text: str, known: Known) -> tuple[Answer, str]:
-    """Whether a requirement holds, and the numbers that say so.
+    """Whether a requirement holds, and the numbers that show it.
 
     Raises:
-        DefinitionError: HF114 for what is no arithmetic, HF323 for an unknown name.
+        DefinitionError: HF114 for what is not arithmetic, HF323 for an unknown name.
     """
     used: dict[str, Fraction | None] = {}
     expression = parsed(text)
@@ -147,10 +147,10 @@ def _listed(values: Mapping[str, Fraction | bool | None]) -> str:
 
 
 def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | None = None) -> Any:
-    """The value of an expression; None where it hangs on an unknown size. ``used`` is told the names it looks up.
+    """The value of an expression; None if it depends on an unknown size. ``used`` collects the names that it looks up.
 
     Raises:
-        DefinitionError: HF114 for what is no arithmetic, HF323 for an unknown name.
+        DefinitionError: HF114 for what is not arithmetic, HF323 for an unknown name.
         ZeroDivisionError: where it divides by zero.
     """
     match node:
@@ -182,7 +182,7 @@ def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | No
                 if values[-1] is not None and bool(values[-1]) is decided:
                     return decided
             return None if None in values else not decided
-    raise DefinitionError("HF114", f"'{ast.unparse(node)}' is no arithmetic over dims and config fields")
+    raise DefinitionError("HF114", f"'{ast.unparse(node)}' is not arithmetic over dims and config fields")
 
 
 @lru_cache(maxsize=256)

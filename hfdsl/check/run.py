@@ -1,4 +1,4 @@
-"""The check: trace, infer, and ask every pass."""
+"""The check: trace, infer, gather demands, and run every rule."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from hfdsl.types.numbers import is_count
 if TYPE_CHECKING:
     from hfdsl.check.repair.trials import Trials
 
-PASSES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     definitions.results_are_bound,
     definitions.records_name_dims,
     balances.rows_have_weights,
@@ -100,7 +100,7 @@ def check(
     cluster: Cluster | None = None,
     asked: Span | None = None,
 ) -> Report:
-    """The report on a dataflow: every finding of every pass; ``asked`` is where its sizes are given."""
+    """The report on a dataflow: every finding of every rule; ``asked`` is where its sizes are given."""
     start = perf_counter()
     try:
         context = examine(body, deployment, dims, cluster, asked)
@@ -135,14 +135,14 @@ def examine(
 
 
 def _sizes_of(dim: object, requested: Any) -> tuple[int, ...]:
-    """The sizes given for a dim, each once; none where one of them is no size."""
+    """The sizes given for a dim, each once; none if one of them is not a size."""
     sizes: tuple[Any, ...] = tuple(requested) if isinstance(requested, (tuple, list)) else (requested,)
     whole = all(is_count(size) for size in sizes)
     return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 
 def judge(context: Context, start: float) -> Report:
-    """Ask every pass; repairs are tried, and offered where they work."""
+    """Run every rule; repairs are tried, and suggested if they work."""
 
     @cache
     def all_trials() -> Trials:
@@ -171,7 +171,7 @@ def _ask(context: Context) -> Sequence[Finding]:
 
 def _findings(context: Context) -> list[Finding]:
     findings: dict[tuple[object, ...], Finding] = {}
-    for finding in (finding for one_pass in PASSES for finding in one_pass(context)):
+    for finding in (finding for rule in RULES for finding in rule(context)):
         # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
         findings.setdefault((finding.code, finding.primary.span, finding.message), finding)
     return list(findings.values())

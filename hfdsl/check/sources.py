@@ -1,4 +1,4 @@
-"""From a span to the finer place that a message means: an argument of a call, a port of a ``def``."""
+"""Sources: from a span to the precise place that a message means, an argument of a call or a port of a ``def``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The calls of a file by line, column and end column, its functions by line: the outermost where two are there.
+    """The calls of a file by line, column and end column, its functions by line; the outermost of several.
 
     ``tests`` are the expressions that are compared with None, with ``is`` or ``is not``.
     """
@@ -54,7 +54,7 @@ def span_of(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
 
 
 def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
-    """The argument that is wired to ``port`` in the call at ``call`` (the call itself where it cannot be told)."""
+    """The argument that is wired to ``port`` in the call at ``call`` (the call itself if it cannot be found)."""
     argument = _argument(call, signature, port)
     return call if argument is None else span_of(call.file, argument)
 
@@ -78,26 +78,26 @@ def _argument(call: Span, signature: Signature | None, port: str) -> ast.expr | 
 
 
 def call_at(span: Span) -> ast.Call | None:
-    """The call that is written at a span; None where nothing that was read says so."""
+    """The call that is written at a span; None if the file does not have one there."""
     return _places(span.file).calls.get((span.line, span.column, span.end_column))
 
 
 def source_text(span: Span) -> str | None:
     """What is written at a span of one line."""
     line = linecache.getline(span.file, span.line).encode() if span.line == span.end_line else b""
-    return line[span.column : span.end_column].decode(errors="replace") or None  # the file may be another by now
+    return line[span.column : span.end_column].decode(errors="replace") or None  # the file may have changed
 
 
 def tested_for_none(span: Span) -> str | None:
     """``is`` or ``is not`` where the expression at ``span`` is compared with None by it."""
     around = (linecache.getline(span.file, line) for line in range(span.line - 1, span.end_line + 2))
     if not any(" is " in f" {' '.join(line.split())} " for line in around):
-        return None  # most are not, and a file is not read for nothing
+        return None  # most are not, and the file need not be parsed
     return _places(span.file).tests.get((span.line, span.column, span.end_column))
 
 
 def unpacks(span: Span) -> str | None:
-    """What a call, or a dict that is written out, unpacks with ``**`` at a span."""
+    """What a call or a dict literal unpacks with ``**`` at a span."""
     try:
         written = ast.parse((source_text(span) or "").strip(), mode="eval").body
     except SyntaxError:
@@ -113,13 +113,13 @@ def unpacks(span: Span) -> str | None:
 
 
 def keyword_span(call: Span, name: str) -> Span:
-    """The argument ``name=...`` of the call at ``call`` (the call itself where it cannot be told)."""
+    """The argument ``name=...`` of the call at ``call`` (the call itself if it cannot be found)."""
     written = call_at(call)
     return next((span_of(call.file, k) for k in written.keywords if k.arg == name), call) if written else call
 
 
 def return_span(function: Span) -> Span:
-    """The only ``return`` of the ``def`` at ``function``; the ``def`` itself where there are several."""
+    """The only ``return`` of the ``def`` at ``function``; the ``def`` itself if there are several."""
     definition = _places(function.file).functions.get(function.line)
     returned = (
         [n.value for n in ast.walk(definition) if isinstance(n, ast.Return) and n.value is not None]

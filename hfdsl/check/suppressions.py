@@ -1,4 +1,4 @@
-"""Comments that hide a warning: ``# hf: ignore[HF602]`` at the end of its first or last line."""
+"""Suppressions: a comment ``# hf: ignore[HF602]`` at the end of its first or last line hides a warning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMENT = re.compile(r"#\s*hf:\s*ignore(?:\[([^\]]*)\])?(?=\s*(?:#.*)?$)")
 
 
 def unsuppressed(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The findings that no comment hides; one that a comment meant to hide says why it did not."""
+    """The findings that no comment hides; if a comment was meant to hide one, it says why it did not."""
     for finding in findings:
         codes = _ignored(finding)
         if finding.severity is Severity.ERROR or finding.code not in codes:
@@ -22,7 +22,7 @@ def unsuppressed(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _ignored(finding: Finding) -> list[str]:
-    """The codes that the comments on a finding's lines name; an empty one for a comment that names none."""
+    """The codes that the comments on a finding's lines name; an empty string for a comment that names none."""
     span = finding.primary.span
     lines = {linecache.getline(span.file, line) for line in (span.line, span.end_line or span.line)}
     texts = [match[1] or "" for line in lines for match in COMMENT.finditer(line)]

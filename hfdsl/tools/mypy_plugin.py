@@ -263,7 +263,7 @@ def merge(context: FunctionSigContext) -> CallableType:
             both = " and ".join(f"'{owner.name}'" for _, owner in owners)
             matched.report("HF205", f"column '{name}' of '{made.type.name}' comes from both {both}", place)
         elif not any(isinstance(item, NoneType) for item in _items(formal)):
-            matched.report("HF204", f"'{made.type.name}' is put together without its column '{name}'", place)
+            matched.report("HF204", f"'{made.type.name}' is built without its column '{name}'", place)
     return signature
 
 

@@ -50,7 +50,7 @@ def refused(places: list[Pool], cluster: hf.Cluster) -> Finding:
         (
             gpus([3], [5]),
             nodes(2, 6),
-            "pools 'p' [3] and 'q' [5] need 8 GPUs, and the cluster has 8, but in no way do its nodes hold these parts",
+            "pools 'p' [3] and 'q' [5] need 8 GPUs, and the cluster has 8, but no layout on its nodes fits these parts",
         ),
         ([*gpus([4], [4]), cpus(4)], nodes(4), "pools 'p' [4] and 'q' [4] need 8 GPUs, and the cluster has 4"),
         (

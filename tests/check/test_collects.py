@@ -154,7 +154,7 @@ def test_a_list_has_a_value_for_each_rank(name: str) -> None:
 
 def test_who_makes_the_list_is_told() -> None:
     [finding] = called(CALLS["half of the ranks"][0]).findings
-    assert "gets a list of 4, one value for each of 8 ranks is needed" in finding.message
+    assert "gets a list of 4, and needs one value for each of 8 ranks" in finding.message
     assert [label.text.partition(" on ")[0] for label in finding.related] == [
         "placed",
         "'role.near' makes one value for each rank of Mesh(pp=2 dp=2 tp=2 gen_tp=2)",

@@ -106,7 +106,9 @@ def test_what_may_be_done_depends_on_what_asks(body: Any, need: str, advice: str
 
 def test_all_that_is_demanded_of_the_rows_is_met_by_what_is_offered() -> None:
     finding = found(cut_first, 30)
-    assert finding.message.startswith("'minibatch 1/2' needs 2 mini-batches, but only a run tells")
+    assert finding.message.startswith(
+        "'minibatch 1/2' needs 2 mini-batches, but the number of rows is known only at run time"
+    )
     assert finding.help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
     assert finding.fixes == (), "what is then computed is for its author to decide"
     assert [label.text for label in finding.related] == [
@@ -260,5 +262,5 @@ def test_a_filter_may_keep_no_rows_and_no_call_makes_fewer() -> None:
         for number in (0, 1, 2)
         for known in [Context.of(context.program, {**context.sizes, kept: number})]
     }
-    wrong = "'all_but_one' would have t = kept1-1 = -1, which is no whole number of at least 1"
+    wrong = "'all_but_one' would have t = kept1-1 = -1, which is not a whole number of at least 1"
     assert told == {0: [("HF303", wrong)], 1: [], 2: []}

@@ -171,5 +171,5 @@ def test_a_result_in_a_dict_is_told_with_its_key() -> None:
     messages = [program.check().findings[0].message for program in (wrong, odd)]
     assert messages == [
         "'wrong' is annotated to return Prompts and returns Scores of B rows at key 'second'",
-        "the dataflow returns a 'set' at key 'second', which is no value of the graph",
+        "the dataflow returns a 'set' at key 'second', which is not a value of the graph",
     ]

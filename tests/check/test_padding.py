@@ -88,7 +88,9 @@ def test_a_metric_counts_the_pad_rows_of_which_is_warned(count: int) -> None:
     assert (sums.total.value != count) is (report.codes == ("HF317",))
     assert sums.largest.value == 1.0
     if report.findings:
-        assert report.findings[0].message.endswith("gets 1 pad row beside its 3, and counts them in its metrics total")
+        assert report.findings[0].message.endswith(
+            "gets 1 pad row in addition to its 3, and counts them in its metrics total"
+        )
 
 
 def test_rows_alone_lose_their_pad_rows() -> None:
@@ -99,7 +101,7 @@ def test_rows_alone_lose_their_pad_rows() -> None:
 
 def test_whole_groups_are_padded() -> None:
     [finding] = marking.check(deployment, dims={B: 6}).findings
-    assert finding.message == "'judge.mark' gets 2 pad rows beside its 6, and counts them in its metrics seen"
+    assert finding.message == "'judge.mark' gets 2 pad rows in addition to its 6, and counts them in its metrics seen"
     assert finding.help == ("set B to 4 or 8: no row is padded then",)
     with marking.compile(deployment, dims={B: 6}).launch() as running:
         marked = running.step(Rows(x=torch.arange(6.0)))
@@ -115,7 +117,9 @@ def test_a_body_that_gives_nothing_counts_them_in_what_it_does() -> None:
 def test_as_many_rows_are_padded_as_the_last_chunks_lack() -> None:
     four = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([4], use_gpu=False)))
     [finding] = learning.check(four, dims={B: 9}).findings
-    assert finding.message.startswith("'judge.learn' gets 3 pad rows beside its 9, and counts them in what it does")
+    assert finding.message.startswith(
+        "'judge.learn' gets 3 pad rows in addition to its 9, and counts them in what it does"
+    )
     assert finding.primary.text == "9 % 4 = 1"
 
 

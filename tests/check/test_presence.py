@@ -152,7 +152,7 @@ def test_what_a_record_was_put_together_without_is_absent_and_what_it_was_given_
         return total(hf.present(Rollout(ids=rollout.ids, values=rollout.values).values))
 
     [finding] = report(without).findings
-    assert finding.message == "hf.present: column 'values' of 'Rollout' is absent: put together without it"
+    assert finding.message == "hf.present: column 'values' of 'Rollout' is absent: built without it"
     assert report(given).findings == ()
 
 
@@ -193,10 +193,10 @@ def test_whatever_needs_the_column_is_told() -> None:
     assert found.findings[5].message.endswith("column 'values' of Unsure may be absent, and Sure has it always")
     advice = [finding.notes[0] for finding in found.findings if finding.notes]
     assert advice == [
-        "hf.present(rollout.values) where it is always there; or declare the port f32[B, R] | None",
-        "hf.present(rollout.name) where it is always there; or declare the port Obj[str, B] | None",
-        "hf.present(maybe(rollout.values)) where it is always there; or declare the port f32[B, R] | None",
-        "hf.present(rollout.values) where it is always there; or declare the column f32[B, R] | None",
+        "hf.present(rollout.values) where it is always present; or declare the port f32[B, R] | None",
+        "hf.present(rollout.name) where it is always present; or declare the port Obj[str, B] | None",
+        "hf.present(maybe(rollout.values)) where it is always present; or declare the port f32[B, R] | None",
+        "hf.present(rollout.values) where it is always present; or declare the column f32[B, R] | None",
         "build the record from its columns, values=hf.present(...): the column is then tested when it is read",
     ]
 
@@ -268,7 +268,7 @@ def test_a_dataflow_does_not_branch_on_presence(test: str) -> None:
 
     [finding] = report(right if test == "is None" else left).findings
     assert finding.code == "HF207"
-    assert finding.message.startswith(f"'{test}' asks whether 'rollout.values' is there")
+    assert finding.message.startswith(f"'{test}' asks whether 'rollout.values' is present")
 
 
 def test_what_is_asked_for_is_told_as_it_is_written() -> None:
@@ -277,7 +277,7 @@ def test_what_is_asked_for_is_told_as_it_is_written() -> None:
         return hf.repeat(rollout, 3) if lacks else rollout
 
     [finding] = report(body).findings
-    assert "asks whether 'repeat.values' is there" in finding.message
+    assert "asks whether 'repeat.values' is present" in finding.message
     assert finding.notes[0].startswith("hf.present(hf.repeat(rollout, 2).values) where it always is")
 
 
@@ -326,7 +326,7 @@ def test_an_argument_that_is_unpacked_is_advised_as_any_other() -> None:
         return total(*[rollout.values])  # type: ignore[arg-type]  # a mistake on purpose
 
     [finding] = report(body).findings
-    assert finding.notes == ("hf.present(...) where it is always there; or declare the port f32[B, R] | None",)
+    assert finding.notes == ("hf.present(...) where it is always present; or declare the port f32[B, R] | None",)
 
 
 def test_wrong_declarations() -> None:

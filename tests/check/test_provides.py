@@ -118,7 +118,7 @@ def test_a_result_is_called_one() -> None:
         return actor.generate(full), total(hf.present(long(full.values)))
 
     [finding] = report(program).findings
-    assert finding.message == "hf.present: the result of 'long' is absent: it is there when R > 4"
+    assert finding.message == "hf.present: the result of 'long' is absent: it is present when R > 4"
 
 
 def test_a_condition_of_sizes_is_told_without_a_config() -> None:
@@ -161,7 +161,7 @@ def test_a_column_that_is_left_out_is_absent_wherever_it_goes() -> None:
     assert [label.text for label in promise.related] == ["without this column"]
     assert wired.message == (
         "port 'values' of 'total' takes f32[B, R] but is wired to f32[B, R] | None: "
-        "column 'values' of 'Rollout' is absent: put together without it"
+        "column 'values' of 'Rollout' is absent: built without it"
     )
     assert wired.notes == ()
 

@@ -316,7 +316,7 @@ def test_sizes_below_1_are_told_where_they_are_made() -> None:
 
     [finding] = check(program, {B: 8}).findings
     assert (finding.code, finding.primary.text) == ("HF303", "-1 must be whole and at least 1")
-    assert finding.message == "'rest' would have M = -1, which is no whole number of at least 1"
+    assert finding.message == "'rest' would have M = -1, which is not a whole number of at least 1"
 
 
 def test_parts_of_parts_are_told_of_the_whole() -> None:
@@ -333,4 +333,4 @@ def test_a_size_of_0_is_told_alone() -> None:
         role.columns(rows.x, rest(hf.take(rows, 4).x))  # type: ignore[arg-type]  # solved for M
 
     [finding] = check(program, {B: 8}).findings
-    assert finding.message == "'rest' would have M = 0, which is no whole number of at least 1"
+    assert finding.message == "'rest' would have M = 0, which is not a whole number of at least 1"

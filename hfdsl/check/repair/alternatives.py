@@ -1,4 +1,4 @@
-"""Alternatives: a changed deployment, and whether a program works on it; what a help line offers was tried here."""
+"""Alternatives: a changed deployment or registration, and whether a program works with it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def registered(body: Callable[..., Any], registration: Registration, context: Co
 
 
 def works(context: Context, placements: Mapping[str, Placement[Any]]) -> bool:
-    """Whether rows and roles work out with other places for some roles as far as they do now."""
+    """Whether rows and roles work out with other places for some roles at least as well as they do now."""
     deployment, after = context.program.deployment, moved(placements, context)
     if deployment is None or after is None:
         return False
@@ -67,13 +67,13 @@ def _broken_calls(context: Context) -> int:
 
 
 def unmet(placement: Placement[Any]) -> dict[str, str]:
-    """The requirements of a role's class that its config and mesh do not meet, with the numbers that say so."""
+    """The requirements of a role's class that its config and mesh do not meet, with the numbers that show it."""
     numbers: dict[str, str] = {}
     for text in requirements_of(placement.role):
         try:
             answer, shown = holds(text, known_of(placement))
         except DefinitionError:
-            continue  # told by the pass on classes
+            continue  # reported by the rule on classes
         if answer is Answer.REFUTED:
             numbers[text] = shown
     return numbers

@@ -1,7 +1,7 @@
-"""Edits: from a repair to the letters of the user's file that change.
+"""Edits: from a repair to the characters of the user's file that change.
 
-Every function gives None where it does not see what it looks for: a name that is made up at run time, a size that comes
-out of a variable. A repair whose text cannot be told stays advice.
+Every function returns None if it does not find what it looks for: a name may be computed at run time, a size may come
+from a variable. A repair without an edit remains advice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 
 def overlap(edits: Sequence[Edit], others: Sequence[Edit]) -> bool:
-    """Whether two fixes cannot both be made: they touch the same letters, or the same place."""
+    """Whether two fixes cannot both be applied: they touch the same characters, or the same place."""
     return any(
         a.span.file == b.span.file
         and (a.span.line, a.span.column) <= (b.span.end_line, b.span.end_column)
@@ -68,7 +68,7 @@ def rename(place: Span, old: str, new: str) -> Edit | None:
 
 
 def spelt(call: Span, old: str, new: str) -> Edit | None:
-    """A name that is given to a call as text."""
+    """A name that is passed to a call as a string."""
     written = call_at(call)
     match [n for n in ast.walk(written) if isinstance(n, ast.Constant) and n.value == old] if written else []:
         case [node]:
@@ -80,11 +80,11 @@ def spelt(call: Span, old: str, new: str) -> Edit | None:
 
 
 def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...] | None:
-    """The keyword-only port ``name``, and all that are given by position after it, are given by name instead."""
+    """The keyword-only port ``name``, and all ports passed by position after it, are passed by name instead."""
     written = call_at(call)
     named = {keyword.arg for keyword in written.keywords} if written else set()
     if written is None or None in named or any(isinstance(argument, ast.Starred) for argument in written.args):
-        return None  # with * or ** nothing tells what goes where
+        return None  # with * or ** it is unknown which argument goes where
     first = sum(not port.keyword_only for port in signature.ports)
     spare = [port.name for port in signature.ports if port.keyword_only and port.name not in named]
     later = dropwhile(lambda pair: pair[0] != name, zip(spare, written.args[first:], strict=False))
@@ -93,7 +93,7 @@ def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...] | 
 
 
 def wrap(argument: Span, function: str, number: int) -> tuple[Edit, Edit] | None:
-    """``x`` becomes ``hf.repeat(x, number)`` or another such call, in the words of the user's imports."""
+    """``x`` becomes ``hf.repeat(x, number)`` or another such call, spelled as the user's imports require."""
     name = spelling(argument.file, function)
     if name is None or not argument.end_column:
         return None
@@ -109,7 +109,7 @@ def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
 
 
 def spelling(file: str, name: str) -> str | None:
-    """How a module calls a name of hfdsl, by its imports at the top."""
+    """How a module spells a name of hfdsl, by its imports at the top."""
     for statement in _tree(file).body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "hfdsl" and not statement.level:
             for alias in statement.names:
@@ -123,7 +123,7 @@ def spelling(file: str, name: str) -> str | None:
 
 
 def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
-    """The number of ``dim`` in the ``dims={...}`` of a call, or in the module's variable that is given there."""
+    """The number of ``dim`` in the ``dims={...}`` of a call, or in the module's variable that is passed there."""
     written = call_at(call)
     sizes = next((k.value for k in written.keywords if k.arg == "dims"), None) if written else None
     if isinstance(sizes, ast.Name):
@@ -141,7 +141,7 @@ def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
 
 
 def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
-    """The size of an axis in the ``mesh=hf.Mesh(...)`` of a call; an axis that is left out there is written."""
+    """The size of an axis in the ``mesh=hf.Mesh(...)`` of a call; an axis that is left out there is added."""
     written = call_at(call)
     mesh = next((k.value for k in written.keywords if k.arg == "mesh"), None) if written else None
     if not isinstance(mesh, ast.Call) or mesh.args or not mesh.keywords:
@@ -156,7 +156,7 @@ def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
 
 
 def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
-    """A name in the text of the one ``hf.requires`` that a ``def`` has it in."""
+    """A name in the text of the only ``hf.requires`` of a ``def`` with that text."""
     texts = [
         node
         for statement in ast.walk(_tree(function.file))
@@ -176,7 +176,7 @@ def requirement(function: Span, text: str, old: str, new: str) -> Edit | None:
 
 
 def _variable(file: str, name: str) -> ast.expr | None:
-    """What a module gives to a name, where nothing else in its file has or gets that name."""
+    """What a module assigns to a name, if nothing else in its file has that name."""
     tree = _tree(file)
     named = [
         node
@@ -192,7 +192,7 @@ def _variable(file: str, name: str) -> ast.expr | None:
 
 
 def number(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
-    """Another number where one is written."""
+    """Another number in the place of a literal."""
     written = isinstance(node, ast.Constant) and type(node.value) is int and node.value == old
     return Edit(span_of(file, node), str(new)) if written else None
 

@@ -1,4 +1,4 @@
-"""Fixes: the changes that are an edit of the user's text."""
+"""Fixes: the suggestions that are edits of the user's text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def named(misuse: Misuse) -> Iterator[Suggestion]:
 
 
 def repeated(context: Context, mismatch: Mismatch, port: str, times: int) -> Iterator[Suggestion]:
-    """The rows of ``port`` repeated: of a column, those of its record too."""
+    """The rows of ``port`` repeated; of a column, alternatively those of its record."""
     node = context.program.graph.nodes[mismatch.node]
     argument = argument_span(node.span, signature_of(node), port)
     operand = dict(node.arguments)[port]
@@ -57,14 +57,14 @@ def _before(place: Span, rest: str) -> Span:
 
 
 def exchanged(node: Node, first: str, second: str, *, certain: bool = True) -> Iterator[Suggestion]:
-    """What is wired to two ports of a call, each at the other one."""
+    """The arguments of two ports of a call, swapped."""
     places = [argument_span(node.span, signature_of(node), port) for port in (first, second)]
     if node.span not in places:
         yield from _rewritten(f"swap what is wired to '{first}' and '{second}'", edits.swap(*places), certain=certain)
 
 
 def reversed_sync(call: Span) -> Iterator[Suggestion]:
-    """``hf.sync`` of two roles, from the second to the first."""
+    """``hf.sync`` of two roles in the other direction."""
     written = call_at(call)
     if written is not None and len(written.args) == 2 and not written.keywords:
         places = [span_of(call.file, argument) for argument in written.args]
@@ -76,14 +76,14 @@ def _exchanged(call: ast.Call) -> str:
 
 
 def cut(place: Span, rows: int) -> Iterator[Suggestion]:
-    """So many rows of what is made at ``place``, whatever a filter keeps: more are left out, fewer start over."""
+    """A fixed number of rows of the value at ``place``, whatever a filter keeps: more are cut, fewer start over."""
     edit = edits.wrap(place, "fill", rows)
     if edit:
         yield from _rewritten(f"let a fixed number of rows go on: {edit[0].text}...{edit[1].text}", edit, certain=False)
 
 
 def taken(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
-    """Fewer rows in a ``take``, or as many with those that start over."""
+    """Fewer rows in a ``take``, or as many, which start over from the first."""
     written = call_at(call)
     if written is None or len(written.args) != 2:
         return
@@ -98,9 +98,9 @@ def taken(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
 def _rewritten(
     words: str, changes: Sequence[Edit] | None, title: str = "", *, certain: bool = True
 ) -> Iterator[Suggestion]:
-    """An edit of the dataflow's own text, where it can be told; a machine makes it where it is ``certain`` to be meant.
+    """An edit of the dataflow's own text, if there is one; tools apply it if it is ``certain`` to be intended.
 
-    Other edits mend the program too, but what it then computes is for its author to decide.
+    Other edits repair the program too, but what it then computes is for its author to decide.
     """
     if changes:
         fix = Fix(title or words, tuple(changes)) if certain else None
@@ -126,7 +126,7 @@ def filled(deployment: dict[str, Placement], role: str) -> Iterator[Suggestion]:
 
 
 def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggestion]:
-    """A role of the deployment under the name that the dataflow has for it."""
+    """A role of the deployment under the name that the dataflow uses."""
     edit = edits.rename(deployment.span, old, new)
     fix = Fix(f"replace '{old}' by '{new}'", (edit,)) if edit else None
     places = {new if name == old else name: place for name, place in deployment.placements.items()}
@@ -143,7 +143,7 @@ def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggest
 
 
 def required(signature: Signature, text: str, known: Sequence[Known]) -> Iterator[Fix]:
-    """A requirement with the name that its author meant: at every call it then holds."""
+    """A requirement with the name that its author meant: it then holds at every call."""
     for old in names(text):
         if not all(_unknown(old, call) for call in known):
             continue

@@ -1,4 +1,4 @@
-"""Repairs: the nearest sizes for which a program's arithmetic works out, each tried before it is offered."""
+"""The search for the nearest sizes with which a program's demands hold, each tried before it is suggested."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from itertools import islice
 from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.types.dims import Dim, constant
 
-SEARCH = 4096  # how many sizes are looked at on both sides
+SEARCH = 4096  # how many sizes are examined on both sides
 TRIALS = 64  # how many of those that meet all constraints are tried against all other rules
-NEAR = 64  # of two dims: how many sizes of one are looked at on both sides
+NEAR = 64  # of two dims: how many sizes of one are examined on both sides
 BESIDE = 2  # and how many of the other for each, where its constraints are linear, so that the nearest meet them
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search for another size of ``dim``, which is ``now``; ``tried`` says whether the program takes a size."""
+    """The search for another size of ``dim``, which is ``now``; ``tried`` says whether a size works."""
 
     dim: type[Dim]
     now: int
@@ -27,7 +27,7 @@ class Search:
     tried: Callable[[int], bool]
 
     def nearest(self) -> tuple[int, ...]:
-        """The nearest size below and the nearest above that work, as far as there are any."""
+        """The nearest size below and the nearest above that work, if any."""
         sizes, others = _narrowed(self.dim, self.constraints)
         sides = sizes.downward(self.now - 1, SEARCH), sizes.upward(self.now + 1, SEARCH)
         firsts = (self._first(side, others) for side in sides)
@@ -40,7 +40,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class PairSearch:
-    """The search for other sizes of two dims, which are ``now``; ``tried`` says whether the program takes both.
+    """The search for other sizes of two dims, which are ``now``; ``tried`` says whether both work.
 
     With each number near the first size, the joint constraints are constraints on the second one alone.
     """
@@ -51,13 +51,13 @@ class PairSearch:
     tried: Callable[[int, int], bool]
 
     def change(self, first: int, second: int) -> Fraction:
-        """By what part of themselves the two sizes change, together."""
+        """The sum of the relative changes of the two sizes."""
         return sum(
             (Fraction(abs(to - now), now) for to, now in zip((first, second), self.now, strict=True)), Fraction(0)
         )
 
     def nearest(self) -> tuple[int, int] | None:
-        """The pair that works with the smallest change, of those that are looked at."""
+        """The pair with the smallest change that works, of those that are examined."""
         return next((pair for pair in islice(self._pairs(), TRIALS) if self.tried(*pair)), None)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
@@ -73,7 +73,7 @@ class PairSearch:
             yield heappop(waiting)[1:]
 
     def _met(self) -> Iterator[tuple[int, int]]:
-        """The pairs that meet all constraints, the nearest first sizes first."""
+        """The pairs that meet all constraints, ordered by how near their first size is."""
         first_dim, second_dim = self.dims
         alone = {dim: [c for c in self.constraints if c.size.atoms == (dim,)] for dim in self.dims}
         joint = [constraint for constraint in self.constraints if len(constraint.size.atoms) > 1]
@@ -90,7 +90,7 @@ class PairSearch:
 
 
 def _around(sizes: SizeSet, now: int, length: int) -> Iterator[int]:
-    """The numbers on both sides of one, the nearest first."""
+    """The numbers of a set on both sides of ``now``, the nearest first."""
     below, above = sizes.downward(now - 1, length), sizes.upward(now + 1, length)
     return merge(below, above, key=lambda number: abs(number - now))
 
@@ -110,9 +110,9 @@ def _narrowed(
 
 
 def conflict(dim: type[Dim], constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
-    """A smallest set of constraints that no size of ``dim`` meets together; empty where none was found.
+    """A minimal set of constraints that no size of ``dim`` meets together; empty if there is none.
 
-    Of those that are linear in ``dim``; without any one of the set there is a size.
+    Only constraints linear in ``dim`` take part; without any one of the set there is a size.
 
     >>> from hfdsl.types.dims import size
     >>> class B(Dim): ...

@@ -1,4 +1,4 @@
-"""Sizes that repair a program: of one dim or, where none of one will do, of two at once."""
+"""Sizes that repair a program: of one dim or, if none of one dim does, of two at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.types.dims import Dim
 
 Sizes = Mapping[type[Dim], Sequence[int]]
-"""The sizes that a dim may be given instead of its own, the others as they are."""
+"""Other sizes for each dim, the sizes of the other dims unchanged."""
 
 WORKS = "every split and requirement then works out"
 PAIRS = 4  # how many pairs of dims are searched for one finding

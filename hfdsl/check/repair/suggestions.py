@@ -1,4 +1,4 @@
-"""Offers: changes of a program in words. A help line is one that was made and checked again; nothing else is one."""
+"""Suggestions: changes of a program in words. Each help line is a change that was made and checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hfdsl.check.findings import Finding, Fix
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Changes of one kind, any of which will do: ``set B to``, ``8`` or ``12``, ``: every split works out``."""
+    """Changes of one kind, any of which works: ``set B to``, ``8`` or ``12``, ``: every split works out``."""
 
     options: tuple[Option, ...]
     before: str = ""
@@ -21,7 +21,7 @@ class Suggestion:
 def with_help(
     trials: Repairer, finding: Finding, suggestions: Iterable[Suggestion], most: int | None = None
 ) -> Finding:
-    """The finding with those of the offers that mend it, at most so many: here alone a help line is made."""
+    """The finding with the suggestions that repair it, at most so many. Help lines are made here alone."""
     lines, fixes = list[str](), list[Fix]()
     for suggestion in suggestions:
         working = [option for option in suggestion.options if trials.mends(finding, option)]
@@ -36,7 +36,7 @@ def with_help(
 def with_suggestions(
     context: Context, finding: Finding, suggestions: Iterable[Suggestion], advice: str = "", most: int | None = None
 ) -> Finding:
-    """The finding with what mends it; with ``advice`` as a note where nothing was tried, or nothing that was works."""
+    """The finding with the suggestions that repair it, or with ``advice`` as a note if none does or none was tried."""
     trials = context.repairs(finding)
     helped = finding if trials is None else with_help(trials, finding, suggestions, most)
     return helped if helped.help else with_note(finding, advice)

@@ -1,4 +1,4 @@
-"""Trials: a repair is made on the program, and all is checked again, before it is offered."""
+"""Trials: a repair is made on the program and everything is checked again, before it is suggested."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from hfdsl.graph.infer import infer
 from hfdsl.graph.trace import trace
 
 MOST = 16
-"""The places of one report at which repairs are tried: a report with more findings is read from its top anyway."""
+"""At how many places of one report repairs are tried: a longer report is read from its top anyway."""
 
 WORK = 2000
-"""The nodes and mistakes that may be gone through again for them: a check of any program stays fast.
+"""How many nodes and mistakes trials may visit in all, so that every check stays fast.
 
-In a program with more of them than that, ``hfdsl check --fix`` alone tries repairs.
+In a larger program only ``hfdsl check --fix`` tries repairs.
 """
 
 thorough: ContextVar[bool] = ContextVar("thorough", default=False)
-"""Whether the repairs of all findings are tried, for a command that is to make them."""
+"""Whether the repairs of all findings are tried, for a command that applies them."""
 
 FindingKey: TypeAlias = tuple[str, str, int]
-"""A finding as it is known again after an edit, which moves columns and changes numbers in messages."""
+"""A finding as it is recognized after an edit, which moves columns and changes numbers in messages."""
 
 
 def finding_key(finding: Finding) -> FindingKey:
@@ -42,13 +42,13 @@ def finding_key(finding: Finding) -> FindingKey:
 
 
 def improves(finding: FindingKey, before: Counter[FindingKey], after: Counter[FindingKey]) -> bool:
-    """Whether ``finding`` has gone and no other has come."""
+    """Whether ``finding`` has gone and no other has appeared."""
     return after <= before and after[finding] < before[finding]
 
 
 @dataclass
 class Trials:
-    """Repairs of one program; ``ask`` puts all passes to a context."""
+    """Trials of repairs of one program; ``ask`` runs all rules."""
 
     context: Context
     ask: Callable[[Context], Iterable[Finding]]
@@ -57,30 +57,30 @@ class Trials:
 
     @cached_property
     def most(self) -> int:
-        """How many places there are repairs for."""
+        """At how many places repairs are tried."""
         graph, wrong = self.context.program.graph, self.context.program.inference.mismatches
         return min(MOST, WORK // (len(graph.nodes) + len(graph.misuses) + len(wrong) + 1))
 
     def admit(self, finding: Finding) -> bool:
-        """Whether repairs of a finding are tried: at so many places, and at each as often as it is asked for there."""
+        """Whether repairs of a finding are tried: at ``most`` places, and at each of them for all findings there."""
         if thorough.get() or len(self.admitted) < self.most:
             self.admitted.add(finding_key(finding))
         return finding_key(finding) in self.admitted
 
     @cached_property
     def before(self) -> Counter[FindingKey]:
-        """What is found in the program as it stands."""
+        """The findings of the program as it is."""
         return self._keys(self.context)
 
     def _keys(self, context: Context) -> Counter[FindingKey]:
         return Counter(map(finding_key, self.ask(replace(context, trials=None))))
 
     def mends(self, finding: Finding, option: Option) -> bool:
-        """Whether a change removes a finding and adds none: it is made, and every pass is asked again."""
+        """Whether a change removes a finding and adds none: it is made, and all rules run again."""
         key = finding_key(finding), option.words, option.fix
         if option.fix is None:
             return self._mends(finding, option)
-        if key not in self.mended:  # a loop that unrolls asks again and again
+        if key not in self.mended:  # the calls of an unrolled loop have the same finding
             self.mended[key] = self._mends(finding, option)
         return self.mended[key]
 
@@ -91,7 +91,7 @@ class Trials:
 
 
 def written(edits: Sequence[Edit], context: Context) -> Context | None:
-    """The program with edits in the dataflow's own text: it is compiled anew, and traced."""
+    """The program with edits in the dataflow's own text: it is compiled again, and traced."""
     body = rewritten(context.program.body, edits)
     if body is None:
         return None
@@ -102,9 +102,9 @@ def written(edits: Sequence[Edit], context: Context) -> Context | None:
 
 
 def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> FunctionType | None:
-    """A function as its file would define it with these edits, in the module that is there; None where it is another.
+    """A function as its file would define it with these edits, in the imported module; None if it is not found there.
 
-    Only the text of the function itself is put to work: nothing of the module runs a second time.
+    Only the function itself is executed: nothing else of the module runs a second time.
     """
     if not isinstance(body, FunctionType) or hasattr(body, "__wrapped__"):
         return None
@@ -114,7 +114,7 @@ def rewritten(body: Callable[..., Any] | None, edits: Sequence[Edit]) -> Functio
         return None
     try:
         module = compile(apply(text, edits), old.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, IndexError):  # edits that do not go, or a file that is not what was imported
+    except (SyntaxError, ValueError, IndexError):  # edits that do not fit, or a changed file
         return None
     known = (old.co_qualname, old.co_firstlineno, old.co_freevars)
     codes = [c for c in _codes(module) if (c.co_qualname, c.co_firstlineno, c.co_freevars) == known]

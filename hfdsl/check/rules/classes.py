@@ -30,7 +30,7 @@ def classes_fit_meshes(context: Context) -> Iterator[Finding]:
             except DefinitionError as error:
                 unknown = error.code == "HF323"
                 if unknown and not buildable:
-                    continue  # that is told (HF516)
+                    continue  # reported as HF516
                 where = f"'{placement.role.__name__}' requires {text}"  # however often it is placed
                 message = f"{where}: {_unknown(text, known) if unknown else error.message}"
                 yield Finding(

@@ -129,8 +129,8 @@ def lists_fit_ranks(context: Context) -> Iterator[Finding]:
                 continue
             yield Finding(
                 "HF402" if makers else "HF411",
-                f"port '{port}' of '{node.label}' gets a list of {length}, one value for each of "
-                f"{placement.mesh.world_size} ranks is needed",
+                f"port '{port}' of '{node.label}' gets a list of {length}, and needs one value for "
+                f"each of {placement.mesh.world_size} ranks",
                 Label(argument_span(node.span, method.signature, port), f"a list of {length}"),
                 (Label(placement.span, f"placed on {placement.mesh}"), *makers),
             )
@@ -165,6 +165,6 @@ def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label
     if placement is None or signature is None or signature.protocol is None or signature.protocol.joins:
         return None, ()
     label = Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")
-    with suppress(ProtocolError):  # told by the pass on placements
+    with suppress(ProtocolError):  # reported by the rule on placements
         return len(signature.protocol.collected(placement.mesh)), (label,)
     return None, ()

@@ -1,4 +1,4 @@
-"""Given sizes: is each a size of a dim that the program has, and do they and the inputs tell a run all it must know?"""
+"""Dims: is each given size one of the program's dims, and do sizes and inputs determine every row dim of a run?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfdsl.types.dims import Dim, Size, atom_size, solve
 
 
 def determined_dims(sized: Iterable[Any], lengths: Iterable[Size]) -> set[Any]:
-    """The dims that are known once these lengths are, beside those that are given: each length tells at most one.
+    """The dims that are known once these lengths are, with those that have a size: each length determines at most one.
 
     >>> from hfdsl.types.dims import Add, Dim, size
     >>> class P(Dim): ...
@@ -72,8 +72,8 @@ def row_dims_are_determined(context: Context) -> Iterator[Finding]:
         if isinstance(dim, type):
             yield Finding(
                 "HF301",
-                f"'{program.graph.nodes[node].label}' makes {program.inference.values[node]}, and nothing tells how "
-                f"large {dim.__name__} is: no input tells it and no size is given",
+                f"'{program.graph.nodes[node].label}' makes {program.inference.values[node]}, and the size of "
+                f"{dim.__name__} is unknown: no input has this dim and no size is given",
                 Label(program.graph.nodes[node].span),
                 notes=(f"give the size: dims={{{dim.__name__}: ...}}",),
             )

@@ -1,4 +1,4 @@
-"""Filtered rows: how many there are is known only when the program runs, so what splits them needs a policy."""
+"""Filtered rows: their number is known only at run time, so whatever splits them needs a policy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def filtered_rows(context: Context) -> Iterator[Finding]:
         filters = (_made(context, maker) for maker, _ in _makers(context, first.size).values())
         finding = Finding(
             "HF321",
-            f"'{node.label}' needs {first.why}, but only a run tells how many rows there are ({first.size})",
+            f"'{node.label}' needs {first.why}, but the number of rows is known only at run time ({first.size})",
             Label(node.span, first.need),
             (*filters, *first.labels, *more.values()),
         )
@@ -46,7 +46,7 @@ def filtered_rows(context: Context) -> Iterator[Finding]:
 
 
 def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion]:
-    """As many rows as meet all demands, of those that a filter may keep; or pad rows for a method that splits them."""
+    """A number of rows that meets all demands; or pad rows for a method that splits them."""
     from hfdsl.check.repair.fixes import cut  # late: most programs need none
 
     first = demands[0]
@@ -62,7 +62,7 @@ def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion
 
 
 def _enough(context: Context, demands: list[Divisible], kept: Atom) -> int | None:
-    """The greatest number in the place of ``kept`` that meets all demands, of those that a filter may keep."""
+    """The greatest number of rows that a filter may keep with which all demands hold."""
     most = context.known(at_most(atom_size(kept))).value
     sizes = [context.known(demand.size) for demand in demands]
     for number in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
@@ -81,7 +81,7 @@ def _policy(node: Node, code: str) -> str:
 
 
 def _makers(context: Context, size: Size) -> dict[Atom, tuple[Node, int]]:
-    """The first filter that each of the unknown numbers comes from, and how many rows it keeps together."""
+    """The first filter that each unknown number comes from, and the size of its groups."""
     makers: dict[Atom, tuple[Node, int]] = {}
     for node in context.program.graph.nodes:
         rows = context.program.inference.rows(node.id)

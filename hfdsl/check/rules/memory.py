@@ -1,4 +1,4 @@
-"""Memory: is what roles on the same GPU keep of its memory no more than it has?"""
+"""Memory: do roles on the same GPU keep no more of its memory than it has?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfdsl.deploy.pools import ResourcePool
 
 
 def overfull(context: Context) -> Iterator[tuple[Keeps, Fraction | None]]:
-    """Every set of roles that is too much for the GPUs of a pool, with the size of these GPUs, where it is known."""
+    """Every set of roles that is too much for the GPUs of a pool, with the size of these GPUs, if known."""
     reported: set[frozenset[str]] = set()
     for keeps, size in fullest(context):
         if keeps.more_than(size) and frozenset(keeps.amounts) not in reported:
@@ -26,7 +26,7 @@ def overfull(context: Context) -> Iterator[tuple[Keeps, Fraction | None]]:
 
 
 def memory_fits_gpus(context: Context) -> Iterator[Finding]:
-    """What roles on the same GPU say they keep of its memory is no more than it has, where nodes differ at best."""
+    """Roles on the same GPU declare to keep no more of its memory than it has, at best if nodes differ."""
     places = context.program.deployment.placements if context.program.deployment else {}
     for keeps, size in overfull(context):
         *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in keeps.amounts.items()]
@@ -51,7 +51,7 @@ def memory_fits_gpus(context: Context) -> Iterator[Finding]:
 
 
 def _own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
-    """A pool of its own for the last role, where the cluster has room for it."""
+    """A separate pool for the last role, if the cluster has room for it."""
     if context.cluster is None or context.program.deployment is None:
         return
     place = context.program.deployment[names[-1]]

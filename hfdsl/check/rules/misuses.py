@@ -1,4 +1,4 @@
-"""Misuses: what a trace meets that no dataflow may do, and names that are not there."""
+"""Misuses: what a dataflow must not do during a trace, and names that do not exist."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
     ),
     MisuseKind.CONTROL: (
         "HF207",
-        "'{m.name}' asks for the value of '{m.subject}', which is not there before the program runs",
+        "'{m.name}' asks for the value of '{m.subject}', which does not exist before the program runs",
         "{decide}",
     ),
     MisuseKind.COMPUTE: (
@@ -51,13 +51,13 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "take it as a parameter of this dataflow, and keep no values outside of it",
     ),
     MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
-    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is put together without its column '{m.name}'", "{makers}"),
+    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is built without its column '{m.name}'", "{makers}"),
     MisuseKind.MERGE_TWICE: ("HF205", "column '{m.name}' of '{m.subject}' comes from {both}", "pass only one of them"),
     MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),
     MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
     MisuseKind.NOT_A_RESULT: (
         "HF603",
-        "the dataflow returns {m.subject}, which is no value of the graph",
+        "the dataflow returns {m.subject}, which is not a value of the graph",
         "return records, metrics, or tuples of them",
     ),
     MisuseKind.CONTAINER: (
@@ -107,7 +107,7 @@ DECIDE = {
 
 
 NAMES = (MisuseKind.NO_COLUMN, MisuseKind.NO_METHOD, MisuseKind.NO_PORT, MisuseKind.KEYWORD_ONLY)
-"""The misuses that another name mends."""
+"""The misuses that another name repairs."""
 
 
 OPERATORS = {
@@ -148,11 +148,11 @@ OPERATORS = {
     "array_ufunc": "a numpy function",
     "torch_function": "a torch function",
 }
-"""What a user writes for the operators that a trace meets."""
+"""How users write the operators that a trace records."""
 
 
 def misuses(context: Context) -> Iterator[Finding]:
-    """What the trace itself met."""
+    """What the trace itself recorded."""
     for misuse in map(_as_meant, context.program.graph.misuses):
         code, message, advice = MISUSES[misuse.kind]
         fields = {
@@ -175,14 +175,14 @@ def misuses(context: Context) -> Iterator[Finding]:
 
 
 def _as_meant(misuse: Misuse) -> Misuse:
-    """Python asks what is unpacked with ``**`` for its keys: no user wrote that name."""
+    """Unpacking with ``**`` makes Python ask for ``keys``: no user wrote that name."""
     asked = misuse.kind is MisuseKind.NO_COLUMN and misuse.name == "keys"
     unpacked = unpacks(misuse.span) if asked else None
     return replace(misuse, kind=MisuseKind.CONTROL, name="**", subject=unpacked) if unpacked else misuse
 
 
 def _suggestions(misuse: Misuse) -> Iterator[Suggestion]:
-    """What may mend a misuse."""
+    """What may repair a misuse."""
     if misuse.kind in (*NAMES, MisuseKind.NO_SYNC):
         from hfdsl.check.repair import fixes  # late: most programs need none
 
@@ -195,7 +195,7 @@ def _both(first: str, second: str) -> str:
 
 
 def _column_makers(context: Context, misuse: Misuse) -> str:
-    """Where a missing column can be had; a column of a like name is what is meant only where nothing makes it."""
+    """Which node makes a missing column; a similar name is suggested only if none does."""
     for node, record in context.program.record_makers:
         if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it

@@ -1,4 +1,4 @@
-"""Padding: pad rows never come back, but what a body makes of all of its rows counts them."""
+"""Padding: pad rows never come back, but a value that a body computes from all of its rows counts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLIND = ("max", "min", "first")
 
 
 def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
-    """Where rows are padded, a method gives rows, whose pad rows are cut off again, and nothing else."""
+    """A method that pads rows returns only rows, from which pad rows are cut off again."""
     program = context.program
     for node in program.graph.nodes:
         signature = signature_of(node)
@@ -32,11 +32,12 @@ def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
             continue
         share = chunks * registration.group
         added = -int(number) % share
-        if added and not any(node in demand.nodes for demand in context.refuted):  # else that is reported
+        if added and not any(node in demand.nodes for demand in context.refuted):  # else it is reported
             sizes = suggested_sizes(context, rows.atoms, set(), Constraint(rows, share))
             finding = Finding(
                 "HF317",
-                f"'{node.label}' gets {added} pad row{'s' if added > 1 else ''} beside its {number}, and {counted}",
+                f"'{node.label}' gets {added} pad row{'s' if added > 1 else ''} in addition to its {number}, and "
+                f"{counted}",
                 Label(node.span, f"{number} % {share} = {int(number) % share}"),
                 (Label(signature.span, f"registered with pad={registration.pad!r}"),),
             )
@@ -45,7 +46,7 @@ def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
 
 
 def _counted(returns: PortType) -> str:
-    """What pad rows get into, if anything."""
+    """Where pad rows are counted, if anywhere."""
     if isinstance(returns, RecordType):
         fields = schema(returns.record).fields.items()
         metrics = [name for name, spec in fields if isinstance(spec, MetricSpec) and spec.reduction not in BLIND]

@@ -1,4 +1,4 @@
-"""Placements: has every role a place, does its mesh fit its pool, does its protocol go with its mesh?"""
+"""Placements: does every role have a place, is it called, and do its mesh, pool and protocols fit together?"""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def roles_have_places(context: Context) -> Iterator[Finding]:
 
 
 def placed_roles_are_called(context: Context) -> Iterator[Finding]:
-    """A role that the dataflow takes and never calls: its processes start and load their weights all the same.
+    """A role that the dataflow takes is called: its processes start and load their weights in any case.
 
     Another dataflow of the same deployment may call it, hence a warning.
     """
@@ -130,7 +130,7 @@ def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Sugge
 
 
 def pools_are_told_apart(context: Context) -> Iterator[Finding]:
-    """A name stands for one pool: devices are told apart by it."""
+    """A name stands for one pool: devices are identified by it."""
     first: dict[str, tuple[ResourcePool, str]] = {}
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         for root in roots(placement.pool):
@@ -160,7 +160,7 @@ def _constructor(role: Any) -> Label:
 
 
 def _unknown(taken: inspect.Signature, arguments: Iterable[str]) -> str | None:
-    """An argument that a constructor does not have: told before the one that is missing instead."""
+    """An argument that a constructor does not have: reported before the one that is missing."""
     kinds = {parameter.kind for parameter in taken.parameters.values()}
     stray = [name for name in arguments if name not in taken.parameters]
     if not stray or not taken.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
@@ -238,7 +238,7 @@ def results_can_be_joined(context: Context) -> Iterator[Finding]:
 def _unjoinable(
     node: Node, result: StaticType | ListType, chunks: int, protocol: str, where: tuple[Label, tuple[Label, ...]]
 ) -> Finding:
-    """A value without rows from every chunk: numbers can be reduced, of anything else there is only a list."""
+    """A value without rows from every chunk: numbers can be reduced, anything else can only be listed."""
     if isinstance(result, StaticType) and result.annotation in (bool, int, float):
         return Finding(
             "HF417",

@@ -1,4 +1,4 @@
-"""Presence: is an optional column there where one is needed?"""
+"""Presence: is an optional column present where it is needed?"""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from hfdsl.types.dims import Answer
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Whether a column is there: the answer, what it is of, and the places that say so."""
+    """Whether a column is present: the answer, the column in words, and the places that decide it."""
 
     answer: Answer
     what: str = ""
     because: str = ""
     places: tuple[Label, ...] = ()
-    declared: bool = False  # whether somebody says when it is there
+    declared: bool = False  # whether its maker declares when it is present
 
 
 def presence(context: Context, ref: Ref) -> Presence:
-    """Whether a column is there, as far as its maker says so; repeats, mini-batches and merges are seen through."""
+    """Whether a column is present, as far as its maker declares it; derived columns are traced to it."""
     node = context.program.graph.nodes[ref.node]
     spec = context.program.inference.operand(ref)
     if not isinstance(spec, (ColumnSpec, ObjSpec)) or not spec.optional:
@@ -48,7 +48,7 @@ def presence(context: Context, ref: Ref) -> Presence:
     if isinstance(source, Ref):
         return presence(context, source)
     if source == Constant(None):
-        return Presence(Answer.REFUTED, what, "put together without it", (Label(node.span, "without this column"),))
+        return Presence(Answer.REFUTED, what, "built without it", (Label(node.span, "without this column"),))
     return Presence(Answer.PROVED)
 
 
@@ -62,17 +62,17 @@ def _provided(context: Context, node: Node, signature: Signature, column: str, w
     try:
         answer, _ = holds(said.when, context.names_at(node, signature))
     except DefinitionError:
-        return Presence(Answer.UNKNOWN)  # told by the pass on what methods provide
+        return Presence(Answer.UNKNOWN)  # reported by the rule on what methods provide
     placement, fields = context.program.placement(node), context.program.config(node) or {}
     settings = ", ".join(f"{name} = {fields[name]!r}" for name in names(said.when) if name in fields)
     if placement is not None and settings:
         places.append(Label(placement.span, f"placed with {settings}"))
-    because = f"it is there when {said.when}" + (f", and {settings}" if settings else "")
+    because = f"it is present when {said.when}" + (f", and {settings}" if settings else "")
     return Presence(answer, what, because, tuple(places), declared=True)
 
 
 def provided(context: Context) -> dict[int, dict[str, bool]]:
-    """Of each call, which optional columns of its result are there, and which are not, as far as that is known."""
+    """For each call, which optional columns of its result are present or absent, as far as that is known."""
     known: dict[int, dict[str, bool]] = {}
     for node in context.program.graph.nodes:
         signature = signature_of(node)
@@ -86,7 +86,7 @@ def provided(context: Context) -> dict[int, dict[str, bool]]:
 
 
 def certain_columns(context: Context) -> Iterator[Finding]:
-    """What ``hf.present`` says to be there is not known to be absent."""
+    """A column that ``hf.present`` asserts is not known to be absent."""
     for node in context.program.graph.nodes:
         ref = node.batch if isinstance(node.op, Present) else None
         if ref is None:
@@ -96,7 +96,7 @@ def certain_columns(context: Context) -> Iterator[Finding]:
             message = f"hf.present: {column.what} is absent: {column.because}"
             yield Finding("HF231", message, Label(node.span, "needs it"), column.places)
         elif column.answer is Answer.UNKNOWN and column.declared and context.program.deployment is not None:
-            message = f"cannot decide before launch whether {column.what} is there: {column.because}"
+            message = f"cannot decide before launch whether {column.what} is present: {column.because}"
             yield Finding("HF319", message, Label(node.span, "needs it"), column.places)
 
 
@@ -116,7 +116,7 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
             f"build the record from its columns, {m.port}=hf.present(...): the column is then tested when it is read"
         )
     else:
-        advice = f"hf.present({text or '...'}) where it is always there; or declare the {port} {m.formal} | None"
+        advice = f"hf.present({text or '...'}) where it is always present; or declare the {port} {m.formal} | None"
     return "HF231", f"{wired}: it may be absent", (advice,)
 
 
@@ -154,18 +154,16 @@ def _wrong_names(context: Context, node: Node, signature: Signature, said: Provi
 
 
 def tests_of_columns(context: Context) -> Iterator[Finding]:
-    """``rollout.values is None`` asks a symbolic value: while a dataflow is traced, it always looks present."""
+    """``rollout.values is None`` asks a symbolic value, which always looks present during a trace."""
     for span, shown, spec in context.program.graph.optional_reads:
         operator = tested_for_none(span)
         if operator is not None:
             text = source_text(span) or shown
             yield Finding(
                 "HF207",
-                f"'{operator} None' asks whether '{shown}' is there, which is not known before the program runs",
+                f"'{operator} None' asks whether '{shown}' is present, which is not known before the program runs",
                 Label(span),
-                notes=(
-                    f"hf.present({text}) where it always is; or wire it to a port that takes {spec}, and test there",
-                ),
+                notes=(f"hf.present({text}) where it is always present; or wire it to a port {spec}, and test there",),
             )
 
 
@@ -177,7 +175,7 @@ def returned_columns(context: Context) -> Iterator[Finding]:
             "HF231",
             f"'{graph.name}' is annotated to return a column and returns {spec}: it may be absent",
             Label(return_span(graph.span)),
-            notes=("return hf.present(...) of it where it is always there; or annotate it with | None",),
+            notes=("return hf.present(...) of it where it is always present; or annotate it with | None",),
         )
 
 
@@ -188,7 +186,7 @@ def _may_lack(context: Context, annotation: Any, output: Output) -> Iterator[Col
         kinds = [kind for kind in inner if kind is not ...]
         if origin is not tuple or ... in inner:  # list[T], dict[K, T], tuple[T, ...]
             kinds = kinds[-1:] * len(parts)
-        for kind, part in zip(kinds, parts, strict=False):  # another number of them is told as such
+        for kind, part in zip(kinds, parts, strict=False):  # a different number is reported by another rule
             yield from _may_lack(context, kind, part)
     if isinstance(origin, type) and issubclass(origin, (Column, Obj)) and isinstance(value, Ref):
         spec = context.program.inference.operand(value)

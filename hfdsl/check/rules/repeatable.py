@@ -1,4 +1,4 @@
-"""Is the dataflow the same program each time it is traced? A plan is made of one trace, and steps for all."""
+"""Repeatability: is the dataflow the same program each time it is traced? One trace makes the plan for all steps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hfdsl.graph.spans import Span
 from hfdsl.graph.trace import trace
 
 LIMIT = 500
-"""The nodes up to which a program is traced again: beyond, a check would be noticeably slower."""
+"""Programs with more nodes are not traced again: the check would be noticeably slower."""
 
 
 def traces_agree(context: Context) -> Iterator[Finding]:
-    """Random numbers, the time and iterators that are used up make another program of each trace.
+    """Random numbers, the time and exhausted iterators make each trace a different program.
 
-    The order of a set of strings is not seen: it changes from process to process only.
+    The order of a set of strings is not detected: it only changes between processes.
     """
     if context.program.body is None or context.program.graph.misuses or len(context.program.graph.nodes) > LIMIT:
         return
@@ -35,10 +35,10 @@ def traces_agree(context: Context) -> Iterator[Finding]:
         span, what = difference
         yield Finding(
             "HF609",
-            f"'{context.program.graph.name}' is another program each time it is traced: {what}",
+            f"'{context.program.graph.name}' is a different program each time it is traced: {what}",
             Label(span),
             notes=(
-                "a plan is made from one trace, and all its steps run what that trace saw",
+                "a plan is made from one trace, and every step runs what that trace recorded",
                 "read what changes (a random number, the time, an iterator) once, outside of the dataflow",
             ),
         )
@@ -78,7 +78,7 @@ def _of_nodes(first: Node, second: Node) -> str | None:
 
 
 def _count(node: Node) -> int | None:
-    """The number that an operation on rows is given."""
+    """The count that an operation on rows takes."""
     match node.op:
         case Repeat(number) | Take(number):
             return number
@@ -98,7 +98,7 @@ def _alike(operand: Operand, later: Operand) -> bool:
 
 
 def _equal(value: Any, later: Any) -> bool:
-    """Whether two values may be the same data; objects are only told apart where their parts can be."""
+    """Whether two values may be the same data; objects are compared only by parts that can be compared."""
     if type(value) is not type(later):
         return False
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Resources: do the nodes of the cluster hold the pools?"""
+"""Resources: can the nodes of the cluster hold the pools?"""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hfdsl.protocols.bin_packing import CPU_UNITS, too_many
 from hfdsl.types.dims import Answer
 
 TRIED = 4
-"""Of the other pools that look right, how many are tried."""
+"""How many alternative pools are tried."""
 
 
 def pools_fit_cluster(context: Context) -> Iterator[Finding]:
-    """The nodes of the cluster have GPUs and CPUs for all pools; each node of a pool lies on one of them."""
+    """The nodes of the cluster have GPUs and CPUs for all pools; each node of a pool is on one of them."""
     if context.program.deployment is None or context.cluster is None:
         return
     asked = claims(context.program.deployment)
@@ -42,7 +42,7 @@ def pools_fit_cluster(context: Context) -> Iterator[Finding]:
 
 
 def _too_large(context: Context, code: str, capacity: Capacity, asked: Claims) -> Finding:
-    """The first pool that has no room beside those before it, alone where it does not even fit alone."""
+    """The first pool that does not fit beside those before it; alone, if it does not even fit alone."""
     mine = [claim for claim in asked if claim.pool.use_gpu or capacity.resource == "CPU"]
     alone = next((claim for claim in mine if capacity.answer([claim]) is Answer.REFUTED), None)
     last = alone or next(claim for i, claim in enumerate(mine, 1) if capacity.answer(mine[:i]) is Answer.REFUTED)
@@ -60,7 +60,7 @@ def _too_large(context: Context, code: str, capacity: Capacity, asked: Claims) -
 
 
 def _reason(capacity: Capacity, asked: Claims) -> str:
-    """What is needed against what there is, in the numbers that refute it."""
+    """What is needed and what the cluster has, in the numbers that refute it."""
     parts, nodes = capacity.parts(asked), capacity.nodes
     i = 0 if capacity.resource == "GPU" else 1
     scale = CPU_UNITS if i else 1
@@ -68,7 +68,7 @@ def _reason(capacity: Capacity, asked: Claims) -> str:
     lacking = too_many(parts, nodes)
     if need > have or lacking is None:
         each = f", {capacity.cpu / CPU_UNITS:g} a process slot" if i else ""
-        unplaced = "" if need > have else ", but in no way do its nodes hold these parts"
+        unplaced = "" if need > have else ", but no layout on its nodes fits these parts"
         return f"{float(need):g} {capacity.resource}s{each}, and the cluster has {float(have):g}{unplaced}"
     size, count, places = lacking
     what = " and ".join(
@@ -92,14 +92,14 @@ def _listed(claimants: Claims) -> str:
     return f"pool{'s' if len(claimants) > 1 else ''} {words([*shown, *([f'{rest} more'] if rest else [])], quote='')}"
 
 
-# -- what mends it
+# -- repairs
 
 
 def _fixes(context: Context, capacity: Capacity, asked: Claims, culprit: Claim) -> Iterator[Suggestion]:
-    """Other pools for the roles of the culprit that leave rows, memory and groups as well off."""
+    """Other pools for the roles of the culprit with which rows, memory and groups work at least as well."""
     deployment, pool = context.program.deployment, culprit.pool
     if deployment is None or any(deployment[role].pool != pool for role in culprit.roles):
-        return  # a pool that is split or merged: its parts would have to be written anew
+        return  # a pool that is split or merged: its parts would have to be rewritten
     fits = partial(_fits, context, deployment, capacity.cluster)
     wide = max(kind.gpus for kind in capacity.cluster.kinds)
     if pool.use_gpu and 0 < wide < max(pool.processes):
@@ -127,7 +127,7 @@ def _offer(text: str, places: Mapping[str, Placement[Any]]) -> Suggestion:
 
 
 def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -> Mapping[str, Placement[Any]] | None:
-    """The roles on another pool, with dp to fill it; None where their models do not divide it."""
+    """The roles on another pool, with dp to fill it; None if their models do not divide it."""
     placements = {}
     for role in roles:
         mesh = deployment[role].mesh
@@ -143,7 +143,7 @@ def _meshes(placements: Mapping[str, Placement[Any]]) -> str:
 
 
 def _like(pool: ResourcePool, processes: Sequence[int]) -> ResourcePool:
-    """A pool of that name with other nodes."""
+    """The pool with other nodes."""
     return ResourcePool(processes, pool.use_gpu, pool.name)
 
 
@@ -159,7 +159,7 @@ def _shorter(processes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _fits(context: Context, deployment: Deployment, cluster: Cluster, placements: Mapping[str, Placement[Any]]) -> bool:
-    """Whether a deployment with other places certainly fits, and as far as is quickly told upsets nothing."""
+    """Whether a deployment with other places certainly fits and, as far as can be decided quickly, breaks nothing."""
     other = changed(deployment, placements)
     after = context.with_program(replace(context.program, deployment=other))
     return (

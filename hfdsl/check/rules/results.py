@@ -19,7 +19,7 @@ from hfdsl.types.dims import Answer
 
 
 def results(context: Context) -> Iterator[Finding]:
-    """What the dataflow returns is what it is annotated to return; where it is misused, another value is meant."""
+    """The dataflow returns what it is annotated to return; after a misuse another value was meant."""
     differs = (
         None
         if context.program.graph.misuses
@@ -35,7 +35,7 @@ def results(context: Context) -> Iterator[Finding]:
 
 
 def _differs(context: Context, annotation: Any, output: Output) -> str | None:
-    """How a result differs from its annotation; None where it does not, and where that cannot be said."""
+    """How a result differs from its annotation; None if it does not, or if that cannot be decided."""
     value, origin, inner = output.value, get_origin(annotation), get_args(annotation)
     container = dict if isinstance(value, dict) else output.container
     if origin in (Union, UnionType):
@@ -107,7 +107,7 @@ def _class(actual: Value | Constant) -> type:
 
 
 def _is_class_of(value_class: type, annotation: Any) -> bool:
-    """Whether a value of this class fits a plain annotation; True for one that a check does not read."""
+    """Whether a value of this class fits a plain annotation; True for one that is not understood."""
     return annotation is not None and is_subclass(value_class, get_origin(annotation) or annotation)
 
 

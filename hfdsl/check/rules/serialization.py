@@ -46,16 +46,16 @@ UNSENDABLE = {
     "threading.Thread": "a thread",
     "traceback": "a traceback",
 }
-"""Types that belong to their process, by name: none of their modules has to be imported to know one."""
+"""Types that belong to their process, by name, so that none of their modules has to be imported."""
 
 BOUND, ENTRIES = 2000, 50
-"""How many objects are looked at in all, and how many entries of one container."""
+"""How many objects are examined in all, and how many entries of one container."""
 
 
 def unsendable(value: Any, path: str) -> tuple[str, str] | None:
-    """The path to something within ``value`` that no pickler takes, and what it is; None where nothing is found.
+    """The path to something within ``value`` that no pickler takes, and what it is; None if there is none.
 
-    What has its own way of being pickled (``__reduce__``, ``__getstate__``) is trusted.
+    An object that defines how it is pickled (``__reduce__``, ``__getstate__``) is trusted.
 
     >>> unsendable({"rows": (i for i in range(3))}, "config")
     ("config['rows']", 'a generator')
@@ -92,7 +92,7 @@ def _has_reducer(cls: type) -> bool:
 
 
 def _is_text_to_read(value: Any) -> bool:
-    """Whether it is a text file open for reading, which travels as its text, or one that every process has."""
+    """Whether it is a text file open for reading, which is sent as its text, or one that every process has."""
     return value in (sys.stdin, sys.stdout, sys.stderr) or getattr(value, "mode", None) in ("r", "rt")
 
 
@@ -114,7 +114,7 @@ def _parts(value: Any, where: str) -> Iterable[tuple[Any, str]]:
 
 
 def _attributes(value: Any, where: str) -> Iterator[tuple[Any, str]]:
-    """The attributes of an object that is pickled as any other."""
+    """The attributes of an object without a pickling method of its own."""
     cls: Any = type(value)
     plain = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
     usual = cls.__getstate__ is object.__getstate__ or getattr(cls.__getstate__, "__module__", "") == "dataclasses"
@@ -127,7 +127,7 @@ def _attributes(value: Any, where: str) -> Iterator[tuple[Any, str]]:
 
 
 def _captured(function: types.FunctionType, where: str) -> Iterator[tuple[Any, str]]:
-    """What a function that is sent by value takes along: its closure, and the variables of its module that it names."""
+    """What is pickled with a function by value: its closure, and the variables of its module that it names."""
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):  # a cell that is not filled yet
@@ -141,7 +141,7 @@ def _captured(function: types.FunctionType, where: str) -> Iterator[tuple[Any, s
 
 @functools.lru_cache(maxsize=1024)
 def _names(code: types.CodeType) -> frozenset[str]:
-    """The global variables that a body names, those of its inner functions too."""
+    """The global variables that a body and its inner functions name."""
     import dis  # not at the top: `import hfdsl` is kept fast
 
     named = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
@@ -157,7 +157,7 @@ def _members(cls: type) -> Iterator[tuple[Any, str]]:
 
 
 def by_value(code: Any) -> bool:
-    """Whether a class or function is sent as it is, because no import of its module would give it."""
+    """Whether a class or function is pickled by value, because importing its module would not yield it."""
     module = getattr(code, "__module__", None) or ""
     if module == "__main__":
         return True
@@ -172,7 +172,7 @@ def _path(cls: type) -> str:
 
 
 def values_can_be_sent(context: Context) -> Iterator[Finding]:
-    """What roles and calls are given is data, not something that belongs to the driver's process."""
+    """Roles and calls take data, nothing that belongs to the driver's process."""
     if context.program.deployment is not None:
         yield from unsendable_values(context.program.graph, context.program.deployment)
 
@@ -187,7 +187,7 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
                     "HF802",
                     f"role '{role}' is given {path}, {kind}, which cannot be sent to another process",
                     Label(placement.span),
-                    notes=(LOCAL, f"give what it is made from, and let {placement.role.__name__}.__init__ make it"),
+                    notes=(LOCAL, f"pass what it is built from, and build it in {placement.role.__name__}.__init__"),
                 )
     for node in graph.nodes:
         signature = signature_of(node)
@@ -198,7 +198,7 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
                     "HF802",
                     f"'{node.label}' is given {path}, {kind}, which cannot be sent to another process",
                     Label(argument_span(node.span, signature, name)),
-                    notes=(LOCAL, "give what it is made from, and let the body make it"),
+                    notes=(LOCAL, "pass what it is built from, and build it in the body"),
                 )
     for name, code in _code(graph, deployment).items():
         if fault := unsendable(code, name):

@@ -1,4 +1,4 @@
-"""Shapes and dtypes that differ: what is to be said of the ways in which they often do."""
+"""Shapes: messages for the ways in which shapes and dtypes often differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTEGERS: frozenset[type[DType]] = frozenset({Int8, Int16, Int32, Int64, UInt8})
 
 
 def dtypes(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
-    """Of two dtypes; a mask of truth values and one of numbers select other rows or tokens when they index."""
+    """For two dtypes: as an index, a mask of truth values and one of numbers select different rows or tokens."""
     named = m.formal.dtype.torch_name if isinstance(m.formal, ColumnSpec) else m.formal
     advice: tuple[str, ...] = (f"convert it where it is made, .to(torch.{named}), and declare it so there",)
     pair = {spec.dtype for spec in (m.formal, m.actual) if isinstance(spec, ColumnSpec)}
@@ -23,7 +23,7 @@ def dtypes(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
 
 
 def ranks(wired: str, m: Mismatch) -> tuple[str, str, tuple[str, ...]]:
-    """Of two numbers of dims; a trailing 1 is the one difference that arithmetic does not notice."""
+    """For two numbers of dims: a trailing 1 is the one difference that arithmetic does not notice."""
     if isinstance(m.formal, ColumnSpec) and isinstance(m.actual, ColumnSpec):
         short, long = sorted((m.formal, m.actual), key=lambda spec: len(spec.dims))
         if len(long.dims) == len(short.dims) + 1 and long.dims[-1] == constant(1):
@@ -57,7 +57,7 @@ def notes(m: Mismatch) -> tuple[str, ...]:
 
 
 def _twins(want: Size, have: Size) -> tuple[str, ...]:
-    """Different dims of one name: a message about them alone would read as if nothing were wrong."""
+    """Different dims of one name: without this, the message would read as if nothing were wrong."""
     return tuple(
         f"these are two dims named {wanted.__name__}, {_path(wanted)} and {_path(actual)}: define it once and import it"
         for wanted in want.atoms

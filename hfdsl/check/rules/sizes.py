@@ -76,7 +76,7 @@ def _uneven(context: Context, broken: list[Called]) -> Finding:
 
 
 def _invalid(context: Context, names: Iterable[str]) -> bool:
-    """Whether the size given for one of these dims is none: HF302 reports that, and that it lacks is no news."""
+    """Whether the size given for one of these dims is invalid: HF302 reports it, and nothing else need be."""
     invalid = {getattr(dim, "__name__", str(dim)) for dim in context.invalid}
     return EVERYTHING in invalid or not invalid.isdisjoint(names)
 

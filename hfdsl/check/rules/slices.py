@@ -20,13 +20,13 @@ from hfdsl.errors import HfError
 from hfdsl.protocols.slicing import sliced_sizes
 
 FEW = 3
-"""Of so many meshes a help line tells."""
+"""How many meshes a help line names."""
 
 
 def tp_divides_models(context: Context) -> Iterator[Finding]:
-    """What a role cuts over ``tp``, such as heads, is a multiple of it; roles of like models are told at once.
+    """What a role slices over ``tp``, such as heads, is a multiple of it; roles with the same sizes share a finding.
 
-    Silent of what a role does not tell: its launch does.
+    Sizes that a role does not declare are left to its launch.
     """
     places_by_size: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, Placement[Any]]] = {}
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():

@@ -1,7 +1,7 @@
-"""State: does every role that holds a copy of somebody's weights get them, and in time?
+"""State: does every role that holds a copy of trained weights get them, and in time?
 
-The dataflow is one step of a loop. Its calls are followed through a few steps, counting for every trained state the
-updates that it has had, and for every copy how many of them it has: what it lacks where it is read is its staleness.
+The dataflow is one step of a loop. Its calls are simulated for a few steps, counting the updates of every
+trained state, and how many of them every copy has: what a copy lacks when it is read is its staleness.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Holder: TypeAlias = tuple[str, str]
 """A role and the name of a state that it holds."""
 
 Late: TypeAlias = tuple[int, Holder]
-"""By how many steps a copy is behind whose state."""
+"""By how many steps a copy is behind, and behind which state."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class _WeightVersions:
         return self.copies.get(holder, {})
 
     def staleness(self, holder: Holder) -> Late:
-        """The number of steps of whose updates a copy lacks some, and who made them."""
+        """From how many steps a copy lacks updates, and of which trained state."""
         late = ((len(set(self.updates[of][n:])), of) for of, n in self.has(holder).items())
         return max(late, default=(0, holder))
 
@@ -68,7 +68,7 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
 def _staleness(
     context: Context, calls: list[tuple[Node, Effect]], trained: dict[Holder, Node], steps: int
 ) -> dict[tuple[int, str], Late]:
-    """How old every state is where it is read, in the last of so many steps: any further one is like it."""
+    """How old every state is when it is read, in the last of so many steps; further steps are like it."""
     behind = _exports_behind(context, {node.id for node, effect in calls if effect.kind == "exports"})
     loop = _WeightVersions({holder: [] for holder in trained})
     late: dict[tuple[int, str], Late] = {}
@@ -89,7 +89,7 @@ def _staleness(
 
 
 def _exports_behind(context: Context, exporting: set[int]) -> list[frozenset[int]]:
-    """For every node the exports that its value is made of."""
+    """For every node the exports that its value derives from."""
     behind: list[frozenset[int]] = []
     for node in context.program.graph.nodes:
         exports = {node.id} if node.id in exporting else set()
@@ -98,7 +98,7 @@ def _exports_behind(context: Context, exporting: set[int]) -> list[frozenset[int
 
 
 def _oldest(states: list[dict[Holder, int]]) -> dict[Holder, int]:
-    """What a mixture of states has of each: as much as the one that has least of it."""
+    """What a mixture of states has of each trained state: as much as the part that has least."""
     holders = {holder for state in states for holder in state}
     return {holder: min(state[holder] for state in states if holder in state) for holder in holders}
 
@@ -108,7 +108,7 @@ def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, N
     role, roles = _role(node), context.program.graph.roles
     writer = next((maker for (_, state), maker in trained.items() if state == effect.state), None)
     if writer is None or effect.state not in methods_with(roles[role], "loads"):
-        return None  # nobody trains it, or the role keeps weights of its own
+        return None  # no role trains it, or the role keeps separate weights
     source = _role(writer)
     exported = effect.state in methods_with(roles[source], "exports")
     fix = f"hf.sync({source}, {role}) after '{writer.label}'"

@@ -19,7 +19,7 @@ from hfdsl.types.columns import ColumnSpec
 
 
 def partner(mismatch: Mismatch, wrong: Sequence[Mismatch]) -> Mismatch | None:
-    """The one of a call's wrong values that is mended too when both change places; None where another would do."""
+    """The wrong value of a call that is right too once both are swapped; None if there are several."""
 
     def fitting(wanted: Mismatch) -> list[Mismatch]:
         return [other for other in wrong if _fits(wanted, other) and _fits(other, wanted)]
@@ -41,7 +41,7 @@ def _fits(value: Mismatch, port: Mismatch) -> bool:
 
 
 def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other: Mismatch) -> Finding:
-    """The finding on one of two swapped values, made one on both."""
+    """One finding on both of two swapped values."""
     node = context.program.graph.nodes[mismatch.node]
     argument = argument_span(node.span, signature_of(node), other.port)
     combined = replace(
@@ -58,9 +58,9 @@ def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other
 
 
 def names_are_not_crossed(context: Context) -> Iterator[Finding]:
-    """A value called as another port of its call, whose own value is called as this port, is at the wrong one.
+    """Two values of a call are not each named like the port of the other.
 
-    A line that a loop or a helper runs with other names too is written for both orders.
+    A line that a loop or a helper also runs with other names is meant for both orders.
     """
     lines: dict[Span, list[tuple[Node, Signature]]] = {}
     for node in context.program.graph.nodes:
@@ -73,7 +73,7 @@ def names_are_not_crossed(context: Context) -> Iterator[Finding]:
 
 
 def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
-    """The pairs of ports of one type, which tells nothing apart, each with a value that has the other's name."""
+    """The pairs of ports of one type, each with a value that has the other's name."""
     types = {port.name: port.type for port in signature.ports}
     operands = dict(node.arguments)
     # Types first: they are at hand, while names are read from the user's text, and most calls have no such pair.
@@ -83,7 +83,7 @@ def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
 
 
 def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str | None:
-    """What a value is called: a column by its own name, a constant or another value as it is written."""
+    """The name of a value: a column's own name, otherwise the name in the source."""
     column = operand.column if isinstance(operand, Ref) else None
     return column or argument_name(node.span, signature, port)
 

@@ -21,13 +21,13 @@ from hfdsl.protocols.mesh import Mesh
 
 
 def tensor_groups_stay(context: Context) -> Iterator[Finding]:
-    """The ranks of a tensor-parallel group, which talk in every layer, are on one node of their pool."""
+    """The ranks of a tensor-parallel group, which communicate in every layer, are on one node of their pool."""
     for name, placement, first, before in crossings(context):
         tp, pool = placement.mesh.tp, placement.pool
         finding = Finding(
             "HF503",
-            f"role '{name}': a tensor-parallel group crosses nodes: ranks {first} to {first + tp - 1} are one, and "
-            f"pool '{pool.name}' {shape(pool.processes)} ends a node after rank {first + before - 1}",
+            f"role '{name}': a tensor-parallel group crosses nodes: ranks {first} to {first + tp - 1} are one group, "
+            f"and pool '{pool.name}' {shape(pool.processes)} ends a node after rank {first + before - 1}",
             Label(placement.span, f"tp = {tp}"),
             notes=(
                 "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
@@ -45,7 +45,7 @@ def crossings(context: Context) -> Iterator[tuple[str, Placement[Any], int, int]
 
 
 def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
-    """The widest groups that stay on a node, with dp to fill the pool: the first that works is told."""
+    """The widest groups that stay on a node, with dp to fill the pool; the first that works is suggested."""
     mesh = placement.mesh
     for size in reversed(range(2, mesh.tp)):
         if mesh.tp % size == 0 and size % (mesh.gen_tp or 1) == 0:
@@ -59,8 +59,8 @@ def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterato
 def _crossing(context: Context, placement: Placement[Any]) -> tuple[int, int] | None:
     """The first group that is known to cross nodes, as ``crossings`` has it.
 
-    Silent where the user numbers the ranks such that a group is no run of ranks: that is a layout of choice. Nodes of
-    one pool are different nodes; nodes of pools that were merged may be the same.
+    None if the user orders the axes such that a group is not a range of ranks: that layout is deliberate. Nodes of one
+    pool are different nodes; nodes of merged pools may be the same.
     """
     mesh, pool, tp = placement.mesh, placement.pool, placement.mesh.tp
     if not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(context.cluster):

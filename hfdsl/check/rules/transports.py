@@ -1,4 +1,4 @@
-"""Transports: can what a role makes go the way that its place says?"""
+"""Transports: can what a role makes be sent as its placement says?"""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hfdsl.protocols.dispatch import Functions
 
 
 def transports_reach(context: Context) -> Iterator[Finding]:
-    """A role that lends what it makes by CUDA IPC has GPUs, as have those who read it, and on the same node.
+    """A role that sends by CUDA IPC has GPUs, and so do its readers, on the same node.
 
-    Of each role the first reader that cannot be reached is told.
+    For each role the first reader that cannot be reached is reported.
     """
     if context.program.deployment is None:
         return
@@ -29,7 +29,7 @@ def transports_reach(context: Context) -> Iterator[Finding]:
                 "HF524",
                 f"role '{name}' sends by CUDA IPC, which is from GPU to GPU, and pool '{placement.pool.name}' has none",
                 Label(placement.span, 'transport="cuda ipc"'),
-                notes=("leave transport= out: what can go directly does",),
+                notes=("leave transport= out: values then go directly where they can",),
             )
             continue
         for reader in _readers(context, name):
@@ -40,13 +40,13 @@ def transports_reach(context: Context) -> Iterator[Finding]:
                     f"role '{name}' sends by CUDA IPC, which does not reach '{reader}': {why}",
                     Label(placement.span, 'transport="cuda ipc"'),
                     (Label(context.program.deployment[reader].span, f"'{reader}' reads what '{name}' makes"),),
-                    notes=("leave transport= out: each reader is reached by what can reach it",),
+                    notes=("leave transport= out: each reader then uses a transport that reaches it",),
                 )
                 break
 
 
 def _readers(context: Context, name: str) -> Iterator[str]:
-    """The roles with a method that takes what a role makes; a pair of functions gets it in the driver."""
+    """The roles with a method that takes what a role makes; a pair of functions receives it in the driver."""
     nodes, readers = context.program.graph.nodes, dict[str, None]()
     for node in nodes:
         if not isinstance(node.op, RoleCall) or context.program.placement(node) is None or _by_functions(node.op):
@@ -63,7 +63,7 @@ def _by_functions(op: RoleCall) -> bool:
 
 
 def _unreachable(maker: ProcessGroup, reader: ProcessGroup) -> str | None:
-    """Why what leaves the maker's processes cannot come to the reader's; None where it may."""
+    """Why a value of the maker's processes cannot reach the reader's; None if it can."""
     if not reader.pool.use_gpu:
         return f"its pool '{reader.pool.name}' has no GPUs"
     ours, theirs = (

@@ -32,7 +32,7 @@ def mismatches(context: Context) -> Iterator[Finding]:
     for mismatch in context.program.inference.mismatches:
         of_node.setdefault(mismatch.node, []).append(mismatch)
     for mismatch in context.program.inference.mismatches:
-        # A value that grows in a loop differs in every round, each time by other numbers: the first tells it.
+        # A value that grows in a loop differs in every turn, each time by other numbers: one finding is enough.
         place = context.program.graph.nodes[mismatch.node].span, mismatch.port, mismatch.kind
         finding = _mismatch(context, mismatch) if place not in seen else None
         if finding is not None:
@@ -90,7 +90,7 @@ def _actual(m: Mismatch) -> str:
 
 
 def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
-    """What is to be said of a mismatch of types or sizes; None where known sizes settle it."""
+    """What to say about a mismatch of types or sizes; None if the known sizes resolve it."""
     facts = dict(m.detail)
     wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
     match m.kind:
@@ -135,7 +135,7 @@ def _ragged(m: Mismatch) -> tuple[str, ...]:
 
 
 def _takes_entries(context: Context, m: Mismatch) -> bool:
-    """Whether a port is declared as a list where its protocol gives every rank one entry of a list already."""
+    """Whether a port is declared as a list although its protocol already passes one entry to every rank."""
     signature = signature_of(context.program.graph.nodes[m.node])
     port = signature.port(m.port) if signature is not None and signature.per_rank else None
     return port is not None and port.type == m.formal
@@ -164,7 +164,7 @@ def _rows(context: Context, m: Mismatch, port: str, facts: dict[str, str]) -> Ex
 
 
 def _repeats(context: Context, m: Mismatch) -> Iterator[Suggestion]:
-    """Where one side has a whole number of times the rows of the other, the other can be repeated."""
+    """If one side has a multiple of the rows of the other, the other can be repeated."""
     from hfdsl.check.repair.fixes import repeated  # late: most programs need none
 
     want, have = map(context.known, m.sizes)
@@ -202,7 +202,7 @@ def _makers(context: Context, m: Mismatch) -> tuple[str, ...]:
 
 
 def unused(context: Context) -> Iterator[Finding]:
-    """A record that a role makes and nobody reads: time on rented GPUs for nothing."""
+    """A record that a role makes is read: otherwise GPU time is wasted."""
     read = {ref.node for node in context.program.graph.nodes for ref in node.refs}
     read |= {ref.node for ref in context.program.graph.output.refs()}
     for node in context.program.graph.calls if not context.program.graph.misuses else ():
@@ -210,7 +210,7 @@ def unused(context: Context) -> Iterator[Finding]:
         if node.id not in read and isinstance(value, RecordValue) and value.rows is not None:
             yield Finding(
                 "HF602",
-                f"'{node.label}' makes {value}, which nobody reads",
+                f"'{node.label}' makes {value}, which nothing reads",
                 Label(node.span),
                 notes=("return it or remove the call",),
             )
