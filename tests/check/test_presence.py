@@ -278,7 +278,7 @@ def test_what_is_asked_for_is_told_as_it_is_written() -> None:
 
     [finding] = report(body).findings
     assert "asks whether 'repeat.values' is present" in finding.message
-    assert finding.notes[0].startswith("hf.present(hf.repeat(rollout, 2).values) where it always is")
+    assert finding.notes[0].startswith("hf.present(hf.repeat(rollout, 2).values) where it is always present")
 
 
 Sole: TypeAlias = f32[B, R]

@@ -54,7 +54,7 @@ def look(rows: Any, role: Any) -> Any:
 def test_what_a_constructor_is_given() -> None:
     [finding] = told(look, Role, 3, by=[LOCK])
     assert finding.message == "role 'role' is given named['by'][0], a lock, which cannot be sent to another process"
-    assert finding.notes[1] == "pass what it is built from, and let Role.__init__ make it"
+    assert finding.notes[1] == "pass what it is built from, and build it in Role.__init__"
     assert told(look, Role, 3, by=[4]) == []
 
 
