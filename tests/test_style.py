@@ -16,7 +16,6 @@ OWN = {"tests/test_style.py"}
 # -- names
 
 MEANT = {
-    "Node": "a call of the graph, and a machine of the imperative layer, which never meet",
     "Program": "a program as rules see it, and a drawn one, which is public as hfdsl.testing.strategies.Program",
 }
 """Public names of classes and aliases that stand in several modules, each with the reason."""
