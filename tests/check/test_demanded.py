@@ -249,7 +249,7 @@ def packed(rows: Rows, role: Role) -> Pairs:
 def test_a_dim_that_a_call_binds_is_whole() -> None:
     assert check(pairs, 1, B=6).findings == ()
     [finding] = check(pairs, 1, B=5).findings
-    assert finding.message.startswith("'role.pairs' would have B = B//2 = 5/2, which is no whole number")
+    assert finding.message.startswith("'role.pairs' would have B = B//2 = 5/2, which is not a whole number")
     assert (finding.code, finding.primary.text) == ("HF303", "2 must divide B")
     assert check(packed, 1, B=5).findings == (), "a record can be made of any rows"
 
