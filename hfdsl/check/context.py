@@ -126,3 +126,4 @@ class Repairer(Protocol):
 
     def mends(self, finding: Finding, option: Option) -> bool:
         """Whether a change removes a finding and adds none."""
+        ...
