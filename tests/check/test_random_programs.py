@@ -38,9 +38,9 @@ def test_a_program_that_checks_clean_runs_for_several_sizes(program: Program) ->
     fixed = "hf.fill(" in program.source() or "hf.take(" in program.source()  # their number is one of these rows alone
     with plan.launch() as running:
         for rows in (program.rows,) if fixed else (program.rows, program.rows * 2):
-            made = running.step(names["Prompts"](ids=torch.arange(rows * 2).view(rows, 2)))
+            made = running.step(names["SamplePrompts"](ids=torch.arange(rows * 2).view(rows, 2)))
             assert len(made) == len(program.lines)
-            eager = names["program"](names["Prompts"](ids=torch.arange(rows * 2).view(rows, 2)), *workers(names))
+            eager = names["program"](names["SamplePrompts"](ids=torch.arange(rows * 2).view(rows, 2)), *workers(names))
             for line, value, meant in zip(program.lines, made, eager, strict=True):
                 if line.kind != "Metrics":
                     assert len(value) == len(meant)

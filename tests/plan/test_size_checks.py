@@ -154,7 +154,7 @@ def making(table: Table) -> Made:
 def test_rows_that_nothing_tells_are_an_error_and_given_they_run() -> None:
     assert making.check().findings == ()  # nothing is to be launched
     report = making.check(hf.Deployment())
-    assert [finding.message.rpartition("how large ")[2].split()[0] for finding in report] == ["B", "N", "R"]
+    assert [finding.message.rpartition("the size of ")[2].split()[0] for finding in report] == ["B", "N", "R"]
     with making.compile(hf.Deployment(), dims={B: 2, R: 3}).launch() as running:
         assert len(running.step(Table(ids=torch.arange(8)))) == 3
 

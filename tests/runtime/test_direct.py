@@ -22,7 +22,10 @@ from tests.runtime import direct_programs as p
 def start(ray: Any, count: int, **options: Any) -> list[Any]:
     register()
     actor = ray.remote(enable_tensor_transport=True)(p.Process)
-    return [actor.options(num_cpus=0.5, **options).remote() for _ in range(count)]
+    actors = [actor.options(num_cpus=0.5, **options).remote() for _ in range(count)]
+    # Ray registers actors in the background: the search for leaks has to see those of a fixture before its first test.
+    ray.get([actor.has_store.remote() for actor in actors])
+    return actors
 
 
 def end(ray: Any, actors: list[Any]) -> None:
