@@ -38,11 +38,11 @@ class Placement(Generic[W]):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-def _told_its_pool(place: F) -> F:
-    """Tell a call without ``pool=`` with its code; to type checkers the argument stays required."""
+def _require_pool(place: F) -> F:
+    """Refuse a call without ``pool=`` with its code; to type checkers the argument stays required."""
 
     @wraps(place)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: Any, **kwargs: Any) -> Any:
         if args and "pool" not in kwargs:
             named = getattr(args[0], "__name__", repr(args[0]))
             raise ResourceError(
@@ -50,10 +50,10 @@ def _told_its_pool(place: F) -> F:
             )
         return place(*args, **kwargs)
 
-    return told  # type: ignore[return-value]  # the signature is that of `place`
+    return checked  # type: ignore[return-value]  # the signature is that of `place`
 
 
-@_told_its_pool
+@_require_pool
 def place(
     role: type[W],
     /,
@@ -71,11 +71,11 @@ def place(
     Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a
     role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, or
     ``{"weights": "14GiB", "optimizer": "42GiB"}``, says what a rank keeps of its GPU's memory, so that ``check`` can
-    add up what roles on the same GPUs keep. ``transport`` says how what the role makes leaves its process; left out, by
-    CUDA IPC between GPUs of a node and within one, and by the object store else.
+    add up what roles on the same GPUs keep. ``transport`` says how the role's outputs leave its process; by default, by
+    CUDA IPC between GPUs of a node and within one, otherwise by the object store.
 
     ``offload=True`` has the role keep its parameters, gradients and optimizer states in the host's memory while it is
-    idle and others use its GPUs; left out, that is done where the GPUs would not hold all roles else.
+    idle and others use its GPUs; by default, only if the GPUs would not hold all roles otherwise.
 
     Raises:
         ResourceError: HF507 where ``pool`` is missing or no pool, or ``role`` is not a role class, HF501 where ``mesh``

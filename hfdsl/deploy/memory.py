@@ -33,7 +33,7 @@ class GpuMemory:
     parts: Mapping[str, GpuMemory] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def read(cls, given: object, owner: str) -> GpuMemory:
+    def read(cls, setting: object, owner: str) -> GpuMemory:
         """An amount with its unit, or an amount for each part.
 
         Raises:
@@ -44,13 +44,13 @@ class GpuMemory:
         >>> str(GpuMemory.read({"weights": "14GiB", "optimizer": "42GiB"}, "place(Actor)"))
         '14GiB weights + 42GiB optimizer'
         """
-        if not isinstance(given, Mapping):
-            return cls._amount(given, owner)
-        for name in given:
+        if not isinstance(setting, Mapping):
+            return cls._amount(setting, owner)
+        for name in setting:
             if name not in PARTS:
                 known = " and ".join(map(repr, PARTS))
                 raise ResourceError("HF504", f"{owner}: gpu_memory= has an amount for {name!r}; the parts are {known}")
-        parts = {name: cls._amount(amount, owner) for name, amount in given.items()}
+        parts = {name: cls._amount(amount, owner) for name, amount in setting.items()}
         if not parts:
             raise ResourceError("HF504", f"{owner}: gpu_memory={{}} has no amount")
         return cls._sum(parts)
@@ -58,7 +58,7 @@ class GpuMemory:
     def without(self, away: Collection[str], all_away: bool) -> GpuMemory | None:
         """What is left while some parts, or all of them, are on the host.
 
-        Where nobody has told the parts one by one, all is counted until all are away.
+        Without amounts for the parts, everything counts until all of them are away.
         """
         left = {name: amount for name, amount in self.parts.items() if name not in away}
         if all_away or (self.parts and not left):
@@ -72,19 +72,19 @@ class GpuMemory:
 
     @classmethod
     def _amount(cls, text: object, owner: str) -> GpuMemory:
-        found = _AMOUNT.fullmatch(text.strip()) if isinstance(text, str) else None
-        if found is None:
+        match = _AMOUNT.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match is None:
             example = f'"{text}GiB"' if isinstance(text, int) and is_number(text) else '"40GiB"'
             raise ResourceError(
                 "HF504",
                 f'{owner}: gpu_memory= is text with a unit, such as {example} or "60%" of the device, got {text!r}',
             )
-        number, unit = Fraction(found[1]), found[2]
+        number, unit = Fraction(match[1]), match[2]
         if number == 0 or (unit == "%" and number > 100):
             raise ResourceError("HF504", f"{owner}: gpu_memory={text!r} is no part of a GPU's memory")
         if unit == "%":
-            return cls(f"{found[1]}%", fraction=number / 100)
-        return cls(f"{found[1]}{unit}", gib=number if unit == "GiB" else number / 1024)
+            return cls(f"{match[1]}%", fraction=number / 100)
+        return cls(f"{match[1]}{unit}", gib=number if unit == "GiB" else number / 1024)
 
     def __str__(self) -> str:
         return self.text

@@ -137,7 +137,7 @@ class Host:
             current_rank.reset(token)
 
     def hf_context(self) -> RankContext:
-        """The rank that this process was told to be."""
+        """The rank that the group gave this process."""
         return self._context
 
     def hf_run(self, function: Callable[..., Any], packed: list[Any], *values: Any) -> Any:

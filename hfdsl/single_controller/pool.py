@@ -199,9 +199,9 @@ def merge_resource_pool(rp1: RayResourcePool, rp2: RayResourcePool) -> RayResour
     Raises ``ResourceError`` (HF501) for pools of different kinds or with slots in common.
     """
     for attribute in ("use_gpu", "max_colocate_count", "detached"):
-        one, other = getattr(rp1, attribute), getattr(rp2, attribute)
-        if one != other:
-            raise ResourceError("HF501", f"pools {rp1} and {rp2} cannot be merged: {attribute} is {one} and {other}")
+        first, second = getattr(rp1, attribute), getattr(rp2, attribute)
+        if first != second:
+            raise ResourceError("HF501", f"pools {rp1} and {rp2} cannot be merged: {attribute} is {first} and {second}")
     if set(rp1.slots) & set(rp2.slots):
         raise ResourceError("HF501", f"pools {rp1} and {rp2} cannot be merged: they have slots in common")
     return rp1.view(rp1.slots + rp2.slots, f"{rp1.name_prefix}_{rp2.name_prefix}")

@@ -123,8 +123,8 @@ def make_tensor_store() -> None:
 
 def actors() -> dict[str, Any]:
     """The actors of the cluster by ID, dead ones too."""
-    found: dict[str, Any] = state.actors()
-    return found
+    states: dict[str, Any] = state.actors()
+    return states
 
 
 def references() -> dict[str, int]:

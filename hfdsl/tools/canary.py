@@ -20,7 +20,7 @@ TIMEOUT = 300.0  # seconds; the first run of mypy reads all of torch's types
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What one checker saw: how many of the seeded faults, which not, and which lines it refused without a fault."""
+    """What one checker saw: how many seeded faults, which it missed, and which good lines it refused."""
 
     seeded: int
     missed: tuple[str, ...]
@@ -39,21 +39,21 @@ class Sighting:
 
 
 def faults(source: str, *, torch: bool) -> dict[int, str]:
-    r"""The seeded faults by line; those that take torch's types only where they are there.
+    r"""The seeded faults by line; those that need torch's types only with ``torch``.
 
     >>> faults("x = 1\ny  # fault: no y\nz  # fault with torch: no z", torch=False)
     {2: 'no y'}
     """
-    found = {}
+    by_line = {}
     for number, line in enumerate(source.splitlines(), 1):
         mark = re.search(r"# fault( with torch)?: (.+)$", line)
         if mark and (torch or not mark[1]):
-            found[number] = mark[2]
-    return found
+            by_line[number] = mark[2]
+    return by_line
 
 
 def sighting(source: str, seen: Mapping[int, str], *, torch: bool) -> Sighting:
-    """Compare what a checker said, by line, with what is seeded."""
+    """Compare the errors of a checker, by line, with the seeded faults."""
     seeded, marked = faults(source, torch=torch), faults(source, torch=True)
     missed = tuple(f"line {line} ({what})" for line, what in seeded.items() if line not in seen)
     stray = tuple(f"line {line} ({what})" for line, what in seen.items() if line not in marked)
@@ -62,7 +62,7 @@ def sighting(source: str, seen: Mapping[int, str], *, torch: bool) -> Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """How a type checker is asked, and how its answer is read."""
+    """How to run a type checker, and how to read its output."""
 
     name: str
     options: tuple[str, ...]
@@ -76,7 +76,7 @@ class Checker:
         return [program, *self.options, FILE] if program else None
 
     def look(self) -> Sighting:
-        """Let it read the seeded faults.
+        """Run it on the seeded faults.
 
         Raises:
             RuntimeError: where it does not answer.

@@ -16,7 +16,7 @@ from hfdsl.tools.target import UsageError, discovered, load
 
 @dataclass(frozen=True, slots=True)
 class TargetOutcome:
-    """What came of one target: its report, or why there is none.
+    """The outcome of one target: its report, or why it has none.
 
     ``raised`` is true of a report on a declaration that has no meaning, so that there is no program to check.
     """
@@ -28,7 +28,7 @@ class TargetOutcome:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, where there is a report."""
+        """The findings of the report; none without a report."""
         return () if self.report is None else self.report.findings
 
 
@@ -52,9 +52,9 @@ def outcomes(question: Question) -> Iterator[TargetOutcome]:
     sizes, cluster = question.sizes, question.cluster
     for text in question.targets:
         try:
-            found = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
-            for target in found:
-                reports = [one.check() for one in (target, *target.beside)]
+            targets = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
+            for target in targets:
+                reports = [checked.check() for checked in (target, *target.beside)]
                 yield from (TargetOutcome(target.text, report) for report in reports)
                 if target.rounds is not None and all(reports):
                     target.rounds.plans()  # whether the two go together
@@ -75,28 +75,28 @@ def check(arguments: argparse.Namespace) -> int:
         return fix(arguments)
     if arguments.diff:
         raise UsageError("--diff goes with --fix: it shows what would be changed")
-    found = list(outcomes(Question.of(arguments)))
-    show(found, arguments)
-    return exit_code(found, strict=arguments.strict)
+    results = list(outcomes(Question.of(arguments)))
+    show(results, arguments)
+    return exit_code(results, strict=arguments.strict)
 
 
-def exit_code(found: Sequence[TargetOutcome], *, strict: bool) -> int:
+def exit_code(results: Sequence[TargetOutcome], *, strict: bool) -> int:
     """The worst of all: a target that cannot be checked, errors (with ``strict`` warnings too), nothing."""
-    if any(outcome.report is None for outcome in found):
+    if any(outcome.report is None for outcome in results):
         return output.USAGE
-    refuted = any(not o.report.ok or (strict and o.report.findings) for o in found if o.report is not None)
+    refuted = any(not o.report.ok or (strict and o.report.findings) for o in results if o.report is not None)
     return output.FINDINGS if refuted else output.OK
 
 
-def show(found: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
+def show(results: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
     """All reports on stdout, and on stderr what could not be checked."""
-    failures = [outcome.failure for outcome in found if outcome.report is None]
+    failures = [outcome.failure for outcome in results if outcome.report is None]
     if arguments.format == "human":
-        _show_people(found, arguments)
+        _show_people(results, arguments)
     else:
         from hfdsl.tools.formats import FORMATS
 
-        reports = [outcome.report for outcome in found if outcome.report is not None]
+        reports = [outcome.report for outcome in results if outcome.report is not None]
         text = FORMATS[arguments.format](reports, failures)
         if text:
             output.say(text)
@@ -104,10 +104,10 @@ def show(found: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
         output.say(f"hfdsl check: {failure}", file=sys.stderr)
 
 
-def _show_people(found: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
-    if not found:
+def _show_people(results: Sequence[TargetOutcome], arguments: argparse.Namespace) -> None:
+    if not results:
         output.say("nothing to check: no experiment and no function under @hf.dataflow is defined there")
-    for i, outcome in enumerate(o for o in found if o.report is not None):
+    for i, outcome in enumerate(o for o in results if o.report is not None):
         if i:
             output.say()
         if outcome.report is not None:

@@ -18,15 +18,15 @@ DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learn
 
 EPILOG = """\
 TARGET is path/to/file.py:attribute or package.module:attribute, or the TOML file of a run. The attribute is an
-hf.Experiment, a function under @hf.dataflow, or a function without parameters that returns one; it may be left out
-where the module has only one.
+hf.Experiment, a function under @hf.dataflow, or a function without parameters that returns one; it may be omitted
+if the module has only one.
 
 exit codes: 0 clean, 1 findings or a failed run, 2 usage, 3 a bug in hfdsl, 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code.
+    """Run one command and return its exit code.
 
     >>> main(["explain", "HF999"])
     2
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DIM=SIZE",
-        help="the size of a dim; of a TOML file also FIELD=VALUE; repeatable",
+        help="the size of a dim, or FIELD=VALUE of a TOML file; repeatable",
     )
     target = argparse.ArgumentParser(add_help=False, parents=[form, sizes])
     target.add_argument("target", metavar="TARGET", help="file.py:attribute or package.module:attribute")
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--discover",
         action="store_true",
-        help="every TARGET is a file or a folder; check all that is defined there, and skip files without",
+        help="every TARGET is a file or a folder; check all programs in it, and skip files that define none",
     )
     check.add_argument("--fix", action="store_true", help="apply the fixes that are certain, and report what remains")
     check.add_argument("--diff", action="store_true", help="with --fix: show the changes without making them")
@@ -109,16 +109,21 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=BYTES",
-        help="with --predict: bytes a second of a copy to shared memory (copy), between nodes (network) or "
+        help="with --predict: bytes per second of a copy to shared memory (copy), between nodes (network) or "
         "between GPUs (gpu); repeatable",
     )
-    plan.add_argument("--latency", type=float, metavar="SECONDS", help="with --predict: from a call's end to the next")
+    plan.add_argument(
+        "--latency",
+        type=float,
+        metavar="SECONDS",
+        help="with --predict: seconds from the end of a call to the start of the next",
+    )
 
     draw = command("draw", "draw the plan", target)
     draw.add_argument("-o", "--output", metavar="FILE", help=".svg, .png or .mmd; without it Mermaid goes to stdout")
 
     run = command("run", "run the experiment, one line per step", target)
-    run.add_argument("--backend", choices=["local", "ray"], default="local", help="where (default: local)")
+    run.add_argument("--backend", choices=["local", "ray"], default="local", help="where to run (default: local)")
     run.add_argument("--steps", type=_count, metavar="N", help="how many steps (default: as many as there are batches)")
     run.add_argument("--seed", type=int, metavar="S", help="the root of all random streams (default: the experiment's)")
 
@@ -129,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     _of_runs(command, form)
 
     explain = command("explain", "print the rule behind a code, or list all codes", form)
-    explain.add_argument("code", nargs="?", metavar="CODE", help="as HF310")
+    explain.add_argument("code", nargs="?", metavar="CODE", help="such as HF310")
 
     doctor = command("doctor", "check this machine: versions, type checkers, GPUs, Ray", form)
     doctor.add_argument("--no-canary", action="store_true", help="do not try the type checkers on seeded faults")
@@ -138,15 +143,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.ArgumentParser) -> None:
-    """The commands for runs that a file configures, and for what they leave."""
-    train = command("train", "train as a TOML file configures, one line per step", form)
+    """The commands for runs that a file configures, and for their output."""
+    train = command("train", "train as configured in a TOML file, one line per step", form)
     train.add_argument("config", metavar="CONFIG", help="a TOML file; see docs/training.md")
     train.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="another value, as seed=1; repeatable"
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="override a field, such as seed=1; repeatable"
     )
     train.add_argument("--resume", action="store_true", help="continue from the last checkpoint of the run")
 
-    schema = command("schema", "write the JSON schema of a configuration, for the TOML plugin of an editor", form)
+    schema = command("schema", "write the JSON schema of a configuration, for an editor's TOML plugin", form)
     schema.add_argument(
         "subject",
         metavar="ALGORITHM|FILE",
@@ -155,8 +160,8 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
     schema.add_argument("-o", "--output", metavar="FILE", help="where the schema goes (default: stdout)")
 
     diff = command("diff", "list the fields in which two runs are configured differently", form)
-    diff.add_argument("one", metavar="RUN_A", help="the folder of a run, or a TOML file")
-    diff.add_argument("other", metavar="RUN_B", help="another one")
+    diff.add_argument("first", metavar="RUN_A", help="the folder of a run, or a TOML file")
+    diff.add_argument("second", metavar="RUN_B", help="the folder of another run, or a TOML file")
 
     export = command("export", "save a model from a run's last checkpoint, in the format of transformers", form)
     export.add_argument("run", metavar="RUN", help="the folder of a run")
@@ -166,11 +171,11 @@ def _of_runs(command: Callable[..., argparse.ArgumentParser], form: argparse.Arg
     replay = command("replay", "repeat a call of a recorded step, alone in this process", form)
     replay.add_argument("run", metavar="RUN", help="the folder of a run, or of a recording")
     replay.add_argument("--step", type=int, metavar="N", help="which recorded step (default: the only one)")
-    replay.add_argument("--node", metavar="CALL", help="as actor.update#2; without it, list the calls")
+    replay.add_argument("--node", metavar="CALL", help="such as actor.update#2; without it, the calls are listed")
     replay.add_argument(
         "--rank", type=int, metavar="R", help="which rank (default: the first that failed, or the first)"
     )
-    replay.add_argument("--pdb", action="store_true", help="under the debugger, from the body's first line on")
+    replay.add_argument("--pdb", action="store_true", help="run it under the debugger, from the first line of the body")
 
 
 def _count(text: str) -> int:

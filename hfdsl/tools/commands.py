@@ -44,7 +44,7 @@ def requires(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> int:
     """``hfdsl plan``: the report and the plan, for machines one object with both; or a prediction.
 
-    Of a run whose steps are rounds and an update, both plans are told.
+    For a run whose steps are rounds and an update, it shows both plans.
     """
     try:
         target = load(arguments.target, arguments.set, arguments.cluster)
@@ -55,7 +55,7 @@ def plan(arguments: argparse.Namespace) -> int:
         show_json({"findings": [finding.as_dict() for finding in error.report], "plan": None})
         return FINDINGS
     if arguments.predict and target.rounds is not None:
-        raise UsageError(f"--predict is of one dataflow, and {target.rounds}; only a run tells how many")
+        raise UsageError(f"--predict covers one dataflow, and {target.rounds}; only a run shows how many")
     if arguments.predict:
         from hfdsl.tools.predicting import show_prediction
 
@@ -173,30 +173,30 @@ def doctor(arguments: argparse.Namespace) -> int:
 def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
     """A plan for machines."""
 
-    def step(one: Step) -> dict[str, Any]:
-        registration = one.signature.registration
+    def step_as_dict(step: Step) -> dict[str, Any]:
+        registration = step.signature.registration
         return {
-            "node": one.node,
-            "label": one.label,
-            "stage": one.stage,
-            "group": one.group,
-            "ranks": list(one.ranks),
+            "node": step.node,
+            "label": step.label,
+            "stage": step.stage,
+            "group": step.group,
+            "ranks": list(step.ranks),
             "protocol": registration.name if registration else None,
-            "chunks": one.chunks,
+            "chunks": step.chunks,
         }
 
-    def edge(one: Edge) -> dict[str, Any]:
+    def edge_as_dict(edge: Edge) -> dict[str, Any]:
         return {
-            "source": one.source,
-            "target": one.target,
-            "columns": [column for column in one.columns if column],
-            "bytes": one.bytes,
-            "moved": one.moved,
-            "transport": one.transport,
+            "source": edge.source,
+            "target": edge.target,
+            "columns": [column for column in edge.columns if column],
+            "bytes": edge.bytes,
+            "moved": edge.moved,
+            "transport": edge.transport,
         }
 
-    def memory(one: ProcessMemory) -> dict[str, Any]:
-        return {"group": one.process[0], "rank": one.process[1], "bytes": one.bytes, "step": one.step}
+    def memory_as_dict(peak: ProcessMemory) -> dict[str, Any]:
+        return {"group": peak.process[0], "rank": peak.process[1], "bytes": peak.bytes, "step": peak.step}
 
     return {
         "name": compiled.name,
@@ -212,7 +212,7 @@ def plan_as_dict(compiled: CompiledPlan) -> dict[str, Any]:
             for group in compiled.groups
         ],
         "inputs": {node.label: node.id for node in compiled.graph.inputs},
-        "steps": [step(one) for one in compiled.steps],
-        "edges": [edge(one) for one in compiled.edges],
-        "memory": [memory(peak) for peak in compiled.peaks],
+        "steps": [step_as_dict(step) for step in compiled.steps],
+        "edges": [edge_as_dict(edge) for edge in compiled.edges],
+        "memory": [memory_as_dict(peak) for peak in compiled.peaks],
     }

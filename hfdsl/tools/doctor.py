@@ -1,4 +1,4 @@
-"""``hfdsl doctor``: what this machine has, and what of it works."""
+"""``hfdsl doctor``: what this machine has, and whether it works."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _ask(command: list[str], timeout: float) -> tuple[bool, str]:
-    """Whether a program ends well within its time, and the last line that it says."""
+    """Whether a program succeeds within its time, and its output; of a failure, the last line."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired:
@@ -158,13 +158,13 @@ def _gpus() -> Iterator[DoctorRow]:
     if not works:
         yield DoctorRow("torch GPUs", "broken", said)
         return
-    found = json.loads(said.splitlines()[-1])
-    devices = found["devices"]
+    torch_cuda = json.loads(said.splitlines()[-1])
+    devices = torch_cuda["devices"]
     if devices:
         names = [f"{devices.count(name)} x {name}" for name in dict.fromkeys(devices)]
-        yield DoctorRow("torch GPUs", "ok", f"{', '.join(names)}, CUDA {found['cuda']}")
+        yield DoctorRow("torch GPUs", "ok", f"{', '.join(names)}, CUDA {torch_cuda['cuda']}")
     elif driver.status == "ok" and os.environ.get("CUDA_VISIBLE_DEVICES") is None:
-        build = f"built for CUDA {found['cuda']}" if found["cuda"] else "built without CUDA"
+        build = f"built for CUDA {torch_cuda['cuda']}" if torch_cuda["cuda"] else "built without CUDA"
         yield DoctorRow("torch GPUs", "broken", f"the driver has GPUs, and torch, {build}, sees none")
     else:
         yield DoctorRow("torch GPUs", "absent", "none; roles run on CPU pools (use_gpu=False)")

@@ -1,7 +1,7 @@
-"""``hfdsl check --fix``: make the fixes that are certain, each kept only where a new check says that it mends.
+"""``hfdsl check --fix``: make the fixes that are certain, each kept only if a new check confirms it.
 
-The files are written at the end. Until then every check is made by a process of its own, in which changed texts stand
-in for files; so the fixes of a module never meet what an earlier import of it left behind.
+The files are written at the end. Until then every check runs in a process of its own, in which changed texts stand in
+for files; so the fixes of a module never meet what an earlier import of it left behind.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ FixKey: TypeAlias = tuple[str, str, str, int]
 
 
 def fix(arguments: argparse.Namespace) -> int:
-    """The command: what was changed, then what remains."""
+    """The command: show what was changed, then what remains."""
     original = Session(Question.of(arguments), {})
     before = original.ask()
     session, after = repaired(original, before)
     diffs = [diff(file, text) for file, text in session.texts.items()]
-    made = sum(keys(before).values()) - sum(keys(after).values())
+    fixed = sum(keys(before).values()) - sum(keys(after).values())
     stream = sys.stdout if arguments.format == "human" else sys.stderr
     if diffs:
         output.say("".join(diffs), file=stream)
     files = f"{len(diffs)} file{'' if len(diffs) == 1 else 's'}"
-    findings = f"{made} finding{'' if made == 1 else 's'}"
+    findings = f"{fixed} finding{'' if fixed == 1 else 's'}"
     end = "" if arguments.diff else "\n"
     output.say(f"{'would fix' if arguments.diff else 'fixed'} {findings} in {files}{end}", file=stream)
     if not arguments.diff:
@@ -81,7 +81,7 @@ class Session:
             check=False,
         )
         try:
-            return [_outcome(told) for told in json.loads(done.stdout)]
+            return [_outcome(fields) for fields in json.loads(done.stdout)]
         except ValueError:
             said = done.stderr.strip() or "nothing"
             raise UsageError(f"the check ended with exit code {done.returncode} and said\n\n{said}") from None
@@ -94,14 +94,14 @@ class Session:
         """The session with edits, which do not overlap."""
         changed = dict(self.texts)
         for file in dict.fromkeys(os.path.realpath(edit.span.file) for edit in edits):
-            own = [edit for edit in edits if os.path.realpath(edit.span.file) == file]
-            changed[file] = apply(self.text(file), own)
+            in_file = [edit for edit in edits if os.path.realpath(edit.span.file) == file]
+            changed[file] = apply(self.text(file), in_file)
         return Session(self.question, changed)
 
 
-def keys(found: Sequence[TargetOutcome]) -> Counter[FixKey]:
+def keys(outcomes: Sequence[TargetOutcome]) -> Counter[FixKey]:
     """All findings."""
-    return Counter(_key(outcome, finding) for outcome in found for finding in outcome.findings)
+    return Counter(_key(outcome, finding) for outcome in outcomes for finding in outcome.findings)
 
 
 def _key(outcome: TargetOutcome, finding: Finding) -> FixKey:
@@ -111,18 +111,18 @@ def _key(outcome: TargetOutcome, finding: Finding) -> FixKey:
 Repair: TypeAlias = tuple[FixKey, Fix]
 
 
-def repaired(session: Session, found: list[TargetOutcome]) -> tuple[Session, list[TargetOutcome]]:
-    """Make the first fix of each finding: all that do not overlap at once if that works, else one by one."""
+def repaired(session: Session, current: list[TargetOutcome]) -> tuple[Session, list[TargetOutcome]]:
+    """Make the first fix of each finding: all that do not overlap at once if that works, otherwise one by one."""
     refused: set[Repair] = set()
     while True:
-        open_ = [repair for repair in repairs(found) if _again(repair) not in refused]
+        open_ = [repair for repair in repairs(current) if _again(repair) not in refused]
         if not open_:
-            return session, found
+            return session, current
         for batch in (joint(open_), open_[:1]):
-            tried = session.with_edits(list(dict.fromkeys(edit for _, one in batch for edit in one.edits)))
+            tried = session.with_edits(list(dict.fromkeys(edit for _, repair in batch for edit in repair.edits)))
             after = _asked(tried)
-            if after is not None and _works(batch, found, after):
-                session, found = tried, after
+            if after is not None and _works(batch, current, after):
+                session, current = tried, after
                 break
         else:
             refused.add(_again(open_[0]))
@@ -140,25 +140,27 @@ def _again(repair: Repair) -> Repair:
     return repair[0], Fix(repair[1].title, ())
 
 
-def repairs(found: Sequence[TargetOutcome]) -> Iterator[Repair]:
-    """The first fix of every finding, where all that it touches may be edited."""
-    for outcome in found:
+def repairs(outcomes: Sequence[TargetOutcome]) -> Iterator[Repair]:
+    """The first fix of every finding, if all files that it touches may be edited."""
+    for outcome in outcomes:
         for finding in outcome.findings:
             if finding.fixes and all(editable(edit.span.file) for edit in finding.fixes[0].edits):
                 yield _key(outcome, finding), finding.fixes[0]
 
 
 def joint(repairs: Sequence[Repair]) -> list[Repair]:
-    """Repairs that can be made at once; two targets may well ask for the same one."""
+    """Repairs that can be made at once; several targets may need the same one."""
     chosen: list[Repair] = []
-    for key, one in repairs:
-        if all(one.edits == other.edits or not overlap(one.edits, other.edits) for _, other in chosen):
-            chosen.append((key, one))
+    for key, candidate in repairs:
+        if all(
+            candidate.edits == accepted.edits or not overlap(candidate.edits, accepted.edits) for _, accepted in chosen
+        ):
+            chosen.append((key, candidate))
     return chosen
 
 
 def _works(batch: Sequence[Repair], before: Sequence[TargetOutcome], after: Sequence[TargetOutcome]) -> bool:
-    """Whether the findings of a batch have gone, and no other came."""
+    """Whether the findings of a batch are gone, and no new one appeared."""
     failures = [[o.failure for o in outcomes] for outcomes in (before, after)]
     expected = keys(before) - Counter(key for key, _ in batch)
     return failures[0] == failures[1] and keys(after) <= expected
@@ -189,7 +191,7 @@ def diff(file: str, text: str) -> str:
 
 
 def write(file: Path, text: str) -> None:
-    """Put a new file in the place of the old one, at once, with the same mode.
+    """Replace a file atomically, with the same mode.
 
     Raises:
         UsageError: where it cannot be written.
@@ -203,7 +205,7 @@ def write(file: Path, text: str) -> None:
         raise UsageError(f"cannot write '{file}': {error.strerror}") from None
 
 
-# -- what the other process told
+# -- the answer of the other process
 
 
 def _outcome(fields: dict[str, Any]) -> TargetOutcome:

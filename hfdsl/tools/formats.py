@@ -19,12 +19,12 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_json(reports: Sequence[Report], failures: Sequence[str]) -> str:
-    """One finding a line; what failed is told on stderr alone."""
+    """One finding a line; failures go to stderr only."""
     return "\n".join(report.json() for report in reports if report.findings)
 
 
 def as_sarif(reports: Sequence[Report], failures: Sequence[str]) -> str:
-    """One SARIF log: every code that was found is a rule with its explain page."""
+    """One SARIF log: every code among the findings is a rule with its explain page."""
     findings = [finding for report in reports for finding in report]
     codes = sorted({finding.code for finding in findings})
     failed = [{"level": "error", "message": {"text": failure}} for failure in failures]
@@ -147,7 +147,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
 
 
 def _root() -> str:
-    """The folder that paths are told from: the checkout where a workflow runs, else the current one."""
+    """The folder that paths are relative to: the checkout in a workflow, otherwise the current folder."""
     return os.environ.get("GITHUB_WORKSPACE") or str(Path.cwd())
 
 
@@ -155,7 +155,7 @@ def _annotation(finding: Finding) -> str:
     span, properties = finding.primary.span, dict[str, object]()
     if _is_known(span):
         properties = {"file": _relative(span.file, _root()) or span.file, "line": span.line}
-        if span.end_column and span.end_line == span.line:  # columns are taken of one line only
+        if span.end_column and span.end_line == span.line:  # GitHub takes columns within one line only
             properties |= dict(zip(("col", "endColumn"), characters(span), strict=True))
         elif span.end_line > span.line:
             properties["endLine"] = span.end_line

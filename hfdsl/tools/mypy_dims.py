@@ -110,8 +110,8 @@ class Normal(TypeTranslator):
 
     def visit_instance(self, t: Instance, /) -> Type:
         """A dim, or a type with dims among its arguments."""
-        found = super().visit_instance(t)
-        return normal(found, self.named) if t.type.fullname in OPERATIONS else found
+        visited = super().visit_instance(t)
+        return normal(visited, self.named) if t.type.fullname in OPERATIONS else visited
 
     def visit_type_alias_type(self, t: TypeAliasType, /) -> Type:
         """An alias is in normal form already."""

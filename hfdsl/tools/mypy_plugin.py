@@ -1,7 +1,7 @@
 """A mypy plugin: ``plugins = ["hfdsl.tools.mypy_plugin"]`` in mypy's configuration.
 
 Plain mypy compares dims as they are written. With the plugin it compares their normal forms, as a check does, leaves
-row dims to the check, which alone follows them, and tells wrong wiring in hfdsl's words and codes.
+row dims to the check, which alone follows them, and reports wrong wiring with hfdsl's messages and codes.
 """
 
 from __future__ import annotations
@@ -76,15 +76,15 @@ SigContext: TypeAlias = FunctionSigContext | MethodSigContext
 
 
 def analyze(context: AnalyzeTypeContext, named: Named) -> Type:
-    """``Add[R, P]`` is read as ``Add[P, R]``: wherever mypy compares, it finds equal what is equal."""
+    """``Add[R, P]`` is read as ``Add[P, R]``, so that equal dims compare equal everywhere in mypy."""
     written, api = context.type, context.api
     name = written.name.rpartition(".")[2]
     if len(written.args) != 2:
         api.fail(f"{name} takes two dims, as in {name}[P, R]", context.context, code=REPORTED["HF101"])
         return AnyType(TypeOfAny.from_error)
-    found = normal(named(DIMS + name, [api.analyze_type(argument) for argument in written.args]), named)
-    found.set_line(context.context)
-    return found
+    normalized = normal(named(DIMS + name, [api.analyze_type(argument) for argument in written.args]), named)
+    normalized.set_line(context.context)
+    return normalized
 
 
 def _is(base: str, typ: Type) -> bool:
@@ -107,16 +107,16 @@ def _items(typ: Type) -> list[ProperType]:
 
 def _column(typ: Type) -> Instance | None:
     """The column in ``f32[B, R]``, in what a record's constructor takes for one, and in an optional one."""
-    found = [item for item in _items(typ) if isinstance(item, Instance) and _is(COLUMN, item)]
-    return found[0] if len(found) == 1 else None
+    columns = [item for item in _items(typ) if isinstance(item, Instance) and _is(COLUMN, item)]
+    return columns[0] if len(columns) == 1 else None
 
 
 @dataclass
 class _RoleCall:
     """The ports of one call, matched from left to right as a check does it, but for the row dim.
 
-    What a static type says of rows is what a record declares. ``hf.repeat`` and roles change it, and only a check
-    follows them.
+    A static type has the rows that a record declares. ``hf.repeat`` and roles change them, and only a check follows
+    that.
     """
 
     name: str
@@ -133,22 +133,22 @@ class _RoleCall:
         self.api.fail(message, place, code=REPORTED[code])
         return AnyType(TypeOfAny.from_error)
 
-    def match(self, port: str, formal: Type, given: Type, place: Context) -> Type:
-        """What mypy is to hold the argument against: itself where it fits, anything where its mistake is told here."""
+    def match(self, port: str, formal: Type, argument: Type, place: Context) -> Type:
+        """The type for mypy to compare the argument with: its own if it fits, ``Any`` if its mistake is reported."""
         takes: Type | None = _column(formal)
-        actual = get_proper_type(given)
+        actual = get_proper_type(argument)
         if isinstance(takes, Instance) and isinstance(actual, Instance) and _is(COLUMN, actual):
             if not self.free and is_subtype(actual, takes):
                 return actual  # as it is written; mypy is faster
             try:
-                wanted, found = column_spec(takes, self.names), column_spec(actual, self.names)
+                wanted, wired = column_spec(takes, self.names), column_spec(actual, self.names)
             except OpaqueError:
                 return formal
-            mistake = self.column(port, wanted, found)
+            mistake = self.column(port, wanted, wired)
             if mistake is None:
                 return actual
             code, why = mistake
-            return self.report(code, f"{port} of '{self.name}' takes {wanted} but is wired to {found}{why}", place)
+            return self.report(code, f"{port} of '{self.name}' takes {wanted} but is wired to {wired}{why}", place)
         code_of_kind = None if isinstance(actual, AnyType) or is_subtype(actual, formal) else _kind(formal, actual)
         if code_of_kind is None:
             return formal
@@ -156,15 +156,15 @@ class _RoleCall:
         wants, has = (format_type_bare(t, self.api.options) for t in (takes, actual))
         return self.report(code_of_kind, f"{port} of '{self.name}' takes {wants} but is wired to {has}", place)
 
-    def column(self, port: str, wanted: ColumnSpec, found: ColumnSpec) -> tuple[str, str] | None:
+    def column(self, port: str, wanted: ColumnSpec, wired: ColumnSpec) -> tuple[str, str] | None:
         """The code of what is wrong and why, or None; binds the free type variables of the port."""
-        if wanted.dtype is not found.dtype:
+        if wanted.dtype is not wired.dtype:
             return "HF220", ""
-        if len(wanted.dims) != len(found.dims):
+        if len(wanted.dims) != len(wired.dims):
             return "HF210", ": another number of dims"
         row = wanted.dims[0]
-        self.rows |= solve(row, found.dims[0], self._fixed(row, self.rows)) or {}
-        for position, (want, have) in enumerate(zip(wanted.dims[1:], found.dims[1:], strict=True), 1):
+        self.rows |= solve(row, wired.dims[0], self._fixed(row, self.rows)) or {}
+        for position, (want, have) in enumerate(zip(wanted.dims[1:], wired.dims[1:], strict=True), 1):
             if want == have and self.free.keys().isdisjoint(want.atoms):
                 continue
             fixed = self._fixed(want, self.bound)
@@ -187,12 +187,12 @@ class _RoleCall:
 def _kind(formal: Type, actual: ProperType) -> str | None:
     """The code of a list where a whole value is taken, or the reverse, and of another record."""
     kinds = {item.type for item in _items(formal) if isinstance(item, Instance) and _is(KIND, item)}
-    record, given = _is(RECORD, formal), _is(RECORD, actual)
+    takes_record, is_record = _is(RECORD, formal), _is(RECORD, actual)
     if isinstance(actual, Instance) and _is(KIND, actual):
-        listed = actual.type not in kinds and bool(kinds or record or _column(formal))
+        listed = actual.type not in kinds and bool(kinds or takes_record or _column(formal))
     else:
-        listed = bool(kinds) and (given or _is(COLUMN, actual))
-    return "HF401" if listed else "HF204" if record and given else None
+        listed = bool(kinds) and (is_record or _is(COLUMN, actual))
+    return "HF401" if listed else "HF204" if takes_record and is_record else None
 
 
 def _called(context: SigContext) -> str:
@@ -224,10 +224,10 @@ def call(context: SigContext, method: str, named: Named) -> CallableType:
     matched = _RoleCall(_called(context), context.api, free)
     what = "column" if signature.is_type_obj() and _is(RECORD, signature.ret_type) else "port"
     formals = list(signature.arg_types)
-    for i, given in enumerate(context.args):
-        if ours[i] and len(given) == 1 and not signature.arg_kinds[i].is_star():
+    for i, arguments in enumerate(context.args):
+        if ours[i] and len(arguments) == 1 and not signature.arg_kinds[i].is_star():
             port = f"{what} '{signature.arg_names[i]}'"
-            formals[i] = matched.match(port, formals[i], context.api.get_expression_type(given[0]), given[0])
+            formals[i] = matched.match(port, formals[i], context.api.get_expression_type(arguments[0]), arguments[0])
     if not free:
         return signature.copy_modified(arg_types=formals)
     env: dict[Any, Type] = {free[a]: write(s, matched.names, named) for a, s in (matched.rows | matched.bound).items()}
@@ -247,23 +247,23 @@ def merge(context: FunctionSigContext) -> CallableType:
     """``hf.merge``: each column of the record comes from the one part that has it."""
     signature, place = context.default_signature, context.context
     record = get_proper_type(context.api.get_expression_type(context.args[0][0])) if context.args[0] else None
-    made = get_proper_type(record.ret_type) if isinstance(record, CallableType) and record.is_type_obj() else None
+    built = get_proper_type(record.ret_type) if isinstance(record, CallableType) and record.is_type_obj() else None
     parts = [(part, get_proper_type(context.api.get_expression_type(part))) for part in context.args[1]]
     sources = [(part, t.type) for part, t in parts if isinstance(t, Instance) and _is(RECORD, t)]
     starred = not isinstance(place, CallExpr) or any(kind.is_star() for kind in place.arg_kinds)
-    if not isinstance(made, Instance) or starred or len(sources) != len(parts):
+    if not isinstance(built, Instance) or starred or len(sources) != len(parts):
         return signature
-    matched = _RoleCall(made.type.name, context.api, {})
-    for name, formal in _columns(made.type).items():
+    matched = _RoleCall(built.type.name, context.api, {})
+    for name, formal in _columns(built.type).items():
         owners = [(part, owner) for part, owner in sources if name in _columns(owner)]
         if len(owners) == 1:
             [(part, owner)] = owners
             matched.match(f"column '{name}'", formal, _columns(owner)[name], part)
         elif owners:
             both = " and ".join(f"'{owner.name}'" for _, owner in owners)
-            matched.report("HF205", f"column '{name}' of '{made.type.name}' comes from both {both}", place)
+            matched.report("HF205", f"column '{name}' of '{built.type.name}' comes from both {both}", place)
         elif not any(isinstance(item, NoneType) for item in _items(formal)):
-            matched.report("HF204", f"'{made.type.name}' is built without its column '{name}'", place)
+            matched.report("HF204", f"'{built.type.name}' is built without its column '{name}'", place)
     return signature
 
 

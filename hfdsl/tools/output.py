@@ -33,14 +33,14 @@ def machine(arguments: argparse.Namespace) -> bool:
 
 
 def show_json(value: Any) -> None:
-    """One object on one line; what JSON has no form for is shown as Python shows it."""
+    """One object on one line; values without a JSON form are written as their ``repr``."""
     import json  # not at the top: a clean check for people needs none
 
     say(json.dumps(value, default=repr))
 
 
 def show_report(report: Report, arguments: argparse.Namespace, file: TextIO | None = None) -> None:
-    """A report: one finding a line for machines, the whole of it for people."""
+    """Print a report: one finding a line for machines, the full text for people."""
     stream = file or sys.stdout
     if not machine(arguments):
         say(report.text(color=colored(stream)), file=stream)
@@ -59,7 +59,7 @@ def show_error(error: HfError, arguments: argparse.Namespace) -> None:
     """An error that a program raised outside of a check."""
     finding = finding_of(error)
     if finding is not None:
-        target = next((given for name in ("target", "config") if (given := getattr(arguments, name, None))), "hfdsl")
+        target = next((value for name in ("target", "config") if (value := getattr(arguments, name, None))), "hfdsl")
         report = Report(str(target), (finding,))
         show_report(report, arguments, None if machine(arguments) else sys.stderr)
     else:

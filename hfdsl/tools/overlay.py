@@ -27,10 +27,10 @@ def main() -> None:
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     question = json.load(sys.stdin)
-    thorough.set(True)  # or findings that nothing mends would keep those after them from being tried
+    thorough.set(True)  # otherwise a finding without a fix would keep those after it from being tried
     lay_over(question.pop("texts"))
-    found = outcomes(Question(**question))
-    json.dump([as_dict(outcome) for outcome in found], answer)
+    results = outcomes(Question(**question))
+    json.dump([as_dict(outcome) for outcome in results], answer)
     answer.close()
 
 
@@ -50,15 +50,15 @@ def lay_over(texts: Mapping[str, str]) -> None:
 
 def as_dict(outcome: TargetOutcome) -> dict[str, Any]:
     """An outcome for the process that asked."""
-    report, told = outcome.report, None
+    report, fields = outcome.report, None
     if report is not None:
         findings = [(spelt(finding) if outcome.raised else finding).as_dict() for finding in report]
-        told = {"dataflow": report.dataflow, "findings": findings, "facts": report.facts}
-    return {"target": outcome.target, "report": told, "failure": outcome.failure, "raised": outcome.raised}
+        fields = {"dataflow": report.dataflow, "findings": findings, "facts": report.facts}
+    return {"target": outcome.target, "report": fields, "failure": outcome.failure, "raised": outcome.raised}
 
 
 def spelt(finding: Finding) -> Finding:
-    """A declaration that raised, with the name that its message asks about. Whether it mends is tried by who asked."""
+    """A declaration that raised, with a fix: the name that its message proposes. The asking process tries it."""
     names = re.search(r"'(\w+)'.*; did you mean '(\w+)'\?", finding.message)
     edit = edits.spelt(finding.primary.span, *names.groups()) if names else None
     fix = Fix(f"replace {names[1]!r} by {names[2]!r}", (edit,)) if names and edit else None

@@ -20,7 +20,7 @@ def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     """Predict a step and print it.
 
     Raises:
-        UsageError: where the file says nothing of a node, or cannot be read, and where sizes of the plan are unknown.
+        UsageError: if the file has no time for a node or cannot be read, or if sizes of the plan are unknown.
     """
     takes, measured = _read(Path(arguments.predict))
     if not sizes_known(plan):
@@ -28,11 +28,11 @@ def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:
     if missing := [step.label for step in plan.steps if step.label not in takes]:
         raise UsageError(f"'{arguments.predict}' has no time for {', '.join(map(repr, missing))}")
     latency = {} if arguments.latency is None else {"latency": arguments.latency}
-    found = predict(plan, takes, _bandwidths(arguments.bandwidth), **latency)
+    prediction = predict(plan, takes, _bandwidths(arguments.bandwidth), **latency)
     if machine(arguments):
-        show_json(_as_dict(found, measured))
+        show_json(_as_dict(prediction, measured))
     else:
-        say(_table(found, measured))
+        say(_table(prediction, measured))
 
 
 def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
@@ -55,39 +55,43 @@ def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
 
 def _bandwidths(texts: Sequence[str]) -> dict[str, float]:
     """``network=12.5e9``, in bytes a second."""
-    found = {}
+    bandwidths = {}
     for text in texts:
         name, _, number = text.partition("=")
         try:
-            found[name] = float(number)
+            bandwidths[name] = float(number)
         except ValueError:
-            found[name] = 0.0
-        if name not in BANDWIDTHS or not found[name] > 0:
-            *first, last = (f"{one}=BYTES" for one in BANDWIDTHS)
+            bandwidths[name] = 0.0
+        if name not in BANDWIDTHS or not bandwidths[name] > 0:
+            *first, last = (f"{known}=BYTES" for known in BANDWIDTHS)
             raise UsageError(f"--bandwidth takes {', '.join(first)} or {last}, got '{text}'")
-    return found
+    return bandwidths
 
 
-def _as_dict(found: Prediction, measured: Timeline | None) -> dict[str, Any]:
+def _as_dict(prediction: Prediction, measured: Timeline | None) -> dict[str, Any]:
     real = measured.nodes if measured else {}
     return {
-        "seconds": found.timeline.seconds,
+        "seconds": prediction.timeline.seconds,
         "measured": measured.seconds if measured else None,
         "nodes": {
-            label: {"predicted": times, "measured": real.get(label)} for label, times in found.timeline.nodes.items()
+            label: {"predicted": times, "measured": real.get(label)}
+            for label, times in prediction.timeline.nodes.items()
         },
-        "critical": found.critical,
+        "critical": prediction.critical,
     }
 
 
-def _table(found: Prediction, measured: Timeline | None) -> str:
+def _table(prediction: Prediction, measured: Timeline | None) -> str:
     real = measured.nodes if measured else {}
     rows = [("milliseconds", "predicted", "measured" if measured else "")]
-    rows += [(label, _span(times), _span(real.get(label))) for label, times in found.timeline.nodes.items()]
-    rows += [("the step", _millis(found.timeline.seconds), _millis(measured.seconds) if measured else "")]
+    rows += [(label, _span(times), _span(real.get(label))) for label, times in prediction.timeline.nodes.items()]
+    rows += [("the step", _millis(prediction.timeline.seconds), _millis(measured.seconds) if measured else "")]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    lines = [f"{name:{widths[0]}}  {one:>{widths[1]}}  {two:>{widths[2]}}".rstrip() for name, one, two in rows]
-    return "\n".join([*lines, "", f"critical path  {' -> '.join(found.critical)}"])
+    lines = [
+        f"{name:{widths[0]}}  {predicted:>{widths[1]}}  {actual:>{widths[2]}}".rstrip()
+        for name, predicted, actual in rows
+    ]
+    return "\n".join([*lines, "", f"critical path  {' -> '.join(prediction.critical)}"])
 
 
 def _span(times: tuple[float, float] | None) -> str:

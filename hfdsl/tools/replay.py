@@ -1,4 +1,4 @@
-"""``hfdsl replay``: one call of a recorded step once more, in this process, under a debugger if that is asked for."""
+"""``hfdsl replay``: repeat one call of a recorded step in this process, under a debugger if asked to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hfdsl.tools.target import UsageError
 
 
 def show_replay(arguments: argparse.Namespace) -> int:
-    """Repeat a call and tell whether it does what it did; without ``--node``, tell which calls there are.
+    """Repeat a call and report whether the outcome is the same; without ``--node``, list the calls.
 
     Raises:
         UsageError: where there is no such recording, step, call or rank.
@@ -31,7 +31,7 @@ def show_replay(arguments: argparse.Namespace) -> int:
 def _replayed(arguments: argparse.Namespace) -> int:
     steps = recordings(Path(arguments.run))
     if arguments.step is None and len(steps) > 1:
-        raise UsageError(f"'{arguments.run}' has recorded steps {', '.join(map(str, steps))}: say --step N")
+        raise UsageError(f"'{arguments.run}' has recorded steps {', '.join(map(str, steps))}; choose one with --step N")
     step = next(iter(steps)) if arguments.step is None else arguments.step
     if step not in steps:
         raise UsageError(f"'{arguments.run}' has not recorded step {step}; it has {', '.join(map(str, steps))}")
@@ -60,7 +60,7 @@ def _debugged(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _list(folder: Path, arguments: argparse.Namespace) -> int:
-    """The calls of a recording, in program order, with the ranks that were given something and those that failed."""
+    """The calls of a recording, in program order, with the ranks that received input and those that failed."""
     calls: dict[str, dict[str, list[int]]] = {}
     for call in read_header(folder)["calls"]:
         place = folder / CALLS / call["label"]

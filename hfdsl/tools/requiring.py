@@ -34,19 +34,19 @@ def requires(target: CommandTarget, arguments: argparse.Namespace) -> int:
         return OK
     say("\n\n".join([*map(_dim, sizes), *([_others(others)] if others else [])]) or "any sizes will do")
     if mistakes:
-        say("\nvalues that do not fit their ports hide some demands; 'hfdsl check' tells which")
+        say("\nvalues that do not fit their ports hide some demands; 'hfdsl check' reports which")
     if deployment is None:
-        say("\nwithout a deployment nothing is known of splits over ranks; an hf.Experiment has one")
+        say("\nwithout a deployment, splits over ranks are unknown; an hf.Experiment has one")
     return OK
 
 
-def _dim(one: DimReport) -> str:
-    broken = len(one.broken)
-    given = ", ".join(map(str, one.given))
-    verdict = f"breaks {broken} of {len(one.demands)}" if broken else "works"
-    now = f" (given: {given}, which {verdict})" if one.given else " (not given)"
-    beside = f" with {', '.join(f'{dim} = {size}' for dim, size in one.beside)}" if one.beside else ""
-    return "\n".join([f"{one.dim}: {one}{beside}{now}", *map(_line, one.demands)])
+def _dim(dim_report: DimReport) -> str:
+    broken = len(dim_report.broken)
+    sizes = ", ".join(map(str, dim_report.given))
+    verdict = f"breaks {broken} of {len(dim_report.demands)}" if broken else "works"
+    now = f" (given: {sizes}, which {verdict})" if dim_report.given else " (not given)"
+    beside = f" with {', '.join(f'{dim} = {size}' for dim, size in dim_report.beside)}" if dim_report.beside else ""
+    return "\n".join([f"{dim_report.dim}: {dim_report}{beside}{now}", *map(_line, dim_report.demands)])
 
 
 def _others(rules: tuple[DemandReport, ...]) -> str:
@@ -60,16 +60,16 @@ def _line(rule: DemandReport) -> str:
     return f"  {mark}  {rule.node}: {rule.need}{why}{place}"
 
 
-def _as_dict(one: DimReport) -> dict[str, Any]:
+def _as_dict(dim_report: DimReport) -> dict[str, Any]:
     return {
-        "given": list(one.given),
-        "beside": {str(dim): size for dim, size in one.beside},
-        "possible": not one.sizes.empty,
-        "multipleOf": one.sizes.step,
-        "remainder": one.sizes.residue,
-        "least": one.sizes.least,
-        "most": one.sizes.most,
-        "demands": [_rule_as_dict(rule) for rule in one.demands],
+        "given": list(dim_report.given),
+        "beside": {str(dim): size for dim, size in dim_report.beside},
+        "possible": not dim_report.sizes.empty,
+        "multipleOf": dim_report.sizes.step,
+        "remainder": dim_report.sizes.residue,
+        "least": dim_report.sizes.least,
+        "most": dim_report.sizes.most,
+        "demands": [_rule_as_dict(rule) for rule in dim_report.demands],
     }
 
 

@@ -20,7 +20,7 @@ from hfdsl.tools.scene import Link, Scene, returned, scene
 
 @dataclass(frozen=True, slots=True)
 class RoundsAndUpdate:
-    """As many steps of one dataflow as keep the rows that an update asks for, and then that."""
+    """Steps of one dataflow until they have kept the rows that an update asks for, and then that update."""
 
     loaded: Loaded
     sampling: Experiment
@@ -28,15 +28,16 @@ class RoundsAndUpdate:
     asked: UpdateConfig
 
     def __str__(self) -> str:
-        one, other, asked = self.sampling.dataflow.body.__name__, self.updating.dataflow.body.__name__, self.asked
+        sampling, updating = (part.dataflow.body.__name__ for part in (self.sampling, self.updating))
+        asked = self.asked
         short = "start over from the first" if asked.short == "repeat" else "end the run"
         return (
-            f"a step is rounds of '{one}', at most {asked.rounds}, until they keep {asked.rows} rows (fewer {short}), "
-            f"and then '{other}' on the first {asked.rows} of these"
+            f"a step is rounds of '{sampling}', at most {asked.rounds}, until they keep {asked.rows} rows "
+            f"(fewer {short}), and then '{updating}' on the first {asked.rows} of these"
         )
 
     def plans(self) -> tuple[CompiledPlan, CompiledPlan]:
-        """That of a round, and that of the update.
+        """The plan of a round, and that of the update.
 
         Raises:
             CheckError: where a check finds errors.
@@ -72,7 +73,7 @@ class RoundsAndUpdate:
         return f"{self.asked.rows} rows", f"of {self.asked.rounds} rounds at most"
 
     def stepping(self, updating: CompiledPlan) -> Callable[[Running], Iterator[tuple[Taken, float]]]:
-        """What makes one step after another of rounds that were launched, as ``hfdsl train`` does, and its seconds.
+        """A function that runs steps of launched rounds, as ``hfdsl train`` does, and yields each with its seconds.
 
         Raises:
             SizeError: HF321 where rounds keep too little.

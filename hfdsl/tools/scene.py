@@ -160,8 +160,8 @@ def returned(plan: Plan) -> dict[str, Ref]:
 
 
 def _results(plan: Plan) -> dict[str, tuple[str, Ref]]:
-    found = [(name, value) for name, value in _leaves(plan.graph.output, "") if isinstance(value, Ref)]
-    return {f"out{i}": each for i, each in enumerate(found)}
+    results = [(name, value) for name, value in _leaves(plan.graph.output, "") if isinstance(value, Ref)]
+    return {f"out{i}": result for i, result in enumerate(results)}
 
 
 def mesh_text(mesh: Mesh) -> str:

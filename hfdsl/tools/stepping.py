@@ -34,9 +34,9 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
     """
     experiment = target.deployed("run")
     plans = target.plans("run")
-    for one in plans:
-        if one.report.findings and not machine(arguments):
-            show_report(one.report, arguments, sys.stderr)
+    for compiled in plans:
+        if compiled.report.findings and not machine(arguments):
+            show_report(compiled.report, arguments, sys.stderr)
     plan = plans[0]
     seed = experiment.seed if arguments.seed is None else arguments.seed
     done = 0
@@ -65,7 +65,7 @@ def run_steps(target: CommandTarget, arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a step gave, and the seconds that it and its nodes took."""
+    """What a step returned, and the seconds that it and its nodes took."""
 
     result: Any
     seconds: float
@@ -75,12 +75,12 @@ class _Step:
 def _stepping(
     target: CommandTarget, experiment: Experiment, plans: Sequence[CompiledPlan], arguments: argparse.Namespace
 ) -> Callable[[Running], Iterator[_Step]]:
-    """What steps on a launched plan: on the experiment's batches, or on the data of a run with rounds."""
+    """A function that steps a launched plan: on the experiment's batches, or on the data of a run with rounds."""
     if target.rounds is None:
         batches = _batches(experiment, any(plans[0].graph.inputs), arguments.steps)
         return lambda running: (_timed(running, batch) for batch in batches)
     if arguments.trace:
-        raise UsageError(f"--trace is of one dataflow, and {target.rounds}; trace one of them from Python")
+        raise UsageError(f"--trace covers one dataflow, and {target.rounds}; trace one of them from Python")
     filled = target.rounds.stepping(plans[1])
     return lambda running: (
         _Step(taken.values, seconds, taken.nodes)
@@ -119,7 +119,7 @@ def _own_batches(batches: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _install(backend: str, source: TargetSource) -> None:
-    """Let Ray's workers have the program, as they would if Python had run its file: by value."""
+    """Send the program to Ray's workers by value, as if Python had run its file."""
     if backend == "ray" and source.script:
         try:
             from ray.cloudpickle import register_pickle_by_value
@@ -129,7 +129,7 @@ def _install(backend: str, source: TargetSource) -> None:
 
 
 def _worker_env(source: TargetSource) -> dict[str, str]:
-    """What the program imports beside itself is found where the program was found."""
+    """The workers' import path: the folder where the program was found, and what is on PYTHONPATH here."""
     paths = [str(source.root), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -139,7 +139,7 @@ def _traced(running: Running, file: str | None) -> AbstractContextManager[None]:
 
 
 def _writable(file: str | None) -> None:
-    """Tell before the launch that a trace cannot be written."""
+    """Refuse, before the launch, a trace file that cannot be written."""
     try:
         if file:
             Path(file).touch()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """The command line names something that is not there: exit code 2."""
+    """The command line names something that does not exist: exit code 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class TargetSource:
 class CommandTarget:
     """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
 
-    ``beside`` has what runs on the same workers; it is checked too, and ``shares`` the places of this one. A step of a
-    run with ``rounds`` is several of this dataflow's and then one of another.
+    ``beside`` has the other dataflows that run on the same workers; they are checked too. With ``shares`` the dataflows
+    share one deployment. A step of a run with ``rounds`` is several steps of this dataflow and then one of another.
     """
 
     text: str
@@ -69,7 +69,7 @@ class CommandTarget:
         return report.without("HF508") if self.shares else report  # what it has no role for is for the others
 
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
-        """What a step is made of: the plan, or that of a round and that of the update.
+        """The plans of a step: one, or that of a round and that of the update.
 
         Raises:
             UsageError: where the target is a dataflow alone.
@@ -93,7 +93,7 @@ class CommandTarget:
 
 
 def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> CommandTarget:
-    """Find a target; ``sizes`` (``B=64``) and the file of a ``cluster`` go over the experiment's own.
+    """Find a target; ``sizes`` (``B=64``) and the file of a ``cluster`` override the experiment's own.
 
     Raises:
         UsageError: where there is no such file, module, attribute or dim, where importing it fails, and where the
@@ -152,10 +152,10 @@ def discovered(text: str, sizes: Sequence[str] = (), cluster: str | None = None)
             continue
         source = source_of(str(file))
         names = [name for name, value in _candidates(source.module) if not isinstance(value, Dataflow)]
-        made = [load(f"{file}:{name}", sizes, cluster) for name in names]
-        used = [target.dataflow for target in made]
+        targets = [load(f"{file}:{name}", sizes, cluster) for name in names]
+        used = [target.dataflow for target in targets]
         flows = [(n, v) for n, v in _candidates(source.module) if isinstance(v, Dataflow)]
-        yield from made
+        yield from targets
         yield from (load(f"{file}:{n}", sizes, cluster) for n, v in flows if not any(v is flow for flow in used))
 
 
@@ -163,17 +163,17 @@ def _files(place: Path) -> list[Path]:
     """A file, or the Python files of a folder less those of hidden folders and of environments."""
     if not place.is_dir():
         return [place]
-    found: list[Path] = []
+    files: list[Path] = []
     for entry in sorted(place.iterdir()):
         if entry.is_dir() and not entry.name.startswith((".", "__")) and not (entry / "pyvenv.cfg").exists():
-            found += _files(entry)
+            files += _files(entry)
         elif entry.suffix == ".py" and entry.is_file():
-            found.append(entry)
-    return found
+            files.append(entry)
+    return files
 
 
 def _defines_programs(file: Path) -> bool:
-    """Whether a file that imports hfdsl names a dataflow or an experiment, as far as its text tells."""
+    """Whether a file that imports hfdsl names a dataflow or an experiment, as far as its text shows."""
     import ast
 
     if not file.is_file():
@@ -184,7 +184,7 @@ def _defines_programs(file: Path) -> bool:
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
-        return True  # importing it tells what is wrong
+        return True  # importing it shows what is wrong
     named = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in nodes}
     return not named.isdisjoint(("dataflow", "Experiment"))
 
@@ -233,7 +233,7 @@ def _exists(name: str) -> bool:
         return name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the parent is no package
         return False
-    except Exception:  # noqa: BLE001  # the parent's own code raised: importing it tells where
+    except Exception:  # noqa: BLE001  # the parent's own code raised: importing it shows where
         return True
 
 
@@ -277,7 +277,7 @@ def _on_path(folder: Path) -> None:
 
 
 def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:
-    """Run an import. What the user's module raises is told from the module's own frame on."""
+    """Run an import. What the user's module raises is shown from the module's own frame on."""
     try:
         return action()
     except (HfError, UsageError):
@@ -305,20 +305,22 @@ def attribute_of(module: ModuleType, attribute: str, place: str) -> tuple[str, A
             value = getattr(value, part)
         except AttributeError:
             names = [name for name in vars(value) if not name.startswith("_")] if hasattr(value, "__dict__") else []
-            found = [name for name, _ in _candidates(module)] if value is module else []
-            hint = _hint(part, names) or (f"; targets there are: {', '.join(found)}" if found else "")
+            targets = [name for name, _ in _candidates(module)] if value is module else []
+            hint = _hint(part, names) or (f"; its targets are: {', '.join(targets)}" if targets else "")
             raise UsageError(f"'{place}' has no attribute '{attribute}'{hint}") from None
     return attribute, value
 
 
 def _only(module: ModuleType, place: str) -> tuple[str, Any]:
     """The one target of a module."""
-    found = list(_candidates(module))
-    kept = [pair for pair in found if isinstance(pair[1], Experiment)] or [p for p in found if inspect.isroutine(p[1])]
-    kept = kept or found
+    candidates = list(_candidates(module))
+    kept = [pair for pair in candidates if isinstance(pair[1], Experiment)] or [
+        p for p in candidates if inspect.isroutine(p[1])
+    ]
+    kept = kept or candidates
     if len(kept) == 1:
         return kept[0]
-    if not found:
+    if not candidates:
         raise UsageError(f"'{place}' has neither an hf.Experiment nor a function under @hf.dataflow")
     listed = "".join(f"\n  {place}:{name}" for name, _ in kept)
     raise UsageError(f"'{place}' has {len(kept)} targets; choose one:{listed}")
@@ -328,9 +330,9 @@ def _candidates(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Experiments, functions that say they return one, and the dataflows that the module itself defines."""
     seen: list[Any] = []
     for name, value in vars(module).items():
-        own = getattr(value, "__module__", None) == module.__name__
-        makes = inspect.isfunction(value) and own and _is_experiment(value.__annotations__.get("return"))
-        if (isinstance(value, Experiment) or makes or (isinstance(value, Dataflow) and own)) and not any(
+        defined_here = getattr(value, "__module__", None) == module.__name__
+        makes = inspect.isfunction(value) and defined_here and _is_experiment(value.__annotations__.get("return"))
+        if (isinstance(value, Experiment) or makes or (isinstance(value, Dataflow) and defined_here)) and not any(
             value is other for other in seen
         ):
             seen.append(value)
@@ -366,12 +368,12 @@ def _hint(name: str, names: Sequence[str]) -> str:
 
 
 def _sizes(
-    dataflow: Dataflow[..., Any], given: Mapping[type[Dim], Sizes], texts: Sequence[str]
+    dataflow: Dataflow[..., Any], declared: Mapping[type[Dim], Sizes], texts: Sequence[str]
 ) -> dict[type[Dim], Sizes]:
     """``B=64`` and the like, by the names of the dims that the program has."""
     if not texts:
         return {}
-    known = {dim.__name__: dim for dim in (*program_dims(trace(dataflow.body)), *given)}
+    known = {dim.__name__: dim for dim in (*program_dims(trace(dataflow.body)), *declared)}
     sizes: dict[type[Dim], Sizes] = {}
     for text in texts:
         name, _, number = text.partition("=")

@@ -49,7 +49,7 @@ class Finder:
 
 
 def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> CommandTarget:
-    """The target that a configuration is.
+    """A configuration as a target.
 
     Raises:
         ConfigError: HF901 for a file or a change that does not fit the configuration.
@@ -80,7 +80,7 @@ def _target(text: str, loaded: Loaded, source: TargetSource, cluster: Cluster | 
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Train as a file says.
+    """Train as a file configures.
 
     Raises:
         HfError: whatever is wrong with configuration, data, checkpoints and steps.
@@ -112,28 +112,28 @@ def train(arguments: argparse.Namespace) -> int:
     try:
         ended = run(loaded, resume=arguments.resume, show=show, worker_env=_environment(finder.sources))
     except BaseException as error:
-        if hint := _going_on(checkpoints.whole(folder), error):
+        if hint := _resume_hint(checkpoints.whole(folder), error):
             say(hint, file=sys.stderr)
         raise
     if ended.stopped:
-        say(f"stopped after step {ended.step}; --resume goes on", file=sys.stderr)
+        say(f"stopped after step {ended.step}; --resume continues it", file=sys.stderr)
         return INTERRUPTED
     return OK
 
 
-def _going_on(saved: Sequence[Path], error: BaseException) -> str:
-    """How a run that ended goes on; nothing where its checkpoint is what it cannot go on from."""
+def _resume_hint(saved: Sequence[Path], error: BaseException) -> str:
+    """How to continue a run that ended; empty if its last checkpoint is what it cannot continue from."""
     code, message = (error.code, error.message) if isinstance(error, HfError) else ("", "")
     if not saved or code == "HF905":
         return ""
     if code == "HF906" and f"{saved[-1].name}{os.sep}" in message:
-        before = f"; without that folder, --resume goes on from {saved[-2].name}" if len(saved) > 1 else ""
+        before = f"; without that folder, --resume continues from {saved[-2].name}" if len(saved) > 1 else ""
         return f"the last checkpoint, {saved[-1]}, is damaged{before}"
-    return f"the last whole checkpoint is {saved[-1]}; --resume goes on from it"
+    return f"the last whole checkpoint is {saved[-1]}; --resume continues from it"
 
 
 def _by_value(source: TargetSource, loaded: Loaded) -> None:
-    """Let Ray's workers have what a file defines, as they would if Python had run it."""
+    """Send what a file defines to Ray's workers by value, as if Python had run it."""
     if loaded.config.backend == "ray" and source.script:
         from ray.cloudpickle import register_pickle_by_value
 
@@ -152,12 +152,12 @@ def diff(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: HF901 where one cannot be read.
     """
-    one, other = (read_toml(_file(place)) for place in (arguments.one, arguments.other))
-    changed = differences(one, other)
+    first, second = (read_toml(_file(place)) for place in (arguments.first, arguments.second))
+    changed = differences(first, second)
     if machine(arguments):
         show_json({name: list(pair) for name, pair in changed.items()})
     elif not changed:
-        say(f"the {len(dict(flattened(one)))} fields are the same")
+        say(f"the {len(dict(flattened(first)))} fields are the same")
     else:
         width = max(map(len, changed))
         for name, (before, after) in changed.items():

@@ -136,9 +136,9 @@ def test_what_it_allows_is_what_a_check_passes(b: int, program: str, capsys: Cap
 
 
 def test_a_program_without_a_deployment_or_with_mistakes_says_so(program: str, write: Write, capsys: Capture) -> None:
-    assert "without a deployment nothing is known of splits" in said(capsys, "demanding.py:program")
+    assert "without a deployment, splits over ranks are unknown" in said(capsys, "demanding.py:program")
     write("wrong.py", PROGRAM.replace("actor.look(table)", "actor.look(prompts)"))
-    assert "'hfdsl check' tells which" in said(capsys, "wrong.py:experiment")
+    assert "'hfdsl check' reports which" in said(capsys, "wrong.py:experiment")
     assert told(capsys, "wrong.py:experiment")["complete"] is False
 
 

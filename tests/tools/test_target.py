@@ -99,7 +99,7 @@ def test_several_targets_are_listed(program: str) -> None:
         ("shouting.py:experimnt", "'shouting.py' has no attribute 'experimnt'; did you mean 'experiment'?"),
         (
             "shouting.py:zzz",
-            "'shouting.py' has no attribute 'zzz'; targets there are: shout, ponder, experiment, pondering",
+            "'shouting.py' has no attribute 'zzz'; its targets are: shout, ponder, experiment, pondering",
         ),
         ("nowhere.at_all:x", "there is no module 'nowhere' in the current directory or among the installed ones"),
         ("shouting.part:x", "there is no module 'shouting.part' in the current directory or among the installed ones"),

@@ -51,7 +51,7 @@ def test_train_for_machines_and_resume(config: str, capsys: Capture) -> None:
     code, _, err = said(capsys, "train", config)
     assert code == output.FINDINGS
     assert "error[HF901]: 'output': there is a run in 'run'; go on with --resume" in err
-    assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume goes on from it" in err
+    assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume continues from it" in err
     code, out, _ = said(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
     assert (code, [json.loads(text)["step"] for text in out.splitlines()]) == (output.OK, [3, 3])
 

@@ -101,7 +101,7 @@ def test_a_bad_row_ends_the_run_and_its_checkpoint_is_good(
     assert main(["train", "run.toml", "--set", "data.seed=2"]) == output.FINDINGS
     said = capsys.readouterr().err
     assert re.search(message, said), said
-    assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume goes on from it" in said
+    assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume continues from it" in said
     rows([*good, {"word": "gh"}])
     assert main(["train", "run.toml", "--set", "data.seed=2", "--resume"]) == output.OK
     steps = [json.loads(line)["step"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
@@ -122,6 +122,8 @@ def test_a_checkpoint_that_a_run_cannot_go_on_from_is_not_offered(
     assert main(["train", "run.toml", "--resume"]) == output.FINDINGS
     said = capsys.readouterr().err
     assert f"HF906]: {file.absolute()} cannot be read" in said
-    assert "run/checkpoints/step-00000002, is damaged; without that folder, --resume goes on from step-00000001" in said
+    assert (
+        "run/checkpoints/step-00000002, is damaged; without that folder, --resume continues from step-00000001" in said
+    )
     shutil.rmtree("run/checkpoints/step-00000002")
     assert main(["train", "run.toml", "--resume", "--set", "steps=2"]) == output.OK

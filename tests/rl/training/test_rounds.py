@@ -215,7 +215,7 @@ def test_steps_of_a_run_are_those_of_the_training(
         assert one["nodes"].keys() >= {"policy.generate", "policy.update#2"}
     for asked in (["run", "run.toml", "--trace", "t.json"], ["plan", "run.toml", "--predict", "t.json"]):
         assert main(asked) == output.USAGE
-        assert "is of one dataflow, and a step is rounds of 'asking'" in capsys.readouterr().err
+        assert "covers one dataflow, and a step is rounds of 'asking'" in capsys.readouterr().err
     assert not Path("t.json").exists()
 
 
