@@ -33,88 +33,88 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"a {type(value).__name__}"
 
 
-def meshes_of(check: str, given: object) -> tuple[Mesh, ...] | None:
+def meshes_of(check: str, meshes: object) -> tuple[Mesh, ...] | None:
     """The meshes of ``meshes=``, None where it is left out."""
-    if given is None:
+    if meshes is None:
         return None
-    if isinstance(given, Mesh):
-        raise refused(check, "meshes=", f"meshes in a list, as in meshes=[{as_code(given)}]", given)
-    found = several_of(check, "meshes=", "meshes in a list, as in meshes=[hf.Mesh(dp=2)]", given)
-    for one in found:
-        if not isinstance(one, Mesh):
-            raise refused(check, "meshes=", "meshes, each an hf.Mesh", one)
-    if not found:
+    if isinstance(meshes, Mesh):
+        raise refused(check, "meshes=", f"meshes in a list, as in meshes=[{as_code(meshes)}]", meshes)
+    listed = several_of(check, "meshes=", "meshes in a list, as in meshes=[hf.Mesh(dp=2)]", meshes)
+    for mesh in listed:
+        if not isinstance(mesh, Mesh):
+            raise refused(check, "meshes=", "meshes, each an hf.Mesh", mesh)
+    if not listed:
         raise nothing(check, "meshes= is empty")
-    return found
+    return listed
 
 
-def names_of(check: str, argument: str, given: object, known: Sequence[str], what: str) -> tuple[str, ...]:
+def names_of(check: str, argument: str, option: object, known: Sequence[str], what: str) -> tuple[str, ...]:
     """The names that an option gives, one or several, each of which there is; all where it is left out."""
-    if given is None:
+    if option is None:
         return tuple(known)
     several = f"the name of a {what} or several in a list"
-    found = (given,) if isinstance(given, str) else several_of(check, argument, several, given)
-    for name in found:
+    names = (option,) if isinstance(option, str) else several_of(check, argument, several, option)
+    for name in names:
         if not isinstance(name, str):
             raise refused(check, argument, several, name)
         if name not in known:
             raise DefinitionError("HF921", f"{check}: no {what} is called {name!r}; {closest(name, list(known))}")
-    if not found:
+    if not names:
         raise nothing(check, f"{argument} is empty")
-    return found
+    return names
 
 
-def several_of(check: str, argument: str, takes: str, given: object) -> tuple[Any, ...]:
+def several_of(check: str, argument: str, takes: str, items: object) -> tuple[Any, ...]:
     """What is given in a list or another thing that can be gone through once."""
-    if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)):
-        raise refused(check, argument, takes, given)
-    return tuple(given)
+    if not isinstance(items, Iterable) or isinstance(items, (str, bytes, Mapping)):
+        raise refused(check, argument, takes, items)
+    return tuple(items)
 
 
-def number_of(check: str, argument: str, given: object, least: int = 1) -> int:
+def number_of(check: str, argument: str, number: object, least: int = 1) -> int:
     """A whole number that is not too small."""
-    if not is_count(given, least):
-        raise refused(check, argument, f"a whole number of at least {least}", given)
-    return given
+    if not is_count(number, least):
+        raise refused(check, argument, f"a whole number of at least {least}", number)
+    return number
 
 
-def tolerance_of(check: str, given: object) -> float:
+def tolerance_of(check: str, tolerance: object) -> float:
     """How far numbers may be apart."""
-    if not (is_number(given) and given >= 0):
-        raise refused(check, "tolerance=", "a number of at least 0", given)
-    return float(given)
+    if not (is_number(tolerance) and tolerance >= 0):
+        raise refused(check, "tolerance=", "a number of at least 0", tolerance)
+    return float(tolerance)
 
 
-def named_of(check: str, argument: str, given: object, example: str) -> Mapping[str, Any]:
+def named_of(check: str, argument: str, values: object, example: str) -> Mapping[str, Any]:
     """Values by name."""
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise refused(check, argument, f"values by name, as in {example}", given)
-    return given
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise refused(check, argument, f"values by name, as in {example}", values)
+    return values
 
 
 def given_of(check: str, what: str, given: object, ports: Sequence[str]) -> Mapping[str, Any]:
     """Arguments of the function or method under test, each of which has a parameter; HF202 for one that has none."""
-    found = named_of(check, "given=", given, f"given={{{ports[0]!r}: ...}}" if ports else "given={}")
-    for name in found:
+    arguments = named_of(check, "given=", given, f"given={{{ports[0]!r}: ...}}" if ports else "given={}")
+    for name in arguments:
         if name not in ports:
             raise WiringError("HF202", f"{what} has no parameter '{name}'; {closest(name, list(ports))}")
-    return found
+    return arguments
 
 
-def sizes_of(check: str, given: object) -> dict[Any, int]:
+def sizes_of(check: str, sizes: object) -> dict[Any, int]:
     """Sizes by dim."""
     takes = "sizes by dim, as in {B: 8}"
-    if not isinstance(given, Mapping):
-        raise refused(check, "dims", takes, given)
-    for dim, size in given.items():
+    if not isinstance(sizes, Mapping):
+        raise refused(check, "dims", takes, sizes)
+    for dim, size in sizes.items():
         if not isinstance(dim, TypeVar) and not (isinstance(dim, type) and issubclass(dim, Dim)):
             raise refused(check, "dims", takes, dim)
         number_of(check, f"the size of {dim.__name__}", size, 0)
-    return dict(given)
+    return dict(sizes)
 
 
-def role_of(check: str, given: object) -> type[Worker]:
+def role_of(check: str, role: object) -> type[Worker]:
     """A role class."""
-    if not isinstance(given, type) or not issubclass(given, Worker):
-        raise refused(check, "the role", "a class derived from hf.Worker", given)
-    return given
+    if not isinstance(role, type) or not issubclass(role, Worker):
+        raise refused(check, "the role", "a class derived from hf.Worker", role)
+    return role

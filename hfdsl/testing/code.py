@@ -51,7 +51,7 @@ def _batch(batch: Batch) -> str:
 
 
 def _dict(mapping: dict[Any, Any]) -> str:
-    return f"{{{', '.join(f'{as_code(key)}: {as_code(one)}' for key, one in mapping.items())}}}"
+    return f"{{{', '.join(f'{as_code(key)}: {as_code(value)}' for key, value in mapping.items())}}}"
 
 
 def _protocol(protocol: Protocol) -> str:
@@ -74,8 +74,8 @@ def _pool(pool: ResourcePool) -> str:
         sizes = [size for size in (start, pool.world_size, owner.world_size - start - pool.world_size) if size]
         return f"{_pool(owner)}.split({sizes})[{int(start > 0)}]"
     if pool.parts:
-        one, other = pool.parts
-        return f"{_pool(one)}.merge({_pool(other)}, {pool.name!r})"
+        first, second = pool.parts
+        return f"{_pool(first)}.merge({_pool(second)}, {pool.name!r})"
     return f"hf.ResourcePool({list(pool.processes)}{'' if pool.use_gpu else ', use_gpu=False'}, name={pool.name!r})"
 
 

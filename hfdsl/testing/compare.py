@@ -31,10 +31,10 @@ class Difference:
         return ", ".join(where) or "the value"
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """Where ``other`` is not what is meant, ``one``.
 
-        >>> Difference("", 1, "3", "2").told
+        >>> Difference("", 1, "3", "2").message
         'row 1 is 2 instead of 3'
         """
         return f"{self} is {self.other} instead of {self.one}"
@@ -60,13 +60,13 @@ def _differences(one: Any, other: Any, tolerance: float | None) -> Iterator[Diff
     if isinstance(one, Batch) and isinstance(other, Batch):
         mine, theirs = one.__hf_columns__, other.__hf_columns__
         for name in dict.fromkeys((*mine, *theirs)):
-            for found in _raw(mine.get(name), theirs.get(name), tolerance):
-                yield replace(found, column=name if not found.column else f"{name}/{found.column}")
+            for difference in _raw(mine.get(name), theirs.get(name), tolerance):
+                yield replace(difference, column=name if not difference.column else f"{name}/{difference.column}")
     elif isinstance(one, (PerRank, PerStage)) and isinstance(other, (PerRank, PerStage)):
         if len(one) != len(other):
             yield Difference("", None, f"{len(one)} entries", f"{len(other)} entries")
         for number, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-            yield from (replace(found, entry=number) for found in _differences(mine, theirs, tolerance))
+            yield from (replace(difference, entry=number) for difference in _differences(mine, theirs, tolerance))
     else:
         yield from _raw(_unwrapped(one), _unwrapped(other), tolerance)
 
@@ -87,20 +87,24 @@ def _plain(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference
         if one.offsets.tolist() != other.offsets.tolist():
             yield from _raw([len(row) for row in one.rows], [len(row) for row in other.rows], None)
         for row, (mine, theirs) in enumerate(zip(one.rows, other.rows, strict=False)):
-            yield from (replace(found, row=row) for found in _raw(mine, theirs, tolerance))
+            yield from (replace(difference, row=row) for difference in _raw(mine, theirs, tolerance))
     elif hasattr(one, "untyped_storage") and hasattr(other, "untyped_storage"):
         yield from _tensors(one, other, tolerance)
     elif isinstance(one, Mapping) and isinstance(other, Mapping):
         if list(one) != list(other):
             yield Difference("", None, f"keys {list(one)}", f"keys {list(other)}")
         for name in one.keys() & other.keys() if list(one) != list(other) else one:
-            yield from (replace(found, column=str(name)) for found in _differences(one[name], other[name], tolerance))
+            yield from (
+                replace(difference, column=str(name)) for difference in _differences(one[name], other[name], tolerance)
+            )
     elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         if len(one) != len(other):
             yield Difference("", None, f"{len(one)} rows", f"{len(other)} rows")
         for row, (mine, theirs) in enumerate(zip(one, other, strict=False)):
             inner = _differences(mine, theirs, tolerance)
-            yield from (found if found.row is not None else replace(found, row=row) for found in inner)
+            yield from (
+                difference if difference.row is not None else replace(difference, row=row) for difference in inner
+            )
     elif not _equal(one, other, tolerance):
         yield Difference("", None, _shown(one), _shown(other))
 
@@ -148,11 +152,11 @@ def _tensors(one: Any, other: Any, tolerance: float | None) -> Iterator[Differen
 
 
 def _index(flat: int, shape: Any) -> list[int]:
-    found: list[int] = []
+    index: list[int] = []
     for length in reversed(shape):
-        found.insert(0, flat % length)
+        index.insert(0, flat % length)
         flat //= length
-    return found
+    return index
 
 
 def _shown(value: Any) -> str:

@@ -64,10 +64,10 @@ def _lists(deployment: Deployment, rows: int) -> Any:
 
     def places(mesh: Mesh) -> list[list[int]]:
         at = [(rank, mesh.coordinates(rank)) for rank in range(mesh.world_size)]
-        return [[rank, one.pp, one.dp, one.tp, rows] for rank, one in at]
+        return [[rank, coordinates.pp, coordinates.dp, coordinates.tp, rows] for rank, coordinates in at]
 
     a, b = deployment["a"].mesh, deployment["b"].mesh
-    echoed = [[rank, *one] for rank, one in enumerate(places(b))]
+    echoed = [[rank, *entry] for rank, entry in enumerate(places(b))]
     return PerRank(places(a)), PerRank(places(b)), PerStage(range(a.pp)), PerRank(echoed)
 
 
@@ -92,7 +92,7 @@ FAULTS: dict[Dataflow[..., Any], tuple[str, str]] = {
     p.shortening: ("HF805", "faulty.shortens"),
     p.writing: ("HF703", "faulty.writes"),
 }
-"""What goes wrong: the code that it is told with, and what its text holds."""
+"""What goes wrong: the code of the error, and what its text holds."""
 
 
 def _pool(*sizes: int) -> ResourcePool:
@@ -188,13 +188,13 @@ def run_suite(
     """Run the conformance suite on a backend: ``"local"``, ``"ray"``, or a lowering of your own.
 
     Every program runs as several steps under every deployment (or those that are named), all programs of one on the
-    same processes, and gives what it gives eagerly, bit for bit. With ``faults`` roles that go wrong are told with
-    their code, and the run is over then.
+    same processes, and must match the eager run bit for bit. With ``faults``, the run must report each failing role
+    with its code, and end there.
 
     Raises:
-        DefinitionError: HF921 for what is no program and for a deployment that there is none of, HF922 without a
+        DefinitionError: HF921 for what is no program and for an unknown deployment, HF922 without a
             program.
-        ResourceError: HF518 for a backend that there is none of.
+        ResourceError: HF518 for an unknown backend.
 
     >>> report = run_suite("local", deployments=["one pool"])
     >>> report.ok, len(report.outcomes)
@@ -207,16 +207,16 @@ def run_suite(
         if not isinstance(program, SuiteProgram):
             raise refused("run_suite", "programs", takes, program)
     if not asked:
-        raise nothing("run_suite", "it is given no program")
+        raise nothing("run_suite", "it has no program")
     if not callable(backend) and backend not in ("local", "ray"):
         raise ResourceError("HF518", f"no backend {backend!r}; there are 'local' and 'ray', and lowerings of your own")
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
-    found: list[SuiteOutcome] = []
+    outcomes: list[SuiteOutcome] = []
     for where in where_to:
-        found += _programs(backend, where, DEPLOYMENTS[where](), asked)
-    for flow, told in FAULTS.items() if faults else ():
-        found.append(_timed(flow.body.__name__, "faults", partial(_fault, backend, flow, *told)))
-    return SuiteReport(name, tuple(found))
+        outcomes += _programs(backend, where, DEPLOYMENTS[where](), asked)
+    for flow, expected in FAULTS.items() if faults else ():
+        outcomes.append(_timed(flow.body.__name__, "faults", partial(_fault, backend, flow, *expected)))
+    return SuiteReport(name, tuple(outcomes))
 
 
 def _timed(program: str, where: str, run: Callable[[], str | None]) -> SuiteOutcome:
@@ -261,10 +261,10 @@ def _run(backend: AnyBackend, program: SuiteProgram, deployment: Deployment, run
         wanted = step.values[RESULT]
         if program.expected is not None:
             wanted = program.expected(deployment, len(batches[0]))
-        found = first_difference(wanted, running.step(*batches))
-        if found is not None:
+        difference = first_difference(wanted, running.step(*batches))
+        if difference is not None:
             node = _first_node(backend, program, deployment)
-            return f"step {number}, {found}: {found.one} is right, got {found.other}{node}"
+            return f"step {number}, {difference}: {difference.one} is right, got {difference.other}{node}"
     return None
 
 
@@ -273,11 +273,11 @@ def _first_node(backend: AnyBackend, program: SuiteProgram, deployment: Deployme
     plan = observed(program.compiled(deployment))
     with plan.launch(backend) as running:
         for step, batches in zip(eager_steps(program.flow, deployment, program.batches), program.batches, strict=True):
-            made = running.step(*batches)
+            values = running.step(*batches)
             for node, value in step.values.items():
                 if (
                     not isinstance(value, (PerRank, PerStage))
-                    and first_difference(value, made[node])
+                    and first_difference(value, values[node])
                     and node != RESULT
                 ):
                     return f"; the first node with another value is '{plan.node(node).label}'"
@@ -286,22 +286,22 @@ def _first_node(backend: AnyBackend, program: SuiteProgram, deployment: Deployme
 
 def _saved(running: Running) -> str | None:
     """What is saved after a step is what a run goes on from."""
-    given = p.rows(8)
+    batch = p.rows(8)
     with tempfile.TemporaryDirectory() as folder:
         running.save(folder)
-        wanted = running.step(given)
+        wanted = running.step(batch)
         running.load(folder)
-        found = first_difference(wanted, running.step(given))
-    return f"after load, {found}: {found.one} is right, got {found.other}" if found else None
+        difference = first_difference(wanted, running.step(batch))
+    return f"after load, {difference}: {difference.one} is right, got {difference.other}" if difference else None
 
 
 def _fault(backend: AnyBackend, flow: Dataflow[..., Any], code: str, text: str) -> str | None:
     deployment = Deployment(faulty=place(p.Faulty, pool=_pool(2)))
-    plan, given = flow.compile(deployment, {B: 8, p.K: 3}), p.rows(8)
+    plan, batch = flow.compile(deployment, {B: 8, p.K: 3}), p.rows(8)
     with plan.launch(backend, deadline=60.0) as running:
         for wanted, holds in ((code, text), ("HF808", "is broken since step 0")):
             try:
-                running.step(given)
+                running.step(batch)
             except HfError as error:
                 if error.code != wanted or holds not in error.message:
                     return f"{wanted} with {holds!r} is right, got {error}"

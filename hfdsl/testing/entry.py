@@ -42,12 +42,12 @@ def strategy_of(kind: Any) -> Any:
     modules = (sys.modules.get(base.__module__) for base in getattr(kind, "__mro__", ()))
     if not any(module is not None and module.__name__ in CODE for module in modules):
         return None  # hfdsl is not loaded for the sake of other types
-    from hfdsl.testing import strategies as made
+    from hfdsl.testing import strategies
     from hfdsl.types.batches import Batch
 
     if issubclass(kind, Batch):
-        return None if kind is Batch else made.batches(kind)
-    others: Any = {"Mesh": made.meshes, "ResourcePool": made.pools, "Cluster": made.clusters}
+        return None if kind is Batch else strategies.batches(kind)
+    others: Any = {"Mesh": strategies.meshes, "ResourcePool": strategies.pools, "Cluster": strategies.clusters}
     return others[kind.__name__]() if kind.__name__ in others else None
 
 

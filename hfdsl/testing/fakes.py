@@ -33,7 +33,7 @@ W = TypeVar("W", bound=Worker)
 BatchT = TypeVar("BatchT", bound=Batch)
 
 Seconds: TypeAlias = float | Callable[[int], float]
-"""How long a method takes: seconds, or a function of the rows that a rank is given."""
+"""How long a method takes: seconds, or a function of the rows that a rank receives."""
 
 Columns: TypeAlias = Mapping[str, Callable[[tuple[int, ...]], Any] | None]
 """What a column holds instead of random values: a function of its shape, or None for an optional one that is absent."""
@@ -52,7 +52,7 @@ def fake(
 ) -> type[W]:
     """A role class that takes the place of ``role`` and answers with random values of the declared types.
 
-    Its constructor takes the same arguments and runs nothing. Shapes follow from what a method is given; ``dims`` gives
+    Its constructor takes the same arguments and runs nothing. Shapes follow from what a method receives; ``dims`` gives
     the sizes that nothing tells, as that of responses. Values are drawn row by row from the stream of
     ``hf.current_call()`` (with ``seed`` from another one), so that they do not depend on how rows are split. Whole
     numbers are 0 to 127, truth values are true up to a random length, as masks of padded rows are. ``columns`` gives
@@ -80,19 +80,19 @@ def fake(
     """
     real: type = role_of("fake", role)
     _known(f"fake({real.__name__})", columns, _results(real))
-    return _made(role, sizes_of("fake", dims), seconds, columns, seed)
+    return _fake_class(role, sizes_of("fake", dims), seconds, columns, seed)
 
 
-def _made(
+def _fake_class(
     role: type[W], dims: Mapping[Any, int], seconds: Mapping[str, Seconds], columns: Columns, seed: int | None
 ) -> type[W]:
     real: type = role
     methods, signatures = registered_methods(real), role_signatures(real)
-    for name, one in named_of("fake", "seconds=", seconds, 'seconds={"generate": 0.5}').items():
+    for name, duration in named_of("fake", "seconds=", seconds, 'seconds={"generate": 0.5}').items():
         if name not in methods:
             raise WiringError("HF202", f"role '{role.__name__}' has no method '{name}'; {closest(name, list(methods))}")
-        if not callable(one) and not (isinstance(one, (int, float)) and one >= 0):
-            raise refused("fake", f"seconds= of '{name}'", "a number of at least 0, or a function of rows", one)
+        if not callable(duration) and not (isinstance(duration, (int, float)) and duration >= 0):
+            raise refused("fake", f"seconds= of '{name}'", "a number of at least 0, or a function of rows", duration)
     answer = functools.partial(_answer, dims=dims, columns=dict(columns), seed=seed)
     members: dict[str, Any] = {
         name: _body(getattr(role, name), signatures[name], seconds.get(name, 0.0), answer) for name in methods
@@ -101,10 +101,10 @@ def _made(
         members["__init__"] = _silent(role)
     if callable(getattr(role, "state", None)):
         members |= {"state": lambda self: {}, "load_state": lambda self, state: None}
-    made: type[W] = types.new_class(
+    fake_class: type[W] = types.new_class(
         f"Fake{role.__name__}", (role,), exec_body=lambda names: names.update(members, __module__=role.__module__)
     )
-    return made
+    return fake_class
 
 
 def faked(
@@ -128,22 +128,22 @@ def faked(
     sizes = sizes_of("faked", dims)
     _known("faked", columns, {name for place in deployment.placements.values() for name in _results(place.role)})
     by_role: dict[str, dict[str, Seconds]] = {}
-    for node, one in named_of("faked", "seconds=", seconds, 'seconds={"actor.update": 0.5}').items():
+    for node, duration in named_of("faked", "seconds=", seconds, 'seconds={"actor.update": 0.5}').items():
         role, _, method = node.partition(".")
         if role not in deployment.placements:
             raise WiringError("HF202", f"no role '{role}' is placed; {closest(role, list(deployment))}")
-        by_role.setdefault(role, {})[method] = one
-    made = Deployment(
+        by_role.setdefault(role, {})[method] = duration
+    fakes = Deployment(
         **{
             name: replace(
                 place,
-                role=_made(place.role, sizes, by_role.get(name, {}), columns, seed),
+                role=_fake_class(place.role, sizes, by_role.get(name, {}), columns, seed),
             )
             for name, place in deployment.placements.items()
         }
     )
-    made.span = deployment.span
-    return made
+    fakes.span = deployment.span
+    return fakes
 
 
 def _results(role: type) -> set[str]:
@@ -207,43 +207,45 @@ def _silent(role: Any) -> Any:
 def _body(real: Any, signature: Signature, seconds: Seconds, answer: Callable[..., Any]) -> Any:
     @functools.wraps(real)
     def body(self: Worker, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip((port.name for port in signature.ports), args, strict=False)) | kwargs
+        arguments = dict(zip((port.name for port in signature.ports), args, strict=False)) | kwargs
         what = f"fake({type(self).__mro__[1].__name__}).{signature.name}"
-        _fits(what, signature, args, given)
+        _fits(what, signature, args, arguments)
         if seconds:
-            time.sleep(seconds if not callable(seconds) else seconds(_rows(given) or 0))
-        return answer(what, signature, given)
+            time.sleep(seconds if not callable(seconds) else seconds(_rows(arguments) or 0))
+        return answer(what, signature, arguments)
 
     body.__isabstractmethod__ = False  # type: ignore[attr-defined]  # copied from a role that only declares it
     return body
 
 
-def _fits(what: str, signature: Signature, args: Sequence[Any], given: Mapping[str, Any]) -> None:
+def _fits(what: str, signature: Signature, args: Sequence[Any], arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that the real method does not take: nobody else looks where a fake is called by hand."""
     names = [port.name for port in signature.ports]
     if len(args) > len(names):
         raise WiringError("HF202", f"{what} takes {len(names)} arguments ({', '.join(names)}), got {len(args)}")
-    for name in given:
+    for name in arguments:
         if name not in names:
             raise WiringError("HF202", f"{what} has no parameter '{name}'; {closest(name, names)}")
     for port in signature.ports:
-        if port.name not in given:
+        if port.name not in arguments:
             if port.required:
                 raise WiringError("HF203", f"{what} is called without '{port.name}'")
-        elif isinstance(port.type, RecordType) and not isinstance(given[port.name], port.type.record):
-            got = type(given[port.name]).__name__
+        elif isinstance(port.type, RecordType) and not isinstance(arguments[port.name], port.type.record):
+            got = type(arguments[port.name]).__name__
             raise WiringError("HF206", f"'{port.name}' of {what} takes {port.type.record.__name__}, got {got}")
 
 
-def _rows(given: Mapping[str, Any]) -> int | None:
-    records = (v for v in given.values() if isinstance(v, Batch) and schema(type(v)).row is not None)
+def _rows(arguments: Mapping[str, Any]) -> int | None:
+    records = (
+        value for value in arguments.values() if isinstance(value, Batch) and schema(type(value)).row is not None
+    )
     return next((len(record) for record in records), None)
 
 
 def _answer(
     what: str,
     signature: Signature,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     *,
     dims: Mapping[type[Dim], int],
     columns: Columns,
@@ -252,34 +254,34 @@ def _answer(
     """What a fake returns."""
     call = running_call() or Call(seed or 0, 0, 0, 0)
     call = call if seed is None else replace(call, seed=seed)
-    sizes = _solved(signature, given)
+    sizes = _solved(signature, arguments)
     sizes = {atom: constant(number) for atom, number in dims.items()} | sizes
-    rows = call.rows if call.row_count is not None else range(_rows(given) or 0)
+    rows = call.rows if call.row_count is not None else range(_rows(arguments) or 0)
     kind = signature.returns
     if isinstance(kind, StaticType):
         return sample(kind.annotation, f"the result of {what}")
     objects = {
         name: raw
-        for value in given.values()
+        for value in arguments.values()
         if isinstance(value, Batch)
         for name, raw in pack(value).items()
         if isinstance(raw, list)
     }
     needs = f"{what} makes {signature.returns}, and nothing that it takes says how large"
-    made = _columns(
+    raw_columns = _columns(
         kind, sizes, Draw(call, rows), columns, objects, lambda dim: f"{needs} {dim} is: dims={{{dim}: ...}}"
     )
-    return unpack(kind, made)
+    return unpack(kind, raw_columns)
 
 
-def _solved(signature: Signature, given: Mapping[str, Any]) -> dict[Any, Size]:
+def _solved(signature: Signature, arguments: Mapping[str, Any]) -> dict[Any, Size]:
     """The sizes that arguments have."""
     pending = [
         (dim, constant(raw.shape[i] if hasattr(raw, "shape") else len(raw)))
         for port in signature.ports
-        if port.name in given
+        if port.name in arguments
         for name, spec in _fields(port.type).items()
-        if (raw := pack(given[port.name]).get(name)) is not None
+        if (raw := pack(arguments[port.name]).get(name)) is not None
         for i, dim in enumerate(spec.dims)
         if not (isinstance(spec, ColumnSpec) and spec.ragged and i == 1)  # a bound is no size
     ]
@@ -304,23 +306,23 @@ def _columns(
     unknown: Callable[[Any], str],
 ) -> dict[str, Any]:
     """Raw columns of a value; of objects those that were given under the same name are handed on."""
-    made: dict[str, Any] = {}
+    raw_columns: dict[str, Any] = {}
     for number, (name, spec) in enumerate(_fields(kind).items()):
         if isinstance(spec, MetricSpec):
-            made[name] = draw.metric(number, spec)
+            raw_columns[name] = draw.metric(number, spec)
             continue
         shape = tuple(_length(dim, sizes, unknown) for dim in spec.dims)
         if name in columns:
             maker = columns[name]
-            made[name] = None if maker is None else maker(shape)
+            raw_columns[name] = None if maker is None else maker(shape)
         elif isinstance(spec, ObjSpec):
             mine = objects.get(name)
-            made[name] = (
+            raw_columns[name] = (
                 mine if mine is not None and len(mine) == shape[0] else draw.objects(number, name, spec, shape[0])
             )
         else:
-            made[name] = draw.column(number, spec, shape)
-    return pack(kind.record(**made)) if isinstance(kind, RecordType) else made
+            raw_columns[name] = draw.column(number, spec, shape)
+    return pack(kind.record(**raw_columns)) if isinstance(kind, RecordType) else raw_columns
 
 
 def _length(dim: Size, sizes: Mapping[Any, Size], unknown: Callable[[Any], str]) -> int:

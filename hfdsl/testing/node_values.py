@@ -53,9 +53,9 @@ def eager_steps(
     workers = {role: build_worker(deployment, role, RankContext(mesh=Mesh()), 0) for role in graph.roles}
     numbers = {node.id: number for number, node in enumerate(graph.calls)}
     for inputs in batches:
-        given = dict(zip((node.label for node in graph.inputs), inputs, strict=True))
+        records = dict(zip((node.label for node in graph.inputs), inputs, strict=True))
         with observed_calls() as calls:
-            result = fresh(**given, **workers)
+            result = fresh(**records, **workers)
         yield NodeValues({**{node.id: calls[numbers[node.id]] for node in seen(graph)}, RESULT: result})
 
 
@@ -65,10 +65,10 @@ def steps(running: Any, batches: Sequence[tuple[Batch, ...]]) -> Iterator[NodeVa
         yield NodeValues(running.step(*inputs))
 
 
-def noting_place(where: str, made: Iterator[NodeValues]) -> Iterator[NodeValues]:
+def noting_place(where: str, values: Iterator[NodeValues]) -> Iterator[NodeValues]:
     """The same steps; an error in making them says where it came about."""
     try:
-        yield from made
+        yield from values
     except Exception as error:
         error.add_note(f"on {where}")
         raise

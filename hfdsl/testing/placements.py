@@ -41,13 +41,13 @@ class Divergence:
     where: tuple[str, str]
 
     def __str__(self) -> str:
-        one, other = self.where
+        first, second = self.where
         width = max(map(len, self.where))
         what = f"'{self.node}' ({self.span})" if self.node else "the result, though all nodes agree"
         return (
             f"'{self.dataflow}' has other values in step {self.step}, first in {what}: {self.difference}\n"
-            f"  {one:{width}}  {self.difference.one}\n"
-            f"  {other:{width}}  {self.difference.other}"
+            f"  {first:{width}}  {self.difference.one}\n"
+            f"  {second:{width}}  {self.difference.other}"
         )
 
 
@@ -80,7 +80,7 @@ def check_placements(
         DivergedError: an ``AssertionError`` that names the first node in program order that differs, with its column
             and row and both placements.
         CheckError: where the check finds something under one of the deployments.
-        WiringError: HF202 for a tolerance of a call that there is none of, HF206 for batches that are not the inputs.
+        WiringError: HF202 for a tolerance of an unknown call, HF206 for batches that are not the inputs.
         DefinitionError: HF921 for an argument of another kind, HF922 for one run, no batch, or values that no two
             placements have in common.
 
@@ -111,10 +111,10 @@ def check_placements(
     named = _named(deployments)
     inputs = [_inputs_of(graph, batch) for batch in batches]
     if not inputs:
-        raise nothing("check_placements", "it is given no batch")
+        raise nothing("check_placements", "it has no batch")
     tolerance = _tolerance(graph, tolerance)
     sizes = _common_sizes(graph, inputs) if dims is None else sizes_of("check_placements", dims)
-    plans = {name: dataflow.compile(one, sizes, optimize=optimize) for name, one in named.items()}
+    plans = {name: dataflow.compile(deployment, sizes, optimize=optimize) for name, deployment in named.items()}
     places: list[tuple[Run, str]] = [
         (run, name) for run in runs for name in list(named)[: 1 if run == "eager" else None]
     ]
@@ -124,51 +124,51 @@ def check_placements(
     with _cluster("ray" in runs):
         for run, name in places:
             where = "eager" if run == "eager" else f"{run}, {name!r}"
-            made = eager_steps(dataflow, named[name], inputs) if run == "eager" else _steps(run, plans[name], inputs)
-            compared.add(where, noting_place(where, made))
+            values = eager_steps(dataflow, named[name], inputs) if run == "eager" else _steps(run, plans[name], inputs)
+            compared.add(where, noting_place(where, values))
     if not compared.count:
         raise nothing("check_placements", "all values are lists, and no two placements have as many ranks")
 
 
-def _named(given: Sequence[Deployment] | Mapping[str, Deployment]) -> dict[str, Deployment]:
+def _named(deployments: Sequence[Deployment] | Mapping[str, Deployment]) -> dict[str, Deployment]:
     takes = "them in a list or by name"
-    if isinstance(given, Deployment):
-        raise refused("check_placements", "deployments", f"{takes}, as in [deployment]", given)
-    if not isinstance(given, (Mapping, list, tuple)):
-        raise refused("check_placements", "deployments", takes, given)
-    for one in given.values() if isinstance(given, Mapping) else given:
-        if not isinstance(one, Deployment):
-            raise refused("check_placements", "deployments", f"{takes}, each an hf.Deployment", one)
-    if not given:
-        raise nothing("check_placements", "it is given no deployment")
-    return dict(given) if isinstance(given, Mapping) else _numbered(given)
+    if isinstance(deployments, Deployment):
+        raise refused("check_placements", "deployments", f"{takes}, as in [deployment]", deployments)
+    if not isinstance(deployments, (Mapping, list, tuple)):
+        raise refused("check_placements", "deployments", takes, deployments)
+    for deployment in deployments.values() if isinstance(deployments, Mapping) else deployments:
+        if not isinstance(deployment, Deployment):
+            raise refused("check_placements", "deployments", f"{takes}, each an hf.Deployment", deployment)
+    if not deployments:
+        raise nothing("check_placements", "it has no deployment")
+    return dict(deployments) if isinstance(deployments, Mapping) else _numbered(deployments)
 
 
 def _inputs_of(graph: Graph, batch: Batch | tuple[Batch, ...]) -> tuple[Batch, ...]:
-    """What a step is given, which is a record for each input of the dataflow."""
-    given = batch if isinstance(batch, tuple) else (batch,)
+    """What a step receives: a record for each input of the dataflow."""
+    inputs = batch if isinstance(batch, tuple) else (batch,)
     records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
-    if len(given) != len(records) or not all(map(isinstance, given, records)):
-        got = ", ".join(type(one).__name__ for one in given)
+    if len(inputs) != len(records) or not all(map(isinstance, inputs, records)):
+        got = ", ".join(type(record).__name__ for record in inputs)
         takes = ", ".join(record.__name__ for record in records)
         how = "" if len(records) == 1 else ": give one tuple of them for each step"
         raise WiringError("HF206", f"a step of '{graph.name}' takes {takes}, got {got}{how}")
-    return given
+    return inputs
 
 
-def _tolerance(graph: Graph, given: object) -> Tolerance:
+def _tolerance(graph: Graph, tolerance: object) -> Tolerance:
     """The tolerance; by the labels of calls that there are."""
-    if not isinstance(given, Mapping):
-        return None if given is None else tolerance_of("check_placements", given)
+    if not isinstance(tolerance, Mapping):
+        return None if tolerance is None else tolerance_of("check_placements", tolerance)
     labels = dict.fromkeys(label for node in graph.calls for label in (node.label, _label(graph, node)))
-    for label in given:
+    for label in tolerance:
         if label not in labels:
             raise WiringError("HF202", f"'{graph.name}' has no call '{label}'; {closest(str(label), list(labels))}")
-    return {label: tolerance_of("check_placements", one) for label, one in given.items()}
+    return {label: tolerance_of("check_placements", bound) for label, bound in tolerance.items()}
 
 
 def _label(graph: Graph, node: Node) -> str:
-    """As a plan has it: calls of one method told apart."""
+    """As a plan has it: calls of one method are numbered."""
     alike = [call.id for call in graph.calls if call.label == node.label]
     return f"{node.label}#{alike.index(node.id) + 1}" if len(alike) > 1 else node.label
 
@@ -177,7 +177,7 @@ def _numbered(deployments: Sequence[Deployment]) -> dict[str, Deployment]:
     def shown(deployment: Deployment) -> str:
         return ", ".join(f"{name} {place.mesh}" for name, place in deployment.placements.items())
 
-    return {f"deployments[{i}]: {shown(one)}": one for i, one in enumerate(deployments)}
+    return {f"deployments[{i}]: {shown(deployment)}": deployment for i, deployment in enumerate(deployments)}
 
 
 def _steps(
@@ -198,20 +198,20 @@ class _Compared:
         self._first: list[tuple[str, NodeValues]] = []
         self._lists: dict[tuple[int, int, int], tuple[str, Any]] = {}
 
-    def add(self, where: str, made: Iterator[NodeValues]) -> None:
+    def add(self, where: str, values: Iterator[NodeValues]) -> None:
         """Compare the steps of another run.
 
         Raises:
             DivergedError: for the first value that differs.
         """
-        for number, step in enumerate(made):
+        for number, step in enumerate(values):
             if number == len(self._first):
                 self._first.append((where, step))
             for node, value in step.values.items():
-                one_where, one = self._counterpart(number, node, value, where)
-                self.count += one is not value
-                found = first_difference(one, value, self._within(node))
-                if found is not None:
+                reference_where, reference = self._counterpart(number, node, value, where)
+                self.count += reference is not value
+                difference = first_difference(reference, value, self._within(node))
+                if difference is not None:
                     label, span = ("", None) if node == RESULT else (self._label(node), self._graph.nodes[node].span)
                     raise DivergedError(
                         Divergence(
@@ -219,8 +219,8 @@ class _Compared:
                             step=number,
                             node=label,
                             span=span,
-                            difference=found,
-                            where=(one_where, where),
+                            difference=difference,
+                            where=(reference_where, where),
                         )
                     )
 
@@ -228,9 +228,9 @@ class _Compared:
         """The value to compare with: that of the first run, and of a list that of the first one with as many ranks."""
         if isinstance(value, (PerRank, PerStage)):
             return self._lists.setdefault((step, node, len(value)), (where, value))
-        one_where, first = self._first[step]
-        one = first.values[node]
-        return (one_where, one) if node != RESULT or not _holds_lists(one) else (where, value)
+        reference_where, first = self._first[step]
+        reference = first.values[node]
+        return (reference_where, reference) if node != RESULT or not _holds_lists(reference) else (where, value)
 
     def _label(self, node: int) -> str:
         return _label(self._graph, self._graph.nodes[node])
@@ -253,15 +253,15 @@ def _holds_lists(value: Any) -> bool:
 
 def _common_sizes(graph: Graph, inputs: Sequence[tuple[Batch, ...]]) -> dict[type[Dim], int]:
     """The sizes that dims have in every step; one that has several stays open."""
-    found: dict[type[Dim], set[int]] = {}
+    lengths: dict[type[Dim], set[int]] = {}
     records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
     for record, batch in ((r, b) for batches in inputs for r, b in zip(records, batches, strict=False)):
         for name, spec in schema(record).fields.items():
             for i, (dim, length) in enumerate(zip(spec.dims, _shape(batch, name), strict=False)):
                 bound = getattr(spec, "ragged", False) and i == 1
                 if isinstance(dim.bare, type) and not bound:
-                    found.setdefault(dim.bare, set()).add(length)
-    return {dim: sizes.pop() for dim, sizes in found.items() if len(sizes) == 1}
+                    lengths.setdefault(dim.bare, set()).add(length)
+    return {dim: sizes.pop() for dim, sizes in lengths.items() if len(sizes) == 1}
 
 
 def _shape(batch: Batch, name: str) -> tuple[int, ...]:

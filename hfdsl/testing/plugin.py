@@ -39,11 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks; draw a seed where none is given."""
+    """Register the marks; draw a seed unless the command line has one."""
     config.addinivalue_line("markers", "gpu(count=1): needs so many CUDA devices; skipped where there are fewer")
     config.addinivalue_line("markers", "ray: needs a Ray cluster; every test that uses ray_cluster has it")
-    given = config.getoption("--hf-seed")
-    config.stash[SEED] = random.SystemRandom().randrange(2**31) if given is None else given
+    seed = config.getoption("--hf-seed")
+    config.stash[SEED] = random.SystemRandom().randrange(2**31) if seed is None else seed
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,13 +59,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("ray") and config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group("ray"))
     marked = [(item, mark) for item in items if (mark := item.get_closest_marker("gpu"))]
-    there = _gpus() if marked else 0
+    available = _gpus() if marked else 0
     for item, mark in marked:
         needed = mark.kwargs.get("count", mark.args[0] if mark.args else 1)
         if not isinstance(needed, int):
             continue  # a mark of the project's own with that name
-        if needed > there:
-            reason = "no CUDA device" if not there else f"{there} of {needed} CUDA devices"
+        if needed > available:
+            reason = "no CUDA device" if not available else f"{available} of {needed} CUDA devices"
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -98,7 +98,7 @@ def _seed_of(item: pytest.Item) -> int:
 
 @pytest.fixture
 def hf_seed(request: pytest.FixtureRequest) -> int:
-    """A seed of the test's own, another one in each session unless ``--hf-seed`` is given; a failure tells it."""
+    """A seed of the test's own, another one in each session unless ``--hf-seed`` sets it; a failure shows it."""
     return _seed_of(request.node)
 
 
@@ -131,8 +131,8 @@ def ray_cluster(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def _size(config: pytest.Config, name: str) -> int:
-    given = config.getoption(f"--{name.replace('_', '-')}")
-    text = config.getini(name) if given is None else given
+    option = config.getoption(f"--{name.replace('_', '-')}")
+    text = config.getini(name) if option is None else option
     try:
         number = int(text)
     except ValueError:
@@ -177,9 +177,9 @@ def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds what the test held
     until = time.monotonic() + PATIENCE
-    while left := {key: told for key, told in _held(request.config).items() if key not in before}:
+    while left := {key: label for key, label in _held(request.config).items() if key not in before}:
         if time.monotonic() > until:
-            shown = "\n".join(f"  {told}" for told in sorted(left.values()))
+            shown = "\n".join(f"  {label}" for label in sorted(left.values()))
             pytest.fail(f"the test leaves on the Ray cluster, {PATIENCE:g} s after its end:\n{shown}", pytrace=False)
         gc.collect()
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A script that was run as ``__main__``, loaded anew: what was pickled by value is what the script has now."""
+"""A script that ran as ``__main__``, loaded again: what was pickled by value becomes what the script has now."""
 
 from __future__ import annotations
 
@@ -76,21 +76,21 @@ def pickles(script: Script) -> Any:
     module, current_ids = script.module, set[int]()
 
     def skeleton(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(kind: Any, name: str, bases: Any, members: dict[str, Any], *rest: Any) -> Any:
+        def current_class(kind: Any, name: str, bases: Any, members: dict[str, Any], *rest: Any) -> Any:
             current = vars(module).get(name) if members.get("__module__") == "__main__" else None
             return kept(current) if isinstance(current, type) else make(kind, name, bases, members, *rest)
 
-        return made
+        return current_class
 
     def function(make: Callable[..., Any]) -> Callable[..., Any]:
-        def made(code: Any, names: dict[str, Any], *rest: Any) -> Any:
+        def current_function(code: Any, names: dict[str, Any], *rest: Any) -> Any:
             current = _named(module, code.co_qualname) if names.get("__name__") == "__main__" else None
             return kept(current) if current is not None else make(code, names, *rest)
 
-        return made
+        return current_function
 
     def state(set_state: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda made, given: made if id(made) in current_ids else set_state(made, given)
+        return lambda target, values: target if id(target) in current_ids else set_state(target, values)
 
     def kept(current: Any) -> Any:
         current_ids.add(id(current))

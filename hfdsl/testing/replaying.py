@@ -131,18 +131,18 @@ def replay(
         earlier = list(_earlier(folder, plan, step, rank)) if worker is not None else []
         for before in earlier:
             _called(folder, files, before, rank, worker, tape, lambda body: body)
-        done = _compared(folder, files, step, rank, worker, tape, around, tuple(one.label for one in earlier))
-        return replace(done, body=_told(script, step))
+        done = _compared(folder, files, step, rank, worker, tape, around, tuple(call.label for call in earlier))
+        return replace(done, body=_body_used(script, step))
 
 
-def _told(script: Script, step: Step) -> str:
+def _body_used(script: Script, step: Step) -> str:
     """Which body was used, where it is in the script of the run; modules are imported as they are."""
     if script.has(step.signature.body):
         return f"the body that {script.name} has now"
     if step.signature.body.__module__ != "__main__":
         return ""
     name = step.signature.body.__qualname__
-    why = f"is not loaded anew: {script.problem}" if script.problem else f"has no '{name}' now"
+    why = f"cannot be loaded again: {script.problem}" if script.problem else f"has no '{name}' now"
     return f"the recorded body: {script.name} {why}"
 
 
@@ -193,12 +193,17 @@ def _called(
     folder: Path, files: Any, step: Step, rank: int, worker: Any, tape: _Tape, around: Callable[[Body], Body]
 ) -> Any:
     place = call_folder(folder, step.label, rank)
-    given = read(place / ARGUMENTS, files)
-    call: Call = given["call"]
+    recorded = read(place / ARGUMENTS, files)
+    call: Call = recorded["call"]
     heard = read(place / COLLECTIVES, files) if (place / COLLECTIVES).exists() else []
     body = step.signature.body if worker is None else getattr(worker, step.signature.name)
-    with tape.playing(step.label, heard), in_call(call), seeded(call), inputs_unchanged(step.label, given["arguments"]):
-        return around(body)(**given["arguments"])
+    with (
+        tape.playing(step.label, heard),
+        in_call(call),
+        seeded(call),
+        inputs_unchanged(step.label, recorded["arguments"]),
+    ):
+        return around(body)(**recorded["arguments"])
 
 
 def _compared(
@@ -211,8 +216,8 @@ def _compared(
     around: Callable[[Body], Body],
     repeated: tuple[str, ...],
 ) -> Replayed:
-    made = call_folder(folder, step.label, rank) / RESULT
-    failed_then = not made.exists()
+    result_file = call_folder(folder, step.label, rank) / RESULT
+    failed_then = not result_file.exists()
     try:
         result = _called(folder, files, step, rank, worker, tape, around)
     except Exception as error:  # noqa: BLE001  # what the body raises is what one wants to see
@@ -225,7 +230,9 @@ def _compared(
             difference=None,
             repeated=repeated,
         )
-    difference = None if failed_then else first_difference(_declared(step, read(made, files)), _declared(step, result))
+    difference = (
+        None if failed_then else first_difference(_declared(step, read(result_file, files)), _declared(step, result))
+    )
     return Replayed(
         label=step.label,
         rank=rank,

@@ -41,7 +41,7 @@ class BrokenRows(AssertionError):  # noqa: N818  # that it is an error is in its
 class _Case:
     """Arguments of ``units`` groups of rows, the group at which they are cut, the one that a turn begins with."""
 
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     units: int
     cut: int
     turn: int
@@ -66,7 +66,7 @@ def check_rows(
     Its arguments are drawn at random; plain ones are ``given`` by name, as is the one that ``hf.GroupedBy`` names, and
     a hypothesis strategy for any other: ``given={"group": 4}``. Groups are given in two parts, and in another order.
 
-    Where groups, or all rows, are declared and no example shows that they are ``needed``, that is told too: the
+    Where groups, or all rows, are declared and no example shows that they are ``needed``, that is reported too: the
     function could be split further. All rows come in a ``multiple``, of a function that works with no other.
 
     Raises:
@@ -100,10 +100,12 @@ def check_rows(
     given = given_of("check_rows", f"'{signature.name}'", given, [port.name for port in signature.ports])
     unit = _unit(signature, given)
     if unit is not None:
-        case = _found(signature, given, unit, lambda one: _torn(signature, one, unit, tolerance), max_examples, seed)
+        case = _find_case(
+            signature, given, unit, lambda candidate: _torn(signature, candidate, unit, tolerance), max_examples, seed
+        )
         if case is not None:
-            case = _fewest(case, unit, lambda one: _torn(signature, one, unit, tolerance))
-            raise BrokenRows(_told(signature, case, str(_torn(signature, case, unit, tolerance))))
+            case = _fewest(case, unit, lambda candidate: _torn(signature, candidate, unit, tolerance))
+            raise BrokenRows(_report(signature, case, str(_torn(signature, case, unit, tolerance))))
     if needed and unit != 1:
         _are_needed(signature, given, unit, multiple, max_examples, seed)
 
@@ -125,7 +127,7 @@ def _with_rows(signature: Signature) -> frozenset[str]:
     return frozenset(name for name, spec in fields.items() if isinstance(spec, (ColumnSpec, ObjSpec)))
 
 
-def _unit(signature: Signature, given: Mapping[str, Any]) -> int | None:
+def _unit(signature: Signature, arguments: Mapping[str, Any]) -> int | None:
     """The rows of a group, None where all rows belong together."""
     match signature.rows:
         case WholeRows():
@@ -133,18 +135,18 @@ def _unit(signature: Signature, given: Mapping[str, Any]) -> int | None:
         case Grouped(n):
             return n
         case GroupedBy(parameter):
-            if parameter not in given:
+            if parameter not in arguments:
                 raise _lacking(f"'{signature.name}' is grouped by '{parameter}'", parameter, "4")
-            return number_of("check_rows", f"{parameter!r} in given=", given[parameter])
+            return number_of("check_rows", f"{parameter!r} in given=", arguments[parameter])
     return 1
 
 
 # -- examples
 
 
-def _found(
+def _find_case(
     signature: Signature,
-    given: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     unit: int,
     wanted: Callable[[_Case], object],
     max_examples: int,
@@ -162,7 +164,7 @@ def _found(
     options = settings(max_examples=max_examples, database=None, deadline=None, phases=phases)
     try:
         return find(
-            composite(_cases)(signature, given, unit),
+            composite(_cases)(signature, arguments, unit),
             lambda case: wanted(case) is not None,
             settings=options,
             random=random.Random(seed),
@@ -175,27 +177,32 @@ def _fewest(case: _Case, unit: int, wanted: Callable[[_Case], object]) -> _Case:
     """The case without the groups that it does not take: rows of one number are nothing that hypothesis can drop."""
     for out in range(case.units):
         rows = [row for row in range(case.units * unit) if row // unit != out]
-        given = {name: _picked(value, rows) for name, value in case.given.items()}
-        less = [_Case(given, case.units - 1, cut, turn) for cut in range(case.units) for turn in range(case.units - 1)]
+        arguments = {name: _picked(value, rows) for name, value in case.arguments.items()}
+        less = [
+            _Case(arguments, case.units - 1, cut, turn) for cut in range(case.units) for turn in range(case.units - 1)
+        ]
         smaller = next((candidate for candidate in less if wanted(candidate) is not None), None)
         if smaller is not None:
             return _fewest(smaller, unit, wanted)
     return case
 
 
-def _cases(draw: DrawFn, signature: Signature, given: Mapping[str, Any], unit: int) -> _Case:
+def _cases(draw: DrawFn, signature: Signature, arguments: Mapping[str, Any], unit: int) -> _Case:
     from hypothesis import reject
     from hypothesis import strategies as st
     from hypothesis.strategies import SearchStrategy
 
     from hfdsl.testing.strategies.sizes import rows_bound, whole_sizes
 
-    values = {name: draw(one) if isinstance(one, SearchStrategy) else one for name, one in given.items()}
+    values = {
+        name: draw(argument) if isinstance(argument, SearchStrategy) else argument
+        for name, argument in arguments.items()
+    }
     lengths_given = [len(cast(Sized, value)) for value in values.values() if isinstance(value, (Batch, Column, Obj))]
     units = min(lengths_given) // unit if lengths_given else draw(st.integers(1, UNITS))
     if not units:
         reject()  # less than one group
-    drawn = {port.name: port.type for port in signature.ports if port.required and port.name not in given}
+    drawn = {port.name: port.type for port in signature.ports if port.required and port.name not in arguments}
     dims = {name: [dim for spec in fields_of(name, kind).values() for dim in spec.dims] for name, kind in drawn.items()}
     sizes: dict[Any, int] = {}
     for name, lengths in dims.items():
@@ -241,8 +248,8 @@ def _value(name: str, kind: PortType, sizes: Mapping[Any, int]) -> SearchStrateg
 
 def _on(signature: Signature, case: _Case, rows: Sequence[int]) -> dict[str, Any]:
     """The columns that the function gives on some rows of its arguments; of metrics, nothing."""
-    given = {name: _picked(value, rows) for name, value in case.given.items()}
-    result, with_rows = signature.body(**given), _with_rows(signature)
+    arguments = {name: _picked(value, rows) for name, value in case.arguments.items()}
+    result, with_rows = signature.body(**arguments), _with_rows(signature)
     return {name: raw for name, raw in pack(result).items() if name in with_rows} if with_rows else {}
 
 
@@ -261,7 +268,7 @@ def _rows_of(raw: Any, rows: Sequence[int]) -> Any:
 
 
 def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str | None:
-    """What differs where the groups are given in two parts, or in another order."""
+    """What differs where the function receives the groups in two parts, or in another order."""
     every = range(case.units * unit)
     edge = case.cut * unit
     rows = len(every)
@@ -282,9 +289,9 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
         if wrong := first_difference(meant, _joined(joined), tolerance):
             apart = 0 < edge < len(every)
             how = f"rows 0 to {edge - 1} and the others, given apart" if apart else "all rows, given twice"
-            return f"{how}: {_in(name)}{wrong.told}"
+            return f"{how}: {_in(name)}{wrong.message}"
         if wrong := first_difference(_rows_of(meant, _turned(case, meant)), turned[name], tolerance):
-            return f"groups given in the order {case.order()}: {_in(name)}{wrong.told}"
+            return f"groups given in the order {case.order()}: {_in(name)}{wrong.message}"
     return None
 
 
@@ -303,7 +310,7 @@ def _turned(case: _Case, column: Any) -> list[int]:
 
 
 def _are_needed(
-    signature: Signature, given: Mapping[str, Any], unit: int | None, multiple: int, max_examples: int, seed: int
+    signature: Signature, arguments: Mapping[str, Any], unit: int | None, multiple: int, max_examples: int, seed: int
 ) -> None:
     """Tell where groups, or all rows, are declared, and single rows would do."""
     size = unit or multiple
@@ -313,7 +320,7 @@ def _are_needed(
             return "a value of all rows"
         return _torn_in(signature, case, size)
 
-    if _found(signature, given, size, shows, max_examples, seed, smallest=False) is None:
+    if _find_case(signature, arguments, size, shows, max_examples, seed, smallest=False) is None:
         declared = "Whole" if unit is None else f"Grouped({unit})"
         raise BrokenRows(
             f"'{signature.name}' declares rows={declared}, and in none of {max_examples} examples a row depends on "
@@ -328,15 +335,15 @@ def _gives_one_value(signature: Signature) -> bool:
 
 
 def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:
-    """What differs where rows are given one by one, whatever is declared."""
+    """What differs where the function receives rows one by one, whatever it declares."""
     _on(signature, case, range(case.units * size))  # what it raises on all rows, it raises
-    every = _Case(case.given, case.units * size, case.cut, case.turn)
+    every = _Case(case.arguments, case.units * size, case.cut, case.turn)
     return _torn(signature, every, 1, 0.0) if every.units > 1 else None
 
 
-def _told(signature: Signature, case: _Case, wrong: str) -> str:
+def _report(signature: Signature, case: _Case, wrong: str) -> str:
     shown = signature.rows if isinstance(signature.rows, GroupedBy) else str(signature.rows)
-    arguments = [f"  {name} = {as_code(value)}" for name, value in case.given.items()]
+    arguments = [f"  {name} = {as_code(value)}" for name, value in case.arguments.items()]
     does = "raises" if wrong.startswith(RAISES) else "gives other rows on parts than on the whole"
     head = f"'{signature.name}' declares rows={shown}, and {does}"
     return "\n".join([head, f"  {wrong}", *arguments])

@@ -58,29 +58,29 @@ def rows(count: int, hint: bool = True) -> SuiteRows:
     return SuiteRows(x=x, name=names, tokens=i64(tokens), hint=f32(x[:, 0]) if hint else None)
 
 
-def changed(given: SuiteRows, by: float, tag: str, collected: bool = True) -> SuiteRows:
+def changed(batch: SuiteRows, by: float, tag: str, collected: bool = True) -> SuiteRows:
     """Every column another one, row by row; garbage from a rank that is not collected."""
     if not collected:
-        return SuiteRows(x=torch.full_like(given.x.tensor, GARBAGE), name=["garbage"] * len(given), tokens=given.tokens,
-                    hint=given.hint)  # fmt: skip  # one row a record
-    tokens, hint = [row + int(by) for row in given.tokens.rows], given.hint
+        return SuiteRows(x=torch.full_like(batch.x.tensor, GARBAGE), name=["garbage"] * len(batch), tokens=batch.tokens,
+                    hint=batch.hint)  # fmt: skip  # one row a record
+    tokens, hint = [row + int(by) for row in batch.tokens.rows], batch.hint
     return SuiteRows(
-        x=given.x.tensor * 2 + by,
-        name=[f"{name}{tag}" for name in given.name.objects],
+        x=batch.x.tensor * 2 + by,
+        name=[f"{name}{tag}" for name in batch.name.objects],
         tokens=i64(tokens),
         hint=None if hint is None else f32(hint.tensor + by),
     )
 
 
-def dealt(group: Any, given: SuiteRows) -> Any:
-    """A dispatch function: rows are dealt in turn, as cards are."""
+def round_robin(group: Any, batch: SuiteRows) -> Any:
+    """A dispatch function: one row after another goes to the next rank."""
     count = group.world_size
-    parts = [[given[i : i + 1] for i in range(rank, len(given), count)] for rank in range(count)]
+    parts = [[batch[i : i + 1] for i in range(rank, len(batch), count)] for rank in range(count)]
     return ([SuiteRows.__hf_concat__(part) for part in parts],), {}
 
 
 def gathered(group: Any, outputs: list[SuiteRows]) -> SuiteRows:
-    """The collect function that takes them up again."""
+    """The collect function that restores their order."""
     turns = range(max(map(len, outputs)))
     return SuiteRows.__hf_concat__([part[i : i + 1] for i in turns for part in outputs if i < len(part)])
 
@@ -100,75 +100,75 @@ class Role(hf.Worker):
         return self.coordinates.pp == self.mesh.pp - 1 and self.coordinates.tp == 0
 
     @register(Dispatch.DP_PROTO)
-    def flat(self, given: SuiteRows) -> SuiteRows:
+    def flat(self, batch: SuiteRows) -> SuiteRows:
         """Rows over all ranks."""
-        return changed(given, self.by, "d")
+        return changed(batch, self.by, "d")
 
     @register(Dispatch.THREE_D_PROTO)
-    def model(self, given: SuiteRows) -> SuiteRows:
+    def model(self, batch: SuiteRows) -> SuiteRows:
         """Rows over dp, collected from the last stage."""
-        return changed(given, self.by, "m", self.gives)
+        return changed(batch, self.by, "m", self.gives)
 
     @register(Dispatch.THREE_D_ALL_MICRO_DP)
-    def generated(self, given: SuiteRows) -> SuiteRows:
+    def generated(self, batch: SuiteRows) -> SuiteRows:
         """Rows over generation sub-groups."""
         at, mesh = self.coordinates, self.mesh
         first, last = mesh.gen_tp_rank(at) == 0, mesh.gen_pp_rank(at) == mesh.gen_pp_size - 1
-        return changed(given, self.by, "g", first and last)
+        return changed(batch, self.by, "g", first and last)
 
     @register(GRID)
-    def grid(self, given: SuiteRows) -> SuiteRows:
+    def grid(self, batch: SuiteRows) -> SuiteRows:
         """Rows over tp and then dp."""
-        return changed(given, self.by, "r", self.coordinates.pp == self.mesh.pp - 1)
+        return changed(batch, self.by, "r", self.coordinates.pp == self.mesh.pp - 1)
 
-    @register({"dispatch_fn": dealt, "collect_fn": gathered})
-    def dealt(self, given: SuiteRows) -> SuiteRows:
+    @register({"dispatch_fn": round_robin, "collect_fn": gathered})
+    def interleaved(self, batch: SuiteRows) -> SuiteRows:
         """Rows by a pair of functions."""
-        return changed(given, self.by, "u")
+        return changed(batch, self.by, "u")
 
     @register(Dispatch.THREE_D_PROTO, pad="repeat_last")
-    def padded(self, given: SuiteRows) -> SuiteRows:
+    def padded(self, batch: SuiteRows) -> SuiteRows:
         """Any number of rows."""
-        return changed(given, self.by, "p", self.gives)
+        return changed(batch, self.by, "p", self.gives)
 
     @register(Dispatch.DP_PROTO, pad="cycle")
-    def cycled(self, given: SuiteRows) -> SuiteRows:
+    def cycled(self, batch: SuiteRows) -> SuiteRows:
         """Any number of rows."""
-        return changed(given, self.by, "c")
+        return changed(batch, self.by, "c")
 
     @register(Dispatch.DP_PROTO, rows=hf.Grouped(2))
-    def pairs(self, given: SuiteRows) -> SuiteRows:
+    def pairs(self, batch: SuiteRows) -> SuiteRows:
         """The rows of every pair, the second first."""
-        order = [i ^ 1 for i in range(len(given))]
-        return SuiteRows.__hf_concat__([given[i : i + 1] for i in order])
+        order = [i ^ 1 for i in range(len(batch))]
+        return SuiteRows.__hf_concat__([batch[i : i + 1] for i in order])
 
     @register(Dispatch.THREE_D_PROTO, balance="tokens")
-    def balanced(self, given: SuiteRows) -> SuiteRows:
+    def balanced(self, batch: SuiteRows) -> SuiteRows:
         """Rows balanced by their tokens."""
-        numbers = [f"{name} {row}" for name, row in zip(given.name.objects, hf.current_call().rows, strict=True)]
-        return SuiteRows(x=given.x, name=numbers, tokens=given.tokens, hint=given.hint)
+        numbers = [f"{name} {row}" for name, row in zip(batch.name.objects, hf.current_call().rows, strict=True)]
+        return SuiteRows(x=batch.x, name=numbers, tokens=batch.tokens, hint=batch.hint)
 
     @register(Dispatch.THREE_D_PROTO)
-    def drawn(self, given: SuiteRows) -> SuiteScores:
+    def drawn(self, batch: SuiteRows) -> SuiteScores:
         """A random number a row."""
         return SuiteScores(score=hf.current_call().uniforms(1)[:, 0])
 
     @register(Dispatch.THREE_D_PROTO)
-    def summed(self, given: SuiteRows) -> SuiteScores:
+    def summed(self, batch: SuiteRows) -> SuiteScores:
         """The sum of all rows, which ranks of dp tell each other, at every row."""
-        total = self.axis("dp").all_reduce(given.x.tensor.sum())
-        return SuiteScores(score=total.expand(len(given)).clone())
+        total = self.axis("dp").all_reduce(batch.x.tensor.sum())
+        return SuiteScores(score=total.expand(len(batch)).clone())
 
     @register(Dispatch.THREE_D_PROTO)
-    def total(self, given: SuiteRows) -> Total:
+    def total(self, batch: SuiteRows) -> Total:
         """Numbers that are reduced."""
-        values = given.x.tensor if self.gives else torch.full_like(given.x.tensor, GARBAGE)
+        values = batch.x.tensor if self.gives else torch.full_like(batch.x.tensor, GARBAGE)
         return Total(total=float(values.sum()), largest=float(values.max()), mean=float(self.by))
 
     @register(Dispatch.DP_PROTO)
-    def even(self, given: SuiteRows) -> hf.bool_[B]:
+    def even(self, batch: SuiteRows) -> hf.bool_[B]:
         """Which rows are even, a loose column."""
-        return hf.bool_(given.x.tensor[:, 0] % 2 == 0)
+        return hf.bool_(batch.x.tensor[:, 0] % 2 == 0)
 
     @register(Dispatch.DP_PROTO)
     def few(self, x: f32[B, K], hint: f32[B] | None) -> hf.bool_[B]:
@@ -176,10 +176,10 @@ class Role(hf.Worker):
         return hf.bool_(x.tensor[:, 0] < 0)
 
     @register(Dispatch.ONE_TO_ALL)
-    def places(self, given: SuiteRows) -> list[int]:
-        """Where each rank is, and how many rows it is given."""
+    def places(self, batch: SuiteRows) -> list[int]:
+        """Where each rank is, and how many rows it receives."""
         at = self.coordinates
-        return [self.rank, at.pp, at.dp, at.tp, len(given)]
+        return [self.rank, at.pp, at.dp, at.tp, len(batch)]
 
     @register(Dispatch.ALL_TO_ALL)
     def echoed(self, places: list[int]) -> list[int]:
@@ -187,14 +187,14 @@ class Role(hf.Worker):
         return [self.rank, *places]
 
     @register(Dispatch.THREE_D_PP_ONLY)
-    def stages(self, given: SuiteRows) -> int:
+    def stages(self, batch: SuiteRows) -> int:
         """A value a stage."""
         return self.coordinates.pp if self.coordinates.dp == 0 and self.coordinates.tp == 0 else int(GARBAGE)
 
     @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
-    def first(self, given: SuiteRows) -> SuiteRows:
+    def first(self, batch: SuiteRows) -> SuiteRows:
         """By rank 0 alone."""
-        return changed(given, self.by, "z", self.rank == 0)
+        return changed(batch, self.by, "z", self.rank == 0)
 
 
 class Trainer(hf.Worker):
@@ -205,10 +205,10 @@ class Trainer(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.writes("count")
-    def update(self, given: SuiteRows) -> SuiteScores:
+    def update(self, batch: SuiteRows) -> SuiteScores:
         """One more."""
         self.count = self.count + 1
-        return SuiteScores(score=self.count.expand(len(given)).clone())
+        return SuiteScores(score=self.count.expand(len(batch)).clone())
 
     @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
     @hf.exports("count")
@@ -239,9 +239,9 @@ class Engine(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.reads("count")
-    def answer(self, given: SuiteRows) -> SuiteScores:
+    def answer(self, batch: SuiteRows) -> SuiteScores:
         """The count, at every row."""
-        return SuiteScores(score=self.count.expand(len(given)).clone())
+        return SuiteScores(score=self.count.expand(len(batch)).clone())
 
 
 class Faulty(hf.Worker):
@@ -253,29 +253,29 @@ class Faulty(hf.Worker):
         return self.rank == self.world_size - 1
 
     @register(Dispatch.DP_PROTO)
-    def raises(self, given: SuiteRows) -> SuiteRows:
+    def raises(self, batch: SuiteRows) -> SuiteRows:
         """Fails while its peers wait."""
         if self.last:
             raise ValueError("bad rows")
         self.axis("dp").barrier()
-        return given
+        return batch
 
     @register(Dispatch.DP_PROTO)
-    def shortens(self, given: SuiteRows) -> SuiteRows:
+    def shortens(self, batch: SuiteRows) -> SuiteRows:
         """Loses a row."""
-        return given[1:] if self.last else given
+        return batch[1:] if self.last else batch
 
     @register(Dispatch.DP_PROTO)
-    def writes(self, given: SuiteRows) -> SuiteRows:
-        """Writes into what it is given."""
-        given.x.tensor.add_(1)
-        return given
+    def writes(self, batch: SuiteRows) -> SuiteRows:
+        """Writes into what it receives."""
+        batch.x.tensor.add_(1)
+        return batch
 
 
 @hf.function
-def added(given: SuiteRows, by: float) -> SuiteRows:
+def added(batch: SuiteRows, by: float) -> SuiteRows:
     """A function of each row."""
-    return changed(given, by, "f")
+    return changed(batch, by, "f")
 
 
 @hf.function(rows=hf.Grouped(2))
@@ -286,110 +286,110 @@ def centered(scores: SuiteScores) -> SuiteScores:
 
 
 @hf.function(rows=hf.Whole)
-def ranked(given: SuiteRows) -> SuiteScores:
+def ranked(batch: SuiteRows) -> SuiteScores:
     """A function of all rows."""
-    return SuiteScores(score=given.x.tensor[:, 0].argsort(descending=True).float())
+    return SuiteScores(score=batch.x.tensor[:, 0].argsort(descending=True).float())
 
 
 @hf.dataflow
-def splits(given: SuiteRows, a: Role, b: Role) -> SuiteRows:
+def splits(batch: SuiteRows, a: Role, b: Role) -> SuiteRows:
     """Every protocol that splits and joins, from one mesh to the other and back."""
-    return b.grid(a.generated(b.model(a.flat(given))))
+    return b.grid(a.generated(b.model(a.flat(batch))))
 
 
 @hf.dataflow
-def absent(given: SuiteRows, a: Role, b: Role) -> SuiteRows:
+def absent(batch: SuiteRows, a: Role, b: Role) -> SuiteRows:
     """Columns that are not there."""
-    return b.model(a.flat(given))
+    return b.model(a.flat(batch))
 
 
 @hf.dataflow
-def functions(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores, SuiteRows]:
+def functions(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores, SuiteRows]:
     """Functions where rows lie, and a protocol that is a pair of functions."""
-    made = added(a.model(given), 3.0)
-    return b.dealt(made), ranked(made), b.first(made)
+    shifted = added(a.model(batch), 3.0)
+    return b.interleaved(shifted), ranked(shifted), b.first(shifted)
 
 
 @hf.dataflow
-def padding(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
+def padding(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
     """Rows that do not split evenly."""
-    return b.cycled(a.padded(given)), a.padded(given)
+    return b.cycled(a.padded(batch)), a.padded(batch)
 
 
 @hf.dataflow
-def groups(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores]:
+def groups(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteScores]:
     """Repeated rows, mini-batches, groups and merges."""
-    made = a.flat(hf.repeat(given, 4))
-    scored = hf.merge(Scored, made, centered(b.drawn(made)))
+    repeated = a.flat(hf.repeat(batch, 4))
+    scored = hf.merge(Scored, repeated, centered(b.drawn(repeated)))
     first, second = hf.minibatches(scored, 2)
     return b.pairs(a.pairs(second)), SuiteScores(score=first.score)
 
 
 @hf.dataflow
-def filters(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows, SuiteRows]:
+def filters(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows, SuiteRows]:
     """Rows whose number only the run tells, and what makes it known."""
-    kept = hf.filter(a.flat(given), a.even(given))
+    kept = hf.filter(a.flat(batch), a.even(batch))
     return b.padded(kept), hf.take(kept, 2), b.cycled(hf.fill(kept, 5))
 
 
 @hf.dataflow
-def nothing(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
+def nothing(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
     """No rows are left."""
-    made = a.flat(given)
-    none = hf.filter(made, a.few(made.x, made.hint))
+    flat = a.flat(batch)
+    none = hf.filter(flat, a.few(flat.x, flat.hint))
     return none, b.padded(none)
 
 
 @hf.dataflow
-def balance(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
+def balance(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteRows, SuiteRows]:
     """Rows balanced by what they weigh come in the caller's order."""
-    made = a.balanced(given)
-    return b.flat(made), added(made, 1.0)
+    balanced = a.balanced(batch)
+    return b.flat(balanced), added(balanced, 1.0)
 
 
 @hf.dataflow
-def streams(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, SuiteScores]:
+def streams(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, SuiteScores]:
     """Random numbers of rows."""
-    return a.drawn(given), b.drawn(given)
+    return a.drawn(batch), b.drawn(batch)
 
 
 @hf.dataflow
-def collectives(given: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, Total, Total]:
+def collectives(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, Total, Total]:
     """What ranks tell each other, and metrics."""
-    return a.summed(given), a.total(given), b.total(given)
+    return a.summed(batch), a.total(batch), b.total(batch)
 
 
 @hf.dataflow
 def lists(
-    given: SuiteRows, a: Role, b: Role
+    batch: SuiteRows, a: Role, b: Role
 ) -> tuple[hf.PerRank[list[int]], hf.PerRank[list[int]], hf.PerStage[int], hf.PerRank[list[int]]]:
-    """A value a rank or a stage, and what each rank is given of such a list."""
-    return a.places(given), b.places(given), a.stages(given), b.echoed(b.places(given))
+    """A value a rank or a stage, and what each rank receives of such a list."""
+    return a.places(batch), b.places(batch), a.stages(batch), b.echoed(b.places(batch))
 
 
 @hf.dataflow
-def states(given: SuiteRows, trainer: Trainer, engine: Engine, a: Role) -> tuple[SuiteScores, SuiteScores, SuiteScores]:
-    """State sees its calls in program order, and weights come when they are brought."""
-    first = trainer.update(given)
+def states(batch: SuiteRows, trainer: Trainer, engine: Engine, a: Role) -> tuple[SuiteScores, SuiteScores, SuiteScores]:
+    """State sees its calls in program order, and an engine has new weights after a sync."""
+    first = trainer.update(batch)
     hf.sync(trainer, engine)
-    made = engine.answer(given)
-    second = trainer.update(a.flat(given))
-    return first, made, second
+    answers = engine.answer(batch)
+    second = trainer.update(a.flat(batch))
+    return first, answers, second
 
 
 @hf.dataflow
-def raising(given: SuiteRows, faulty: Faulty) -> SuiteRows:
+def raising(batch: SuiteRows, faulty: Faulty) -> SuiteRows:
     """A body raises while its peers wait."""
-    return faulty.raises(given)
+    return faulty.raises(batch)
 
 
 @hf.dataflow
-def shortening(given: SuiteRows, faulty: Faulty) -> SuiteRows:
+def shortening(batch: SuiteRows, faulty: Faulty) -> SuiteRows:
     """A body loses a row."""
-    return faulty.shortens(given)
+    return faulty.shortens(batch)
 
 
 @hf.dataflow
-def writing(given: SuiteRows, faulty: Faulty) -> SuiteRows:
+def writing(batch: SuiteRows, faulty: Faulty) -> SuiteRows:
     """A body writes into what it was given."""
-    return faulty.writes(given)
+    return faulty.writes(batch)

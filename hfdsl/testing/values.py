@@ -27,13 +27,13 @@ STREAM = 3
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Draws values for the rows of a call, of which there are ``rows``; None where no rows are given."""
+    """Draws values for the rows of a call, of which there are ``rows``; None without rows."""
 
     call: Call
     rows: Sequence[int] | None
 
     def seeds(self, column: int, count: int) -> list[int]:
-        """A number for each of ``count`` rows: of as many as are given, or of some for each of those."""
+        """A number for each of ``count`` rows: one for each row of the call, or several for each."""
         rows = self.rows if self.rows and count % len(self.rows) == 0 else range(count)
         each = count // len(rows) if rows else 0
         return [self.call.stream_seed(STREAM, column, row, i) for row in rows for i in range(each)]
@@ -76,8 +76,8 @@ class Draw:
 def _torch(dtype: type[DType]) -> torch.dtype:
     import torch
 
-    found: torch.dtype = getattr(torch, dtype.torch_name)
-    return found
+    torch_dtype: torch.dtype = getattr(torch, dtype.torch_name)
+    return torch_dtype
 
 
 def _rows(seeds: Sequence[int], dtype: type[DType], shape: tuple[int, ...]) -> torch.Tensor:

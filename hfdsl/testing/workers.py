@@ -54,7 +54,7 @@ def check_worker(
     Raises:
         BrokenWorker: with the first value that differs, for each mesh on which one does.
         CheckError: where not even one rank can run it.
-        WiringError: HF202 for a method or a parameter that there is none of, HF203 for one that is given nothing.
+        WiringError: HF202 for an unknown method or parameter, HF203 for a parameter without a value.
         DefinitionError: HF921 for an option of another kind, HF922 for a method that gives nothing or a list, and where
             no mesh of several ranks is left to compare.
 
@@ -88,16 +88,16 @@ def check_worker(
     meant = steps_on(Mesh())
     tried = [mesh for mesh in every if flow.check(_placed(flow, role, init, mesh)).ok]
     faults = {mesh: _fault(steps_on, mesh, meant, tolerance) for mesh in tried}
-    ran = [mesh for mesh, found in faults.items() if found is not REFUSED]
+    ran = [mesh for mesh, fault in faults.items() if fault is not REFUSED]
     if all(mesh.world_size == 1 for mesh in ran):
         several = sum(mesh.world_size > 1 for mesh in tried)
         left = f"of {several} larger that the check allows none divides these rows" if several else "none is larger"
         raise nothing("check_worker", f"{label} ran on meshes of one rank alone; {left}: give other rows, or meshes=")
-    wrong = {mesh: found for mesh, found in faults.items() if found is not None and found is not REFUSED}
+    wrong = {mesh: fault for mesh, fault in faults.items() if fault is not None and fault is not REFUSED}
     if wrong:
         of = f"{len(wrong)} of {len(ran)} mesh{'es' if len(ran) > 1 else ''}"
         head = f"{label} gives other values on {of} than on one rank"
-        raise BrokenWorker("\n".join([head, *(f"  {as_code(mesh)}: {found}" for mesh, found in wrong.items())]))
+        raise BrokenWorker("\n".join([head, *(f"  {as_code(mesh)}: {fault}" for mesh, fault in wrong.items())]))
 
 
 def _signature(role: type[Worker], method: str) -> Signature:
@@ -105,17 +105,17 @@ def _signature(role: type[Worker], method: str) -> Signature:
     signatures = role_signatures(cls)
     if method not in signatures:
         raise WiringError("HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, [*signatures])}")
-    found = signatures[method]
-    if isinstance(found.result, ListType):
+    signature = signatures[method]
+    if isinstance(signature.result, ListType):
         raise nothing("check_worker", f"{role.__name__}.{method} gives a list, one value a rank, and no whole")
-    if isinstance(found.result, StaticType) and found.result.annotation in (None, type(None)):
+    if isinstance(signature.result, StaticType) and signature.result.annotation in (None, type(None)):
         raise nothing("check_worker", f"{role.__name__}.{method} gives nothing")
-    return found
+    return signature
 
 
-def _one_call(role: type[Worker], signature: Signature, label: str, given: Mapping[str, Any]) -> Dataflow[..., Any]:
+def _one_call(role: type[Worker], signature: Signature, label: str, arguments: Mapping[str, Any]) -> Dataflow[..., Any]:
     """A dataflow of this one call; its inputs are the method's records."""
-    inputs = [port for port in signature.ports if port.name not in given and port.required]
+    inputs = [port for port in signature.ports if port.name not in arguments and port.required]
     for port in inputs:
         if not isinstance(port.type, RecordType):
             how = f"check_worker(..., given={{{port.name!r}: ...}})"
@@ -124,7 +124,7 @@ def _one_call(role: type[Worker], signature: Signature, label: str, given: Mappi
     role_name, rest = _free("role", names), _free("given", names)
     calls = ", ".join([*(f"{name}={name}" for name in names), f"**{rest}"])
     source = f"def one_call({', '.join([*names, role_name])}):\n    return {role_name}.{signature.name}({calls})\n"
-    space: dict[str, Any] = {rest: dict(given)}
+    space: dict[str, Any] = {rest: dict(arguments)}
     exec(source, space)  # noqa: S102  # a dataflow names its inputs one by one, and the method has those
     body = space["one_call"]
     body.__name__ = label  # so that messages name the method
@@ -156,8 +156,8 @@ def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) ->
         got = steps_on(mesh)
     except HfError as error:
         return REFUSED if error.code in ROWS else str(error)
-    for number, (one, other) in enumerate(zip(got, meant, strict=True)):
-        wrong = first_difference(other, one, tolerance)
+    for number, (value, expected) in enumerate(zip(got, meant, strict=True)):
+        wrong = first_difference(expected, value, tolerance)
         if wrong is not None:
-            return wrong.told if len(meant) == 1 else f"step {number}: {wrong.told}"
+            return wrong.message if len(meant) == 1 else f"step {number}: {wrong.message}"
     return None

@@ -194,10 +194,10 @@ dispatch_fn breaks 1 of the 11 laws that apply to it
 L5 order: the numbering of ranks does not change what the caller receives
   each rank answered 9000 - 7 * row; in the usual order the caller gets 9000 8993 8986 8979
   case                     4 rows in a list on hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))
-  rank 0 (pp=0 dp=0 tp=0)  is given 0
-  rank 1 (pp=0 dp=1 tp=0)  is given 2
-  rank 2 (pp=0 dp=0 tp=1)  is given 1
-  rank 3 (pp=0 dp=1 tp=1)  is given 3
+  rank 0 (pp=0 dp=0 tp=0)  receives 0
+  rank 1 (pp=0 dp=1 tp=0)  receives 2
+  rank 2 (pp=0 dp=0 tp=1)  receives 1
+  rank 3 (pp=0 dp=1 tp=1)  receives 3
   the caller               gets 9000 8986 8993 8979
   again                    check_laws(..., only="L5", meshes=[hf.Mesh(dp=2, tp=2, order=('pp', 'tp', 'dp'))], \
 containers="list")"""

@@ -214,9 +214,9 @@ def test_of_a_script_that_cannot_be_loaded_the_recorded_body_is_replayed(script:
         (text.replace("halved(", "halves("), "has no 'halved' now"),
         (
             f"{text.partition('import sys')[0]}raise SystemExit(3)",
-            "is not loaded anew: loading it raises SystemExit: 3",
+            "cannot be loaded again: loading it raises SystemExit: 3",
         ),
-        ("1 +", "is not loaded anew: loading it raises SyntaxError: "),
+        ("1 +", "cannot be loaded again: loading it raises SyntaxError: "),
     ):
         script.write_text(now)
         done = replay(folder, "halved")

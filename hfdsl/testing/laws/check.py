@@ -112,9 +112,9 @@ def check_laws(
     if not laws:
         raise nothing("check_laws", f"no law of only={only!r} applies to {subject.name}")
     kinds = _kinds(containers)
-    given = Cases(subject, _meshes(subject, meshes_of("check_laws", meshes)), kinds, chosen=meshes is not None)
+    cases = Cases(subject, _meshes(subject, meshes_of("check_laws", meshes)), kinds, chosen=meshes is not None)
     again = _again(protocol, like, seed)
-    breaks = [broken for law in laws if (broken := _tried(given, law, max_examples, seed, again))]
+    breaks = [broken for law in laws if (broken := _tried(cases, law, max_examples, seed, again))]
     if breaks:
         raise BrokenLaws(subject.name, breaks, len(laws))
 
@@ -226,9 +226,9 @@ def _size(mesh: Mesh) -> tuple[object, ...]:
     return mesh.world_size, axes, folds, mesh.order != AXES, -mesh.dp, -mesh.tp
 
 
-def _meshes(subject: LawSubject, given: Sequence[Mesh] | None) -> tuple[Mesh, ...]:
+def _meshes(subject: LawSubject, chosen: Sequence[Mesh] | None) -> tuple[Mesh, ...]:
     """The meshes to try: of a declared protocol those that have the coordinates that it picks."""
-    every = meshes_up_to(RANKS) if given is None else tuple(sorted(given, key=_size))
+    every = meshes_up_to(RANKS) if chosen is None else tuple(sorted(chosen, key=_size))
 
     def has_all_picks(mesh: Mesh) -> bool:
         try:
@@ -289,12 +289,12 @@ class Cases:
 # -- trying them
 
 
-def _tried(given: Cases, law: Law, count: int, seed: int, again: str) -> BrokenLaw | None:
+def _tried(cases: Cases, law: Law, count: int, seed: int, again: str) -> BrokenLaw | None:
     """The law on all cases; where it does not hold, on smaller ones."""
     examples = max(min(count, 5), round(count * law.share))
-    for case in given.some(law, examples, seed):
-        if _fault(given.subject, law, case) is not None:
-            return _told(given.subject, law, _smallest(given, law, case), again)
+    for case in cases.some(law, examples, seed):
+        if _fault(cases.subject, law, case) is not None:
+            return _reported(cases.subject, law, _smallest(cases, law, case), again)
     return None
 
 
@@ -316,23 +316,23 @@ def _raised(error: Exception) -> str:
     return f"raised {text} ({where.filename.rpartition('/')[2]}:{where.lineno} in {where.name})"
 
 
-def _smallest(given: Cases, law: Law, case: Case) -> Case:
+def _smallest(cases: Cases, law: Law, case: Case) -> Case:
     """The simplest container that breaks it there, and then the first mesh and the fewest rows that do."""
-    alike = (replace(case, kind=kind) for kind in given.kinds[: given.kinds.index(case.kind)])
-    case = next((smaller_case for smaller_case in alike if _fault(given.subject, law, smaller_case) is not None), case)
-    before = (Case(mesh, rows, case.kind) for mesh in given.grounds(law) for rows in given.rows(law, mesh))
+    alike = (replace(case, kind=kind) for kind in cases.kinds[: cases.kinds.index(case.kind)])
+    case = next((smaller_case for smaller_case in alike if _fault(cases.subject, law, smaller_case) is not None), case)
+    before = (Case(mesh, rows, case.kind) for mesh in cases.grounds(law) for rows in cases.rows(law, mesh))
     smaller = islice(before, max(10, round(RUNS * law.share)))
     return next(
-        (smaller_case for smaller_case in smaller if _fault(given.subject, law, smaller_case) is not None), case
+        (smaller_case for smaller_case in smaller if _fault(cases.subject, law, smaller_case) is not None), case
     )
 
 
-def _told(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLaw:
+def _reported(subject: LawSubject, law: Law, case: Case, again: str) -> BrokenLaw:
     said, trial = _fault(subject, law, case) or ("it broke once, and did not when it was tried again", None)
     lines = [("case", str(case))]
     if trial is not None:
         lines += [
-            (f"rank {rank} ({case.mesh.coordinates(rank)})", f"is given {trial.seen(part)}")
+            (f"rank {rank} ({case.mesh.coordinates(rank)})", f"receives {trial.seen(part)}")
             for rank, part in enumerate(trial.parts[: case.mesh.world_size])
         ]
         lines += [("the caller", f"gets {_result(trial)}")] if trial.got is not None else []

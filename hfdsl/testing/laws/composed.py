@@ -36,8 +36,8 @@ def composition(trial: Trial) -> None:
 
 
 def _answer(rows: Numbered) -> Numbered:
-    made: Numbered = RECORD.make(mapped(RECORD.read(rows)))
-    return made
+    answer: Numbered = RECORD.make(mapped(RECORD.read(rows)))
+    return answer
 
 
 def _by_hand(trial: Trial, second: Mesh) -> list[int] | None:

@@ -74,7 +74,7 @@ class LawSubject:
     def dispatch(
         self, mesh: Mesh, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, pad: Pad | None = None
     ) -> tuple[Any, Any, RowSplit]:
-        """What every rank is given."""
+        """What every rank receives."""
         if isinstance(self.tested, Functions):
             placed, named = self.tested.dispatch_fn(_Group(mesh), *args, **(kwargs or {}))
             return placed, named, NO_SPLIT
@@ -88,7 +88,7 @@ class LawSubject:
 
 
 def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str | None = None) -> LawSubject:
-    """What ``check_laws`` is given.
+    """What ``check_laws`` checks.
 
     Raises:
         DefinitionError: HF112 for a pair that lacks a function, HF921 for what is no protocol, or ``like`` beside one

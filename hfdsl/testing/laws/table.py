@@ -56,7 +56,7 @@ def coverage(trial: Trial) -> None:
         trial.parts = list(parts)
         want(len(parts) == world, f"dispatch made {len(parts)} parts for {world} ranks")
         for rank, part in enumerate(parts):
-            want(trial.read(part), f"rank {rank} is given no rows")
+            want(trial.read(part), f"rank {rank} receives no rows")
     if not trial.subject.joins and trial.subject.declared is not None:
         got = trial.collect(list(placed[0]))
         wanted = {"per_rank": world, "per_stage": trial.mesh.pp}[trial.subject.declared.gives]
@@ -64,7 +64,7 @@ def coverage(trial: Trial) -> None:
 
 
 def agreement(trial: Trial) -> None:
-    """Ranks that differ along no split axis are given equal values; of a pair, ranks that have the same rows."""
+    """Ranks that differ along no split axis receive equal values; of a pair, ranks that have the same rows."""
     parts, _ = trial.dispatch(trial.value())
     known = trial.subject.declared is not None
     first: dict[Any, int] = {}
@@ -72,18 +72,18 @@ def agreement(trial: Trial) -> None:
         rows = trial.read(part)
         other = first.setdefault(trial.place(rank) if known else frozenset(rows), rank)
         same = trial.read(parts[other]) == rows and trial.case.kind.whole(part) == trial.case.kind.whole(parts[other])
-        want(same, f"ranks {other} and {rank} are replicas of each other and are given different values")
+        want(same, f"ranks {other} and {rank} are replicas of each other and receive different values")
 
 
 def round_trip(trial: Trial) -> None:
     """What ranks give back as it is comes back as it was."""
     got = trial.run(unchanged)
     if trial.subject.joins:
-        want(trial.read(got) == trial.rows, "ranks gave back what they were given")
+        want(trial.read(got) == trial.rows, "ranks gave back what they received")
         return
-    for place, one in enumerate(got):
+    for place, entry in enumerate(got):
         meant = trial.of_rank(place) if trial.subject.per_rank else trial.rows
-        want(trial.read(one) == meant, f"entry {place} of the result is {trial.seen(one)}; the rank gave {meant}")
+        want(trial.read(entry) == meant, f"entry {place} of the result is {trial.seen(entry)}; the rank gave {meant}")
 
 
 def row_map(trial: Trial) -> None:
@@ -97,10 +97,10 @@ def row_map(trial: Trial) -> None:
 
 def order(trial: Trial) -> None:
     """How ranks are numbered changes nothing of what the caller gets."""
-    there = trial.read(trial.run(mapped, mesh=usual(trial.mesh)))
-    usually = " ".join(map(str, there))
+    usual_rows = trial.read(trial.run(mapped, mesh=usual(trial.mesh)))
+    usually = " ".join(map(str, usual_rows))
     got = trial.read(trial.run(mapped))
-    want(got == there, f"each rank answered 9000 - 7 * row; in the usual order the caller gets {usually}")
+    want(got == usual_rows, f"each rank answered 9000 - 7 * row; in the usual order the caller gets {usually}")
 
 
 def partition(trial: Trial) -> None:
@@ -111,12 +111,12 @@ def partition(trial: Trial) -> None:
     for rank, part in enumerate(parts):
         rows = trial.read(part)
         holders.setdefault(trial.place(rank) if known else frozenset(rows), sorted(rows))
-    given = sorted(row for rows in holders.values() for row in rows)
-    lost = sorted(set(trial.rows) - set(given))
-    want(not lost, f"nobody is given row {lost[0] if lost else ''}")
-    twice = next((a for a, b in pairwise(given) if a == b), None)
-    want(twice is None, f"row {twice} is given twice, beside the replicas that have the same rows")
-    want(given == trial.rows, f"the ranks have the rows {given}")
+    placed = sorted(row for rows in holders.values() for row in rows)
+    lost = sorted(set(trial.rows) - set(placed))
+    want(not lost, f"no rank receives row {lost[0] if lost else ''}")
+    twice = next((a for a, b in pairwise(placed) if a == b), None)
+    want(twice is None, f"row {twice} arrives twice, beside the replicas that have the same rows")
+    want(placed == trial.rows, f"the ranks have the rows {placed}")
 
 
 def padding(trial: Trial) -> None:
@@ -149,16 +149,18 @@ def _refused(trial: Trial) -> bool:
 
 
 def no_aliasing(trial: Trial) -> None:
-    """The caller's object and the ranks' outputs stay as they are, and no rank is given the caller's own object."""
+    """The caller's object and the ranks' outputs stay as they are, and no rank receives the caller's own object."""
     pad: Pad | None = "cycle" if trial.subject.functions is None and _splits_and_joins(trial.subject) else None
     value, named, kind = trial.value(), trial.value(), trial.case.kind
     mine = [*value, *named] if trial.subject.per_rank else [value, named]
 
     def unharmed(when: str) -> None:
-        now = [trial.seen(one) for one in mine]
-        wrong = next((said for one in mine if (said := kind.whole(one)) is not None), None)
+        now = [trial.seen(container) for container in mine]
+        wrong = next((said for container in mine if (said := kind.whole(container)) is not None), None)
         want(wrong is None, f"the caller's object is {wrong} {when}")
-        meant = [trial.seen(one) for one in (trial.value() if trial.subject.per_rank else [trial.value()])] * 2
+        meant = [
+            trial.seen(container) for container in (trial.value() if trial.subject.per_rank else [trial.value()])
+        ] * 2
         want(now == meant, f"the caller's object has the rows {', '.join(now)} {when}")
 
     try:
@@ -172,15 +174,15 @@ def no_aliasing(trial: Trial) -> None:
     outputs = trial.apply(unchanged, parts)
     if trial.subject.splits:
         owner = next((rank for rank, part in enumerate(parts) if part is value), None)
-        want(owner is None, f"rank {owner} is given the caller's own object")
+        want(owner is None, f"rank {owner} receives the caller's own object")
         for part in parts if kind.name == "list" else ():
             part.append(-1)
         unharmed("after ranks have appended to their own lists")
     handed, seen = list(outputs), [trial.seen(output) for output in outputs]
     trial.got = trial.subject.collect(trial.mesh, handed, added)
     same = len(handed) == len(outputs) and all(a is b for a, b in zip(handed, outputs, strict=True))
-    want(same, "collect changed the list of outputs that it was given")
-    want([trial.seen(output) for output in outputs] == seen, "collect changed an output that it was given")
+    want(same, "collect changed the list of outputs that it received")
+    want([trial.seen(output) for output in outputs] == seen, "collect changed an output that it received")
     unharmed("after collect")
 
 
@@ -209,7 +211,7 @@ def placement(trial: Trial) -> None:
     outputs = trial.apply(mapped, parts)
     full = trial.collect(outputs, added)
     silent = [rank for rank in range(trial.mesh.world_size) if not _has_result(declared, trial.mesh, rank)]
-    others = trial.collect([Junk() if rank in silent else one for rank, one in enumerate(outputs)], added)
+    others = trial.collect([Junk() if rank in silent else output for rank, output in enumerate(outputs)], added)
     same = trial.read(others) == trial.read(full) if trial.subject.joins else len(others) == len(full)
     want(same, f"ranks {silent} have no part in the result and gave junk, which changed it")
 
@@ -230,10 +232,10 @@ def structure(trial: Trial) -> None:
     kind = trial.case.kind
     for rank, part in enumerate(parts):
         wrong = kind.whole(part)
-        want(wrong is None, f"rank {rank} is given {wrong}")
+        want(wrong is None, f"rank {rank} receives {wrong}")
     got = trial.collect([kind.make(trial.read(part)) for part in parts], added)
-    for one in [got] if trial.subject.joins else got:
-        wrong = kind.whole(one)
+    for result in [got] if trial.subject.joins else got:
+        wrong = kind.whole(result)
         want(wrong is None, f"the caller gets {wrong}")
 
 

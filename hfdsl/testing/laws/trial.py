@@ -86,7 +86,7 @@ class Trial:
     def dispatch(
         self, value: Any, pad: Pad | None = None, mesh: Mesh | None = None, named: Any = None
     ) -> tuple[list[Any], RowSplit]:
-        """What the ranks are given of one argument."""
+        """What the ranks receive of one argument."""
         mesh = mesh or self.mesh
         placed, _, row_split = self.subject.dispatch(mesh, (value,), None if named is None else {"other": named}, pad)
         if len(placed) != 1 or not isinstance(placed[0], (list, tuple)):

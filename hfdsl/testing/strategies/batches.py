@@ -58,7 +58,7 @@ def tensors(
     ``extreme`` ones have infinities, values that are no number, the largest and smallest, and may not be contiguous.
 
     Raises:
-        DefinitionError: HF921 for a dtype that there is none of.
+        DefinitionError: HF921 for an unknown dtype.
 
     >>> from hypothesis import find
     >>> find(tensors("i8", (2, 2)), lambda x: x[0, 0] == 127)
@@ -77,10 +77,10 @@ def tensors(
     rest = [draw(values)] * (count - len(drawn)) if count > len(drawn) else []
     wide = torch.float64 if chosen.name in FLOATS else None  # what is too large for f16 becomes an infinity
     flat = torch.tensor([*drawn, *rest], dtype=wide) if count else torch.zeros(0)
-    made = flat.to(getattr(torch, chosen.torch_name)).reshape(tuple(shape))
-    if extreme and made.dim() and made.numel() > 1 and draw(st.booleans()):
-        return made.repeat_interleave(2, -1)[..., ::2]
-    return made
+    tensor = flat.to(getattr(torch, chosen.torch_name)).reshape(tuple(shape))
+    if extreme and tensor.dim() and tensor.numel() > 1 and draw(st.booleans()):
+        return tensor.repeat_interleave(2, -1)[..., ::2]
+    return tensor
 
 
 def objects(kind: Any) -> st.SearchStrategy[Any]:
@@ -112,7 +112,7 @@ def batches(
 ) -> BatchT:
     """Batches of a record class, or of those that a strategy gives, with ``b`` rows (also none).
 
-    ``sizes`` are those that are given of its dims.
+    ``sizes`` fixes those of its dims.
     Rows of ragged columns may be empty, optional columns absent. ``columns`` are strategies of the user's own for
     columns by their names: of a tensor of the right shape, or of a list.
 
@@ -137,17 +137,19 @@ def batches(
             raise WiringError("HF201", f"batches: '{record.__name__}' has no column '{name}'; {near}")
     rows = b if b is None or isinstance(b, int) else draw(b)
     known = draw(dims(record, b=rows, sizes=sizes))
-    made: dict[str, Any] = {}
+    raw_columns: dict[str, Any] = {}
     for name, spec in schema(record).fields.items():
         if columns is not None and name in columns:
-            made[name] = draw(columns[name])
+            raw_columns[name] = draw(columns[name])
         elif spec.optional and not draw(st.booleans()):
-            made[name] = None
+            raw_columns[name] = None
         elif isinstance(spec, MetricSpec):
-            made[name] = draw(st.integers(-100, 100) if spec.type is int else st.integers(-400, 400).map(_quarter))
+            raw_columns[name] = draw(
+                st.integers(-100, 100) if spec.type is int else st.integers(-400, 400).map(_quarter)
+            )
         else:
-            made[name] = draw(column(spec, tuple(int(evaluate(dim, known)) for dim in spec.dims), extreme))
-    return record(**made)
+            raw_columns[name] = draw(column(spec, tuple(int(evaluate(dim, known)) for dim in spec.dims), extreme))
+    return record(**raw_columns)
 
 
 def _quarter(number: int) -> float:

@@ -24,7 +24,7 @@ def meshes(
     With ``folds`` generation may use smaller groups, with ``orders`` ranks may be numbered in any order of the axes.
 
     Raises:
-        DefinitionError: HF921 for an axis that there is none of.
+        DefinitionError: HF921 for an unknown axis.
 
     >>> from hypothesis import find
     >>> str(find(meshes(axes=("dp", "tp")), lambda mesh: mesh.world_size >= 4 and mesh.tp > 1))
@@ -59,8 +59,11 @@ def pools(draw: st.DrawFn, ranks: int | None = None, *, use_gpu: bool = True, na
     first = draw(st.integers(1, size - 1))
     if kind == "nodes":
         return ResourcePool([first, size - first], use_gpu, name)
-    one, other = ResourcePool([first], use_gpu, f"{name}a"), ResourcePool([size - first], use_gpu, f"{name}b")
-    return one.merge(other, name)
+    first_part, second_part = (
+        ResourcePool([first], use_gpu, f"{name}a"),
+        ResourcePool([size - first], use_gpu, f"{name}b"),
+    )
+    return first_part.merge(second_part, name)
 
 
 @st.composite

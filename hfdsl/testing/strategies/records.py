@@ -43,8 +43,8 @@ def records(draw: st.DrawFn, *, max_columns: int = 5) -> type[Batch]:
     source = HEAD + "".join(lines)
     note(source.strip())
     drawn: Any = load(source)["Drawn"]
-    found: type[Batch] = drawn
-    return found
+    record: type[Batch] = drawn
+    return record
 
 
 @st.composite

@@ -119,7 +119,7 @@ def bindings(
         if not isinstance(dim, type) or dim in known:
             continue
         asked, _ = size_report(examine(dataflow.body, deployment, known))
-        left = next((one.sizes for one in asked if one.dim is dim), SizeSet())
+        left = next((report.sizes for report in asked if report.dim is dim), SizeSet())
         choices = list(left.upward(left.least, CHOICES))
         if not choices:
             if set(known) == set(sizes or {}):
