@@ -29,8 +29,8 @@ and searches this set from 5 in both directions: 4 is below, and nothing is abov
 >>> list(left.downward(4, length=9)), list(left.upward(6, length=9))
 ([4], [])
 
-It puts 4 in the place of 5, runs all rules again, and since they report nothing it suggests "set B to 4: every split
-and requirement then works out".
+It puts 4 in the place of 5 and runs all rules again. This finding is gone and none is new, so it suggests "set B to 4:
+every split and requirement then works out".
 
 Why this is right. Row counts are polynomials in the dims, because the operations of a dataflow only multiply, cut and
 add rows. In one dim, with numbers for the others, nearly all are linear: ``a * n + c``. That ``d`` divides that is a

@@ -1,7 +1,7 @@
 """The compiled plan, as users hold it: a plan that prints itself, knows its memory peaks, and can be launched.
 
-``hfdsl.plan.plan`` has the data, which routes, rows and the runtime read; what a user does with it stands here, above
-them all. So neither room needs to know this file.
+``hfdsl.plan.plan`` has the data, which routes, rows and the runtime read. What a user does with a plan stands
+here, above them all, so that none of them needs to import this file.
 """
 
 from __future__ import annotations

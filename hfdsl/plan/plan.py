@@ -56,8 +56,8 @@ class Balance:
 class Step:
     """One call of a role method or function: on which ranks of which group, and which rows each of them gets.
 
-    ``chunk_of[i]`` is the chunk of ``ranks[i]``. With ``chunks == 1`` every rank gets the whole value, and with
-    ``per_rank`` the entry of a list that has its number. ``rows_from`` is the node whose rows are split, ``balance``
+    ``chunk_of[i]`` is the chunk of ``ranks[i]``. With ``per_rank`` every rank gets its own entry of a list,
+    otherwise with ``chunks == 1`` the whole value. ``rows_from`` is the node whose rows are split, ``balance``
     what they are balanced by; a function keeps the partition of its rows that the steps it ``follows`` have. ``custom``
     is a protocol that is a pair of functions.
     """
@@ -98,8 +98,9 @@ class Edge:
 class Plan:
     """A compiled dataflow.
 
-    ``steps`` are in program order; steps of one ``stage`` may run at the same time. ``layouts`` says of every value
-    where its chunks are. ``presence`` says of optional columns, by node, whether they are there, where that is known.
+    ``steps`` are in program order. Steps of one ``stage`` may run at the same time, which print and pictures show; the
+    run itself waits for values, not for stages. ``layouts`` says of every value where its chunks are. ``presence`` says
+    of optional columns, by node, whether they are there, where that is known.
     ``offloads`` are the stretches in which parts of roles are in host memory, ``kept`` the calls in which roles keep
     most memory of their GPUs.
     """

@@ -91,7 +91,7 @@ class Routes:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What a run has measured, and a plan cannot know.
+    """What only a run knows: which steps it has measured as short, and which of its inputs are small.
 
     ``short_steps`` take less time than a call. ``inline_inputs`` are values of the driver's that are cut for every
     process separately, since what each process reads travels with its call.

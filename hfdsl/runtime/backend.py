@@ -92,7 +92,7 @@ class Lowering(Protocol):
     def __call__(
         self, plan: Plan, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]
     ) -> Backend:
-        """Start the processes; the arguments are those of ``Plan.launch``."""
+        """Start the processes; the arguments are those of ``CompiledPlan.launch``."""
         ...
 
 

@@ -40,7 +40,7 @@ def launch(
 
     Raises:
         ResourceError: HF518 for an unknown backend, HF801 for a module of the program that workers cannot import; see
-            ``Plan.launch`` for the others.
+            ``CompiledPlan.launch`` for the others.
         WiringError: HF802 where the program holds what cannot be sent to another process.
     """
     if _loading.get():

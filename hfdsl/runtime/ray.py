@@ -50,11 +50,14 @@ ARGUMENT = 96 * 1024
 
 
 class RayBackend:
-    """Lowers a plan onto worker groups. A handle is an ``ObjectRef``; the driver never fetches what it does not return.
+    """Lowers a plan onto worker groups.
+
+    A handle is an ``ObjectRef``, the bytes of a small payload, an ``InlineResult``, or the ``RemoteHandle`` of a relay.
+    The driver fetches only what it returns, what resolves a query, and what custom protocols work on.
 
     Ranks are called one by one, past the group's own ``_submit``: that one makes a message of a role's method and its
-    arguments, an entry a rank. Here each rank has a request of its own, with references of its own that Ray must see as
-    arguments to wait for them, and returns several objects.
+    arguments, with an entry per rank. Here each rank has a request of its own, with references of its own that Ray must
+    see as arguments to wait for them, and returns several objects.
 
     Raises:
         ResourceError: HF502, HF505 where the cluster cannot hold the pools.

@@ -1,4 +1,4 @@
-"""Relays: one process a node calls the ranks there, so that the driver makes one call a node and not one a rank.
+"""Relays: one process per node calls the ranks there, so that the driver makes one call per node, not one per rank.
 
 A worked example. Two nodes with a relay each; actor rank 0 is on the first, critic rank 0 on the second, and the critic
 reads the four rows that the actor makes. The driver's side only collects what to submit (``Relays.run``); names stand
@@ -52,7 +52,7 @@ PATIENCE = 1.0
 """Seconds after which a wait for all ranks looks for a failure among those that have ended."""
 
 RANKS, A_NODE = 16, 4
-"""Relays pay from this many ranks on several nodes, this many of them on each: see benchmarks/dataplane/relay.py."""
+"""Relays pay from this many ranks in all, and this many per node on average: see benchmarks/dataplane/relay.py."""
 
 ACKNOWLEDGMENT = 0
 """The place of the acknowledgment among what a rank's call returns; its payloads follow."""

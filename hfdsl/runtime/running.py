@@ -300,7 +300,7 @@ class Running:
         return routing
 
     def _inline_inputs(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
-        """The inputs of which every process reads so little that it travels with its call."""
+        """The inputs so small that what a rank of the first step reads of them, on average, travels with its call."""
         readers = sum(len(step.ranks) for step in self.plan.steps[:1])
         return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL)
 

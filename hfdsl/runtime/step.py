@@ -23,9 +23,10 @@ that adds 1 and an accept that wants positive numbers, the driver asks its backe
 Before the filter has run nobody knows who will read which rows of the rollout, so (1, 0, 0) and (1, 1, 0) leave their
 process whole and the driver keeps their handles (``Routes.open_payloads``); after it these have one reader each.
 
-Why it is right. *No deadlock*: the driver waits for a query and at the end, and never between. What it waits for
-depends only on calls that it has submitted before: a call's payloads are made by segments before it in program order,
-and processes run their calls in the order of submission, so the earliest call that has not ended can always run.
+Why it is right. *No deadlock*: the driver waits for a query, for what its own segments and custom protocols read, and
+at the end (without ``Optimize.overlap`` also after each segment). All that it waits for depends only on calls that it
+has submitted before: a call's payloads are made by segments before it in program order, and processes run their calls
+in the order of submission, so the earliest call that has not ended can always run.
 *Once*: a segment is submitted when it is first found in the routes, and never again (``_submitted``); new routes change
 only what has not been submitted, since what a filter decides was left out of the old ones. *Handles are dropped after
 the last reader*: every submission is counted (``HandleTable``), and new routes count the reads to come again. The

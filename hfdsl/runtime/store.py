@@ -53,7 +53,7 @@ PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
 """What a payload holds: raw rows of columns."""
 
 SMALL = 64 * 1024
-"""Bytes of a payload from the driver up to which the object store would cost more than sending it with every call."""
+"""Bytes of a payload up to which the object store would cost more than sending the payload with every call."""
 
 
 @dataclass(frozen=True, slots=True)
