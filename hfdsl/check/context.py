@@ -20,7 +20,7 @@ from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.types.dims import Answer, Dim, Size, constant
 
 EVERYTHING = "<dims>"
-"""The key of what was given for ``dims`` where it is no mapping."""
+"""The key of the value given for ``dims`` where that is not a mapping."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Context:
     demands: tuple[Demand, ...]
     sizes: Mapping[type[Dim], int]
     alternatives: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)
-    invalid: Mapping[Any, Any] = field(default_factory=dict)  # what was given for sizes and is none
-    asked: Span = NOWHERE  # the call that asks for the check
+    invalid: Mapping[Any, Any] = field(default_factory=dict)  # values given as sizes that are not sizes
+    asked: Span = NOWHERE  # where the user's code calls the check
     cluster: Cluster | None = None
-    offload: bool = True  # whether idle roles may lie on the host
+    offload: bool = True  # whether idle roles may be moved to host memory
     trials: Callable[[Finding], Repairer | None] | None = field(
         default=None, compare=False
     )  # None: repairs are not tried

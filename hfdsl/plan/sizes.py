@@ -92,5 +92,5 @@ def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | 
     number = evaluate(size, sizes)
     if number.denominator != 1 or number < 0:
         where = f"'{node.label}' in line {node.span.line}"
-        raise SizeError("HF303", f"{where} has {size} = {number} rows, which is no whole number of at least 0")
+        raise SizeError("HF303", f"{where} has {size} = {number} rows, which is not a whole number of at least 0")
     return int(number)

@@ -330,9 +330,7 @@ class Running:
         inputs: dict[int, Batch] = {}
         for name, node in nodes.items():
             if name not in by_name:
-                raise WiringError(
-                    "HF203", f"'{self.plan.name}' is stepped without its input '{name}' (it takes {takes})"
-                )
+                raise WiringError("HF203", f"'{self.plan.name}' is missing its input '{name}' (it takes {takes})")
             record = node.op.record if isinstance(node.op, Input) else Batch
             if not isinstance(by_name[name], record):
                 got = type(by_name[name]).__name__

@@ -307,7 +307,7 @@ PAIR = hf.Deployment(role=hf.place(Fails, pool=hf.ResourcePool([2])))
 @pytest.mark.parametrize(
     ("args", "kwargs", "family", "text"),
     [
-        ((rows(2),), {}, WiringError, "HF203: 'pair' is stepped without its input 'right' (it takes left: Rows, rig"),
+        ((rows(2),), {}, WiringError, "HF203: 'pair' is missing its input 'right' (it takes left: Rows, rig"),
         ((rows(2),) * 3, {}, WiringError, "HF202: 'pair' takes 2 batches (left: Rows, right: Rows), got 3"),
         ((rows(2),), {"rigth": rows(2)}, WiringError, "HF202: 'pair' has no input 'rigth'; did you mean 'right'?"),
         ((rows(2), torch.zeros(2)), {}, WiringError, "HF206: input 'right' of 'pair' takes Rows, got Tensor"),
