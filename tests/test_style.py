@@ -65,10 +65,6 @@ ALLOWED = {"cancelled": "concurrent.futures spells its method so"}
 """Words that are spelled the British way on purpose, each with the reason."""
 
 
-REWORDED = ("types", "protocols", "graph", "deploy", "plan", "single_controller", "runtime", "rl", "tools")
-"""Rooms whose docstrings are held to it; those of check and testing are not reworded yet."""
-
-
 def texts(*patterns: str) -> list[Path]:
     files = [file for pattern in patterns for file in ROOT.glob(pattern) if str(file.relative_to(ROOT)) not in OWN]
     assert files
@@ -99,9 +95,7 @@ def test_the_spelling_is_american() -> None:
 
 def test_prose_is_in_the_words_of_the_field() -> None:
     prose = {file: file.read_text("utf-8") for file in texts("docs/*.md", "*.md", "hfdsl/check/explain/*.md")}
-    prose |= {
-        file: docstrings(file.read_text("utf-8")) for file in texts(*(f"hfdsl/{room}/**/*.py" for room in REWORDED))
-    }
+    prose |= {file: docstrings(file.read_text("utf-8")) for file in texts("hfdsl/**/*.py")}
     assert {f"{file.relative_to(ROOT)}: {m}" for file, text in prose.items() for m in OUR_OWN.findall(text)} == set()
 
 
