@@ -77,39 +77,23 @@ class Keeps:
         return self.part * (size or 100) + self.gib
 
 
-def offloads(context: Context) -> tuple[Idle, ...]:
-    """What is on the host when: every idle part of roles with ``offload=True``, and what GPUs have no room for.
-
-    Between two calls of one method, which are turns of a loop, a part stays on the GPU if there is room.
-    """
-    return SharedGpus(context).idle
-
-
-def fullest(context: Context) -> list[tuple[Keeps, Fraction | None]]:
-    """For every set of GPUs the call in which roles keep most of them, with the largest size that all of them may have.
-
-    More than that is too much wherever the nodes of the pool are placed.
-    """
-    return SharedGpus(context).fullest
-
-
-def _schedule(step: SharedGpus) -> list[_Gap]:
-    asked = {gap for gap in step.gaps if step.places[gap.idle.role].offload and not gap.loop}
+def _schedule(gpus: SharedGpus) -> list[_Gap]:
+    asked = {gap for gap in gpus.gaps if gpus.places[gap.idle.role].offload and not gap.loop}
     needed: list[_Gap] = []
-    while step.gaps:
+    while gpus.gaps:
         more: list[_Gap] = []
-        for keeps in step.too_full([*asked, *needed]):
+        for keeps in gpus.too_full([*asked, *needed]):
             if not any(keeps.place in gap.calls for gap in more):
-                more += step.relief(keeps)
+                more += gpus.relief(keeps)
         if not more:
             break
         needed = list(dict.fromkeys([*needed, *more]))
     if len(needed) <= FEW:
-        for gap in sorted(needed, key=lambda gap: (not gap.loop, len(gap.calls))):  # the dearest first
-            rest = [other for other in needed if other is not gap]
-            needed = needed if any(step.too_full([*asked, *rest])) else rest
+        for gap in sorted(needed, key=lambda gap: (not gap.loop, len(gap.calls))):  # the most expensive first
+            others = [other for other in needed if other is not gap]
+            needed = needed if any(gpus.too_full([*asked, *others])) else others
     taken = asked.union(needed)
-    return [gap for gap in step.gaps if gap in taken]
+    return [gap for gap in gpus.gaps if gap in taken]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +128,18 @@ class SharedGpus:
 
     @property
     def idle(self) -> tuple[Idle, ...]:
-        """What is on the host when."""
+        """What is in host memory when: idle parts of roles with ``offload=True``, and what GPUs have no room for.
+
+        Between two calls of one method, which are turns of a loop, a part stays on the GPU if there is room.
+        """
         return tuple(gap.idle for gap in self._taken)
 
     @cached_property
     def fullest(self) -> list[tuple[Keeps, Fraction | None]]:
-        """For every set of GPUs the call in which roles keep most of them, and how large all of them may be."""
+        """For every set of GPUs the call in which roles keep most of them, with the largest size that all may have.
+
+        More than that is too much wherever the nodes of the pool are placed.
+        """
         most: dict[tuple[str, tuple[int, int]], tuple[Keeps, Fraction | None]] = {}
         for keeps in self.keeps(self._taken):
             where, size = (keeps.root.name, keeps.slots), gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[1]

@@ -12,7 +12,7 @@ import pytest
 import hfdsl as hf
 from hfdsl import Dispatch, Execute, register
 from hfdsl.check.context import Context
-from hfdsl.check.offloads import Keeps, fullest, offloads
+from hfdsl.check.offloads import Keeps, SharedGpus
 from hfdsl.check.run import examine
 from hfdsl.deploy.memory import GpuMemory
 
@@ -56,18 +56,18 @@ def program_of(calls: list[tuple[str, str]], colocate: bool = True, **options: A
 
 
 def fits(context: Context) -> bool:
-    return not any(one.more_than(size) for one, size in fullest(context))
+    return not any(one.more_than(size) for one, size in SharedGpus(context).fullest)
 
 
 def moved(context: Context) -> set[tuple[str, str]]:
     """The roles and parts that lie on the host at some time."""
-    return {(idle.role, idle.part) for idle in offloads(context)}
+    return {(idle.role, idle.part) for idle in SharedGpus(context).idle}
 
 
 def idles(context: Context) -> set[tuple[str, str, int | None, int | None, bool]]:
     """The same with the calls before and after, by their places in the step."""
     places: dict[int | None, int] = {node.id: i for i, node in enumerate(context.program.graph.calls)}
-    return {(i.role, i.part, places.get(i.after), places.get(i.before), i.around) for i in offloads(context)}
+    return {(i.role, i.part, places.get(i.after), places.get(i.before), i.around) for i in SharedGpus(context).idle}
 
 
 def kept(weights: int, optimizer: int) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_a_role_that_is_to_move_does_so_between_its_uses_but_for_the_turns_of_a_
         ("a", "weights", 4, 0, True),
         ("a", "optimizer", 4, 4, True),
     }
-    assert offloads(replace(context, offload=False)) == ()
+    assert SharedGpus(replace(context, offload=False)).idle == ()
     assert idles(program_of([("a", "look")], c=LEND)) == {
         ("c", "weights", None, None, True),
         ("c", "optimizer", None, None, True),
@@ -151,7 +151,7 @@ def test_a_role_does_not_move_for_calls_on_other_gpus(pool: hf.ResourcePool) -> 
         return [a.learn(rows), b.learn(rows)]
 
     places = hf.Deployment(a=hf.place(Role, pool=LEFT, offload=True), b=hf.place(Role, pool=pool, offload=True))
-    assert offloads(examine(program, places, {B: 8})) == ()
+    assert SharedGpus(examine(program, places, {B: 8})).idle == ()
 
 
 def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:
@@ -162,11 +162,11 @@ def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:
 
 
 def test_of_calls_that_are_equally_full_the_first_is_told() -> None:
-    [(keeps, size)] = fullest(program_of([("a", "look"), ("a", "learn")], a={"gpu_memory": "90GiB"}))
+    [(keeps, size)] = SharedGpus(program_of([("a", "look"), ("a", "learn")], a={"gpu_memory": "90GiB"})).fullest
     assert (keeps.place, keeps.gib) == (0, Fraction(90))
     assert size == 80
     assert keeps.node is not None
-    assert fullest(program_of([("a", "look")])) == [], "nobody says what it keeps"
+    assert SharedGpus(program_of([("a", "look")])).fullest == [], "nobody says what it keeps"
 
 
 def test_parts_of_a_gpu_are_compared_with_amounts_as_of_one_of_100_gib_where_its_size_is_unknown() -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from hfdsl.check.capacity import has_capacity, shape, words
 from hfdsl.check.context import Context, Option
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.offloads import Keeps, fullest
+from hfdsl.check.offloads import Keeps, SharedGpus
 from hfdsl.check.repair.alternatives import changed, moved
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.deploy.pools import ResourcePool
@@ -19,7 +19,7 @@ from hfdsl.deploy.pools import ResourcePool
 def overfull(context: Context) -> Iterator[tuple[Keeps, Fraction | None]]:
     """Every set of roles that is too much for the GPUs of a pool, with the size of these GPUs, if known."""
     reported: set[frozenset[str]] = set()
-    for keeps, size in fullest(context):
+    for keeps, size in SharedGpus(context).fullest:
         if keeps.more_than(size) and frozenset(keeps.amounts) not in reported:
             reported.add(frozenset(keeps.amounts))
             yield keeps, size
