@@ -27,7 +27,7 @@ def meshes(
         DefinitionError: HF921 for an unknown axis.
 
     >>> from hypothesis import find
-    >>> str(find(meshes(axes=("dp", "tp")), lambda mesh: mesh.world_size >= 4 and mesh.tp > 1))
+    >>> str(find(meshes(axes=("dp", "tp")), lambda mesh: mesh.dp > 1 and mesh.tp > 1))
     'Mesh(pp=1 dp=2 tp=2)'
     """
     axes = names_of("meshes", "axes=", axes, AXES, "axis")
