@@ -42,7 +42,7 @@ def test_a_program_that_checks_clean_runs_for_several_sizes(program: Program) ->
             assert len(made) == len(program.lines)
             eager = names["program"](names["SamplePrompts"](ids=torch.arange(rows * 2).view(rows, 2)), *workers(names))
             for line, value, meant in zip(program.lines, made, eager, strict=True):
-                if line.kind != "Metrics":
+                if line.kind != "SampleMetrics":
                     assert len(value) == len(meant)
                     for column in value.__hf_columns__:
                         assert torch.allclose(getattr(value, column).tensor, getattr(meant, column).tensor), line
