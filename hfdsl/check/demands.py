@@ -41,6 +41,7 @@ One form has to wait for sizes: the divisor of a requirement may itself be a dim
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
@@ -64,7 +65,7 @@ DemandKey: TypeAlias = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(ABC):
     """What the calls of one kind demand of a size: ``nodes`` are these calls, ``why`` names the reason in a label."""
 
     nodes: tuple[Node, ...]
@@ -82,9 +83,9 @@ class Demand:
         """The first call and the reason."""
         return self.node.id, self.why
 
+    @abstractmethod
     def verify(self, known: KnownSizes) -> Answer:
         """Whether it holds with these sizes."""
-        raise NotImplementedError
 
     def resolved(self, known: KnownSizes) -> Demand:
         """The demand in its simplest form with these sizes."""

@@ -85,7 +85,7 @@ class Keeper:
         if self._under_way is None:
             return
         point, saving = self._under_way
-        self._under_way = None  # a failed one is told once
+        self._under_way = None  # a failure is reported once
         with _told(point):
             if saving.done(wait):
                 self._publish(point)

@@ -1,4 +1,4 @@
-"""The loop: check, compile, launch, and then step by step until the end, or until it is told to stop."""
+"""The loop: check, compile, launch, and then step by step until the end, or until a signal stops it."""
 
 from __future__ import annotations
 
