@@ -1,4 +1,4 @@
-"""A room imports only rooms before it, and the early rooms load no heavy library."""
+"""A room imports only rooms before it, no file is part of an import circle, and early rooms load no heavy library."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ ALLOWED: dict[str, frozenset[str]] = {
 UPWARD = {
     "graph/dataflow.py": {"check", "plan"},
     "plan/compiled.py": {"runtime"},
+}
+
+# Files that import each other, in a function or for types alone. No circle is added to these.
+CIRCLES = {
+    frozenset({"hfdsl.testing.entry", "hfdsl.testing.strategies"}),
+    frozenset({"hfdsl.tools.checking", "hfdsl.tools.fixing"}),
+    frozenset({"hfdsl.tools.picture", "hfdsl.tools.raster"}),
+    frozenset({"hfdsl.tools.target", "hfdsl.tools.training"}),
 }
 
 HEAVY = {"torch", "ray", "networkx", "numpy"}
@@ -169,3 +177,66 @@ def test_an_unknown_room_is_found() -> None:
 )
 def test_a_good_module_passes(path: str, source: str) -> None:
     assert violations(path, source) == []
+
+
+def imported_modules(source: str, modules: set[str]) -> set[str]:
+    """Every module of ``modules`` that a source imports: at its top, in a function, or for type checkers alone."""
+    imported = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            submodules = {f"{node.module}.{alias.name}" for alias in node.names} & modules
+            imported |= submodules or {node.module or ""}
+    return imported & modules
+
+
+def circles(sources: dict[str, str]) -> set[frozenset[str]]:
+    """The sets of modules that import each other, directly or through others; ``sources`` by module."""
+    direct = {module: imported_modules(source, set(sources)) for module, source in sources.items()}
+
+    def reached_from(module: str) -> set[str]:
+        reached, pending = set[str](), [module]
+        while pending:
+            new = direct[pending.pop()] - reached
+            reached |= new
+            pending += new
+        return reached
+
+    reached = {module: reached_from(module) for module in sources}
+    return {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in sources
+        if module in reached[module]
+    }
+
+
+def package_sources() -> dict[str, str]:
+    sources = {}
+    for file in PACKAGE.rglob("*.py"):
+        parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+        sources[".".join(part for part in parts if part != "__init__")] = file.read_text(encoding="utf-8")
+    return sources
+
+
+def test_no_file_takes_part_in_an_import_circle() -> None:
+    assert circles(package_sources()) <= CIRCLES
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ({"a": "import b", "b": "import c", "c": ""}, []),
+        ({"a": "import b", "b": "def f():\n    import a"}, ["ab"]),
+        ({"a": "import b", "b": "if TYPE_CHECKING:\n    from a import A"}, ["ab"]),
+        ({"a": "from b import x", "b": "from c import x", "c": "from a import x", "d": "import a"}, ["abc"]),
+        ({"a": "import b", "b": "import a", "c": "import d", "d": "import c\nimport a"}, ["ab", "cd"]),
+    ],
+)
+def test_a_circle_is_found(sources: dict[str, str], expected: list[str]) -> None:
+    assert circles(sources) == {frozenset(names) for names in expected}
+
+
+def test_a_submodule_that_is_imported_by_name_is_not_its_package() -> None:
+    sources = {"a": "", "a.b": "from a import c", "a.c": "from a import b, name"}
+    assert circles(sources) == {frozenset({"a.b", "a.c"})}

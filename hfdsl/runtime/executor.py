@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
@@ -51,13 +51,10 @@ from hfdsl.protocols.worker import RankContext, current_rank
 from hfdsl.runtime.body_results import detached, result_columns
 from hfdsl.runtime.messages import CallResult, SegmentCall, SegmentResult, SegmentSpec
 from hfdsl.runtime.offloader import Offloader
+from hfdsl.runtime.recording import Recorder
 from hfdsl.runtime.role_errors import role_error
+from hfdsl.runtime.state_files import StateWriter, load_worker, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
-
-if TYPE_CHECKING:
-    from hfdsl.runtime.recording import Recorder
-    from hfdsl.runtime.saving import StateWriter
-
 
 SAVES = 16
 """Folders of states, beside the newest, of which a process remembers what it has written."""
@@ -132,8 +129,6 @@ class Executor:
             RoleError: HF806 where ``state()`` raises.
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved.
         """
-        from hfdsl.runtime.saving import StateWriter, worker_state
-
         states = {name: self._call_role(name, "state", worker_state, behind) for name in self._workers}
         self._writers = dict(list(self._writers.items())[-SAVES:])
         self._writers[folder] = StateWriter(folder, {name: state for name, state in states.items() if state})
@@ -153,8 +148,6 @@ class Executor:
             RoleError: HF806 where ``load_state()`` raises.
             CheckpointError: HF905 where a worker's state is missing, HF906 where a file is damaged.
         """
-        from hfdsl.runtime.saving import load_worker
-
         for name in self._workers:
             self._call_role(name, "load_state", load_worker, folder, saved.get(name))
 
@@ -163,8 +156,6 @@ class Executor:
         if folder is None:
             self._recorder = None
             return
-        from hfdsl.runtime.recording import Recorder
-
         self._recorder = Recorder(folder, self._rank)
 
     def _call_role(self, role: str, method: str, function: Callable[..., Any], *rest: Any) -> Any:

@@ -13,7 +13,8 @@ from hfdsl.errors import HfError, ResourceError, WiringError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Lowering
 from hfdsl.runtime.local import LocalBackend
-from hfdsl.runtime.running import Processes, Running
+from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.running import Running
 
 
 class LaunchedError(BaseException):

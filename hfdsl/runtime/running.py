@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from hfdsl.errors import CheckpointError, HfError, ResourceError, WiringError
+from hfdsl.errors import CheckpointError, ResourceError, WiringError
 from hfdsl.graph.program import Input
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.routes import Hints, routes
@@ -20,13 +19,13 @@ from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import bind_sizes, row_dims
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.processes import Processes
+from hfdsl.runtime.recording import begin
+from hfdsl.runtime.saving import Saving, read_manifest
 from hfdsl.runtime.step import Routing, StepRun
 from hfdsl.runtime.store import SMALL, bytes_of
 from hfdsl.runtime.timeline import StepRecord, timeline
 from hfdsl.types.batches import Batch, closest, upcast
-
-if TYPE_CHECKING:
-    from hfdsl.runtime.saving import Saving
 
 CALL = 1e-3
 """Seconds that a call costs: a step that takes less is not worth a call of its own."""
@@ -36,38 +35,6 @@ MEASURED_STEPS = (4, 8, 16, 32)
 
 ROUTINGS = 16
 """How many routings a run keeps, the most recently used; its processes keep as many specs of each segment."""
-
-
-@dataclass
-class Processes:
-    """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step.
-
-    ``steps`` counts the committed steps of each plan; ``restored`` those of plans that have not been added yet.
-    """
-
-    backend: Backend | None
-    steps: dict[str, int]
-    seed: int
-    restored: dict[str, int] = field(default_factory=dict)
-    broken: str | None = None
-
-    def open(self, name: str) -> Backend:
-        """The backend, while it can be used.
-
-        Raises:
-            HfError: HF808 after the end, or after a failed step.
-        """
-        if self.backend is None:
-            raise HfError("HF808", f"the run of '{name}' is closed; launch the plan again")
-        if self.broken:
-            raise HfError("HF808", f"the run of '{name}' is broken since {self.broken}; launch the plan again")
-        return self.backend
-
-    def close(self) -> None:
-        """End all processes."""
-        if self.backend is not None:
-            backend, self.backend = self.backend, None
-            backend.close()
 
 
 class Running:
@@ -157,8 +124,6 @@ class Running:
         return self._begin_saving(Path(folder), behind=True)
 
     def _begin_saving(self, folder: Path, behind: bool) -> Saving:
-        from hfdsl.runtime.saving import Saving
-
         backend = self._processes.open(self.plan.name)
         if any(folder.iterdir()):
             raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
@@ -175,8 +140,6 @@ class Running:
             RoleError: HF806 where a role's ``load_state()`` raises; the run is broken then.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        from hfdsl.runtime.saving import read_manifest
-
         backend = self._processes.open(self.plan.name)
         manifest = read_manifest(Path(folder), self.plan.deployment, self._processes.seed)
         try:
@@ -234,8 +197,6 @@ class Running:
             CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state.
             HfError: HF808 where the run is closed or broken.
         """
-        from hfdsl.runtime.recording import begin
-
         backend, place = self._processes.open(self.plan.name), Path(folder).resolve()
         begin(place, self.plan, self._number, self._processes.seed, self.save)
         backend.record(str(place))

@@ -52,7 +52,8 @@ from hfdsl.runtime.recording import (
     read,
     read_header,
 )
-from hfdsl.runtime.saving import load_worker, read_manifest
+from hfdsl.runtime.saving import read_manifest
+from hfdsl.runtime.state_files import load_worker
 from hfdsl.testing.compare import Difference, first_difference
 from hfdsl.testing.reloading import Script, loaded, pickles
 from hfdsl.types.batches import Batch, closest, upcast

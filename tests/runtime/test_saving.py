@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl.errors import CheckpointError, HfError
-from hfdsl.runtime.saving import flatten_state, unflatten_state
+from hfdsl.runtime.state_files import flatten_state, unflatten_state
 from tests.runtime.saving_programs import Actor, Critic, Sieve, batch, deployment, learn, look
 
 Backend = Literal["local", "ray"]

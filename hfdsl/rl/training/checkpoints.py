@@ -19,7 +19,8 @@ from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training.run_config import MAY_CHANGE
 from hfdsl.rl.training.tables import ABSENT, differences
 from hfdsl.runtime.running import Running
-from hfdsl.runtime.saving import Saving, sync_to_disk
+from hfdsl.runtime.saving import Saving
+from hfdsl.runtime.state_files import sync_to_disk
 
 FOLDER = re.compile(r"step-(\d{8,})")
 STATED = "checkpoint.json"

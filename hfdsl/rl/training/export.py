@@ -14,7 +14,8 @@ from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.checkpoints import STATED, latest
 from hfdsl.rl.training.config import Find, from_table
 from hfdsl.rl.workers.config import ModelConfig
-from hfdsl.runtime.saving import MANIFEST, read_file, unflatten_state
+from hfdsl.runtime.saving import MANIFEST
+from hfdsl.runtime.state_files import read_file, unflatten_state
 
 if TYPE_CHECKING:
     import torch

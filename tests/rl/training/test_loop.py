@@ -21,7 +21,7 @@ from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
 from hfdsl.rl.training.loop import Ended, prepare, train
 from hfdsl.rl.training.metrics import Record
-from hfdsl.runtime import saving
+from hfdsl.runtime import state_files
 from hfdsl.testing import replay
 from tests.rl.training.test_config import SEVERAL
 from tests.rl.training.toy import table
@@ -224,7 +224,7 @@ import sys, time
 from pathlib import Path
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
-from hfdsl.runtime import saving
+from hfdsl.runtime import state_files
 from tests.rl.training.toy import table
 
 folder, *changes = sys.argv[1:]
@@ -274,7 +274,7 @@ def slow(path):
     if sys.argv and "00000004" in str(path):
         print("writing", flush=True)
         time.sleep(600)
-saving.sync_to_disk = slow
+state_files.sync_to_disk = slow
 """
 
 
@@ -299,9 +299,9 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Pa
 def test_steps_go_on_while_a_checkpoint_is_written(
     tmp_path: Path, straight: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, seen, write = threading.Event(), list[int](), saving.write
+    written, seen, write = threading.Event(), list[int](), state_files.write
 
-    def slow(folder: str, role: str, apart: saving.FlatState) -> dict[str, str]:
+    def slow(folder: str, role: str, apart: state_files.FlatState) -> dict[str, str]:
         if "00000002" in folder:
             assert written.wait(60)
         return write(folder, role, apart)
@@ -312,7 +312,7 @@ def test_steps_go_on_while_a_checkpoint_is_written(
             written.set()
 
     other = fresh(tmp_path, "behind")
-    monkeypatch.setattr(saving, "write", slow)
+    monkeypatch.setattr(state_files, "write", slow)
     train(from_table(table(tmp_path), [f"output={other}/run", "checkpoints.every=2", "checkpoints.keep=9"]), show=show)
     assert seen[:5] == [0, 0, 0, 0, 0]
     names = [one.name for one in checkpoints.whole(other / "run/checkpoints")]
@@ -341,14 +341,14 @@ def test_a_failure_leaves_the_checkpoint_that_is_under_way(tmp_path: Path) -> No
 
 
 def test_a_file_that_cannot_be_written_is_told_at_a_later_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = saving.sync_to_disk
+    write = state_files.sync_to_disk
 
     def full(path: Path) -> None:
         if "00000004" in str(path):
             raise OSError(28, "No space left on device")
         write(path)
 
-    monkeypatch.setattr(saving, "sync_to_disk", full)
+    monkeypatch.setattr(state_files, "sync_to_disk", full)
     told = r"HF906: the checkpoint of step 4 cannot be written: the state of role 'policy' cannot be written to .*space"
     with pytest.raises(CheckpointError, match=told):
         run(tmp_path, "checkpoints.every=2")

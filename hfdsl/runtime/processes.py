@@ -1,0 +1,40 @@
+"""The processes of a launch, which all plans that run on them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hfdsl.errors import HfError
+from hfdsl.runtime.backend import Backend
+
+
+@dataclass
+class Processes:
+    """The processes that runs share: one failure breaks them for all, since ranks may be anywhere within a step.
+
+    ``steps`` counts the committed steps of each plan; ``restored`` those of plans that have not been added yet.
+    """
+
+    backend: Backend | None
+    steps: dict[str, int]
+    seed: int
+    restored: dict[str, int] = field(default_factory=dict)
+    broken: str | None = None
+
+    def open(self, name: str) -> Backend:
+        """The backend, while it can be used.
+
+        Raises:
+            HfError: HF808 after the end, or after a failed step.
+        """
+        if self.backend is None:
+            raise HfError("HF808", f"the run of '{name}' is closed; launch the plan again")
+        if self.broken:
+            raise HfError("HF808", f"the run of '{name}' is broken since {self.broken}; launch the plan again")
+        return self.backend
+
+    def close(self) -> None:
+        """End all processes."""
+        if self.backend is not None:
+            backend, self.backend = self.backend, None
+            backend.close()
