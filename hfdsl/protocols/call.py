@@ -6,13 +6,30 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import WiringError
 
 if TYPE_CHECKING:
     import torch
+
+
+class Draws:
+    """How many times a body has drawn random numbers so far.
+
+    >>> draws = Draws()
+    >>> draws.next(), draws.next()
+    (0, 1)
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def next(self) -> int:
+        """The number of the next draw, from 0."""
+        self.count += 1
+        return self.count - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +39,8 @@ class Call:
     ``first_row`` and ``row_count`` say which rows of the whole batch this rank has; where rows are balanced,
     ``balanced_rows`` lists them.
 
-    Streams are derived from what is written here and from nothing else, so a step can be repeated with the same values.
+    Streams are derived from what is written here, and from how many times the body has drawn before. So two draws of
+    one body differ, and a step that is repeated draws the same values.
     """
 
     seed: int
@@ -33,6 +51,9 @@ class Call:
     row_count: int | None = None
     dataflow: str = ""
     balanced_rows: tuple[int, ...] | None = None
+    # Two counts: ranks may differ in how many generators they ask for, and rows must not depend on their rank.
+    _row_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)
+    _rank_draws: Draws = field(default_factory=Draws, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[int]:
@@ -51,22 +72,40 @@ class Call:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
     def generator(self, device: str = "cpu") -> torch.Generator:
-        """A random stream of this rank: other ranks draw other numbers."""
+        """A new random stream of this rank: other ranks draw other numbers, and so does the next generator."""
         import torch
 
-        return torch.Generator(device).manual_seed(self.stream_seed(1, self.rank))
+        return torch.Generator(device).manual_seed(self.stream_seed(1, self.rank, *_later(self._rank_draws)))
+
+    def row_seeds(self) -> list[int]:
+        """A new 63-bit seed for every row of this rank, which does not depend on how the batch is split.
+
+        >>> call = Call(seed=0, step=3, node=1, rank=0, row_count=2)
+        >>> call.row_seeds() == call.row_seeds()
+        False
+        """
+        later = _later(self._row_draws)
+        return [self.stream_seed(0, row, *later) for row in self.rows]
 
     def uniforms(self, count: int) -> torch.Tensor:
-        """``count`` numbers in [0, 1) for every row of this rank, f32[rows, count].
+        """``count`` new numbers in [0, 1) for every row of this rank, f32[rows, count].
 
-        Each row has a stream of its own, so that the numbers of a row do not depend on how the batch is split.
+        Each row has a stream of its own, so that the numbers of a row do not depend on how the batch is split. The
+        second draw of a body differs from the first, so draw once for all rows, before they are cut into micro-batches.
         """
         import torch
 
-        draw, source = torch.empty(len(self.rows), count), torch.Generator()
-        for i, row in enumerate(self.rows):
-            torch.rand(count, generator=source.manual_seed(self.stream_seed(0, row)), out=draw[i])
+        seeds, source = self.row_seeds(), torch.Generator()
+        draw = torch.empty(len(seeds), count)
+        for i, seed in enumerate(seeds):
+            torch.rand(count, generator=source.manual_seed(seed), out=draw[i])
         return draw
+
+
+def _later(draws: Draws) -> tuple[int, ...]:
+    """What the seed of the next draw has beside that of the first: its number, and nothing for the first itself."""
+    number = draws.next()
+    return (number,) if number else ()
 
 
 @contextmanager

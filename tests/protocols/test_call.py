@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from dataclasses import replace
@@ -65,8 +66,30 @@ def test_streams_depend_on_run_step_and_node(other: Call) -> None:
 
 def test_a_rank_has_a_stream_of_its_own_and_a_row_too() -> None:
     again = torch.rand(4, generator=replace(HERE, first_row=0).generator())
-    assert torch.equal(torch.rand(4, generator=HERE.generator()), again)
+    assert torch.equal(torch.rand(4, generator=replace(HERE).generator()), again)
     assert not torch.equal(torch.rand(4, generator=replace(HERE, rank=2).generator()), again)
+
+
+def test_every_draw_of_a_body_is_new_and_a_repeated_call_draws_the_same() -> None:
+    def draws(call: Call) -> list[torch.Tensor]:
+        with in_call(call):
+            return [current_call().uniforms(2) for _ in range(4)]
+
+    first = draws(replace(HERE))
+    assert len({float(number) for draw in first for number in draw.flatten()}) == 4 * 3 * 2
+    for repeated in (draws(replace(HERE)), draws(pickle.loads(pickle.dumps(replace(HERE))))):
+        assert all(map(torch.equal, first, repeated))
+
+
+def test_every_generator_of_a_body_is_new_and_leaves_the_rows_numbers_alone() -> None:
+    call = replace(HERE)
+    seeds = [call.generator().initial_seed() for _ in range(4)]
+    assert len(set(seeds)) == 4
+    assert torch.equal(call.uniforms(3), replace(HERE).uniforms(3))
+    assert [replace(HERE).generator().initial_seed(), call.generator().initial_seed()] == [
+        seeds[0],
+        replace(HERE).stream_seed(1, HERE.rank, 4),
+    ]
 
 
 def test_the_kinds_of_streams_have_nothing_in_common() -> None:
@@ -87,15 +110,18 @@ def test_the_kinds_of_streams_have_nothing_in_common() -> None:
     assert len(first) == 12
 
 
-@given(st.integers(1, 6), st.integers(0, 6), st.integers(0, 3))
-def test_the_numbers_of_a_row_do_not_depend_on_the_split(rows: int, cut: int, count: int) -> None:
+@given(st.integers(1, 6), st.integers(0, 6), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+def test_the_numbers_of_a_row_do_not_depend_on_the_split(rows: int, cut: int, counts: list[int]) -> None:
     cut = min(cut, rows)
-    whole = replace(HERE, first_row=0, row_count=rows).uniforms(count)
+    all_rows = replace(HERE, first_row=0, row_count=rows)
     parts = [replace(HERE, rank=0, first_row=0, row_count=cut), replace(HERE, first_row=cut, row_count=rows - cut)]
-    assert whole.shape == (rows, count)
-    assert ((whole >= 0) & (whole < 1)).all()
-    assert torch.equal(torch.cat([part.uniforms(count) for part in parts]), whole)
-    assert torch.equal(replace(HERE, balanced_rows=tuple(range(rows))[::-1]).uniforms(count), whole.flip(0))
+    backwards = replace(HERE, balanced_rows=tuple(range(rows))[::-1])
+    for count in counts:  # one draw after the other
+        whole = all_rows.uniforms(count)
+        assert whole.shape == (rows, count)
+        assert ((whole >= 0) & (whole < 1)).all()
+        assert torch.equal(torch.cat([part.uniforms(count) for part in parts]), whole)
+        assert torch.equal(backwards.uniforms(count), whole.flip(0))
 
 
 def test_within_a_call_every_global_stream_is_derived_from_it() -> None:

@@ -384,7 +384,9 @@ class Draws(hf.Worker):
 
     @hf.register(hf.Dispatch.THREE_D_PROTO, pad="repeat_last")
     def by_row(self, batch: Rows) -> Sums:
-        return Sums(value=(hf.current_call().uniforms(2).sum(1) * 1e6).long())
+        draws = [hf.current_call().uniforms(2).sum(1) for _ in range(2)]
+        assert not torch.isin(*draws).any(), "each draw of a body is new"
+        return Sums(value=((draws[0] + 10 * draws[1]) * 1e6).long())
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
     def from_globals(self, batch: Rows) -> Sums:

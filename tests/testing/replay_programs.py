@@ -30,7 +30,8 @@ class Actor(hf.Worker):
     @register(Dispatch.DP_PROTO)
     @hf.reads("policy")
     def generate(self, rows: Rows) -> Rows:
-        noise = hf.current_call().uniforms(1)[:, 0] + torch.rand(())
+        call = hf.current_call()
+        noise = call.uniforms(1)[:, 0] + 2 * call.uniforms(1)[:, 0] + torch.rand(())  # two draws, and a global stream
         return Rows(x=rows.x.tensor * self.weight + noise, name=rows.name)
 
     @register(Dispatch.DP_PROTO)

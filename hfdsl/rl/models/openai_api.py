@@ -24,12 +24,10 @@ TOKEN_PREFIX = "token_id:"
 def server_rollout(client: Client, prompts: Prompts, config: ServedConfig, *, greedy: bool) -> dict[str, Any]:
     """The columns of a ``Rollout``; each row is a request of its own, with a seed of its own."""
     ids, mask, length = prompts.ids.tensor, prompts.mask.tensor, config.generation.max_tokens
-    call, tokens_of = current_call(), [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    tokens_of = [row[real].tolist() for row, real in zip(ids, mask, strict=True)]
+    seeds = [{} for _ in tokens_of] if greedy else [{"seed": seed % 2**31} for seed in current_call().row_seeds()]
     fixed = {**_sampling(config, greedy), **config.server.extra}
-    bodies = [
-        {"prompt": tokens, **({} if greedy else {"seed": call.stream_seed(0, row) % 2**31}), **fixed}
-        for row, tokens in zip(call.rows, tokens_of, strict=True)
-    ]
+    bodies = [{"prompt": tokens, **seed, **fixed} for tokens, seed in zip(tokens_of, seeds, strict=True)]
     completions = client.ask("completions", bodies, lambda answer: _completion(answer, length))
     response = torch.full((len(ids), length), config.pad_token)
     response_mask, log_probs = torch.zeros(len(ids), length, dtype=torch.bool), torch.zeros(len(ids), length)
