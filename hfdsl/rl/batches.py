@@ -133,7 +133,11 @@ class Preferences(Sequences):
 
 
 class StepMetrics(hf.Batch):
-    """One optimizer step: its loss, its tokens, the norm of the gradient before clipping, and the learning rate."""
+    """One optimizer step: its loss, its tokens, the norm of the gradient before clipping, and the learning rate.
+
+    The loss is that of the batch, as its aggregation has it; the metrics of tokens that are added below are means over
+    the tokens of the batch with every aggregation.
+    """
 
     loss: hf.Metric[float, Literal["sum"]]
     tokens: hf.Metric[float, Literal["sum"]]
@@ -144,8 +148,9 @@ class StepMetrics(hf.Batch):
 class ActorMetrics(StepMetrics):
     """One optimizer step of a policy.
 
-    ``kl`` estimates how far it is from the policy that generated, ``reference_kl`` how far from the reference (0 where
-    no log-probs of one are given); ``clipped`` is the share of tokens whose ratio the loss clips.
+    ``kl`` estimates how far it is from the policy that generated, by k3, and ``reference_kl`` how far from the
+    reference, by the loss's estimator (0 where no log-probs of one are given), both in nats per token; ``clipped`` is
+    the share of tokens whose ratio the loss clips, ``entropy`` that of the policy in nats per token.
     """
 
     kl: hf.Metric[float, Literal["sum"]]
@@ -155,20 +160,24 @@ class ActorMetrics(StepMetrics):
 
 
 class ImitationMetrics(StepMetrics):
-    """One optimizer step of a supervised stage."""
+    """One optimizer step of a supervised stage; ``entropy`` is the policy's, in nats per token."""
 
     entropy: hf.Metric[float, Literal["sum"]]
 
 
 class PreferenceMetrics(StepMetrics):
-    """One optimizer step on preferences; ``correct`` is the share of pairs whose better response gains on the other."""
+    """One optimizer step on preferences, over the pairs of which one response is better.
+
+    ``loss`` and ``margin`` are means over these pairs; ``correct`` is the share whose better response gains on the
+    other.
+    """
 
     margin: hf.Metric[float, Literal["sum"]]
     correct: hf.Metric[float, Literal["sum"]]
 
 
 class CriticMetrics(StepMetrics):
-    """One optimizer step of a critic."""
+    """One optimizer step of a critic; ``clipped`` is the share of tokens whose value the loss clips."""
 
     clipped: hf.Metric[float, Literal["sum"]]
 

@@ -31,7 +31,9 @@ Why this is right: the loss is a sum over tokens, whose weights depend on the ma
 else. ``backward`` adds gradients up, and so does the all-reduce over ranks (``Learner.step``). Any split into
 micro-batches and ranks is another bracketing of the same sum, so all of them give the same gradient, up to the order in
 which floats are rounded. The other aggregations differ in their weights alone. Metrics are sums of the same kind:
-ranks return shares, which ``hf.Metric[float, "sum"]`` adds up.
+ranks return shares, which ``hf.Metric[float, "sum"]`` adds up. But only the loss has the weights of the aggregation.
+Every other metric is a mean over the tokens of the batch, with the weights of ``token-mean``: with
+``sequence-mean-token-sum`` an entropy would otherwise be that of a whole response.
 """
 
 from __future__ import annotations
@@ -155,7 +157,11 @@ def _step(
     config: ActorConfig | CriticConfig,
     peers: AxisGroup,
 ) -> dict[str, float]:
-    """Learn from the weighted terms of all tokens; this rank's shares of their sums, and the columns of the step."""
+    """Learn from the loss of all tokens; the columns of the step, and this rank's shares of the terms.
+
+    ``weights`` are those of the loss. Every other term is averaged over tokens.
+    """
+    mean = token_weights(response_mask, reduce=peers.all_reduce)
     sums: dict[str, list[torch.Tensor]] = {}
     losses_of: list[tuple[MicroBatch, torch.Tensor]] = []
 
@@ -167,7 +173,10 @@ def _step(
             token_mask = part.token_mask(response_mask)
             with autocast(config.training.autocast, mask.device):
                 token_terms = terms(part, token_mask)
-            shares = {name: _weighted(term, part.response(weights), token_mask) for name, term in token_terms.items()}
+            shares = {
+                name: _weighted(term, part.response(weights if name == "loss" else mean), token_mask)
+                for name, term in token_terms.items()
+            }
             losses_of.append((part, shares["loss"].detach()))
             for name, share in shares.items():
                 sums.setdefault(name, []).append(share.detach().double().sum())
