@@ -202,8 +202,9 @@ class Requirement(Demand):
 
 @dataclass(frozen=True, slots=True)
 class EqualRows(Demand):
-    """Two arguments of a call whose number of rows is bound to one dim have the same; ``why`` is the second's port."""
+    """Two arguments of a call whose number of rows is bound to one dim have the same; ``port`` is the second's."""
 
+    port: str
     sizes: tuple[Size, Size]
 
     def verify(self, known: KnownSizes) -> Answer:
@@ -215,12 +216,13 @@ class EqualRows(Demand):
 class AlignedRows(Demand):
     """Arguments of one call are split at the same rows: a row of one goes with the same rows of the others.
 
-    ``why`` is the port of ``size``; ``port`` the first one, which has ``rows``.
+    ``port`` has ``size`` rows; ``first_port``, the first of the call, has ``first_size``.
     """
 
-    size: Size
     port: str
-    rows: Size
+    size: Size
+    first_port: str
+    first_size: Size
     chunks: int
 
     arithmetic: ClassVar[bool] = False  # other sizes than those that a finding names would have to repair it
@@ -228,11 +230,11 @@ class AlignedRows(Demand):
     @property
     def paired(self) -> bool:
         """Whether a fixed number of rows of one goes with each row of the other."""
-        return proportional(self.size, self.rows)
+        return proportional(self.size, self.first_size)
 
     def verify(self, known: KnownSizes) -> Answer:
         """Whether both have the same number of rows, or rows that belong together; padding keeps no such pairs."""
-        answer = rows_are_equal(self.size, self.rows, known)
+        answer = rows_are_equal(self.size, self.first_size, known)
         if answer is Answer.PROVED or not self.paired:
             return answer
         return Answer.REFUTED if pads(self.node) else Answer.PROVED

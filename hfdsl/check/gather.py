@@ -37,7 +37,12 @@ def _demands(program: Program, sized: tuple[type[Dim], ...]) -> Iterator[Demand]
     for mismatch in program.inference.mismatches:
         if mismatch.sizes:
             want, have = mismatch.sizes
-            yield EqualRows((program.graph.nodes[mismatch.node],), mismatch.port, (want, have))
+            yield EqualRows(
+                nodes=(program.graph.nodes[mismatch.node],),
+                why=f"equal rows for '{mismatch.port}'",
+                port=mismatch.port,
+                sizes=(want, have),
+            )
 
 
 def _of_kind(program: Program, nodes: tuple[Node, ...], sized: tuple[type[Dim], ...]) -> Iterator[Demand]:
@@ -174,10 +179,18 @@ def _aligned(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
     chunks, rows_by_port = program.chunk_count(nodes[0]), program.argument_rows[nodes[0].id]
     if chunks is None or not rows_by_port:
         return
-    (first, rows), *others = rows_by_port.items()
+    (first_port, first_size), *others = rows_by_port.items()
     for port, size in others:
-        if size != rows:
-            yield AlignedRows(nodes, port, size, first, rows, chunks)
+        if size != first_size:
+            yield AlignedRows(
+                nodes=nodes,
+                why=f"the same split of '{port}' and '{first_port}'",
+                port=port,
+                size=size,
+                first_port=first_port,
+                first_size=first_size,
+                chunks=chunks,
+            )
 
 
 def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:

@@ -85,7 +85,7 @@ class Cluster:
 
     @classmethod
     def read(cls, path: str | Path) -> Cluster:
-        """The cluster that a TOML file describes: a ``[[nodes]]`` table a kind, with the fields of ``hf.Nodes``.
+        """The cluster that a TOML file describes: a ``[[nodes]]`` table per kind, with the fields of ``hf.Nodes``.
 
         Raises:
             ResourceError: HF523 naming the file, the table and the key of a mistake.

@@ -68,7 +68,7 @@ def place(
 ) -> Placement[W]:
     """Give a role its place; ``args`` and ``kwargs`` are for its constructor, on every rank.
 
-    Without a mesh all ranks are data parallel. Roles on one pool share one process a rank; ``colocate=False`` gives a
+    Without a mesh all ranks are data parallel. Roles on one pool share one process per rank; ``colocate=False`` gives a
     role processes of its own on the same devices. ``gpu_memory``, such as ``"40GiB"`` or ``"60%"`` of the device, or
     ``{"weights": "14GiB", "optimizer": "42GiB"}``, says what a rank keeps of its GPU's memory, so that ``check`` can
     add up what roles on the same GPUs keep. ``transport`` says how the role's outputs leave its process; by default, by
@@ -149,7 +149,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """Roles that live in the same processes: one process a slot of the pool, holding one worker of each role."""
+    """Roles that live in the same processes: one process per slot of the pool, holding one worker of each role."""
 
     name: str
     pool: ResourcePool
@@ -157,7 +157,7 @@ class ProcessGroup:
 
 
 def process_groups(deployment: Deployment) -> tuple[ProcessGroup, ...]:
-    """The processes that a deployment makes: one set a pool, and one more for every role that wants its own."""
+    """The processes of a deployment: one group per pool, and one for each role with ``colocate=False``."""
     shared: dict[ResourcePool, list[str]] = {}
     groups: list[ProcessGroup] = []
     for name, placement in deployment.placements.items():

@@ -104,12 +104,12 @@ class ResourcePool:
 
 
 def _per_node(processes: tuple[int, ...], start: int, size: int) -> list[int]:
-    taken, first = [], 0
+    slots_per_node, node_start = [], 0
     for slots in processes:
-        overlap = min(first + slots, start + size) - max(first, start)
-        taken += [overlap] if overlap > 0 else []
-        first += slots
-    return taken
+        overlap = min(node_start + slots, start + size) - max(node_start, start)
+        slots_per_node += [overlap] if overlap > 0 else []
+        node_start += slots
+    return slots_per_node
 
 
 def devices(pool: ResourcePool) -> tuple[tuple[str, int], ...]:
@@ -123,7 +123,7 @@ def devices(pool: ResourcePool) -> tuple[tuple[str, int], ...]:
 
 
 def stretches(pool: ResourcePool) -> tuple[tuple[ResourcePool, int, int], ...]:
-    """What ``devices`` lists one by one, in runs: (owning pool, first slot, end)."""
+    """What ``devices`` lists one by one, in runs: (owning pool, start, stop)."""
     if pool.part_of:
         parent, start = pool.part_of
         return tuple(_cut(stretches(parent), start, start + pool.world_size))
@@ -133,14 +133,14 @@ def stretches(pool: ResourcePool) -> tuple[tuple[ResourcePool, int, int], ...]:
 
 
 def _cut(
-    runs: tuple[tuple[ResourcePool, int, int], ...], start: int, end: int
+    runs: tuple[tuple[ResourcePool, int, int], ...], start: int, stop: int
 ) -> Iterator[tuple[ResourcePool, int, int]]:
     before = 0
-    for root, first, last in runs:
-        low, high = max(start - before, 0), min(end - before, last - first)
+    for root, run_start, run_stop in runs:
+        low, high = max(start - before, 0), min(stop - before, run_stop - run_start)
         if low < high:
-            yield root, first + low, first + high
-        before += last - first
+            yield root, run_start + low, run_start + high
+        before += run_stop - run_start
 
 
 def node_runs(pool: ResourcePool) -> Iterator[tuple[ResourcePool, int, int]]:
@@ -150,13 +150,14 @@ def node_runs(pool: ResourcePool) -> Iterator[tuple[ResourcePool, int, int]]:
     >>> [(node, slots) for _, node, slots in node_runs(right.merge(left))]
     [(1, 2), (0, 4), (1, 2)]
     """
-    for root, first, end in stretches(pool):
-        ends = list(accumulate(root.processes))
-        node = bisect_right(ends, first)
-        slot = first
-        while slot < end:
-            yield root, node, min(ends[node], end) - slot
-            slot, node = min(ends[node], end), node + 1
+    for root, start, stop in stretches(pool):
+        slot = start
+        node_stops = list(accumulate(root.processes))
+        node = bisect_right(node_stops, slot)
+        while slot < stop:
+            stop_here = min(node_stops[node], stop)
+            yield root, node, stop_here - slot
+            slot, node = stop_here, node + 1
 
 
 def roots(pool: ResourcePool) -> tuple[ResourcePool, ...]:

@@ -12,18 +12,18 @@ from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
 from hfdsl.types.dims import constant
 from hfdsl.types.dtypes import Int64
 
-WEIGHT = "weight of "
+ROW_WEIGHT = "weight of "
 """Prefix of the derived column of row weights; no declared column has spaces in its name."""
 
 
-def weight_of(column: str) -> str:
+def row_weight_of(column: str) -> str:
     """The name of the derived column of row weights by a column."""
-    return WEIGHT + column
+    return ROW_WEIGHT + column
 
 
-def is_weight(column: str) -> bool:
+def is_row_weight(column: str) -> bool:
     """Whether a column is a derived column of row weights."""
-    return column.startswith(WEIGHT)
+    return column.startswith(ROW_WEIGHT)
 
 
 def columns_read(graph: Graph, number: int) -> Iterator[tuple[int, str]]:
@@ -67,8 +67,8 @@ def result_origins(graph: Graph, ref: Ref) -> Iterator[tuple[int, str]]:
 
 def stored_spec(result: PortType, column: str) -> FieldSpec | None:
     """What a stored column is declared as; None for a value that is no column."""
-    if is_weight(column):
-        weighed = stored_spec(result, column.removeprefix(WEIGHT))
+    if is_row_weight(column):
+        weighed = stored_spec(result, column.removeprefix(ROW_WEIGHT))
         return ColumnSpec(Int64, weighed.dims[:1], weighed.optional) if isinstance(weighed, ColumnSpec) else None
     if isinstance(result, RecordType):
         return schema(result.record).fields[column]

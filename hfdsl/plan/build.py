@@ -20,8 +20,8 @@ from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
 from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.row_weights import row_weights_read
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
-from hfdsl.graph.weights import weights_read
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.driver_load import report_with_driver_load
 from hfdsl.plan.edges import edges
@@ -68,7 +68,7 @@ def compile_dataflow(
         dims=dict(context.sizes),
         groups=groups,
         steps=tuple(steps),
-        edges=(),  # these, and the driver's load, are derived from the rest of the plan
+        edges=(),  # these, and the driver's load, are derived from the other fields
         layouts=layouts,
         report=report,
         presence=provided(context),
@@ -197,12 +197,13 @@ def _has_rows_only(kind: PortType) -> bool:
 
 
 def _home(context: Context, layouts: dict[int, Layout], node: Node) -> Layout:
-    weights: dict[Layout, int] = {}
+    bytes_read: dict[Layout, int] = {}
     for ref, name in columns_read(context.program.graph, node.id):
         layout = layouts[ref]
         if layout.group != DRIVER:
-            weights[layout] = weights.get(layout, 0) + (row_bytes(context.program.graph, ref, name, context.sizes) or 1)
-    return max(weights, key=lambda layout: weights[layout]) if weights else Layout(DRIVER, (0,))
+            row_size = row_bytes(context.program.graph, ref, name, context.sizes)
+            bytes_read[layout] = bytes_read.get(layout, 0) + (row_size or 1)
+    return max(bytes_read, key=lambda layout: bytes_read[layout]) if bytes_read else Layout(DRIVER, (0,))
 
 
 def _rows_from(context: Context, node: Node) -> int | None:
@@ -217,7 +218,7 @@ def _balanced(steps: list[Step], context: Context) -> list[Step]:
     graph, first = context.program.graph, dict[Ref, int]()
 
     def balance(step: Step) -> Balance | None:
-        weights = weights_read(graph, graph.nodes[step.node]) if step.chunks > 1 else None
+        weights = row_weights_read(graph, graph.nodes[step.node]) if step.chunks > 1 else None
         return None if weights is None else Balance(first.setdefault(weights, step.node), weights)
 
     return [replace(step, balance=balance(step)) for step in steps]

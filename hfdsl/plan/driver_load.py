@@ -15,7 +15,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.rows import most_rows, row_table
 from hfdsl.plan.show import amount
 
-LIMIT = 1 << 30
+LIMIT_BYTES = 1 << 30
 """Bytes per step from which there is a warning: they take the driver about a second, and every step waits for it."""
 
 
@@ -34,20 +34,20 @@ def _findings(plan: Plan) -> Iterator[Finding]:
 
     for step in plan.steps:
         read = fetched_bytes(columns_read(plan.graph, step.node)) if step.custom else 0
-        if read > LIMIT:
+        if read > LIMIT_BYTES:
             yield Finding(
                 "HF804",
-                f"'{step.label}' reads {amount(read)} a step through the driver: its protocol is a pair of functions, "
-                "which get whole values there",
+                f"'{step.label}' reads {amount(read)} per step through the driver: its protocol is a pair of "
+                "functions, which get whole values there",
                 Label(plan.node(step.node).span),
                 (Label(step.signature.span, "registered with a pair of functions"),),
                 notes=("declare the protocol, hf.Protocol(...): what it sends goes from worker to worker",),
             )
     returned = fetched_bytes(pair for ref in plan.graph.output.refs() for pair in result_origins(plan.graph, ref))
-    if returned > LIMIT:
+    if returned > LIMIT_BYTES:
         yield Finding(
             "HF804",
-            f"'{plan.name}' returns {amount(returned)} a step, all of which the driver fetches",
+            f"'{plan.name}' returns {amount(returned)} per step, all of which the driver fetches",
             Label(return_span(plan.graph.span)),
             notes=("return metrics, or a record of fewer columns",),
         )

@@ -11,7 +11,7 @@ from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import Input
 from hfdsl.plan.payloads import Process, Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
-from hfdsl.plan.reading import Read, reads
+from hfdsl.plan.reading import Read, locate_reads
 from hfdsl.plan.rows import RowTable, most_rows, row_table
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.sizes import rows_in
@@ -48,7 +48,7 @@ def direct_pairs(plan: Plan) -> frozenset[ProcessPair]:
     direct_groups = planned_topology(plan).direct_groups
 
     def pairs_of(step: Step) -> Mapping[int, set[ProcessPair]]:
-        by_rank = reads(plan, step, table) if table else None
+        by_rank = locate_reads(plan, step, table) if table else None
         return _process_pairs(plan, step, by_rank, _rebalanced(plan, step, balanced_by))
 
     return frozenset(
@@ -79,7 +79,7 @@ def _process_pairs(
     for index, rank in enumerate(step.ranks):
         known = ((read.node, read.chunk) for read in by_rank[index]) if by_rank is not None else ()
         for node, chunk in any_chunk.union(known):
-            if (maker := plan.layouts[node].maker(chunk)) != (step.group, rank):
+            if (maker := plan.layouts[node].producer(chunk)) != (step.group, rank):
                 pairs[node].add((maker, (step.group, rank)))
     return pairs
 
@@ -93,7 +93,7 @@ def _output_balance(plan: Plan) -> dict[int, int | None]:
             balanced_by[node] for node in step.follows if balanced_by.get(node) is not None and node not in padded
         )
         inherited = next(followed, None) if step.chunks > 1 else None
-        balanced_by[step.node] = step.balance.number if step.balance else inherited
+        balanced_by[step.node] = step.balance.query if step.balance else inherited
     return balanced_by
 
 
@@ -122,14 +122,14 @@ def _edges(
     total, moved = dict.fromkeys(columns, 0), dict.fromkeys(columns, 0)
     sizes = {(n, c): row_bytes(plan.graph, n, c, plan.dims) for n, names in columns.items() for c in names}
     widths = dict[tuple[int, tuple[str, ...]], int]()
-    by_rank = reads(plan, step, table) if table else None
+    by_rank = locate_reads(plan, step, table) if table else None
     for rank, rank_reads in zip(step.ranks, by_rank or (), strict=False):
         for read in rank_reads:
             if (read.node, read.columns) not in widths:
                 widths[read.node, read.columns] = sum(sizes.get((read.node, name)) or 0 for name in read.columns)
-            amount = sum(last - first for first, last in read.rows or ()) * widths[read.node, read.columns]
+            amount = sum(stop - start for start, stop in read.rows or ()) * widths[read.node, read.columns]
             total[read.node] += amount
-            if plan.layouts[read.node].maker(read.chunk) != (step.group, rank):
+            if plan.layouts[read.node].producer(read.chunk) != (step.group, rank):
                 moved[read.node] += amount
     pairs = _process_pairs(plan, step, by_rank, rebalanced)
     # The row table has rebalanced rows in their order; with weights, every one of them may have to move.

@@ -159,7 +159,7 @@ class Measure:
         per_row = self._rows[part.node, part.column]
         if spec is None or part.rows is None:
             return 0 if spec is None else None
-        return None if per_row is None else per_row * sum(last - first for first, last in part.rows)
+        return None if per_row is None else per_row * sum(stop - start for start, stop in part.rows)
 
     def name(self, part: ColumnSlice) -> str:
         """A column in words."""

@@ -39,16 +39,16 @@ class Layout:
         """The number of pieces."""
         return len(self.holders)
 
-    def maker(self, chunk: int) -> tuple[str, int]:
-        """The process that makes a chunk, as (group, rank)."""
+    def producer(self, chunk: int) -> tuple[str, int]:
+        """The process that produces a chunk, as (group, rank)."""
         return self.group, self.holders[chunk]
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What the rows of a step are balanced by; ``number`` is the first of the steps with the same weights."""
+    """What the rows of a step are balanced by; ``query`` is the runtime query that reads them."""
 
-    number: int
+    query: int
     weights: Ref
 
 
@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What a step reads of a value: columns, bytes a step in all, and how many of them come from another process."""
+    """What a step reads of a value: columns, their bytes, and how many of these come from another process."""
 
     source: int
     target: int

@@ -18,8 +18,8 @@ BANDWIDTHS: Mapping[str, float] = MappingProxyType({"copy": 4e9, "network": 1.25
 """Bytes per second: ``copy`` into shared memory, which takes the sender's time, ``network`` between two hosts, and
 ``gpu`` between two GPUs or within one, by NCCL or CUDA IPC."""
 
-LATENCY = 0.0005
-"""Seconds from the end of a call to the start of one that waits for it."""
+LATENCY_SECONDS = 0.0005
+"""Time from the end of a call to the start of one that waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def predict(
     plan: Plan,
     node_durations: Mapping[str, Duration],
     bandwidths: Mapping[str, float] = BANDWIDTHS,
-    latency: float = LATENCY,
+    latency: float = LATENCY_SECONDS,
 ) -> Prediction:
     """The timeline of a step, where the sizes of the plan are known; it starts at 0.
 

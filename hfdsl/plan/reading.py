@@ -1,4 +1,4 @@
-"""Reading: which stored rows a reader's rows are, which processes keep them, and how they are put together.
+"""Reading: which stored rows a reader's rows are, which processes keep them, and how they are joined.
 
 ``repeat``, mini-batches, filters and records made of columns are never carried out as steps: a reader follows them back
 to the rows that calls made. In this program two ranks make y, two rows each; its second mini-batch is repeated for the
@@ -23,7 +23,7 @@ caller, and three of its rows go to another call, with a pad row:
 >>> kept = {0: ["y0", "y1"], 1: ["y2", "y3"]}
 >>> def fetch(node, column, chunk, rows):
 ...     print(f"chunk {chunk}: {rows}")
-...     return [text for first, last in rows for text in kept[chunk][first:last]]
+...     return [text for start, stop in rows for text in kept[chunk][start:stop]]
 >>> reader = Reader(plan.graph.nodes, plan.layouts, row_table(plan, {B: 4}), fetch)
 >>> reader.column(4, "text", ((1, 4),))
 chunk 1: ((0, 2),)
@@ -46,7 +46,7 @@ Why it is right. Each step back maps rows of a result to the rows of its argumen
 that come back are turned into the result's in reverse order; so by induction over the operations in between, a reader
 gets exactly the rows it asked for. At the end, rows are fetched in order and each once (``merged``), since chunks keep
 them in order; ``positions`` says where each row asked for is among them. What is planned to be sent and what is read
-cannot differ: ``reads`` goes back by the same ``Reader.sources``, and fetches nothing.
+cannot differ: ``locate_reads`` goes back by the same ``Reader.sources``, and fetches nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.columns import columns_of, result_type, stored_spec, weight_of
+from hfdsl.graph.columns import columns_of, result_type, row_weight_of, stored_spec
 from hfdsl.graph.program import Constant, Derived, Input, Node, Operand, Present, Ref
 from hfdsl.graph.signatures import LIST_KINDS, VALUE, ListType, PortType, RecordType
 from hfdsl.plan.plan import DRIVER, Layout, Plan, Step
@@ -150,7 +150,7 @@ class Reader:
 
         Raises:
             WiringError: HF231 if it is absent under ``hf.present``, HF810 if only some ranks have it, HF805 if ranks
-                made rows of different shapes.
+                returned rows of different shapes.
         """
         if (key := (node, column, ranges)) not in self._places:
             self._places[key] = self._place(*key)
@@ -213,8 +213,8 @@ class Reader:
             if isinstance(self.nodes[node].op, Input) or layout.group == DRIVER:
                 return f"{label} is absent"
             ranks = [str(layout.holders[chunk]) for chunk in self.overlap(node, merged(rows))]
-            return f"{label} is absent (rank{'s' if ranks[1:] else ''} {', '.join(ranks)} made it without)"
-        return f"{self._named(ref.node, ref.column or VALUE)} is absent: it was put together without"
+            return f"{label} is absent (rank{'s' if ranks[1:] else ''} {', '.join(ranks)} did not return it)"
+        return f"{self._named(ref.node, ref.column or VALUE)} is absent: the record was built without it"
 
     def value(self, operand: Operand, wanted: PortType, ranges: RowRanges) -> Any:
         """Rows of an operand as the body of ``wanted``'s port takes them: record, column, metric, list or object."""
@@ -278,39 +278,39 @@ class Read:
     rows: RowRanges | None
 
 
-def reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ...]:
+def locate_reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, ...], ...]:
     """What each rank of a step reads; ranks that get the same chunk share a tuple."""
-    reader = unfetched(plan, table)
+    reader = locating_reader(plan, table)
     keys = range(len(step.ranks)) if step.per_rank else step.chunk_of
     by_key = {key: tuple(_reads(reader, step, key)) for key in dict.fromkeys(keys)}
     return tuple(by_key[key] for key in keys)
 
 
-def whole_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
+def locate_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
     """What the driver reads for a step whose protocol is a pair of functions, which get whole values."""
     for name, operand in step.arguments:
         port = step.signature.port(name)
         if isinstance(operand, Ref) and port is not None:
-            yield from whole(plan, operand, columns_of(port.type, operand), table)
+            yield from locate_whole(plan, operand, columns_of(port.type, operand), table)
 
 
-def result(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
+def locate_result(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
     """What the driver reads of a value that the dataflow returns."""
-    yield from whole(plan, ref, columns_of(result_type(plan.graph, ref), ref), table)
+    yield from locate_whole(plan, ref, columns_of(result_type(plan.graph, ref), ref), table)
 
 
-def weights(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
+def locate_row_weights(plan: Plan, ref: Ref, table: RowTable) -> Iterator[Read]:
     """What the driver reads to learn row weights: a number per row, computed where the column is."""
-    for read in whole(plan, ref, (ref.column or VALUE,), table):
-        yield replace(read, columns=tuple(map(weight_of, read.columns)))
+    for read in locate_whole(plan, ref, (ref.column or VALUE,), table):
+        yield replace(read, columns=tuple(map(row_weight_of, read.columns)))
 
 
-def whole(plan: Plan, ref: Ref, columns: tuple[str, ...], table: RowTable) -> Iterator[Read]:
+def locate_whole(plan: Plan, ref: Ref, columns: tuple[str, ...], table: RowTable) -> Iterator[Read]:
     """All rows of some columns of a value."""
-    yield from _resolved(unfetched(plan, table), ref, columns, ((0, table.rows.get(ref.node, 0)),))
+    yield from _resolved(locating_reader(plan, table), ref, columns, ((0, table.rows.get(ref.node, 0)),))
 
 
-def unfetched(plan: Plan, table: RowTable) -> Reader:
+def locating_reader(plan: Plan, table: RowTable) -> Reader:
     """A reader that follows columns to where they are stored, and fetches nothing."""
     return Reader(plan.graph.nodes, plan.layouts, table, _nothing)
 

@@ -51,7 +51,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hfdsl.plan.deliveries import DeliveryPlan, RoutingContext, outgoing_payloads
+from hfdsl.plan.channels import RoutingContext
+from hfdsl.plan.deliveries import DeliveryPlan, pack_payloads
 from hfdsl.plan.payloads import (
     CALLER,
     DRIVER_PROCESS,
@@ -74,7 +75,7 @@ class Routes:
     protocol is a pair of functions has its arguments sent to the driver instead. ``driver_sends[segment]`` are the
     payloads that the driver makes once the segment has ended: of the caller's inputs, and of what such functions
     collect. ``query_payloads[query]`` and ``result`` are what the driver receives to resolve a query, and to return.
-    ``early_queries`` are to be resolved before the first call, from the caller's inputs alone. ``open_payloads`` may
+    ``early_queries`` are to be resolved before the first call, from the caller's inputs alone. ``pending_payloads`` may
     get more readers once further queries are resolved.
     """
 
@@ -86,7 +87,7 @@ class Routes:
     query_payloads: Mapping[int, tuple[PayloadKey, ...]]
     early_queries: tuple[int, ...]
     result: tuple[PayloadKey, ...]
-    open_payloads: frozenset[PayloadKey]
+    pending_payloads: frozenset[PayloadKey]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Hints:
     inline_inputs: frozenset[int] = frozenset()
 
 
-def routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints = Hints()) -> Routes:
+def compute_routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints = Hints()) -> Routes:
     """Who sends what to whom, for one set of sizes.
 
     A step that waits for an unresolved runtime query, a filter or the weights that balance its rows, is left out. A
@@ -116,7 +117,7 @@ def routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints = Hints
     }
     in_order = segments(plan, context.dependencies, received, hints.short_steps)
     segment_of = {step.node: segment.number for segment in in_order for step in segment.steps}
-    outgoing = outgoing_payloads(context, segment_of | {node.id: CALLER for node in plan.graph.inputs})
+    outgoing = pack_payloads(context, segment_of | {node.id: CALLER for node in plan.graph.inputs})
     deliveries = DeliveryPlan(context, outgoing)
     receives: dict[int, dict[int, tuple[PayloadKey, ...]]] = {segment.number: {} for segment in in_order}
     for step in context.ready:
@@ -125,20 +126,21 @@ def routes(plan: Plan, table: RowTable, topology: Topology, hints: Hints = Hints
             rank = DRIVER_RANK if step.custom else process[1]
             by_rank[rank] = (*by_rank.get(rank, ()), *deliveries.receive(process, step.node, reads))
     from_driver = {segment.number for segment in in_order if segment.custom} | {CALLER}
-    sent = (payload for payloads in outgoing.values() for payload in payloads.values())
     return Routes(
         table=table,
         segments=in_order,
-        tasks={segment.number: deliveries.tasks(segment, outgoing) for segment in in_order},
+        tasks={segment.number: deliveries.tasks(segment) for segment in in_order},
         receives=receives,
-        driver_sends={number: tuple(outgoing.get((number, DRIVER_PROCESS), {}).values()) for number in from_driver},
+        driver_sends={number: outgoing.of(number, DRIVER_PROCESS) for number in from_driver},
         query_payloads={query: deliveries.keys(DRIVER_PROCESS, reads) for query, reads in context.query_reads.items()},
         early_queries=tuple(
             query for query in context.query_reads if query in context.dependencies.early_queries - table.resolved
         ),
         result=deliveries.keys(DRIVER_PROCESS, context.result),
-        open_payloads=frozenset(
-            payload.key for payload in sent if any(part.node in context.late_values for part in payload.slices)
+        pending_payloads=frozenset(
+            payload.key
+            for payload in outgoing.all_payloads
+            if any(part.node in context.pending_values for part in payload.slices)
         ),
     )
 
@@ -175,7 +177,9 @@ def phases(
     resolved: dict[int, tuple[int, ...]] = {}
     submitted: set[int] = set()
     while True:
-        current = routes(plan, row_table(plan, sizes, resolved), topology or planned_topology(plan), hints or Hints())
+        current = compute_routes(
+            plan, row_table(plan, sizes, resolved), topology or planned_topology(plan), hints or Hints()
+        )
         if current.early_queries:
             resolved |= {query: results[query] for query in current.early_queries}
             continue

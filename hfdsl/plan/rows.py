@@ -1,4 +1,4 @@
-"""Row tables: how many rows every value has in a step, and which of them each rank is given.
+"""Row tables: how many rows every value has in a step, and which of them each rank gets.
 
 Only calls make values, and every rank keeps the chunk that it made. So a table says of each value how many rows it has,
 of each call which rows its chunks get, and of each stored value at which row its chunks begin. Two ranks, two rows of
@@ -57,7 +57,7 @@ from typing import Any
 from hfdsl.errors import SizeError
 from hfdsl.graph.program import Derived, Filter, Input, Ref
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.sizes import number_of, rows_in
+from hfdsl.plan.sizes import row_count, rows_in
 from hfdsl.protocols.partitioning import RowSplit, even_bounds
 from hfdsl.protocols.ranges import RowRanges
 from hfdsl.types.dims import constant
@@ -104,9 +104,9 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[
             picks = node.op.select(rows.get(node.batch.node), results.get(node.id), what)
             if picks is not None:
                 selected[node.id] = picks
-        number = number_of(node, rows_in(value), sizes)
-        if number is not None:
-            rows[node.id] = number
+        count = row_count(node, rows_in(value), sizes)
+        if count is not None:
+            rows[node.id] = count
     bounds: dict[int, tuple[int, ...]] = {
         node.id: (0, rows[node.id]) for node in plan.graph.nodes if isinstance(node.op, Input) and node.id in rows
     }
@@ -146,7 +146,7 @@ def _balanced(
     # A unit holds whole groups, and a whole number of rows of every argument and of the output.
     units = gcd(even.rows // step.signature.group, rows.get(step.node, 0), *others)
     if step.balance is not None:
-        weights = results.get(step.balance.number, ())
+        weights = results.get(step.balance.query, ())
         return even.balanced(weights, units) if weights else even
     followed = (splits[node].partition for node in step.follows if node in splits and rows[node] == even.rows)
     fitting = (partition for partition in followed if partition is not None and partition.fits(units, step.chunks))
@@ -154,7 +154,7 @@ def _balanced(
 
 
 def argument_rows(table: RowTable, step: Step, operand: Ref, chunk: int) -> RowRanges:
-    """The rows of an argument that a chunk of a step is given; for pad rows those that they repeat.
+    """The rows of an argument that a chunk of a step gets; for pad rows those that they repeat.
 
     Arguments are split alike: where one has twice the rows of another, so has its chunk.
     """
@@ -163,7 +163,7 @@ def argument_rows(table: RowTable, step: Step, operand: Ref, chunk: int) -> RowR
 
 
 def _check_alike(step: Step, total: int, rows: Mapping[int, int]) -> None:
-    """The guard behind HF420: no argument is split within what belongs to one row of another."""
+    """The run-time check of HF420: no argument is split within what belongs to one row of another."""
     for name, operand in step.arguments:
         count = rows.get(operand.node) if isinstance(operand, Ref) else None
         if count is not None and count != total and step.chunks > 1 and (step.pad is not None or count % step.chunks):
@@ -182,11 +182,11 @@ def _first(step: Step) -> str:
 class RuntimeQuery:
     """What the driver must learn within a step before the plan knows who reads which rows.
 
-    Which rows a filter keeps or, if it ``weighs``, what the rows weigh by which a step is balanced. ``number`` is the
-    filter's node, or that of the first step that is balanced by these weights; ``ref`` is the column to read.
+    Which rows a filter keeps or, if it ``weighs``, what the rows weigh by which a step is balanced. ``node`` is the
+    filter's, or that of the first step that is balanced by these weights; ``ref`` is the column to read.
     """
 
-    number: int
+    node: int
     ref: Ref
     weighs: bool
 
@@ -194,17 +194,17 @@ class RuntimeQuery:
 def runtime_queries(plan: Plan) -> tuple[RuntimeQuery, ...]:
     """All queries of a plan, in program order."""
     masks = {node.id: dict(node.arguments)["keep"] for node in plan.graph.nodes if isinstance(node.op, Filter)}
-    columns = {step.balance.number: step.balance.weights for step in plan.steps if step.balance}
-    columns |= {number: mask for number, mask in masks.items() if isinstance(mask, Ref)}
-    return tuple(RuntimeQuery(number, ref, number not in masks) for number, ref in sorted(columns.items()))
+    columns = {step.balance.query: step.balance.weights for step in plan.steps if step.balance}
+    columns |= {node: mask for node, mask in masks.items() if isinstance(mask, Ref)}
+    return tuple(RuntimeQuery(node, ref, node not in masks) for node, ref in sorted(columns.items()))
 
 
 def most_rows(plan: Plan, sizes: Mapping[Any, int]) -> dict[int, tuple[int, ...]]:
     """Results under which the most rows move: filters keep all rows, and all rows weigh the same."""
-    known, results = dict(sizes), {step.balance.number: tuple[int, ...]() for step in plan.steps if step.balance}
+    known, results = dict(sizes), {step.balance.query: tuple[int, ...]() for step in plan.steps if step.balance}
     for node, value in zip(plan.graph.nodes, plan.inference.values, strict=True):
         if isinstance(node.op, Filter) and node.batch is not None:
-            rows = number_of(node, rows_in(plan.inference.values[node.batch.node]), known)
+            rows = row_count(node, rows_in(plan.inference.values[node.batch.node]), known)
             if rows is not None:
                 results[node.id] = tuple(range(rows))
                 size = rows_in(value)

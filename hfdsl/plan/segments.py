@@ -134,7 +134,7 @@ def _early_queries(plan: Plan, queries: Sequence[frozenset[int]]) -> frozenset[i
     for query in runtime_queries(plan) if plan.optimize.residency else ():
         read = origins(plan.graph, query.ref.node, query.ref.column or VALUE)
         if queries[query.ref.node] <= early and all(isinstance(plan.node(node).op, Input) for node, _ in read):
-            early |= {query.number}
+            early |= {query.node}
     return early
 
 
@@ -148,7 +148,7 @@ def _queries(plan: Plan) -> tuple[frozenset[int], ...]:
         needed = filters.union(*(queries[ref.node] for ref in node.refs))
         step = steps.get(node.id)
         if step is not None and step.balance is not None:
-            needed |= {step.balance.number, *queries[step.balance.weights.node]}
+            needed |= {step.balance.query, *queries[step.balance.weights.node]}
         if step is not None and step.group in sharing:
             # Program order holds on a device: a step also waits for the queries of earlier steps there.
             needed |= of_group.get(step.group, frozenset())
@@ -160,7 +160,7 @@ def _queries(plan: Plan) -> tuple[frozenset[int], ...]:
 
 def _query_sources(plan: Plan) -> dict[int, tuple[int, ...]]:
     return {
-        query.number: tuple(node for node, _ in origins(plan.graph, query.ref.node, query.ref.column or VALUE))
+        query.node: tuple(node for node, _ in origins(plan.graph, query.ref.node, query.ref.column or VALUE))
         for query in runtime_queries(plan)
     }
 

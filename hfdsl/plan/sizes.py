@@ -1,4 +1,4 @@
-"""Sizes of a step: what each dim is, by what the caller gives, and how many rows every value has for them."""
+"""Sizes of a step: the size of each dim of the caller's inputs, and how many rows every value has for them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def row_dims(plan: Plan) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(atom for size in sizes for atom in size.atoms if not isinstance(atom, KeptGroups)))
 
 
-def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | None:
+def row_count(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | None:
     """The number of rows of a node's value for these sizes; None where one is unknown.
 
     Raises:
@@ -89,8 +89,8 @@ def number_of(node: Node, size: Size | None, sizes: Mapping[Any, int]) -> int | 
     """
     if size is None or any(atom not in sizes for atom in size.atoms):
         return None
-    number = evaluate(size, sizes)
-    if number.denominator != 1 or number < 0:
+    count = evaluate(size, sizes)
+    if count.denominator != 1 or count < 0:
         where = f"'{node.label}' in line {node.span.line}"
-        raise SizeError("HF303", f"{where} has {size} = {number} rows, which is not a whole number of at least 0")
-    return int(number)
+        raise SizeError("HF303", f"{where} has {size} = {count} rows, which is not a whole number of at least 0")
+    return int(count)

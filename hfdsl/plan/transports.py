@@ -1,4 +1,4 @@
-"""Transports: what goes from process to process without the object store, and which weights are one broadcast."""
+"""Transports: what goes from process to process without the object store, and which states are broadcast."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def broadcasts(plan: Plan, waits: Dependencies, direct_groups: frozenset[str]) -
         )
         if readers and follow and at_once and direct and _on_separate_gpus(plan, [step, *readers]):
             reading = dict.fromkeys((reader.group, rank) for reader in readers for rank in reader.ranks)
-            participants[step.node] = (step.layout.maker(0), *reading)
+            participants[step.node] = (step.layout.producer(0), *reading)
     return participants
 
 

@@ -35,10 +35,10 @@ class Group(Structural):
 
 
 DispatchFn: TypeAlias = Callable[..., tuple[Any, Any]]
-"""``fn(group, *args, **kwargs) -> (args, kwargs)``, every value a list with one entry a rank."""
+"""``fn(group, *args, **kwargs) -> (args, kwargs)``, every value a list with one entry per rank."""
 
 CollectFn: TypeAlias = Callable[..., Any]
-"""``fn(group, outputs) -> value``, from a list with one output a rank."""
+"""``fn(group, outputs) -> value``, from a list with one output per rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ class Dispatch(Enum):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         if self.name in PREDEFINED:
             return Dispatch, (self.value,)
-        # A process that never heard of a registered mode learns it from the member itself.
+        # A process in which a mode is not registered gets its meaning with the member itself.
         return _restore, (self.name, _MEANINGS[self])
 
 
 def _suggest(value: object, known: list[str]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(str(value).upper(), known)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"The protocols are {', '.join(known)}"
+    similar = get_close_matches(str(value).upper(), known)
+    return (f"did you mean {similar[0]!r}? " if similar else "") + f"The protocols are {', '.join(known)}"
 
 
 _MEANINGS: dict[Dispatch, Protocol | Functions] = {member: PREDEFINED[member.name] for member in Dispatch}

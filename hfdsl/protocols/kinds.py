@@ -1,4 +1,4 @@
-"""What a collect that takes a list gives: one value a rank, or one a pipeline stage."""
+"""What a collect that takes a list gives: one value per rank, or one per pipeline stage."""
 
 from __future__ import annotations
 

@@ -177,9 +177,11 @@ def check_world(mesh: Mesh, ranks: int, owner: str) -> None:
     """
     if mesh.world_size == ranks:
         return
-    rest = mesh.pp * mesh.tp
-    near = f"give it {rest * max(1, ranks // rest)} ranks, or choose pp and tp whose product divides {ranks}"
-    fix = f"set dp to {ranks // rest}" if ranks % rest == 0 else near
+    per_replica = mesh.pp * mesh.tp
+    nearest = per_replica * max(1, ranks // per_replica)
+    fix = f"give it {nearest} ranks, or choose pp and tp whose product divides {ranks}"
+    if ranks % per_replica == 0:
+        fix = f"set dp to {ranks // per_replica}"
     raise ResourceError(
         "HF501",
         f"{mesh} lays out {mesh.world_size} ranks (pp*dp*tp = {mesh.pp}*{mesh.dp}*{mesh.tp}), but {owner} has {ranks}; "

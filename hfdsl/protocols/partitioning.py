@@ -56,17 +56,17 @@ def pad_size(rows: int, chunks: int, *, pad: Pad | None = None, group: int = 1, 
     missing = -rows % (chunks * group)
     if missing and pad is None:
         down, up = rows - rows % (chunks * group), rows + missing
-        near = f"{down} or {up}" if down else f"{up}"
+        nearest = f"{down} or {up}" if down else f"{up}"
         if group > 1:
             raise SizeError(
                 "HF313",
                 f"{what} has {rows} rows in groups of {group}; over {chunks} chunks a group would be cut; "
-                f'give {near} rows, or register the method with pad="repeat_last" or pad="cycle"',
+                f'give {nearest} rows, or register the method with pad="repeat_last" or pad="cycle"',
             )
         raise SizeError(
             "HF310",
             f"{what} has {rows} rows, which do not split over {chunks} chunks ({rows} % {chunks} = {rows % chunks}); "
-            f'give {near} rows, or register the method with pad="repeat_last" or pad="cycle"',
+            f'give {nearest} rows, or register the method with pad="repeat_last" or pad="cycle"',
         )
     return missing
 
@@ -100,7 +100,7 @@ class RowPartition:
         """The rows that a chunk gets of a value with ``rows`` real rows; pad rows are numbered from there on."""
         size, per_unit = len(self.order) // chunks, rows // len(self.places)
         units = self.order[chunk * size : (chunk + 1) * size]
-        return tuple((first * per_unit, last * per_unit) for first, last in as_ranges(units))
+        return tuple((start * per_unit, stop * per_unit) for start, stop in as_ranges(units))
 
     def fits(self, units: int, chunks: int) -> bool:
         """Whether a call whose rows make ``units`` can follow this partition, into ``chunks``."""
@@ -149,7 +149,7 @@ class RowSplit:
         if self.partition is None:
             return None
         ranges = self.partition.chunk_rows(chunk, self.chunks, self.rows)
-        return tuple(row for first, last in ranges for row in range(first, last))
+        return tuple(row for start, stop in ranges for row in range(start, stop))
 
     def chunk_rows(self, chunk: int, rows: int | None = None) -> RowRanges:
         """The rows that a chunk gets, for pad rows those that they repeat.
@@ -162,9 +162,9 @@ class RowSplit:
         elif rows == self.rows:
             ranges = ((chunk * self.chunk_size, (chunk + 1) * self.chunk_size),)
         else:
-            first, last = chunk * self.chunk_size, (chunk + 1) * self.chunk_size
-            ranges = ((first * rows // self.rows, last * rows // self.rows),)
-        return tuple(padded for first, last in ranges for padded in padded_ranges(first, last, rows, self.pad))
+            start, stop = chunk * self.chunk_size, (chunk + 1) * self.chunk_size
+            ranges = ((start * rows // self.rows, stop * rows // self.rows),)
+        return tuple(padded for start, stop in ranges for padded in padded_ranges(start, stop, rows, self.pad))
 
     def output_bounds(self, rows: int) -> tuple[int, ...]:
         """The first row of each chunk's output without pad rows, and the end, of ``rows`` rows in all."""
@@ -173,7 +173,7 @@ class RowSplit:
             return tuple(min(edge, self.rows) * rows // self.rows for edge in edges) if self.rows else (0,) * len(edges)
         order, real = self.partition.order, len(self.partition.places)
         size, per_unit = len(order) // self.chunks, rows // real
-        by_chunk = (order[first : first + size] for first in range(0, len(order), size))
+        by_chunk = (order[start : start + size] for start in range(0, len(order), size))
         return 0, *accumulate(per_unit * sum(unit < real for unit in units) for units in by_chunk)
 
     def stored(self, ranges: RowRanges, rows: int) -> RowRanges:
@@ -182,7 +182,7 @@ class RowSplit:
             return ranges
         places = self.partition.places
         per_unit = rows // len(places)
-        every = chain.from_iterable(range(first, last) for first, last in ranges)
+        every = chain.from_iterable(range(start, stop) for start, stop in ranges)
         if per_unit == 1:
             return as_ranges([places[row] for row in every]) or NO_ROWS
         return as_ranges([places[row // per_unit] * per_unit + row % per_unit for row in every]) or NO_ROWS
@@ -213,7 +213,7 @@ class RowSplit:
             return ((0, self.rows * per_row),)
         order, per_unit = self.partition.order, total // len(self.partition.order) * per_row
         places = sorted(range(len(order)), key=order.__getitem__)[: len(self.partition.places)]
-        return tuple((first * per_unit, last * per_unit) for first, last in as_ranges(places))
+        return tuple((start * per_unit, stop * per_unit) for start, stop in as_ranges(places))
 
 
 NO_SPLIT = RowSplit()
@@ -231,10 +231,10 @@ def _partition(
     if added * units % rows or (units + added * units // rows) % chunks:
         return None  # the units are too large for these chunks
     padding = padded_ranges(rows, rows + added, rows, pad) if added else ()
-    every = [*weights, *(weights[row] for first, last in padding for row in range(first, last))]
+    every = [*weights, *(weights[row] for start, stop in padding for row in range(start, stop))]
     per_unit = len(weights) // units
     by_unit = tuple(
-        sum(max(0, weight) for weight in every[first : first + per_unit]) for first in range(0, len(every), per_unit)
+        sum(max(0, weight) for weight in every[start : start + per_unit]) for start in range(0, len(every), per_unit)
     )
     order = partition_evenly(by_unit, chunks)
     if order == tuple(range(len(order))):
@@ -276,7 +276,7 @@ def partition_evenly(weights: Sequence[int], chunks: int) -> tuple[int, ...]:
     """
     unchanged = tuple(range(len(weights)))
     ranked = sorted(unchanged, key=weights.__getitem__)
-    rows = (ranked[first : first + chunks] for first in range(0, len(ranked), chunks))
+    rows = (ranked[start : start + chunks] for start in range(0, len(ranked), chunks))
     heap = [_entry(number, [(weights[i], [i]) for i in row]) for number, row in enumerate(rows)]
     heapify(heap)
     while len(heap) > 1:

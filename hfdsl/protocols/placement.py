@@ -128,7 +128,7 @@ PIPELINE = ("pp", "gen_pp")
 
 
 def default_leaves(protocol: Protocol) -> dict[str, AxisPlacement]:
-    """How a body leaves its output when it says nothing: split axes split, pipelines at the last stage, the rest alike.
+    """How a body leaves its output by default: split axes split, pipelines at the last stage, the others alike.
 
     Where the caller gets a list, the listed axes vary: that is what a list is for.
 

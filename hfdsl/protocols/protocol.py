@@ -131,7 +131,7 @@ def _chunk_of(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _collected(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
     picked = {axis: _coordinate(protocol, mesh, axis, pick) for axis, pick in protocol.picks if pick != "join"}
-    # Axes nest the way dispatch cut them, the rest as declared; a picked axis has one coordinate and orders nothing.
+    # Axes nest the way dispatch cut them, the others as declared; a picked axis has one coordinate and orders nothing.
     nesting = (*protocol.split, *(axis for axis, _ in protocol.picks))
     ranks = (
         rank for rank in range(mesh.world_size) if all(axis_rank(mesh, axis, rank) == at for axis, at in picked.items())

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 RowRange: TypeAlias = tuple[int, int]
-"""Consecutive rows: the first one and the end, which is exclusive."""
+"""Consecutive rows: ``start`` and ``stop``, which is exclusive."""
 
 RowRanges: TypeAlias = tuple[RowRange, ...]
 """Rows one after another, in any order; ``merged`` sorts them."""
@@ -53,9 +53,9 @@ def positions(ranges: RowRanges, among: RowRanges) -> list[int] | None:
     """
     if all(left[1] <= right[0] for left, right in pairwise(ranges)):
         return None
-    starts, before = [first for first, _ in among], [0, *accumulate(last - first for first, last in among)]
+    starts, before = [start for start, _ in among], [0, *accumulate(stop - start for start, stop in among)]
     places: list[int] = []
-    for first, last in ranges:
-        i = bisect_right(starts, first) - 1
-        places += range(before[i] + first - starts[i], before[i] + last - starts[i])
+    for start, stop in ranges:
+        i = bisect_right(starts, start) - 1
+        places += range(before[i] + start - starts[i], before[i] + stop - starts[i])
     return places

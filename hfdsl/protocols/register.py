@@ -92,7 +92,7 @@ _Each: TypeAlias = PerRank[A1] | list[A1]
 
 
 class _Scatter(Structural):
-    # The caller gives one value a rank for each parameter. A type checker can say that of positional parameters alone:
+    # The caller gives one value per rank for each parameter, which type checkers can say of positional ones alone:
     # of a method with keyword-only ones, or with more than four, it checks the names and not the lists. (The plugin for
     # mypy checks them all.)
     @overload

@@ -137,7 +137,7 @@ def cut(value: Any, ranges: RowRanges, what: str = "value") -> Any:
     ['b', 'c', 'a']
     """
     container = _container(value, what)
-    pieces = [container.cut(value, first, last) for first, last in ranges]
+    pieces = [container.cut(value, start, stop) for start, stop in ranges]
     return pieces[0] if len(pieces) == 1 else container.join(pieces)
 
 

@@ -85,7 +85,7 @@ def is_later(value: Any) -> bool:
 
 
 def per_rank_list(value: Any, world_size: int, what: str) -> list[Any]:
-    """``value`` as a list with one entry a rank; HF411 for anything but a list (or per-rank result) of that length."""
+    """``value`` as a list with one entry per rank; HF411 for all but a list (or per-rank result) of that length."""
     if isinstance(value, (list, PerRank)) and len(value) == world_size:
         return list(value)
     got = f"a {type(value).__name__} of {len(value)}" if isinstance(value, (list, PerRank)) else kind_of(value)
@@ -132,7 +132,7 @@ def collect(
     site: Site | None = None,
     row_split: RowSplit = NO_SPLIT,
 ) -> Any:
-    """What the caller gets from one output a rank; outputs of ranks that are not collected are never looked at.
+    """What the caller gets from one output per rank; outputs of ranks that are not collected are never looked at.
 
     >>> from hfdsl.protocols.predefined import THREE_D_PROTO
     >>> collect(THREE_D_PROTO, Mesh(pp=2, dp=2), [None, None, [1], [2]])

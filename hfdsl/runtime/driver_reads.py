@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hfdsl.graph.columns import result_type, weight_of
+from hfdsl.graph.columns import result_type, row_weight_of
 from hfdsl.graph.program import Constant, Filter, Output, Ref
 from hfdsl.graph.signatures import VALUE, ListType, PortType
 from hfdsl.plan.payloads import PayloadKey
@@ -57,7 +57,7 @@ class DriverReads:
         Raises:
             SizeError: HF313 where it keeps a part of a group.
         """
-        node, ref = self._plan.node(query.number), query.ref
+        node, ref = self._plan.node(query.node), query.ref
         mask = reader.column(ref.node, ref.column or VALUE, ((0, reader.table.rows[ref.node]),))
         group = node.op.group if isinstance(node.op, Filter) else 1
         return kept_rows(mask.tolist(), group, f"'filter' in line {node.span.line}")
@@ -67,7 +67,7 @@ class DriverReads:
         ref = query.ref
 
         def weights(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
-            return reader.fetch(node, weight_of(column), chunk, rows)
+            return reader.fetch(node, row_weight_of(column), chunk, rows)
 
         every_row = ((0, reader.table.rows.get(ref.node, 0)),)
         column = replace(reader, fetch=weights).column(ref.node, ref.column or VALUE, every_row)

@@ -13,7 +13,7 @@ from typing import Any, Self
 from hfdsl.errors import CheckpointError, ResourceError, WiringError
 from hfdsl.graph.program import Input
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.routes import Hints, routes
+from hfdsl.plan.routes import Hints, compute_routes
 from hfdsl.plan.rows import row_table
 from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import bind_sizes, row_dims
@@ -254,7 +254,7 @@ class Running:
         cache, key = self._routings, (tuple(sizes.get(dim) for dim in self._row_dims), hints)
         routing = cache.pop(key, None)
         if routing is None:
-            new_routes = routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
+            new_routes = compute_routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
             number = len(cache) if len(cache) < ROUTINGS else cache.pop(next(iter(cache))).number
             routing = Routing(new_routes, number, hints)
         cache[key] = routing

@@ -21,7 +21,7 @@ that adds 1 and an accept that wants positive numbers, the driver asks its backe
     get (4, 0, 0), (4, 1, 0)                     the result: 20 30 and 50
 
 Before the filter has run nobody knows who will read which rows of the rollout, so (1, 0, 0) and (1, 1, 0) leave their
-process whole and the driver keeps their handles (``Routes.open_payloads``); after it these have one reader each.
+process whole and the driver keeps their handles (``Routes.pending_payloads``); after it these have one reader each.
 
 Why it is right. *No deadlock*: the driver waits for a query, for what its own segments and custom protocols read, and
 at the end (without ``Optimize.overlap`` also after each segment). All that it waits for depends only on calls that it
@@ -44,7 +44,7 @@ from typing import Any
 from hfdsl.graph.program import Filter
 from hfdsl.plan.payloads import CALLER, DRIVER_RANK, Payload, PayloadKey
 from hfdsl.plan.plan import DRIVER, Plan
-from hfdsl.plan.routes import Hints, Routes, routes
+from hfdsl.plan.routes import Hints, Routes, compute_routes
 from hfdsl.plan.rows import row_table, runtime_queries
 from hfdsl.plan.segments import Segment
 from hfdsl.plan.size_checks import check_sizes
@@ -252,7 +252,7 @@ class StepRun:
         yield from self._routes.result
 
     def _expect_reads(self) -> None:
-        self._handles.expect(self._reads_to_come(), keep=self._routes.open_payloads)
+        self._handles.expect(self._reads_to_come(), keep=self._routes.pending_payloads)
 
     def _consume(self, receives: Mapping[int, Sequence[PayloadKey]]) -> None:
         self._handles.consume([key for keys in receives.values() for key in keys])
@@ -261,7 +261,7 @@ class StepRun:
 
     def _resolve(self, number: int) -> None:
         """Read which rows a filter keeps, or what rows weigh; and find the routes that follow from it."""
-        query = next(query for query in runtime_queries(self._plan) if query.number == number)
+        query = next(query for query in runtime_queries(self._plan) if query.node == number)
         with self._log.timed("reads what rows weigh" if query.weighs else "reads what a filter keeps"):
             reader = self._reads.reader(self._routes.query_payloads[number], self._routes.table)
             if query.weighs:
@@ -271,7 +271,7 @@ class StepRun:
                 self._check_kept(number, len(rows))
         self._query_results[number] = rows
         table, hints = row_table(self._plan, self._sizes, self._query_results), self._routing.hints
-        new_routes = routes(self._plan, table, self._backend.topology(self._plan), hints)
+        new_routes = compute_routes(self._plan, table, self._backend.topology(self._plan), hints)
         self._routing = Routing(new_routes, -1 - len(self._query_results), hints)
         self._expect_reads()
 

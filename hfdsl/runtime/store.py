@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.columns import WEIGHT
+from hfdsl.graph.columns import ROW_WEIGHT
 from hfdsl.graph.guards import versions
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.plan.reading import Piece
@@ -75,8 +75,8 @@ class StoredValue:
         Raises:
             WiringError: HF703 where its maker has written into it since: readers elsewhere have the old value.
         """
-        if column.startswith(WEIGHT) and column not in self.columns:
-            return row_weights(self.read(column.removeprefix(WEIGHT)))
+        if column.startswith(ROW_WEIGHT) and column not in self.columns:
+            return row_weights(self.read(column.removeprefix(ROW_WEIGHT)))
         value = self.columns[column]
         if column in self.versions and value._version != self.versions[column]:
             raise _changed(self.maker, column)

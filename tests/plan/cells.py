@@ -116,8 +116,8 @@ class Cells:
         size = padded // step.chunks
         in_order = [list(range(c * size, (c + 1) * size)) for c in range(step.chunks)]
         chunks = in_order
-        if step.balance is not None and step.balance.number in self.kept:
-            weights = self.kept[step.balance.number]
+        if step.balance is not None and step.balance.query in self.kept:
+            weights = self.kept[step.balance.query]
             self._weigh(step.balance.weights)
             repeated = {"repeat_last": count - 1}
             rows = [i if i < count else repeated.get(step.pad or "", i % count) for i in range(padded)]
@@ -152,7 +152,7 @@ class Cells:
             elif column not in whole:
                 chunk_of = {(node.id, column, i, 0): min(i // size, chunks[-1]) for i in range(count)}
             self._of[node.id][column] = list(chunk_of)
-            self.home |= {cell: layout.maker(chunk) for cell, chunk in chunk_of.items()}
+            self.home |= {cell: layout.producer(chunk) for cell, chunk in chunk_of.items()}
 
 
 def columns_of(result: Any) -> tuple[str, ...]:

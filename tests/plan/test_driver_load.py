@@ -9,7 +9,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, i64, register
-from hfdsl.plan.driver_load import LIMIT
+from hfdsl.plan.driver_load import LIMIT_BYTES
 
 
 class B(hf.Dim): ...
@@ -62,21 +62,21 @@ def returned(prompts: Prompts, critic: Critic) -> tuple[Prompts, dict[str, Any]]
 
 deployment = hf.Deployment(critic=hf.place(Critic, pool=hf.ResourcePool([4])))
 ROWS = 1 << 15
-ENOUGH = LIMIT // ROWS // 4  # the tokens of a row of f32 that make up the limit
+ENOUGH = LIMIT_BYTES // ROWS // 4  # the tokens of a row of f32 that make up the limit
 
 
 def test_what_a_pair_of_functions_reads_is_counted_once() -> None:
     assert by_hand.compile(deployment, {B: ROWS, R: ENOUGH}).report.codes == ()
     [finding] = by_hand.compile(deployment, {B: ROWS, R: ENOUGH + 1}).report.findings
     assert (finding.code, finding.severity.value) == ("HF804", "warning")
-    assert finding.message.startswith("'critic.by_hand' reads 1.0 GiB a step through the driver: its protocol is")
+    assert finding.message.startswith("'critic.by_hand' reads 1.0 GiB per step through the driver: its protocol is")
 
 
 def test_what_is_returned_is_counted_once_and_inputs_are_not() -> None:
     assert returned.compile(deployment, {B: ROWS, R: ENOUGH}).report.codes == ()
     [finding] = returned.compile(deployment, {B: ROWS, R: 2 * ENOUGH}).report.findings
     assert finding.code == "HF804"
-    assert finding.message == "'returned' returns 2.0 GiB a step, all of which the driver fetches"
+    assert finding.message == "'returned' returns 2.0 GiB per step, all of which the driver fetches"
 
 
 @pytest.mark.parametrize("dims", [{}, {B: ROWS}, {R: 8 * ENOUGH}])

@@ -14,7 +14,7 @@ from hfdsl.graph.signatures import ListType
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import DRIVER
-from hfdsl.plan.routes import routes
+from hfdsl.plan.routes import compute_routes
 from hfdsl.plan.rows import row_table
 from hfdsl.plan.show import amount
 from tests.nightly import examples
@@ -39,7 +39,7 @@ def weighed_by(plan: CompiledPlan, node: int) -> set[int]:
     """By which weights the rows of a step's result are balanced, which nobody knows before it runs."""
     step = next((step for step in plan.steps if step.node == node), None)
     if step is None or step.balance is not None:
-        return {step.balance.number} if step is not None and step.balance is not None else set()
+        return {step.balance.query} if step is not None and step.balance is not None else set()
     padded = {step.node for step in plan.steps if step.pad is not None}
     followed = (by for node in step.follows if node not in padded and (by := weighed_by(plan, node)))
     return next(followed, set()) if step.chunks > 1 else set()
@@ -149,7 +149,7 @@ def test_a_value_is_dropped_after_its_last_reader_in_each_process() -> None:
 
     pools = hf.ResourcePool([1], name="a"), hf.ResourcePool([1], name="b")
     plan = flow.compile(hf.Deployment(a=hf.place(Role, 2, pool=pools[0]), b=hf.place(Role, 2, pool=pools[1])))
-    current = routes(plan, row_table(plan, {B: 4, R: 2}), planned_topology(plan))
+    current = compute_routes(plan, row_table(plan, {B: 4, R: 2}), planned_topology(plan))
     dropped = {step: set(nodes) for by_rank in current.tasks.values() for step, nodes in by_rank[0].drops.items()}
     assert dropped == {1: {0}, 2: {1}, 3: {1, 2}, 4: {3, 2}}
 

@@ -26,7 +26,7 @@ from hfdsl.plan.payloads import (
     Process,
     planned_topology,
 )
-from hfdsl.plan.routes import Hints, Routes, routes
+from hfdsl.plan.routes import Hints, Routes, compute_routes
 from hfdsl.plan.rows import row_table, runtime_queries
 from tests.nightly import examples
 from tests.plan.cells import HOME, Cell, Cells
@@ -47,15 +47,15 @@ def resolved(
     kept: dict[int, tuple[int, ...]] = {}
     while True:
         table = row_table(plan, plan.dims, kept)
-        current = routes(plan, table, planned_topology(plan), hints or Hints())
+        current = compute_routes(plan, table, planned_topology(plan), hints or Hints())
         if not current.early_queries:
             yield dict(kept), current
         unresolved = [node for node in current.query_payloads if node not in kept]
         if not unresolved:
             return
-        query = next(query for query in runtime_queries(plan) if query.number == unresolved[0])
+        query = next(query for query in runtime_queries(plan) if query.node == unresolved[0])
         if query.weighs:
-            kept[query.number] = tuple(i * i * 7 % 11 for i in range(table.rows[query.ref.node]))
+            kept[query.node] = tuple(i * i * 7 % 11 for i in range(table.rows[query.ref.node]))
             continue
         op = plan.node(unresolved[0]).op
         assert isinstance(op, Filter)
@@ -140,7 +140,7 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
 @given(programs(), st.booleans(), st.booleans())
 def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct: bool) -> None:
     plan = compiled(program, Optimize(fusion=fusion, direct=direct))
-    first = routes(plan, row_table(plan, plan.dims, {}), planned_topology(plan), Hints())
+    first = compute_routes(plan, row_table(plan, plan.dims, {}), planned_topology(plan), Hints())
     *_, (kept, current) = resolved(plan, program.rows)
     cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, current), planned_topology(plan).host_of
     early = {step.node for segment in first.segments for step in segment.steps} | {-1, -2}
@@ -283,7 +283,7 @@ def test_rows_on_their_way(
         role=hf.place(Role, 2, pool=pools[0], mesh=source), judge=hf.place(Judge, pool=pools[1], mesh=target)
     )
     plan = flow.compile(deployment, dims={B: rows, R: 2})
-    current = routes(plan, row_table(plan, plan.dims), planned_topology(plan))
+    current = compute_routes(plan, row_table(plan, plan.dims), planned_topology(plan))
     segment = current.segments[-1]
     payloads = {
         payload.key: payload for by_rank in current.tasks.values() for t in by_rank.values() for payload in t.sends

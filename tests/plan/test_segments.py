@@ -14,7 +14,7 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import NOTHING, Optimize
 from hfdsl.plan.payloads import DRIVER_RANK, PayloadKey, planned_topology
 from hfdsl.plan.plan import DRIVER
-from hfdsl.plan.routes import Routes, routes
+from hfdsl.plan.routes import Routes, compute_routes
 from hfdsl.plan.rows import row_table, runtime_queries
 from tests.nightly import examples
 from tests.plan.oracle import B, Program, R, Role, Rows, programs
@@ -30,16 +30,16 @@ def all_routes(plan: CompiledPlan) -> tuple[Routes, dict[int, list[PayloadKey]]]
     kept: dict[int, tuple[int, ...]] = {}
     saw: dict[int, list[PayloadKey]] = {}
     while True:
-        current = routes(plan, row_table(plan, plan.dims, kept), planned_topology(plan))
+        current = compute_routes(plan, row_table(plan, plan.dims, kept), planned_topology(plan))
         for segment in current.segments:
             saw.setdefault(segment.number, [key for node in kept for key in current.query_payloads[node]])
         unresolved = [node for node in current.query_payloads if node not in kept]
         if not unresolved:
             return current, saw
-        query = next(query for query in runtime_queries(plan) if query.number == unresolved[0])
-        group = getattr(plan.node(query.number).op, "group", 1)
+        query = next(query for query in runtime_queries(plan) if query.node == unresolved[0])
+        group = getattr(plan.node(query.node).op, "group", 1)
         weights = range(current.table.rows[query.ref.node], 0, -1)
-        kept[query.number] = tuple(weights if query.weighs else range(group))
+        kept[query.node] = tuple(weights if query.weighs else range(group))
 
 
 def ends(plan: CompiledPlan, seconds: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], int]:

@@ -13,11 +13,11 @@ import hfdsl.plan.routes
 import hfdsl.plan.segments
 from hfdsl import Dispatch, f32, i64, register
 from hfdsl.graph.program import Filter
+from hfdsl.plan.channels import RoutingContext
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.plan.deliveries import RoutingContext
 from hfdsl.plan.payloads import CALLER, Payload, planned_topology
 from hfdsl.plan.plan import Step
-from hfdsl.plan.routes import Hints, Routes, phases, routes
+from hfdsl.plan.routes import Hints, Routes, compute_routes, phases
 from hfdsl.plan.rows import row_table
 
 
@@ -118,7 +118,7 @@ def plan() -> CompiledPlan:
 
 
 def routed(plan: CompiledPlan, short_steps: frozenset[int] = frozenset()) -> Routes:
-    return routes(plan, row_table(plan, plan.dims), planned_topology(plan), Hints(short_steps))
+    return compute_routes(plan, row_table(plan, plan.dims), planned_topology(plan), Hints(short_steps))
 
 
 # -- the tables

@@ -112,5 +112,7 @@ def test_handles_are_kept_for_reads_that_are_still_unknown_and_no_longer(monkeyp
     monkeypatch.setattr(StepRun, "_resolve", watched)
     with launched() as running:
         running.step(prompts())
-    open_payloads, mask = {(1, 0, 0), (1, 1, 0)}, {(2, 0, 0), (2, 1, 0)}
-    assert seen == [open_payloads | mask, open_payloads], "the prompts have been submitted, the mask has been read"
+    pending_payloads, mask = {(1, 0, 0), (1, 1, 0)}, {(2, 0, 0), (2, 1, 0)}
+    assert seen == [pending_payloads | mask, pending_payloads], (
+        "the prompts have been submitted, the mask has been read"
+    )

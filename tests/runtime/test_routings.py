@@ -10,7 +10,7 @@ import torch
 
 import hfdsl as hf
 from hfdsl import Dispatch, f32, register
-from hfdsl.plan.routes import routes
+from hfdsl.plan.routes import compute_routes
 from hfdsl.runtime.local import LocalBackend
 from hfdsl.runtime.running import ROUTINGS, Running
 from hfdsl.runtime.store import SMALL
@@ -56,9 +56,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(plan: Any, table: Any, *rest: Any) -> Any:
         rows.append(next(iter(table.rows.values())))
-        return routes(plan, table, *rest)
+        return compute_routes(plan, table, *rest)
 
-    monkeypatch.setattr("hfdsl.runtime.running.routes", counted)
+    monkeypatch.setattr("hfdsl.runtime.running.compute_routes", counted)
     monkeypatch.setattr(Running, "_find_short_steps", lambda self: frozenset())
     return rows
 

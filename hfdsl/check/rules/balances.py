@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.row_weights import balancing, weighs
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
-from hfdsl.graph.weights import balancing, weighs
 from hfdsl.types.batches import closest, schema
 
 WEIGHTS = (

@@ -166,7 +166,7 @@ def rows_split_alike(context: Context) -> Iterator[Finding]:
 
 
 def _unaligned(context: Context, node: Node, demand: AlignedRows) -> Finding:
-    port, first, size, rows = demand.why, demand.port, demand.size, demand.rows
+    port, first, size, rows = demand.port, demand.first_port, demand.size, demand.first_size
     if demand.verify(context.known_sizes) is Answer.UNKNOWN:
         undecided = dict.fromkeys((*context.known(size).atoms, *context.known(rows).atoms))
         return Finding(

@@ -30,7 +30,7 @@ def weighs(spec: PortType) -> bool:
     return isinstance(spec, ColumnSpec) and (spec.ragged or not issubclass(spec.dtype, _FLOATS))
 
 
-def weights_read(graph: Graph, node: Node) -> Ref | None:
+def row_weights_read(graph: Graph, node: Node) -> Ref | None:
     """The column that a call's rows are balanced by, followed back through records; None if there is none."""
     if not isinstance(node.op, RoleCall):
         return None
