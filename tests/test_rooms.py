@@ -34,9 +34,6 @@ UPWARD = {
 # Files that import each other, in a function or for types alone. No circle is added to these.
 CIRCLES = {
     frozenset({"hfdsl.testing.entry", "hfdsl.testing.strategies"}),
-    frozenset({"hfdsl.tools.checking", "hfdsl.tools.fixing"}),
-    frozenset({"hfdsl.tools.picture", "hfdsl.tools.raster"}),
-    frozenset({"hfdsl.tools.target", "hfdsl.tools.training"}),
 }
 
 HEAVY = {"torch", "ray", "networkx", "numpy"}

@@ -11,7 +11,8 @@ from hfdsl.check.findings import Finding
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.tools import output
-from hfdsl.tools.target import UsageError, discovered, load
+from hfdsl.tools.importing import UsageError
+from hfdsl.tools.target import discovered, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,8 @@ def outcomes(question: Question) -> Iterator[TargetOutcome]:
             yield TargetOutcome(text, Report(text, (finding,)), raised=True)
 
 
-def check(arguments: argparse.Namespace) -> int:
-    """The command."""
-    if arguments.fix:
-        from hfdsl.tools.fixing import fix
-
-        return fix(arguments)
-    if arguments.diff:
-        raise UsageError("--diff goes with --fix: it shows what would be changed")
+def check_targets(arguments: argparse.Namespace) -> int:
+    """The command, without ``--fix``."""
     results = list(outcomes(Question.of(arguments)))
     show(results, arguments)
     return exit_code(results, strict=arguments.strict)

@@ -12,7 +12,7 @@ import hfdsl
 from hfdsl.check.report import CheckError
 from hfdsl.errors import HfError
 from hfdsl.tools import commands, output
-from hfdsl.tools.target import UsageError
+from hfdsl.tools.importing import UsageError
 
 DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learning post-training."
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.check.codes import CODES
 from hfdsl.check.codes import explain as page_of
 from hfdsl.check.report import CheckError
+from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json, show_report
-from hfdsl.tools.target import UsageError, load
+from hfdsl.tools.target import load
 
 if TYPE_CHECKING:
     from hfdsl.plan.compiled import CompiledPlan
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 
 def check(arguments: argparse.Namespace) -> int:
     """``hfdsl check``."""
-    from hfdsl.tools.checking import check as check_targets
+    from hfdsl.tools.checking import check_targets
 
+    if arguments.fix:
+        from hfdsl.tools.fixing import fix
+
+        return fix(arguments)
+    if arguments.diff:
+        raise UsageError("--diff goes with --fix: it shows what would be changed")
     return check_targets(arguments)
 
 

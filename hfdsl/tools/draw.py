@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hfdsl.plan.plan import Plan
 from hfdsl.tools.mermaid import flowchart
-from hfdsl.tools.scene import Scene, scene
+from hfdsl.tools.scene import Scene, folded, scene
 
 TEXT = (".mmd", ".mermaid")
 PICTURES = (".svg", ".png")
@@ -42,9 +42,16 @@ def draw_scene(drawn: Scene, path: str | os.PathLike[str]) -> None:
     if file.suffix.lower() in TEXT:
         file.write_text(flowchart(drawn), encoding="utf-8")
         return
-    from hfdsl.tools.picture import save
+    from hfdsl.tools.layout import lay_out  # late, as the others: Mermaid needs no layout
+    from hfdsl.tools.picture import svg
 
-    save(drawn, file)
+    sheet = lay_out(folded(drawn))
+    if file.suffix.lower() == ".svg":
+        file.write_text(svg(sheet), encoding="utf-8")
+        return
+    from hfdsl.tools.raster import png
+
+    png(sheet, file)
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:

@@ -26,7 +26,7 @@ from hfdsl.check.report import Report
 from hfdsl.graph.spans import Span
 from hfdsl.tools import output
 from hfdsl.tools.checking import Question, TargetOutcome, exit_code, show
-from hfdsl.tools.target import UsageError
+from hfdsl.tools.importing import UsageError
 
 FixKey: TypeAlias = tuple[str, str, str, int]
 """A finding as it is known again after an edit: target, code, file and line."""

@@ -1,16 +1,14 @@
-"""A sheet as SVG, which needs no library, or as PNG, by matplotlib."""
+"""The shapes that a sheet is drawn of, and the sheet as SVG, which needs no library."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from hfdsl.plan.plan import DRIVER
-from hfdsl.tools.layout import Point, Rectangle, Sheet, Text, Wire, lay_out
-from hfdsl.tools.scene import Scene, folded
+from hfdsl.tools.layout import Point, Rectangle, Sheet, Text, Wire
 
 FACES = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif"
 INK, MUTED, PAPER = "#1e293b", "#64748b", "#ffffff"
@@ -49,17 +47,6 @@ class Dot(NamedTuple):
 
 
 Shape: TypeAlias = Panel | Line | Dot | Text
-
-
-def save(scene: Scene, path: Path) -> None:
-    """Draw a scene into a file; its suffix says in which format."""
-    sheet = lay_out(folded(scene))
-    if path.suffix.lower() == ".svg":
-        path.write_text(svg(sheet), encoding="utf-8")
-    else:
-        from hfdsl.tools.raster import png
-
-        png(sheet, path)
 
 
 def svg(sheet: Sheet) -> str:

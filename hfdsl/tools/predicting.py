@@ -12,8 +12,8 @@ from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.edges import sizes_known
 from hfdsl.plan.predict import BANDWIDTHS, Duration, Prediction, durations, predict
 from hfdsl.plan.timeline import Timeline, read_trace
+from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import machine, say, show_json
-from hfdsl.tools.target import UsageError
 
 
 def show_prediction(plan: CompiledPlan, arguments: argparse.Namespace) -> None:

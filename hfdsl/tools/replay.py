@@ -12,8 +12,8 @@ from typing import Any
 from hfdsl.errors import CheckpointError
 from hfdsl.runtime.recording import CALLS, RESULT, read_header
 from hfdsl.testing.replaying import recordings, replay
+from hfdsl.tools.importing import UsageError
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json
-from hfdsl.tools.target import UsageError
 
 
 def show_replay(arguments: argparse.Namespace) -> int:

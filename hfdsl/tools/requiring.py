@@ -9,8 +9,8 @@ from typing import Any
 from hfdsl.check.run import examine
 from hfdsl.check.size_report import DemandReport, DimReport, size_report
 from hfdsl.graph.spans import NOWHERE
+from hfdsl.tools.command_target import CommandTarget
 from hfdsl.tools.output import OK, machine, say, show_json
-from hfdsl.tools.target import CommandTarget
 
 VERSION = 1
 

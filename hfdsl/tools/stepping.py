@@ -17,8 +17,9 @@ from hfdsl.deploy.experiment import Experiment
 from hfdsl.errors import HfError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.runtime.running import Running
+from hfdsl.tools.command_target import CommandTarget
+from hfdsl.tools.importing import TargetSource, UsageError, own_traceback
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
-from hfdsl.tools.target import CommandTarget, TargetSource, UsageError, own_traceback
 
 
 class _BatchesError(Exception):

@@ -19,9 +19,10 @@ from hfdsl.rl.training.config import load as load_configuration
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml
+from hfdsl.tools.command_target import CommandTarget
+from hfdsl.tools.importing import TargetSource, UsageError, attribute_of, parts_of, source_of
 from hfdsl.tools.output import FINDINGS, INTERRUPTED, OK, machine, say, show_json, show_report
 from hfdsl.tools.rounds import RoundsAndUpdate
-from hfdsl.tools.target import CommandTarget, TargetSource, UsageError, attribute_of, parts_of, source_of
 from hfdsl.types.batches import closest
 
 

@@ -8,7 +8,8 @@ import pytest
 
 import hfdsl as hf
 from hfdsl.errors import DefinitionError
-from hfdsl.tools.target import UsageError, load
+from hfdsl.tools.importing import UsageError
+from hfdsl.tools.target import load
 
 Write = Callable[[str, str], str]
 

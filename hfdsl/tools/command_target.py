@@ -1,0 +1,69 @@
+"""What a command works on: a dataflow with its deployment and sizes, and what runs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hfdsl.check.report import Report
+from hfdsl.check.run import check
+from hfdsl.deploy.cluster import Cluster
+from hfdsl.deploy.experiment import Experiment
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.spans import NOWHERE
+from hfdsl.tools.importing import TargetSource, UsageError
+from hfdsl.types.dims import Dim, Sizes
+
+if TYPE_CHECKING:
+    from hfdsl.plan.compiled import CompiledPlan
+    from hfdsl.tools.rounds import RoundsAndUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class CommandTarget:
+    """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
+
+    ``beside`` has the other dataflows that run on the same workers; they are checked too. With ``shares`` the dataflows
+    share one deployment. A step of a run with ``rounds`` is several steps of this dataflow and then one of another.
+    """
+
+    text: str
+    source: TargetSource
+    dataflow: Dataflow[..., Any]
+    experiment: Experiment | None
+    dims: Mapping[type[Dim], Sizes]
+    cluster: Cluster | None = None
+    beside: tuple[CommandTarget, ...] = ()
+    shares: bool = False
+    rounds: RoundsAndUpdate | None = None
+
+    def check(self) -> Report:
+        """The report, with the deployment where there is one."""
+        deployment = self.experiment.deployment if self.experiment else None
+        span = self.experiment.span if self.experiment and not self.shares else NOWHERE  # a file's have no expression
+        report = check(self.dataflow.body, deployment, self.dims, self.cluster, span)
+        return report.without("HF508") if self.shares else report  # what it has no role for is for the others
+
+    def plans(self, command: str) -> tuple[CompiledPlan, ...]:
+        """The plans of a step: one, or that of a round and that of the update.
+
+        Raises:
+            UsageError: where the target is a dataflow alone.
+            CheckError: where the check finds errors.
+            ConfigError: HF901 where rounds do not go with the update.
+        """
+        return self.rounds.plans() if self.rounds else (self.deployed(command).compile(),)
+
+    def deployed(self, command: str) -> Experiment:
+        """The experiment with its sizes.
+
+        Raises:
+            UsageError: where the target is a dataflow alone.
+        """
+        if self.experiment is None:
+            raise UsageError(
+                f"'{self.text}' is a dataflow without a deployment, which 'hfdsl check' takes; 'hfdsl {command}' needs "
+                "an hf.Experiment(dataflow, deployment, dims=...)"
+            )
+        return replace(self.experiment, dims=self.dims, cluster=self.cluster)
