@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 import hfdsl as hf
 from hfdsl.runtime import direct
-from hfdsl.runtime.packing import PickledValue, pickle_value
+from hfdsl.runtime.serialization import PickledValue, pickle_value
 
 MIB = 2**20
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 import hfdsl as hf
 from hfdsl.runtime import broadcast, direct
-from hfdsl.runtime.packing import PickledValue, pickle_value
+from hfdsl.runtime.serialization import PickledValue, pickle_value
 
 
 class B(hf.Dim):

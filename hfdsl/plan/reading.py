@@ -256,13 +256,13 @@ def wrap(kind: PortType, raw: Any) -> Any:
     return wrap_field(kind, raw) if isinstance(kind, (ColumnSpec, ObjSpec, MetricSpec)) else raw
 
 
-def unpack(kind: PortType, piece: Piece) -> Any:
-    """A whole piece as a value."""
+def from_columns(kind: PortType, piece: Piece) -> Any:
+    """The value of raw columns, as a body sees it."""
     return rebuild(kind.record, dict(piece)) if isinstance(kind, RecordType) else wrap(kind, piece[VALUE])
 
 
-def pack(value: Any) -> dict[str, Any]:
-    """What a body returned as raw columns."""
+def to_columns(value: Any) -> dict[str, Any]:
+    """A value as raw columns, under ``VALUE`` where it is not a record."""
     if isinstance(value, Batch):
         return value.__hf_columns__
     return {VALUE: value._value if isinstance(value, (Column, Obj, Metric)) else value}

@@ -9,7 +9,7 @@ from hfdsl.errors import WiringError
 from hfdsl.graph.guards import check_result
 from hfdsl.graph.signatures import VALUE, RecordType, optional_columns
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.reading import pack
+from hfdsl.plan.reading import to_columns
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.conditions import provisions_of
 from hfdsl.runtime.messages import SegmentResult
@@ -36,7 +36,7 @@ def result_columns(
         check_result(step.label, step.signature.returns, result, f"on rank {rank}")
     if isinstance(result, Batch) and isinstance(step.signature.returns, RecordType):
         result = upcast(result, step.signature.returns.record)
-    columns = detached(pack(result))
+    columns = detached(to_columns(result))
     if step.custom is not None:
         return columns
     for name, present in presence.items():

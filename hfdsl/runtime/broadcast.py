@@ -1,4 +1,4 @@
-"""Broadcasts: tensors from one process to any number of others at once, small ones packed together into buckets."""
+"""Broadcasts: tensors from one process to any number of others at once, small ones together in buckets."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 import torch.distributed as dist
 
 from hfdsl.runtime.direct import member
-from hfdsl.runtime.packing import PickledValue, Tensors
+from hfdsl.runtime.serialization import PickledValue, Tensors
 from hfdsl.runtime.store import as_bytes
 
 # -- tensors over a process group --------------------------------------------------------------------------------------
 
-BUCKET: Final = 16 * 2**20
-"""Bytes of a bucket; a tensor at least as large is sent alone, from its own memory and into it."""
+BUCKET_BYTES: Final = 16 * 2**20
+"""The size of a bucket; a tensor at least as large is sent alone, from its own memory and into it."""
 
-_IN_FLIGHT: Final = 8
+_BUCKETS_IN_FLIGHT: Final = 8
 """Buckets that exist at a time, so that many small tensors take no second copy of the whole."""
 
-_ALIGNMENT: Final = 16
+_ALIGNMENT_BYTES: Final = 16
 """Every tensor begins at a multiple of this in its bucket, so that it can be viewed as its own dtype there."""
 
 
-def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket: int = BUCKET) -> None:
+def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket_bytes: int = BUCKET_BYTES) -> None:
     """Every rank's tensors become those of ``root``, in place; all ranks give the same shapes and dtypes in one order.
 
     ``group`` is one of ``Member.group``. On a GPU the values are there for whatever the current stream does next. A
@@ -42,19 +42,19 @@ def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket
         works = []
         for sent in transfers:
             if group.rank() == root:
-                sent.pack()  # while those before it are on their way
+                sent.copy_in()  # while those before it are on their way
             works.append(group.broadcast([sent.flat], options))
         for sent, work in zip(transfers, works, strict=True):
             work.wait()
             if group.rank() != root:
-                sent.unpack()
+                sent.copy_out()
 
     with torch.no_grad():
         waiting, buckets = list[_Transfer](), 0
-        for each in _transfers(tensors, bucket):
+        for each in _transfers(tensors, bucket_bytes):
             waiting.append(each)
-            buckets += bool(each.packed)
-            if buckets == _IN_FLIGHT:
+            buckets += bool(each.views)
+            if buckets == _BUCKETS_IN_FLIGHT:
                 transfer(waiting)
                 waiting, buckets = [], 0
         transfer(waiting)
@@ -62,28 +62,28 @@ def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
-    """One broadcast: its bytes, and the (tensor, room in the bucket) that are copied in and out of them."""
+    """One broadcast of bytes: of a large tensor or of a bucket, with its tensors and their views of the bucket."""
 
     flat: torch.Tensor
-    packed: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
+    views: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
-    def pack(self) -> None:
-        for tensor, room in self.packed:
-            room.copy_(tensor)
+    def copy_in(self) -> None:
+        for tensor, view in self.views:
+            view.copy_(tensor)
 
-    def unpack(self) -> None:
-        for tensor, room in self.packed:
-            tensor.copy_(room)
+    def copy_out(self) -> None:
+        for tensor, view in self.views:
+            tensor.copy_(view)
 
 
-def _transfers(tensors: Iterable[torch.Tensor], bucket: int) -> Iterator[_Transfer]:
+def _transfers(tensors: Iterable[torch.Tensor], bucket_bytes: int) -> Iterator[_Transfer]:
     part, starts = list[torch.Tensor](), [0]
     for tensor in tensors:
-        room = -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
-        if tensor.nbytes >= bucket and tensor.is_contiguous():
+        room = -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        if tensor.nbytes >= bucket_bytes and tensor.is_contiguous():
             yield _Transfer(as_bytes(tensor))
         elif tensor.numel():
-            if part and starts[-1] + room > bucket:
+            if part and starts[-1] + room > bucket_bytes:
                 yield _bucket(part, starts)
                 part, starts = [], [0]
             part.append(tensor)
@@ -94,11 +94,11 @@ def _transfers(tensors: Iterable[torch.Tensor], bucket: int) -> Iterator[_Transf
 
 def _bucket(part: Sequence[torch.Tensor], starts: Sequence[int]) -> _Transfer:
     flat = torch.empty(starts[-1], dtype=torch.uint8, device=part[0].device)
-    rooms = [
+    views = [
         flat[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for tensor, start in zip(part, starts, strict=False)
     ]
-    return _Transfer(flat, list(zip(part, rooms, strict=True)))
+    return _Transfer(flat, list(zip(part, views, strict=True)))
 
 
 # -- values of a step --------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class PendingBroadcast:
     """A value without its tensors, which all readers receive together in ``receive``."""
 
     ranks: tuple[int, ...]
-    head: bytes
+    skeleton: bytes
     buffers: Sequence[Any]
     sizes: Sequence[tuple[torch.Size, torch.dtype]]
 
@@ -133,7 +133,7 @@ class PendingBroadcast:
     def of(cls, value: PickledValue, ranks: Sequence[int]) -> PendingBroadcast:
         """What the readers of a value are sent before the broadcast; the first rank makes it."""
         sizes = [(tensor.shape, tensor.dtype) for tensor in value.tensors.tensors]
-        return cls(tuple(ranks), value.head, value.buffers, sizes)
+        return cls(tuple(ranks), value.skeleton, value.buffers, sizes)
 
     def receive(self) -> Any:
         """The value, once its maker sends and all other readers receive.
@@ -143,7 +143,7 @@ class PendingBroadcast:
         """
         tensors = [torch.empty(size, dtype=dtype, device=member().device) for size, dtype in self.sizes]
         broadcast(tensors, _group(self.ranks))
-        return PickledValue(self.head, list(self.buffers), Tensors(tensors)).load()
+        return PickledValue(self.skeleton, list(self.buffers), Tensors(tensors)).load()
 
 
 def send(value: PickledValue, ranks: Sequence[int]) -> None:

@@ -11,8 +11,8 @@ import ray
 from hfdsl.errors import HfError
 from hfdsl.single_controller.ray_internals import bootstrap_address
 
-PATIENCE = 5.0
-"""Seconds in which a cluster accepts a connection. Ray itself tries for more than five minutes."""
+CONNECT_SECONDS = 5.0
+"""The time in which a cluster accepts a connection. Ray itself tries for more than five minutes."""
 
 
 def connect() -> None:
@@ -26,7 +26,7 @@ def connect() -> None:
     if address is not None:
         host, _, port = address.rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), PATIENCE).close()
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
         except OSError as error:
             where = "in RAY_ADDRESS" if named else "which `ray start` has left behind"
             fix = "set it to 'local' to start one here" if named else "`ray stop` removes it"

@@ -9,7 +9,7 @@ from hfdsl.errors import WiringError
 from hfdsl.graph.guards import check_result
 from hfdsl.graph.program import Ref
 from hfdsl.plan.plan import Step
-from hfdsl.plan.reading import Reader, unpack
+from hfdsl.plan.reading import Reader, from_columns
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.runtime.store import PayloadContent
 
@@ -62,7 +62,7 @@ def collected(step: Step, group: GroupView, contents: Sequence[PayloadContent]) 
     Raises:
         WiringError: HF805 where that is not what the method declares.
     """
-    outputs = [unpack(step.signature.returns, _columns(content)) for content in contents]
+    outputs = [from_columns(step.signature.returns, _columns(content)) for content in contents]
     value = step.custom.collect_fn(group, outputs) if step.custom else None
     check_result(step.label, step.signature.returns, value, "from its collect function")
     return value

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import torch
 
-TRANSFERS: Final = 8
+UNMAP_AFTER_TRANSFERS: Final = 8
 """A block is unmapped when this many transfers in a row from its maker have not used it."""
 
 _LAZY_PEER_ACCESS, _BUFFER_ID = 1, 7
@@ -175,7 +175,7 @@ class Mappings:
 
     def _is_stale(self, old: Block, wanted: Iterable[Block]) -> bool:
         unused = self._transfers[old.maker] - self._last_used[old]
-        return unused >= TRANSFERS or any(old.overlaps(new) for new in wanted)
+        return unused >= UNMAP_AFTER_TRANSFERS or any(old.overlaps(new) for new in wanted)
 
     def release(self) -> None:
         """Unmap everything."""

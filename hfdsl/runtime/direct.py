@@ -28,7 +28,7 @@ import ray
 import torch
 import torch.distributed as dist
 
-from hfdsl.runtime.packing import Tensors
+from hfdsl.runtime.serialization import Tensors
 from hfdsl.runtime.tensor_sharing import SharedTensors, keep_mapped, read_shared, share
 from hfdsl.runtime.torch_internals import PrefixStore, Store, TCPStore, nccl_options
 from hfdsl.single_controller.calls import fetch

@@ -11,7 +11,7 @@ from hfdsl.graph.program import Constant, Filter, Output, Ref
 from hfdsl.graph.signatures import VALUE, ListType, PortType
 from hfdsl.plan.payloads import PayloadKey
 from hfdsl.plan.plan import Plan
-from hfdsl.plan.reading import Reader, pack, unpack
+from hfdsl.plan.reading import Reader, from_columns, to_columns
 from hfdsl.plan.rows import RowTable, RuntimeQuery
 from hfdsl.protocols.filtering import kept_rows
 from hfdsl.protocols.ranges import RowRanges
@@ -90,4 +90,4 @@ class DriverReads:
         """A result that the caller may write and keep: no other process sees the change, or keeps memory for it."""
         if isinstance(kind, ListType):
             return type(value)(self._writable(kind.inner, entry) for entry in value)
-        return None if value is None else unpack(kind, writable(pack(value), self._memory))
+        return None if value is None else from_columns(kind, writable(to_columns(value), self._memory))

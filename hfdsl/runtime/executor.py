@@ -42,7 +42,7 @@ from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step
-from hfdsl.plan.reading import Reader, pack
+from hfdsl.plan.reading import Reader, to_columns
 from hfdsl.plan.rows import RowTable, argument_rows
 from hfdsl.protocols.call import Call, in_call, seed_streams, seeded
 from hfdsl.protocols.collectives import Collectives, without_peers
@@ -56,8 +56,8 @@ from hfdsl.runtime.role_errors import role_error
 from hfdsl.runtime.state_files import StateWriter, load_worker, worker_state
 from hfdsl.runtime.store import PayloadContent, Store, StoredValue, bytes_of, slice_payload
 
-SAVES = 16
-"""Folders of states, beside the newest, of which a process remembers what it has written."""
+REMEMBERED_SAVES = 16
+"""How many folders before the newest a process remembers, with the files that it wrote there."""
 
 
 def build_worker(deployment: Deployment, role: str, context: RankContext, seed: int) -> Any:
@@ -130,7 +130,7 @@ class Executor:
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved.
         """
         states = {name: self._call_role(name, "state", worker_state, behind) for name in self._workers}
-        self._writers = dict(list(self._writers.items())[-SAVES:])
+        self._writers = dict(list(self._writers.items())[-REMEMBERED_SAVES:])
         self._writers[folder] = StateWriter(folder, {name: state for name, state in states.items() if state})
 
     def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
@@ -173,7 +173,7 @@ class Executor:
 
     def put_local(self, node: int, maker: str, value: Any) -> None:
         """Store a value that no step here produced: an input, or what a collect function returned."""
-        self.store.put(node, 0, StoredValue.of(maker, detached(pack(value))))
+        self.store.put(node, 0, StoredValue.of(maker, detached(to_columns(value))))
 
     def begin(self, plan: str, number: int) -> None:
         """Begin a step of a plan, unless it has begun."""

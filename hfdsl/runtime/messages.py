@@ -1,7 +1,7 @@
 """Messages between the driver and the ranks: what a call of a segment says, and what comes back.
 
 Ray pickles every object among the arguments of a call, which costs as much as the body of a small call; lists of plain
-values it sends without. So what travels with every call has ``packed`` and ``unpacked``, and what is sent once, the
+values it sends without. So what travels with every call has ``to_wire`` and ``from_wire``, and what is sent once, the
 ``SegmentSpec``, is pickled.
 """
 
@@ -28,6 +28,18 @@ DIRECT: Final = "direct"
 
 INLINE: Final = "inline"
 """With the acknowledgment of the call: it holds only numbers, for the driver."""
+
+SMALL_PAYLOAD_BYTES: Final = 64 * 1024
+"""Up to this size the object store would cost more than sending the payload with every call."""
+
+RAY_ARGUMENT_BYTES: Final = 96 * 1024
+"""Above this size Ray puts an argument into the object store by itself; small payloads stay below it, pickled."""
+
+RAY_STORED_BYTES: Final = 128 * 1024
+"""From this size Ray certainly keeps what a call returns in the object store, and not with the caller.
+
+Ray 2.60 frees what the caller keeps where the caller's reference is the last to go, and never where a borrower's is.
+"""
 
 
 class SegmentCall(NamedTuple):
@@ -64,12 +76,12 @@ class RankRequest(NamedTuple):
     has_dispatched: bool
     modes: Sequence[SendMode]
 
-    def packed(self) -> list[Any]:
+    def to_wire(self) -> list[Any]:
         """As plain values."""
         return [list(self.call), self.payloads, self.has_spec, self.has_dispatched, self.modes]
 
     @classmethod
-    def unpacked(cls, values: Sequence[Any]) -> RankRequest:
+    def from_wire(cls, values: Sequence[Any]) -> RankRequest:
         """The request again."""
         call, payloads, has_spec, has_dispatched, modes = values
         return cls(SegmentCall(*call), payloads, has_spec, has_dispatched, modes)
@@ -103,14 +115,14 @@ class SegmentResult:
     held_bytes: int
     peak_bytes: int
 
-    def packed(self) -> list[Any]:
+    def to_wire(self) -> list[Any]:
         """As plain values."""
         calls = [[call.label, call.rank, call.start, call.stop, list(call.absent)] for call in self.calls]
         sizes = list(self.payload_bytes)
         return [self.group, self.rank, self.start, self.stop, calls, sizes, self.held_bytes, self.peak_bytes]
 
     @classmethod
-    def unpacked(cls, values: Sequence[Any]) -> SegmentResult:
+    def from_wire(cls, values: Sequence[Any]) -> SegmentResult:
         """The result again."""
         group, rank, start, stop, calls, sizes, held_bytes, peak_bytes = values
         return cls(
@@ -136,15 +148,15 @@ class Acknowledgment(NamedTuple):
     result: SegmentResult
     inline: list[list[list[Any]]]
 
-    def packed(self) -> list[Any]:
+    def to_wire(self) -> list[Any]:
         """As plain values."""
-        return [self.result.packed(), self.inline]
+        return [self.result.to_wire(), self.inline]
 
     @classmethod
-    def unpacked(cls, values: Sequence[Any]) -> Acknowledgment:
+    def from_wire(cls, values: Sequence[Any]) -> Acknowledgment:
         """The acknowledgment again."""
         result, inline = values
-        return cls(SegmentResult.unpacked(result), inline)
+        return cls(SegmentResult.from_wire(result), inline)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +15,22 @@ from hfdsl.runtime.messages import (
     DIRECT,
     INLINE,
     RELAYED,
+    SMALL_PAYLOAD_BYTES,
     Acknowledgment,
     RankRequest,
     SegmentSpec,
     SendMode,
 )
-from hfdsl.runtime.packing import Packed, Pickled, PickledValue, pickle_content, unpack
 from hfdsl.runtime.process_groups import ProcessCollectives
-from hfdsl.runtime.store import SMALL, PayloadContent, bytes_of
+from hfdsl.runtime.serialization import (
+    PickledValue,
+    content_of,
+    deserialized,
+    payload_class,
+    pickle_content,
+    serialized,
+)
+from hfdsl.runtime.store import PayloadContent, bytes_of
 
 
 class RankProcess(Worker):
@@ -43,7 +50,7 @@ class RankProcess(Worker):
             collectives=collectives,
             own_process=True,
         )
-        self._packing = packing(plan)
+        self._payload_class = payload_class(plan)
         self._direct: deque[PickledValue] = deque()
         self._broadcasts: deque[tuple[PickledValue, list[int]]] = deque()
         self._failed: Exception | None = None
@@ -78,19 +85,19 @@ class RankProcess(Worker):
         Returns the acknowledgment, and beside it the payloads that leave through the object store. Those that leave
         otherwise wait here for ``next_direct`` and ``broadcast``, which the driver has submitted after this call.
         """
-        call, count_payloads, has_spec, has_dispatched, modes = RankRequest.unpacked(request)
+        call, count_payloads, has_spec, has_dispatched, modes = RankRequest.from_wire(request)
         payloads, rest = arguments[:count_payloads], iter(arguments[count_payloads:])
         spec = SegmentSpec(task=next(rest), table=next(rest)) if has_spec else None
         dispatched = next(rest) if has_dispatched else None
         try:
-            contents = [unpack(loaded(payload)) for payload in payloads]
+            contents = [content_of(deserialized(payload)) for payload in payloads]
             result, sends = self._executor.run(call, spec, contents, dispatched)
             inline, stored = self._send(sends, modes)
         except Exception as error:
             # The calls that send the rest come after this one, and must fail as it does instead of sending stale data.
             self._failed = error
             raise
-        acknowledgment = Acknowledgment(result, inline).packed()
+        acknowledgment = Acknowledgment(result, inline).to_wire()
         return (acknowledgment, *stored) if stored else acknowledgment
 
     def _send(self, sends: Sequence[PayloadContent], modes: Sequence[SendMode]) -> tuple[list[Any], list[Any]]:
@@ -104,8 +111,10 @@ class RankProcess(Worker):
             elif isinstance(mode, list):
                 stored.append(self._announced(content, mode))
             else:
-                packed = self._packing(content)
-                stored.append(dumped(packed) if mode == RELAYED and bytes_of(content) <= SMALL else packed)
+                payload = self._payload_class(content)
+                stored.append(
+                    serialized(payload) if mode == RELAYED and bytes_of(content) <= SMALL_PAYLOAD_BYTES else payload
+                )
         return inline, stored
 
     def _announced(self, content: PayloadContent, ranks: list[int]) -> Any:
@@ -139,18 +148,3 @@ class RankProcess(Worker):
         if self._failed is not None:
             raise self._failed
         return self._direct.popleft()
-
-
-def dumped(packed: Any) -> bytes:
-    """A payload as bytes, which travel with calls."""
-    return bytes(ray.cloudpickle.dumps(packed))  # type: ignore[no-untyped-call]  # of Ray
-
-
-def loaded(payload: Any) -> Any:
-    """The payload again, if it traveled as bytes."""
-    return pickle.loads(payload) if isinstance(payload, bytes) else payload
-
-
-def packing(plan: Plan) -> type[Packed] | type[Pickled]:
-    """How payloads of a plan travel through the object store."""
-    return Packed if plan.optimize.zero_copy else Pickled

@@ -26,6 +26,8 @@ from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import (
     DIRECT,
     INLINE,
+    RAY_ARGUMENT_BYTES,
+    SMALL_PAYLOAD_BYTES,
     STORED,
     Acknowledgment,
     InlineResult,
@@ -34,19 +36,17 @@ from hfdsl.runtime.messages import (
     SegmentSpec,
     SendMode,
 )
-from hfdsl.runtime.rank_process import RankProcess, dumped, loaded, packing
-from hfdsl.runtime.relay import PATIENCE, Relays, RemoteHandle, pays, waited
-from hfdsl.runtime.store import SMALL, PayloadContent, bytes_of
+from hfdsl.runtime.rank_process import RankProcess
+from hfdsl.runtime.relay import FAILURE_POLL_SECONDS, Relays, RemoteHandle, pays, waited
+from hfdsl.runtime.serialization import deserialized, payload_class, serialized
+from hfdsl.runtime.store import PayloadContent, bytes_of
 from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 
-ANSWER = 60.0
-"""Seconds in which an idle process says whether its files are written."""
-
-ARGUMENT = 96 * 1024
-"""Bytes of an argument above which Ray puts it into the object store by itself."""
+SAVED_REPLY_SECONDS = 60.0
+"""The time in which an idle process says whether its files are written."""
 
 
 class RayBackend:
@@ -74,7 +74,7 @@ class RayBackend:
         self._depth, self._processes = processes_per_slot(plan.groups), plan.groups
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
-        self._packing = packing(plan)
+        self._payload_class = payload_class(plan)
         self._pending: list[Any] = []  # the acknowledgments of this step's calls that have not been looked at
         self._acknowledged: dict[Any, list[Any]] = {}  # those that have arrived, by handle
         self._sent_table: tuple[RowTable, Any] | None = None  # the last one, and its reference in the object store
@@ -168,10 +168,10 @@ class RayBackend:
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:
         """A payload of the driver: in the object store or, where it is small, as bytes that travel with calls."""
-        packed = self._packing(content)
-        if bytes_of(content) <= SMALL and len(small := dumped(packed)) <= ARGUMENT:
+        payload = self._payload_class(content)
+        if bytes_of(content) <= SMALL_PAYLOAD_BYTES and len(small := serialized(payload)) <= RAY_ARGUMENT_BYTES:
             return small
-        return ray.put(packed)
+        return ray.put(payload)
 
     def run(self, submission: Submission) -> Sequence[tuple[Any, Sequence[Any]]]:
         """Submit a segment: the handles of each rank's acknowledgment and payloads.
@@ -193,7 +193,7 @@ class RayBackend:
             # One return value for the acknowledgment, and one for each payload in the object store.
             stored = len(modes) - modes.count(DIRECT) - modes.count(INLINE)
             run = worker.run.options(num_returns=1 + stored) if stored else worker.run
-            refs = run.remote(request.packed(), *payloads, *spec_arguments, *dispatched, *submission.after[i])
+            refs = run.remote(request.to_wire(), *payloads, *spec_arguments, *dispatched, *submission.after[i])
             acknowledgment, *objects = refs if stored else (refs,)
             # Right after the call, so that no other call of this process comes between it and its broadcast.
             if any(payload.broadcast for payload in submission.sends[i]):
@@ -245,7 +245,7 @@ class RayBackend:
             remote = [handle for handle in acknowledgments if isinstance(handle, RemoteHandle)]
             self._acknowledged |= {handle: handle.value for handle in remote if handle.value is not None}
         self._check_late(len(acknowledgments), acknowledgments, self._acknowledged, "parts of the step")
-        return [Acknowledgment.unpacked(self._acknowledged[handle]).result for handle in acknowledgments]
+        return [Acknowledgment.from_wire(self._acknowledged[handle]).result for handle in acknowledgments]
 
     def get(self, handles: Sequence[Any]) -> list[Any]:
         """The payloads, in this process.
@@ -276,8 +276,8 @@ class RayBackend:
         """Acknowledgments and payloads, within the time after which ``get`` looks for failures."""
         local = self._relays.get(handles) if self._relays is not None else handles
         refs = [value for value in local if isinstance(value, ray.ObjectRef)]
-        fetched = dict(zip(refs, fetch(refs, min(self._time_left(), PATIENCE)), strict=True))
-        return [loaded(fetched[value] if isinstance(value, ray.ObjectRef) else value) for value in local]
+        fetched = dict(zip(refs, fetch(refs, min(self._time_left(), FAILURE_POLL_SECONDS)), strict=True))
+        return [deserialized(fetched[value] if isinstance(value, ray.ObjectRef) else value) for value in local]
 
     def references(self) -> Iterator[Any]:
         """The references that it holds between steps: to the last step's acknowledgments, and to its row table."""
@@ -313,7 +313,7 @@ class RayBackend:
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""
         self.begin()
-        self._until = min(self._until, time.monotonic() + wait + ANSWER)
+        self._until = min(self._until, time.monotonic() + wait + SAVED_REPLY_SECONDS)
         refs_by_group = [[w.saved.remote(folder, wait) for w in workers] for workers in self._workers.values()]
         files = self._all([ref for refs in refs_by_group for ref in refs], "states")
         return by_role([files[ref] for ref in refs] for refs in refs_by_group)
@@ -353,4 +353,4 @@ def _content(handle: Any, values: Mapping[Any, Any]) -> Any:
     if isinstance(handle, InlineResult):
         _, inline = values[handle.acknowledgment]
         return {ColumnSlice(node, chunk, column, None): value for node, chunk, column, value in inline[handle.index]}
-    return loaded(handle) if isinstance(handle, bytes) else values[handle]
+    return deserialized(handle) if isinstance(handle, bytes) else values[handle]

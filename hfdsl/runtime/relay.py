@@ -26,7 +26,7 @@ submits all that it knows before it waits. *Once*: a name is submitted once, bec
 sent, and a call's reference is kept under one name. *Dropped after the last reader*: the driver's ``RemoteHandle``
 lives as long as a reader is planned; when it is deleted, its name goes to the relay with the next call, and the relay
 lets go of the reference. A rank that has been called keeps its own reference until it has run. References to small
-values that were shared are kept one step longer: see ``INLINED``.
+values that were shared are kept one step longer: see ``RAY_STORED_BYTES``.
 """
 
 from __future__ import annotations
@@ -44,24 +44,26 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Submission
-from hfdsl.runtime.messages import INLINE, RELAYED, Acknowledgment, InlineResult, RankRequest, SegmentSpec
-from hfdsl.runtime.store import SMALL
+from hfdsl.runtime.messages import (
+    INLINE,
+    RAY_STORED_BYTES,
+    RELAYED,
+    SMALL_PAYLOAD_BYTES,
+    Acknowledgment,
+    InlineResult,
+    RankRequest,
+    SegmentSpec,
+)
 from hfdsl.single_controller.calls import fetch
 
-PATIENCE = 1.0
-"""Seconds after which a wait for all ranks looks for a failure among those that have ended."""
+FAILURE_POLL_SECONDS = 1.0
+"""How often a wait for all ranks looks for a failure among those that have ended."""
 
-RANKS, A_NODE = 16, 4
-"""Relays pay from this many ranks in all, and this many per node on average: see benchmarks/dataplane/relay.py."""
+MIN_RANKS, MIN_RANKS_PER_NODE = 16, 4
+"""Relays pay from so many ranks in all, and per node on average: see benchmarks/dataplane/relay.py."""
 
 ACKNOWLEDGMENT = 0
 """The place of the acknowledgment among what a rank's call returns; its payloads follow."""
-
-INLINED = 128 * 1024
-"""Bytes of a payload from which Ray certainly keeps it in the object store, and not with the caller of what made it.
-
-Ray 2.60 frees what the caller keeps where the caller's reference is the last to go, and never where a borrower's is.
-"""
 
 Name: TypeAlias = tuple[int, int, int]
 """A reference that a relay holds: the segment, the rank, and the place among what the call returns."""
@@ -97,11 +99,11 @@ class Relay:
             self._shared.clear()
             self._payload_bytes.clear()
             self._kept, self._kept_before = [], self._kept
-        for group, rank, packed, arguments in calls:
-            request = RankRequest.unpacked(packed)
+        for group, rank, request_on_wire, arguments in calls:
+            request = RankRequest.from_wire(request_on_wire)
             places = [ACKNOWLEDGMENT, *(place for place, mode in enumerate(request.modes, 1) if mode == RELAYED)]
             values = [self._resolve(value, shared) if type(value) is list else value for value in arguments]
-            refs = self._ranks[group][rank].run.options(num_returns=len(places)).remote(packed, *values)
+            refs = self._ranks[group][rank].run.options(num_returns=len(places)).remote(request_on_wire, *values)
             for place, ref in zip(places, refs if len(places) > 1 else [refs], strict=True):
                 self._refs[request.call.segment, rank, place] = ref
         for unused in dropped:
@@ -115,7 +117,7 @@ class Relay:
     def _may_be_inlined(self, name: Name) -> bool:
         segment, rank, place = name
         sizes = self._payload_bytes.get((segment, rank))
-        return place == ACKNOWLEDGMENT or sizes is None or sizes[place - 1] < INLINED
+        return place == ACKNOWLEDGMENT or sizes is None or sizes[place - 1] < RAY_STORED_BYTES
 
     def _share(self, name: Name) -> Any:
         self._shared.add(name)
@@ -147,7 +149,7 @@ class Relay:
         # A payload exists when its call is acknowledged, and the acknowledgment says how large it is.
         done = {name: acknowledgment for name, acknowledgment in acknowledgment_of.items() if acknowledgment in values}
         for segment, rank, _ in dict.fromkeys(done.values()):
-            result = Acknowledgment.unpacked(values[segment, rank, ACKNOWLEDGMENT]).result
+            result = Acknowledgment.from_wire(values[segment, rank, ACKNOWLEDGMENT]).result
             self._payload_bytes[segment, rank] = result.payload_bytes
         acknowledged = frozenset(values)
         small = [name for name in done if name not in acknowledged and self._is_small(name)]
@@ -161,7 +163,7 @@ class Relay:
 
     def _is_small(self, name: Name) -> bool:
         segment, rank, place = name
-        return self._payload_bytes[segment, rank][place - 1] <= SMALL
+        return self._payload_bytes[segment, rank][place - 1] <= SMALL_PAYLOAD_BYTES
 
 
 def _name(name: Sequence[int]) -> Name:
@@ -174,7 +176,9 @@ def waited(refs: Sequence[Any], seconds: float) -> Iterator[list[Any]]:
     until, pending = time.monotonic() + seconds, list(refs)
     while pending:
         left = max(0.0, until - time.monotonic())
-        ready, pending = ray.wait(pending, num_returns=len(pending), timeout=min(left, PATIENCE), fetch_local=False)
+        ready, pending = ray.wait(
+            pending, num_returns=len(pending), timeout=min(left, FAILURE_POLL_SECONDS), fetch_local=False
+        )
         yield ready
         if not left:
             return
@@ -194,7 +198,7 @@ def pays(plan: Plan, nodes: Mapping[str, Sequence[str]], direct_groups: Collecti
     if plan.optimize.relay is False or linked or any(step.custom for step in plan.steps):
         return False
     ranks = Counter(node for name in groups for node in nodes[name])
-    many = len(ranks) > 1 and ranks.total() >= max(RANKS, A_NODE * len(ranks))
+    many = len(ranks) > 1 and ranks.total() >= max(MIN_RANKS, MIN_RANKS_PER_NODE * len(ranks))
     return plan.optimize.relay is True or many
 
 
@@ -301,7 +305,7 @@ class Relays:
             modes = [INLINE if payload.inline else RELAYED for payload in submission.sends[i]]
             request = RankRequest(submission.call, len(payloads), spec is not None, False, modes)
             arguments = [outbox.argument(value) for value in (*payloads, *spec_arguments, *after[i])]
-            outbox.calls.append([segment.group, rank, request.packed(), arguments])
+            outbox.calls.append([segment.group, rank, request.to_wire(), arguments])
             acknowledgment, index = RemoteHandle(outbox, (segment.number, rank, ACKNOWLEDGMENT)), count()
             sends = [
                 InlineResult(acknowledgment, next(index))
@@ -345,7 +349,7 @@ class Relays:
             RoleError: HF806 where a body raised or a process died.
         """
         # Longer than the relays wait: an answer comes only once, and one that is missed would lose its references.
-        for ready in waited(list(answers), self._time_left() + PATIENCE):
+        for ready in waited(list(answers), self._time_left() + FAILURE_POLL_SECONDS):
             for ref, values in zip(ready, fetch(ready), strict=True):
                 for handle, value in zip(answers[ref], values, strict=True):
                     handle.value = value
@@ -358,7 +362,7 @@ class Relays:
             RoleError: HF806 where a body raised or a process died.
             GetTimeoutError: where no time is left.
         """
-        while not self.take(self.ask(handles, min(self._time_left(), PATIENCE))):
+        while not self.take(self.ask(handles, min(self._time_left(), FAILURE_POLL_SECONDS))):
             if not self._time_left():
                 raise GetTimeoutError
             self.take(self.ask(self._acknowledgments, 0))  # the rank that makes a value may wait for one that failed

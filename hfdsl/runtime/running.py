@@ -19,21 +19,22 @@ from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import bind_sizes, row_dims
 from hfdsl.plan.timeline import Timeline, TraceFile
 from hfdsl.runtime.backend import Backend
+from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
 from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.recording import begin
 from hfdsl.runtime.saving import Saving, read_manifest
 from hfdsl.runtime.step import Routing, StepRun
-from hfdsl.runtime.store import SMALL, bytes_of
+from hfdsl.runtime.store import bytes_of
 from hfdsl.runtime.timeline import StepRecord, timeline
 from hfdsl.types.batches import Batch, closest, upcast
 
-CALL = 1e-3
-"""Seconds that a call costs: a step that takes less is not worth a call of its own."""
+CALL_SECONDS = 1e-3
+"""What a call costs: a step that takes less is not worth a call of its own."""
 
 MEASURED_STEPS = (4, 8, 16, 32)
 """The steps of a run after which it looks at how long bodies take."""
 
-ROUTINGS = 16
+CACHED_ROUTINGS = 16
 """How many routings a run keeps, the most recently used; its processes keep as many specs of each segment."""
 
 
@@ -47,7 +48,7 @@ class Running:
         self._routings: dict[tuple[tuple[int | None, ...], Hints], Routing] = {}  # least recently used first
         self._fastest: dict[str, float] = {}  # seconds of the slowest rank, in the fastest step
         self._short_steps: frozenset[int] = frozenset()
-        self._check_sizes = lru_cache(ROUTINGS)(lambda sizes: check_sizes(plan, dict(sizes)))
+        self._check_sizes = lru_cache(CACHED_ROUTINGS)(lambda sizes: check_sizes(plan, dict(sizes)))
         self._measured = 0
         self._record: StepRecord | None = None
         self._traces: list[TraceFile] = []
@@ -255,7 +256,7 @@ class Running:
         routing = cache.pop(key, None)
         if routing is None:
             new_routes = compute_routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
-            number = len(cache) if len(cache) < ROUTINGS else cache.pop(next(iter(cache))).number
+            number = len(cache) if len(cache) < CACHED_ROUTINGS else cache.pop(next(iter(cache))).number
             routing = Routing(new_routes, number, hints)
         cache[key] = routing
         return routing
@@ -263,7 +264,7 @@ class Running:
     def _inline_inputs(self, inputs: Mapping[int, Batch]) -> frozenset[int]:
         """The inputs so small that what a rank of the first step reads of them, on average, travels with its call."""
         readers = sum(len(step.ranks) for step in self.plan.steps[:1])
-        return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL)
+        return frozenset(n for n, b in inputs.items() if bytes_of(b.__hf_columns__) <= readers * SMALL_PAYLOAD_BYTES)
 
     def _find_short_steps(self) -> frozenset[int]:
         """The steps whose slowest rank took less time than a call does, in the fastest of the measured steps.
@@ -273,7 +274,9 @@ class Running:
         if self._measured in MEASURED_STEPS:
             cpu = {group.name for group in self.plan.groups if not group.pool.use_gpu}
             steps = (step for step in self.plan.steps if step.group in cpu)
-            self._short_steps = frozenset(step.node for step in steps if self._fastest.get(step.label, CALL) < CALL)
+            self._short_steps = frozenset(
+                step.node for step in steps if self._fastest.get(step.label, CALL_SECONDS) < CALL_SECONDS
+            )
         return self._short_steps
 
     def _inputs(self, batches: tuple[Batch, ...], named: dict[str, Batch]) -> dict[int, Batch]:

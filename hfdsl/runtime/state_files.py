@@ -18,10 +18,10 @@ from hfdsl.runtime.store import as_bytes
 if TYPE_CHECKING:
     import torch
 
-SKELETON = "hfdsl"
+SKELETON_KEY = "hfdsl"
 """The key of a file's metadata for everything that is not a tensor."""
 
-PLAIN = (bool, int, float, str, type(None))
+PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def flatten_state(state: Any, what: str, copies: bool = False) -> FlatState:
             return tensor(value, path)
         if isinstance(value, Mapping):
             for key in value:
-                if type(key) not in PLAIN:
+                if type(key) not in PLAIN_TYPES:
                     raise _unsupported(what, path, f"a key of type {type(key).__name__}")
             inner = {key: plain(entry, f"{path}/{key}" if path else str(key)) for key, entry in value.items()}
             simple = all(isinstance(key, str) and not key.startswith("$") for key in inner)
@@ -84,7 +84,7 @@ def flatten_state(state: Any, what: str, copies: bool = False) -> FlatState:
         if isinstance(value, (list, tuple)):
             items = [plain(entry, f"{path}/{i}" if path else str(i)) for i, entry in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
-        if type(value) in PLAIN:
+        if type(value) in PLAIN_TYPES:
             return value
         raise _unsupported(what, path, f"a {type(value).__name__}")
 
@@ -193,7 +193,7 @@ def write(folder: str, role: str, state: FlatState) -> dict[str, str]:
     try:
         file.touch(exist_ok=False)
         mode = file.stat().st_mode
-        save_file(state.tensors, file, {SKELETON: state.skeleton})
+        save_file(state.tensors, file, {SKELETON_KEY: state.skeleton})
         file.chmod(mode)  # safetensors makes files that only their owner reads
         sync_to_disk(file)
     except FileExistsError:
@@ -230,7 +230,7 @@ def read_file(file: Path) -> FlatState:
 
     try:
         with safe_open(file, "pt") as opened:
-            skeleton = (opened.metadata() or {})[SKELETON]
+            skeleton = (opened.metadata() or {})[SKELETON_KEY]
             stored = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # no mapping
     except (OSError, SafetensorError, KeyError) as error:
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None

@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
 """What a payload holds: raw rows of columns."""
 
-SMALL = 64 * 1024
-"""Bytes of a payload up to which the object store would cost more than sending the payload with every call."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
@@ -194,15 +191,15 @@ def _slice(value: Any, ranges: RowRanges | None) -> Any:
     return value if ranges is None else slice_rows(value, ranges)
 
 
-FEW = 8
-"""Runs of rows up to which it is cheaper to concatenate views of them than to gather row by row."""
+MAX_JOINED_VIEWS = 8
+"""Up to so many runs of rows it is cheaper to concatenate views of them than to gather row by row."""
 
 
 def slice_rows(value: Any, ranges: RowRanges) -> Any:
     """Rows of a column, in order; None of one that is absent."""
     if value is None or ranges == ((0, len(value)),):
         return value
-    if len(ranges) > FEW:
+    if len(ranges) > MAX_JOINED_VIEWS:
         return picked_rows(value, [row for first, last in ranges for row in range(first, last)])
     return rows_after_rows([value[first:last] for first, last in ranges])
 

@@ -13,7 +13,7 @@
 | `ActorClass` metadata, `_default_options` | the class and the options behind `@ray.remote` |
 | `_ray_trace_ctx` | the parameter that Ray's tracing adds to a method |
 | `state.actors`, reference counts, `_monitor_failures` | what a test leaves on a cluster (`hfdsl.testing.plugin`) |
-| `CloudPickler` | pickles a value without its tensors (`hfdsl.runtime.packing`) |
+| `CloudPickler` | pickles a value without its tensors (`hfdsl.runtime.serialization`) |
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hfdsl.check.requirements import parameters
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import WiringError
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature, StaticType, role_signatures
-from hfdsl.plan.reading import pack, unpack
+from hfdsl.plan.reading import from_columns, to_columns
 from hfdsl.protocols.call import Call, running_call
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.worker import Worker
@@ -264,14 +264,14 @@ def _answer(
         name: raw
         for value in arguments.values()
         if isinstance(value, Batch)
-        for name, raw in pack(value).items()
+        for name, raw in to_columns(value).items()
         if isinstance(raw, list)
     }
     needs = f"{what} makes {signature.returns}, and nothing that it takes says how large"
     raw_columns = _columns(
         kind, sizes, Draw(call, rows), columns, objects, lambda dim: f"{needs} {dim} is: dims={{{dim}: ...}}"
     )
-    return unpack(kind, raw_columns)
+    return from_columns(kind, raw_columns)
 
 
 def _solved(signature: Signature, arguments: Mapping[str, Any]) -> dict[Any, Size]:
@@ -281,7 +281,7 @@ def _solved(signature: Signature, arguments: Mapping[str, Any]) -> dict[Any, Siz
         for port in signature.ports
         if port.name in arguments
         for name, spec in _fields(port.type).items()
-        if (raw := pack(arguments[port.name]).get(name)) is not None
+        if (raw := to_columns(arguments[port.name]).get(name)) is not None
         for i, dim in enumerate(spec.dims)
         if not (isinstance(spec, ColumnSpec) and spec.ragged and i == 1)  # a bound is no size
     ]
@@ -322,7 +322,7 @@ def _columns(
             )
         else:
             raw_columns[name] = draw.column(number, spec, shape)
-    return pack(kind.record(**raw_columns)) if isinstance(kind, RecordType) else raw_columns
+    return to_columns(kind.record(**raw_columns)) if isinstance(kind, RecordType) else raw_columns
 
 
 def _length(dim: Size, sizes: Mapping[Any, Size], unknown: Callable[[Any], str]) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hfdsl.errors import HfError, WiringError
 from hfdsl.graph.operations import SIGNATURE
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
-from hfdsl.plan.reading import pack
+from hfdsl.plan.reading import to_columns
 from hfdsl.testing.arguments import given_of, nothing, number_of, refused, tolerance_of
 from hfdsl.testing.code import as_code
 from hfdsl.testing.compare import first_difference
@@ -250,13 +250,13 @@ def _on(signature: Signature, case: _Case, rows: Sequence[int]) -> dict[str, Any
     """The columns that the function gives on some rows of its arguments; of metrics, nothing."""
     arguments = {name: _picked(value, rows) for name, value in case.arguments.items()}
     result, with_rows = signature.body(**arguments), _with_rows(signature)
-    return {name: raw for name, raw in pack(result).items() if name in with_rows} if with_rows else {}
+    return {name: raw for name, raw in to_columns(result).items() if name in with_rows} if with_rows else {}
 
 
 def _picked(value: Any, rows: Sequence[int]) -> Any:
     """Rows of an argument; of what has no rows, itself."""
     if isinstance(value, (Batch, Column, Obj)):
-        raw = {name: _rows_of(column, rows) for name, column in pack(value).items()}
+        raw = {name: _rows_of(column, rows) for name, column in to_columns(value).items()}
         return rebuild(type(value), raw) if isinstance(value, Batch) else type(value)(raw[VALUE])
     return value
 

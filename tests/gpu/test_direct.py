@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfdsl.runtime.device_memory import TRANSFERS
+from hfdsl.runtime.device_memory import UNMAP_AFTER_TRANSFERS
 from hfdsl.runtime.direct import TRANSPORT, Links, register
 from tests.gpu.direct_programs import GpuProcess
 
@@ -103,7 +103,7 @@ def test_what_stays_mapped_is_never_what_was_freed(ray: Any, started: Any) -> No
             del parcel
             gone(ray, maker)
         mapped = ray.get([reader.mapped.remote() for reader in readers])
-        assert all(1 <= one <= TRANSFERS for one in mapped), mapped
+        assert all(1 <= one <= UNMAP_AFTER_TRANSFERS for one in mapped), mapped
 
 
 def test_memory_is_given_back_when_links_are_closed(ray: Any, started: Any) -> None:

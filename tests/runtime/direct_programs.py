@@ -10,7 +10,7 @@ import ray
 import torch
 
 from hfdsl.runtime import broadcast, direct, tensor_sharing
-from hfdsl.runtime.packing import PickledValue, pickle_value
+from hfdsl.runtime.serialization import PickledValue, pickle_value
 
 
 def values(device: str) -> dict[str, torch.Tensor]:

@@ -79,4 +79,4 @@ def test_parameters_that_want_gradients_are_written_in_place() -> None:
 
 @pytest.mark.parametrize("bucket", [1, 100])
 def test_no_tensors_are_no_broadcast(bucket: int) -> None:
-    assert each(2, lambda group, rank: broadcast([], group, bucket=bucket)) == [None, None]
+    assert each(2, lambda group, rank: broadcast([], group, bucket_bytes=bucket)) == [None, None]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfdsl.runtime.device_memory import TRANSFERS, Block, Mappings
+from hfdsl.runtime.device_memory import UNMAP_AFTER_TRANSFERS, Block, Mappings
 
 SPACE = 6
 """Addresses that a maker has; a block takes some of them."""
@@ -93,7 +93,7 @@ def test_what_is_read_is_what_is_there_and_the_dead_go(program: list[tuple[str, 
         elif wanted := [block for place, block in enumerate(alive) if act == "read" and number >> place & 1]:
             read(machine, mappings, wanted)
             past[maker].append(set(wanted))
-            kept = set().union(*past[maker][-TRANSFERS:]) if keep else set()
+            kept = set().union(*past[maker][-UNMAP_AFTER_TRANSFERS:]) if keep else set()
             found = [block for block in machine.mapped.values() if block.maker == maker]
             assert len(found) == len(set(found)), "a block is mapped once"
             assert set(found) <= kept
@@ -111,7 +111,7 @@ def test_a_freed_block_stays_for_a_few_transfers_at_most() -> None:
     assert other
     read(machine, mappings, [old, other])
     machine.free(old)
-    for _ in range(TRANSFERS - 1):
+    for _ in range(UNMAP_AFTER_TRANSFERS - 1):
         read(machine, mappings, [other])
         assert machine.dead() == [old]
     read(machine, mappings, [other])

@@ -14,7 +14,7 @@ import torch
 
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.runtime.direct import TRANSPORT, Links, register
-from hfdsl.runtime.packing import pickle_content, pickle_value, unpack
+from hfdsl.runtime.serialization import content_of, pickle_content, pickle_value
 from hfdsl.types.ragged import Jagged
 from tests.runtime import direct_programs as p
 
@@ -71,7 +71,7 @@ def test_a_parcel_holds_nothing_once_it_is_let_go() -> None:
     del tensor
     gc.disable()  # which would find it later
     try:
-        arrived = unpack(pickle_content(content))
+        arrived = content_of(pickle_content(content))
         content.clear()
         assert [value.tolist() for value in (arrived[ColumnSlice(0, 0, "x", None)],)] == [[1.0] * 3]
         arrived = {}

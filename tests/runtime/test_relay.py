@@ -13,7 +13,7 @@ import hfdsl as hf
 from hfdsl.errors import HfError, RoleError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.runtime.relay import A_NODE, ACKNOWLEDGMENT, RANKS, Relays, pays
+from hfdsl.runtime.relay import ACKNOWLEDGMENT, MIN_RANKS, MIN_RANKS_PER_NODE, Relays, pays
 from hfdsl.runtime.running import Running
 from tests.runtime import plane_programs as p
 from tests.runtime import ray_programs as faults
@@ -277,12 +277,16 @@ def compiled(flow: Any, optimize: Optimize | None = None, **places: Any) -> Comp
 
 
 def test_where_relays_pay() -> None:
-    place = hf.place(p.Worker, pool=pool(RANKS))
-    nodes = {compiled(doubled, p=place).groups[0].name: [str(rank // A_NODE) for rank in range(RANKS)]}
+    place = hf.place(p.Worker, pool=pool(MIN_RANKS))
+    nodes = {compiled(doubled, p=place).groups[0].name: [str(rank // MIN_RANKS_PER_NODE) for rank in range(MIN_RANKS)]}
     assert pays(compiled(doubled, p=place), nodes, ())
     assert not pays(compiled(doubled, Optimize(relay=False), p=place), nodes, ())
     [group] = nodes
-    for few in (nodes[group][1:], [str(rank // (A_NODE - 1)) for rank in range(RANKS)], ["0"] * RANKS):
+    for few in (
+        nodes[group][1:],
+        [str(rank // (MIN_RANKS_PER_NODE - 1)) for rank in range(MIN_RANKS)],
+        ["0"] * MIN_RANKS,
+    ):
         assert not pays(compiled(doubled, p=place), {group: few}, ())
         assert pays(compiled(doubled, ON, p=place), {group: few}, ())
 

@@ -12,8 +12,8 @@ import hfdsl as hf
 from hfdsl import Dispatch, f32, register
 from hfdsl.plan.routes import compute_routes
 from hfdsl.runtime.local import LocalBackend
-from hfdsl.runtime.running import ROUTINGS, Running
-from hfdsl.runtime.store import SMALL
+from hfdsl.runtime.messages import SMALL_PAYLOAD_BYTES
+from hfdsl.runtime.running import CACHED_ROUTINGS, Running
 from tests.runtime import plane_programs as p
 from tests.runtime.plane_programs import pool
 
@@ -80,11 +80,11 @@ def test_a_thousand_sizes_are_not_all_remembered(running: Running, made: list[in
     for rows in range(2, 2002, 2):
         step(running, rows)
     assert len(made) == 1000
-    assert remembered(running) == [ROUTINGS] * 5  # a process of each of both groups does one segment
+    assert remembered(running) == [CACHED_ROUTINGS] * 5  # a process of each of both groups does one segment
 
 
 def test_those_that_were_used_last_are_remembered(running: Running, made: list[int]) -> None:
-    first, *others = range(2, 2 * ROUTINGS + 4, 2)
+    first, *others = range(2, 2 * CACHED_ROUTINGS + 4, 2)
     for rows in others:
         step(running, first)
         step(running, rows)
@@ -92,12 +92,12 @@ def test_those_that_were_used_last_are_remembered(running: Running, made: list[i
     step(running, others[0])  # which was not used for longest
     assert made == [first, *others, others[0]]
     step(running, first)
-    assert len(made) == ROUTINGS + 2
+    assert len(made) == CACHED_ROUTINGS + 2
 
 
 def test_inputs_about_as_small_as_travel_with_a_call_are_routed_once(made: list[int]) -> None:
     """Rows of another length, on either side of the limit, in turn."""
-    long = 2 * SMALL // 4 // 4  # numbers of a row of four that two ranks read
+    long = 2 * SMALL_PAYLOAD_BYTES // 4 // 4  # numbers of a row of four that two ranks read
     with widened.compile(hf.Deployment(p=hf.place(Wide, pool=pool(2)))).launch() as running:
         for length in (long, long + 1) * 3:
             assert running.step(Rows(x=torch.ones(4, length))).x.tensor.sum() == 8 * length

@@ -1,7 +1,8 @@
-"""How a payload is written into bytes: for the object store, and with its tensors left on their device.
+"""How a payload is serialized: for the object store, as bytes within a call, and with its tensors left on their device.
 
-``Packed`` goes through the object store, its buffers out of band: they are written into shared memory once, and every
-reader maps them. ``PickledValue`` leaves its tensors in the process that made them, and only the rest is pickled.
+``ZeroCopyPayload`` goes through the object store, its buffers out of band: they are written into shared memory once,
+and every reader maps them. ``CopiedPayload`` does so without shared buffers. ``serialized`` makes bytes of a small one.
+``PickledValue`` leaves its tensors in the process that produced them, and only the rest is pickled.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from io import BytesIO
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, cast
 
+import ray
+
 from hfdsl.plan.payloads import ColumnSlice
+from hfdsl.plan.plan import Plan
 from hfdsl.runtime.store import PayloadContent, as_bytes
 from hfdsl.single_controller.ray_internals import CloudPickler
 from hfdsl.types.batches import own_rows
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 # -- through the object store ------------------------------------------------------------------------------------------
 
 
-class Packed:
+class ZeroCopyPayload:
     """A payload on its way: it arrives as its content.
 
     The memory of a tensor goes out of band, so that neither side copies it. What arrives lies in memory that other
@@ -37,10 +41,10 @@ class Packed:
         self._content = content
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, ([(*_fields(key), _encoded(value)) for key, value in self._content.items()],)
+        return _decoded_content, ([(*_fields(key), _encoded(value)) for key, value in self._content.items()],)
 
 
-class Pickled:
+class CopiedPayload:
     """A payload on its way as torch pickles it: with copies on either side."""
 
     def __init__(self, content: PayloadContent) -> None:
@@ -48,14 +52,29 @@ class Pickled:
 
     def __reduce__(self) -> tuple[Any, ...]:
         rows = [(*_fields(key), _on_cpu(value), _is_cuda(value)) for key, value in self._content.items()]
-        return _unpickled, (rows,)
+        return _copied_content, (rows,)
 
 
-def unpack(payload: Any) -> PayloadContent:
+def payload_class(plan: Plan) -> type[ZeroCopyPayload] | type[CopiedPayload]:
+    """How payloads of a plan travel through the object store."""
+    return ZeroCopyPayload if plan.optimize.zero_copy else CopiedPayload
+
+
+def serialized(payload: ZeroCopyPayload | CopiedPayload) -> bytes:
+    """A payload as bytes, which travel with calls."""
+    return bytes(ray.cloudpickle.dumps(payload))  # type: ignore[no-untyped-call]  # of Ray
+
+
+def deserialized(payload: Any) -> Any:
+    """The payload again, if it traveled as bytes."""
+    return pickle.loads(payload) if isinstance(payload, bytes) else payload
+
+
+def content_of(payload: Any) -> PayloadContent:
     """The content of a payload, however it was sent; a broadcast takes place now."""
     if isinstance(payload, dict):
         return payload
-    return _unpacked(payload.receive() if hasattr(payload, "receive") else payload.load())
+    return _decoded_content(payload.receive() if hasattr(payload, "receive") else payload.load())
 
 
 # -- with tensors left on their device ---------------------------------------------------------------------------------
@@ -76,17 +95,17 @@ class Tensors:
 class PickledValue:
     """A value on its way: its tensors, and a pickle of the rest that refers to them by number."""
 
-    __slots__ = ("buffers", "head", "tensors")
+    __slots__ = ("buffers", "skeleton", "tensors")
 
-    def __init__(self, head: bytes, buffers: list[PickleBuffer], tensors: Tensors) -> None:
-        self.head, self.buffers, self.tensors = head, buffers, tensors
+    def __init__(self, skeleton: bytes, buffers: list[PickleBuffer], tensors: Tensors) -> None:
+        self.skeleton, self.buffers, self.tensors = skeleton, buffers, tensors
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PickledValue, (self.head, self.buffers, self.tensors)
+        return PickledValue, (self.skeleton, self.buffers, self.tensors)
 
     def load(self) -> Any:
         """The value; in the process that pickled it the tensors are the very same."""
-        return _Unpickler(BytesIO(self.head), self.tensors.tensors, self.buffers).load()
+        return _Unpickler(BytesIO(self.skeleton), self.tensors.tensors, self.buffers).load()
 
 
 def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tensor] | None = None) -> PickledValue:
@@ -99,29 +118,29 @@ def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tens
     >>> pickle_value({"x": torch.ones(2), "name": "a"}, "cpu").load()
     {'x': tensor([1., 1.]), 'name': 'a'}
     """
-    head, buffers, tensors = BytesIO(), list[PickleBuffer](), list["torch.Tensor"]()
-    pickler = _Pickler(head, device, tensors, buffers, None if shared is None else set(map(id, shared)))
+    skeleton, buffers, tensors = BytesIO(), list[PickleBuffer](), list["torch.Tensor"]()
+    pickler = _Pickler(skeleton, device, tensors, buffers, None if shared is None else set(map(id, shared)))
     cast(Any, pickler).dump(value)
-    return PickledValue(head.getvalue(), buffers, Tensors(tensors))
+    return PickledValue(skeleton.getvalue(), buffers, Tensors(tensors))
 
 
 def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValue:
     """A payload that bypasses the object store: the tensors of its columns stay where they are until they are sent.
 
     Tensors inside Python objects are sent as a ``copy``, since the maker may change them at once, as it does with its
-    weights. Memory of tensors on another device goes out of band, as in ``Packed``.
+    weights. Memory of tensors on another device goes out of band, as in ``ZeroCopyPayload``.
     """
     import torch
 
     device, shared = "cuda" if torch.cuda.is_available() else "cpu", list[torch.Tensor]()
-    rows = [(*_fields(key), _encoded_but(device, value, shared)) for key, value in content.items()]
+    rows = [(*_fields(key), _encoded_except(device, value, shared)) for key, value in content.items()]
     return pickle_value(rows, device, shared if copy else None)
 
 
-def _encoded_but(device: str, value: Any, shared: list[Any]) -> Any:
+def _encoded_except(device: str, value: Any, shared: list[Any]) -> Any:
     """A raw column as ``_encoded`` makes it, but for tensors on a device: these stay, and are listed in ``shared``."""
     if isinstance(value, Jagged):
-        return "ragged", _encoded_but(device, value.values, shared), _encoded_but(device, value.offsets, shared)
+        return "ragged", _encoded_except(device, value.values, shared), _encoded_except(device, value.offsets, shared)
     if getattr(getattr(value, "device", None), "type", None) == device and hasattr(value, "untyped_storage"):
         shared.append(value)
         return "direct", value
@@ -158,8 +177,8 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file, buffers=buffers)
         self._tensors = tensors
 
-    def persistent_load(self, number: Any) -> torch.Tensor:
-        return self._tensors[int(number)]
+    def persistent_load(self, index: Any) -> torch.Tensor:
+        return self._tensors[int(index)]
 
 
 # -- raw columns as plain values and buffers ---------------------------------------------------------------------------
@@ -193,28 +212,28 @@ def _encoded(value: Any) -> Any:
     return kind, str(value.dtype).removeprefix("torch."), tuple(value.shape), PickleBuffer(flat.numpy())
 
 
-def _decoded(packed: Any) -> Any:
-    kind, *rest = packed
+def _decoded(encoded: Any) -> Any:
+    kind, *fields = encoded
     if kind in ("object", "direct"):
-        return rest[0]
+        return fields[0]
     if kind == "ragged":
-        return Jagged(_decoded(rest[0]), _decoded(rest[1]))
+        return Jagged(_decoded(fields[0]), _decoded(fields[1]))
     import torch
 
-    name, shape, buffer = rest
+    name, shape, buffer = fields
     dtype = getattr(torch, name)
     if not memoryview(buffer).nbytes:
         tensor = torch.empty(shape, dtype=dtype)
     else:
-        with warnings.catch_warnings():  # torch warns of a read-only buffer; HF703 refuses writes, see ``Packed``
+        with warnings.catch_warnings():  # torch warns of a read-only buffer; HF703 refuses writes to it
             warnings.simplefilter("ignore", UserWarning)
             tensor = torch.frombuffer(buffer, dtype=dtype).reshape(shape)
     return _to_gpu(tensor) if kind == "cuda" else tensor
 
 
-def _unpacked(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
-    return {ColumnSlice(*fields): _decoded(packed) for *fields, packed in rows}
+def _decoded_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
+    return {ColumnSlice(*fields): _decoded(encoded) for *fields, encoded in rows}
 
 
-def _unpickled(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
+def _copied_content(rows: Iterable[tuple[Any, ...]]) -> dict[ColumnSlice, Any]:
     return {ColumnSlice(*fields): _to_gpu(value) if cuda else value for *fields, value, cuda in rows}

@@ -1,4 +1,4 @@
-"""Packing: what arrives is what left, whatever its dtype and layout, and lies in the sender's bytes."""
+"""Serialized payloads: what arrives is what left, whatever its dtype and layout, and lies in the sender's bytes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from hfdsl.plan.payloads import ColumnSlice
-from hfdsl.runtime.packing import Packed, Pickled
+from hfdsl.runtime.serialization import CopiedPayload, ZeroCopyPayload
 from hfdsl.types.ragged import Jagged
 
 SLICE = ColumnSlice(3, 0, "x", ((0, 2),))
 
 
-def sent(value: Any, how: type[Packed] | type[Pickled] = Packed, readers: int = 1) -> list[Any]:
+def sent(value: Any, how: type[ZeroCopyPayload] | type[CopiedPayload] = ZeroCopyPayload, readers: int = 1) -> list[Any]:
     """What readers are given, from buffers that nobody may write."""
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(how({SLICE: value}), protocol=5, buffer_callback=buffers.append)
@@ -64,13 +64,13 @@ def test_a_tensor_arrives_as_it_left(name: str) -> None:
     assert torch.equal(arrived, value.detach())
     assert not arrived.requires_grad
     if name != "with a history":  # torch pickles leaves alone; hfdsl detaches what a body returns before it sends it
-        [pickled] = sent(value, Pickled)
+        [pickled] = sent(value, CopiedPayload)
         assert torch.equal(pickled, value.detach())
 
 
 def test_ragged_columns_objects_and_what_is_absent() -> None:
     jagged = Jagged(torch.arange(3.0), torch.tensor([0, 1, 3]))
-    for how in (Packed, Pickled):
+    for how in (ZeroCopyPayload, CopiedPayload):
         [arrived] = sent(jagged, how)
         assert arrived.values.tolist() == [0.0, 1.0, 2.0]
         assert arrived.offsets.tolist() == [0, 1, 3]
@@ -92,7 +92,7 @@ def test_readers_share_the_bytes_and_a_write_is_counted() -> None:
 
 def test_rows_of_a_large_column_leave_without_the_rest() -> None:
     rows = torch.zeros(10_000)[:10]
-    for how in (Packed, Pickled):
+    for how in (ZeroCopyPayload, CopiedPayload):
         buffers: list[pickle.PickleBuffer] = []
         data = pickle.dumps(how({SLICE: rows}), protocol=5, buffer_callback=buffers.append)
         assert len(data) + sum(buffer.raw().nbytes for buffer in buffers) < 2_000
