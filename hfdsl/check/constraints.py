@@ -104,20 +104,20 @@ class SizeSet:
         linear = _linear(dim, constraint.size)
         if linear is None:
             return None
-        factor, rest = linear
+        factor, offset = linear
         if constraint.divisor is None:
-            return self._limited(factor, rest, constraint.strict)
-        # factor * n + rest = 0 (mod divisor): times the common denominator, a congruence of whole numbers.
-        scale = lcm(factor.denominator, rest.denominator)
-        a, c, modulus = int(factor * scale), int(rest * scale), constraint.divisor * scale
+            return self._limited(factor, offset, constraint.strict)
+        # factor * n + offset = 0 (mod divisor): times the common denominator, a congruence of whole numbers.
+        scale = lcm(factor.denominator, offset.denominator)
+        a, c, modulus = int(factor * scale), int(offset * scale), constraint.divisor * scale
         common = gcd(a, modulus)
         if c % common:
             return EMPTY
         period = modulus // common
         return self._congruent(-c // common * pow(a // common, -1, period), period)
 
-    def _limited(self, factor: Fraction, rest: Fraction, strict: bool) -> SizeSet:
-        edge = -rest / factor
+    def _limited(self, factor: Fraction, offset: Fraction, strict: bool) -> SizeSet:
+        edge = -offset / factor
         if factor > 0:
             return replace(self, least=max(self.least, floor(edge) + 1 if strict else ceil(edge)))
         last = ceil(edge) - 1 if strict else floor(edge)
@@ -137,8 +137,8 @@ EMPTY = SizeSet(most=0)
 
 
 def _linear(dim: type[Dim], size: Size) -> tuple[Fraction, Fraction] | None:
-    """``size`` as factor and rest of a linear form in ``dim``."""
+    """``size`` as factor and offset of a linear form in ``dim``."""
     terms = dict(size.terms)
-    rest = terms.pop((), Fraction(0))
+    offset = terms.pop((), Fraction(0))
     factor = terms.pop(((dim, 1),), None)
-    return (factor, rest) if factor is not None and not terms else None
+    return (factor, offset) if factor is not None and not terms else None

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from hfdsl.check.demands import Demand, KnownSizes
 from hfdsl.check.findings import Finding, Fix
-from hfdsl.check.gather import gather, names_of_call
+from hfdsl.check.gather import gather, scope_of_call
 from hfdsl.check.program import Program
-from hfdsl.check.requirements import Known
+from hfdsl.check.requirements import Scope
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature
@@ -35,12 +35,10 @@ class Context:
     sizes: Mapping[type[Dim], int]
     alternatives: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)
     invalid: Mapping[Any, Any] = field(default_factory=dict)  # values given as sizes that are not sizes
-    asked: Span = NOWHERE  # where the user's code calls the check
+    call_site: Span = NOWHERE  # where the user's code gives the sizes
     cluster: Cluster | None = None
     offload: bool = True  # whether idle roles may be moved to host memory
-    trials: Callable[[Finding], Repairer | None] | None = field(
-        default=None, compare=False
-    )  # None: repairs are not tried
+    trials: Callable[[Finding], Tester | None] | None = field(default=None, compare=False)  # None: nothing is tried
 
     @classmethod
     def of(cls, program: Program, sizes: Mapping[type[Dim], int]) -> Context:
@@ -64,10 +62,10 @@ class Context:
         """``size`` with the known dims put in."""
         return size.substitute(self.known_sizes)
 
-    def names_at(self, node: Node, signature: Signature) -> Known:
+    def scope_at(self, node: Node, signature: Signature) -> Scope:
         """What the names in a requirement mean at a call, with these sizes."""
-        names = names_of_call(self.program, node, signature, self.sizes)
-        return replace(names, sizes={name: self.known(size) for name, size in names.sizes.items()})
+        scope = scope_of_call(self.program, node, signature, self.sizes)
+        return replace(scope, sizes={name: self.known(size) for name, size in scope.sizes.items()})
 
     @cached_property
     def verdicts(self) -> tuple[tuple[Demand, Answer], ...]:
@@ -80,8 +78,8 @@ class Context:
         """What the sizes break that other sizes may repair."""
         return [demand for demand, answer in self.verdicts if answer is Answer.REFUTED and demand.arithmetic]
 
-    def repairs(self, finding: Finding) -> Repairer | None:
-        """What tries repairs of a finding; None where none are to be tried."""
+    def tester(self, finding: Finding) -> Tester | None:
+        """What tries changes that may remove a finding; None where none are to be tried."""
         return self.trials(finding) if self.trials is not None else None
 
     def named(self, dim: type[Dim]) -> str:
@@ -104,26 +102,22 @@ class Context:
 # -- repairs, as rules see them
 
 
-Change: TypeAlias = Callable[[Context], Context | None]
-"""From a program to a changed one; None where it cannot be made."""
+Transform: TypeAlias = Callable[[Context], Context | None]
+"""From a program to a changed one; None where it cannot be changed so."""
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """One change: what it is called, what it makes of a program, and the edits of the user's text that do it.
+class Change:
+    """One change of a program that may remove a finding: its words, the changed program, and the edits that make it.
 
-    ``beside`` makes what the changed program is compared with, where that is not the program itself.
+    The changed program is compared with the program itself, or with what ``baseline`` makes of it.
     """
 
     words: str
-    change: Change
+    transform: Transform
     fix: Fix | None = None
-    beside: Change | None = None
+    baseline: Transform | None = None
 
 
-class Repairer(Protocol):
-    """What tries repairs (``repair.trials``)."""
-
-    def mends(self, finding: Finding, option: Option) -> bool:
-        """Whether a change removes a finding and adds none."""
-        ...
+Tester: TypeAlias = Callable[[Change], bool]
+"""Whether a change removes a finding and adds none: it is made and everything is checked again (``repair.trials``)."""

@@ -47,7 +47,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from hfdsl.check.arithmetic import Terms, divisibility
+from hfdsl.check.arithmetic import CallScope, divisibility
 from hfdsl.check.constraints import Constraint
 from hfdsl.check.findings import Label
 from hfdsl.check.program import pads
@@ -96,13 +96,13 @@ class Demand(ABC):
 class Divisible(Demand):
     """``divisor`` must divide ``size``. For HF303 the size must be whole and at least 1, or 0 after a filter.
 
-    ``complaint`` is the message of its finding, with ``{rows}`` for the size; ``labels`` are the places that impose it.
+    ``message`` is the message of its finding, with ``{rows}`` for the size; ``labels`` are the places that impose it.
     """
 
     size: Size
     divisor: int
     code: str
-    complaint: str
+    message: str
     labels: tuple[Label, ...] = ()
     of_rows: bool = True  # else of a dim that a call binds, whose size a launch need not know
 
@@ -167,11 +167,11 @@ class Evaluation:
 class Requirement(Demand):
     """``hf.requires`` of a method or function, evaluated with numbers: it is not solved with the other demands.
 
-    ``terms`` are what its names stand for at these calls; ``labels`` are the places that impose it.
+    ``scope`` is what its names mean at these calls; ``labels`` are the places that impose it.
     """
 
     signature: Signature
-    terms: Terms
+    scope: CallScope
     labels: tuple[Label, ...]
 
     @property
@@ -190,12 +190,12 @@ class Requirement(Demand):
 
     def evaluated(self, known: KnownSizes) -> Evaluation | None:
         """Its value; None where a size in it is not whole, which another demand reports."""
-        terms = _with_sizes(self.terms, self.text, known)
-        values = [terms.known.sizes[name].value for name in names(self.text) if name in terms.known.sizes]
+        scope = _with_sizes(self.scope, self.text, known)
+        values = [scope.numbers.sizes[name].value for name in names(self.text) if name in scope.numbers.sizes]
         if any(value is not None and value.denominator != 1 for value in values):
             return None
         try:
-            return Evaluation(*holds(self.text, terms.known))
+            return Evaluation(*holds(self.text, scope.numbers))
         except DefinitionError as error:
             return Evaluation(Answer.UNKNOWN, error=error)
 
@@ -210,6 +210,21 @@ class EqualRows(Demand):
     def verify(self, known: KnownSizes) -> Answer:
         """Whether both are the same number."""
         return rows_are_equal(*self.sizes, known)
+
+
+@dataclass(frozen=True, slots=True)
+class EnoughRows(Demand):
+    """``take`` finds the ``count`` rows that it takes, even if a filter keeps all of its rows."""
+
+    size: Size
+    count: int
+
+    def verify(self, known: KnownSizes) -> Answer:
+        """Whether there can be as many."""
+        most = at_most(self.size).substitute(known).value
+        if most is None:
+            return Answer.UNKNOWN
+        return Answer.REFUTED if most < self.count else Answer.PROVED
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,17 +255,17 @@ class AlignedRows(Demand):
         return Answer.REFUTED if pads(self.node) else Answer.PROVED
 
 
-def _with_sizes(terms: Terms, text: str, known: KnownSizes) -> Terms:
+def _with_sizes(scope: CallScope, text: str, known: KnownSizes) -> CallScope:
     """What names stand for, with the known sizes for those in ``text``."""
-    used = {name: terms.sizes[name].substitute(known) for name in names(text) if name in terms.sizes}
-    sizes = {**terms.sizes, **used}
-    return replace(terms, known=replace(terms.known, sizes=sizes))
+    used = {name: scope.sizes[name].substitute(known) for name in names(text) if name in scope.sizes}
+    sizes = {**scope.sizes, **used}
+    return replace(scope, numbers=replace(scope.numbers, sizes=sizes))
 
 
 def divisible_by_requirement(requirement: Requirement, known: KnownSizes) -> Divisible | None:
     """A requirement of the form ``size % number == 0``, which is a demand like any split; None for any other."""
     text = requirement.text
-    solved = divisibility(text, _with_sizes(requirement.terms, text, known))
+    solved = divisibility(text, _with_sizes(requirement.scope, text, known))
     if solved is None:
         return None
     size, divisor = solved
@@ -260,7 +275,7 @@ def divisible_by_requirement(requirement: Requirement, known: KnownSizes) -> Div
         size=size,
         divisor=divisor,
         code="HF322",
-        complaint=f"'{requirement.node.label}' requires {text}, but {{rows}}",
+        message=f"'{requirement.node.label}' requires {text}, but {{rows}}",
         labels=requirement.labels,
     )
 
@@ -283,6 +298,12 @@ def proportional(size: Size, base: Size) -> bool:
 def filtered(size: Size) -> bool:
     """Whether only a run determines this size."""
     return any(isinstance(atom, KeptGroups) for atom in size.atoms)
+
+
+def at_most(size: Size) -> Size:
+    """A size with every filter keeping all its rows."""
+    most = {atom: at_most(atom.most) for atom in size.atoms if isinstance(atom, KeptGroups)}
+    return size.substitute(most)
 
 
 def rows_are_equal(a: Size, b: Size, known: KnownSizes) -> Answer:

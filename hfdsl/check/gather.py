@@ -4,23 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
-from hfdsl.check.arithmetic import Terms, limit
+from hfdsl.check.arithmetic import CallScope, limit
 from hfdsl.check.constraints import Constraint
-from hfdsl.check.demands import AlignedRows, Bound, Demand, Divisible, EqualRows, Requirement, divisible_by_requirement
+from hfdsl.check.demands import (
+    AlignedRows,
+    Bound,
+    Demand,
+    Divisible,
+    EnoughRows,
+    EqualRows,
+    Requirement,
+    at_most,
+    divisible_by_requirement,
+)
 from hfdsl.check.findings import Label
 from hfdsl.check.program import Program, dims_of, pads, row_dims
-from hfdsl.check.requirements import MESH_SIZES, Known, names, numbers
+from hfdsl.check.requirements import MESH_SIZES, Scope, names, numbers
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import LOST
-from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall
+from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall, Take
 from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
 from hfdsl.types.dims import Dim, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
 
-NOT_WHOLE = "which is not a whole number of at least 1"
+
+class _Wording(NamedTuple):
+    """How a demand on rows reads: the code of its finding, the reason in a label, and the message."""
+
+    code: str
+    why: str
+    message: str
+
+
+MINI_BATCHES = _Wording(
+    "HF310", "{divisor} mini-batches", "minibatches: {rows} rows do not make {divisor} equal mini-batches"
+)
+FILTERED_GROUPS = _Wording(
+    "HF313", "whole groups of {divisor}", "filter: {rows} rows do not make whole groups of {divisor}"
+)
+GROUPS = _Wording("HF313", "whole groups of {divisor}", "'{call}': {rows} rows do not make whole groups of {divisor}")
+EVEN_SPLIT = _Wording("HF310", "an even split {over}", "'{call}': {rows} rows do not split evenly {over}")
+GROUPS_IN_CHUNKS = _Wording(
+    "HF313",
+    "whole groups of {group} {over}",
+    "'{call}': {rows} rows, split {over}, do not give every chunk whole groups of {group}",
+)
+EQUAL_PARTS = _Wording(
+    "HF310",
+    "{divisor} equal parts",
+    "'{call}': {rows} rows do not make {divisor} equal parts, one for each rank that is collected",
+)
+WHOLE_ROWS = _Wording(
+    "HF303", "a whole number of rows", "'{call}' would have {rows} rows, which is not a whole number of at least 1"
+)
+WHOLE_DIM = _Wording(
+    "HF303",
+    "a whole number for {dim}",
+    "'{call}' would have {dim} = {rows}, which is not a whole number of at least 1",
+)
 
 
 def gather(program: Program, sized: Iterable[type[Dim]] = ()) -> tuple[Demand, ...]:
@@ -36,9 +81,10 @@ def _demands(program: Program, sized: tuple[type[Dim], ...]) -> Iterator[Demand]
         yield from _of_kind(program, nodes, sized)
     for mismatch in program.inference.mismatches:
         if mismatch.sizes:
+            node = program.graph.nodes[mismatch.node]
             want, have = mismatch.sizes
             yield EqualRows(
-                nodes=(program.graph.nodes[mismatch.node],),
+                nodes=(node,),
                 why=f"equal rows for '{mismatch.port}'",
                 port=mismatch.port,
                 sizes=(want, have),
@@ -46,41 +92,24 @@ def _demands(program: Program, sized: tuple[type[Dim], ...]) -> Iterator[Demand]
 
 
 def _of_kind(program: Program, nodes: tuple[Node, ...], sized: tuple[type[Dim], ...]) -> Iterator[Demand]:
+    rows = program.call_rows(nodes[0])
     match nodes[0].op:
-        case MiniBatch(0, count):
-            rows = program.call_rows(nodes[0])
-            if rows is not None:
-                complaint = f"minibatches: {{rows}} rows do not make {count} equal mini-batches"
-                yield Divisible(
-                    nodes=nodes,
-                    why=f"{count} mini-batches",
-                    size=rows,
-                    divisor=count,
-                    code="HF310",
-                    complaint=complaint,
-                )
+        case MiniBatch(0, count) if rows is not None:
+            yield _divisible(MINI_BATCHES, nodes, rows, count)
         case MiniBatch():
             return  # the first mini-batch speaks for all
-        case Filter(group) if group > 1:
-            rows = program.call_rows(nodes[0])
-            if rows is not None:
-                complaint = f"filter: {{rows}} rows do not make whole groups of {group}"
-                yield Divisible(
-                    nodes=nodes,
-                    why=f"whole groups of {group}",
-                    size=rows,
-                    divisor=group,
-                    code="HF313",
-                    complaint=complaint,
-                )
+        case Filter(group) if group > 1 and rows is not None:
+            yield _divisible(FILTERED_GROUPS, nodes, rows, group)
+        case Take(count, fill=False) if rows is not None:
+            yield from _enough(nodes, rows, count)
         case RoleCall(_, signature):
-            yield from _grouped(program, nodes, signature)
+            yield from _grouped(nodes, rows, signature)
             yield from _split(program, nodes, signature)
             yield from _collected(program, nodes, signature)
             yield from _required(program, nodes, signature, sized)
             yield from _aligned(program, nodes)
         case FunctionCall(signature):
-            yield from _grouped(program, nodes, signature)
+            yield from _grouped(nodes, rows, signature)
             yield from _required(program, nodes, signature, sized)
     yield from _whole(program, nodes)
 
@@ -88,21 +117,34 @@ def _of_kind(program: Program, nodes: tuple[Node, ...], sized: tuple[type[Dim], 
 # -- rows
 
 
-def _grouped(program: Program, nodes: tuple[Node, ...], signature: Signature) -> Iterator[Demand]:
-    rows = program.call_rows(nodes[0])
+def _divisible(
+    wording: _Wording, nodes: tuple[Node, ...], size: Size, divisor: int, *labels: Label, **words: object
+) -> Divisible:
+    """The demand that ``divisor`` divides ``size``, with its wording filled in."""
+    words |= {"call": nodes[0].label, "divisor": divisor, "rows": "{rows}"}
+    return Divisible(
+        nodes=nodes,
+        why=wording.why.format(**words),
+        size=size,
+        divisor=divisor,
+        code=wording.code,
+        message=wording.message.format(**words),
+        labels=labels,
+        of_rows=wording is not WHOLE_DIM,
+    )
+
+
+def _enough(nodes: tuple[Node, ...], rows: Size, count: int) -> Iterator[Demand]:
+    why, most = f"{count} rows to take", at_most(rows)
+    yield EnoughRows(nodes, why, rows, count)
+    if most.atoms:
+        yield Bound(nodes, why, Constraint(most - constant(count)), f"{most} >= {count}")
+
+
+def _grouped(nodes: tuple[Node, ...], rows: Size | None, signature: Signature) -> Iterator[Demand]:
     if isinstance(signature.rows, Grouped) and rows is not None:
         group = signature.rows.n
-        declared = Label(signature.span, f"declared rows=Grouped({group})")
-        complaint = f"'{nodes[0].label}': {{rows}} rows do not make whole groups of {group}"
-        yield Divisible(
-            nodes=nodes,
-            why=f"whole groups of {group}",
-            size=rows,
-            divisor=group,
-            code="HF313",
-            complaint=complaint,
-            labels=(declared,),
-        )
+        yield _divisible(GROUPS, nodes, rows, group, Label(signature.span, f"declared rows=Grouped({group})"))
 
 
 def _split(program: Program, nodes: tuple[Node, ...], signature: Signature) -> Iterator[Demand]:
@@ -114,40 +156,14 @@ def _split(program: Program, nodes: tuple[Node, ...], signature: Signature) -> I
         return
     mesh = str(placement.mesh)
     over, placed = f"over the {chunks} chunks of {protocol.name} on {mesh}", Label(placement.span, f"placed on {mesh}")
-    even = f"'{node.label}': {{rows}} rows do not split evenly {over}"
     rows, *others = [*dict.fromkeys(program.argument_rows[node.id].values())] or [constant(0)]
     for size in others:
-        yield Divisible(
-            nodes=nodes,
-            why=f"an even split {over}",
-            size=size,
-            divisor=chunks,
-            code="HF310",
-            complaint=even,
-            labels=(placed,),
-        )
+        yield _divisible(EVEN_SPLIT, nodes, size, chunks, placed, over=over)
     if isinstance(signature.rows, Grouped):
         group = signature.rows.n
-        complaint = f"'{node.label}': {{rows}} rows, split {over}, do not give every chunk whole groups of {group}"
-        yield Divisible(
-            nodes=nodes,
-            why=f"whole groups of {group} {over}",
-            size=rows,
-            divisor=chunks * group,
-            code="HF313",
-            complaint=complaint,
-            labels=(placed,),
-        )
+        yield _divisible(GROUPS_IN_CHUNKS, nodes, rows, chunks * group, placed, over=over, group=group)
     else:
-        yield Divisible(
-            nodes=nodes,
-            why=f"an even split {over}",
-            size=rows,
-            divisor=chunks,
-            code="HF310",
-            complaint=even,
-            labels=(placed,),
-        )
+        yield _divisible(EVEN_SPLIT, nodes, rows, chunks, placed, over=over)
 
 
 def _collected(program: Program, nodes: tuple[Node, ...], signature: Signature) -> Iterator[Demand]:
@@ -160,19 +176,7 @@ def _collected(program: Program, nodes: tuple[Node, ...], signature: Signature) 
         return
     parts = len(protocol.collected(placement.mesh))
     if parts > (program.chunk_count(node) or 1):
-        where = Label(placement.span, f"placed on {placement.mesh}")
-        complaint = (
-            f"'{node.label}': {{rows}} rows do not make {parts} equal parts, one for each rank that is collected"
-        )
-        yield Divisible(
-            nodes=nodes,
-            why=f"{parts} equal parts",
-            size=rows,
-            divisor=parts,
-            code="HF310",
-            complaint=complaint,
-            labels=(where,),
-        )
+        yield _divisible(EQUAL_PARTS, nodes, rows, parts, Label(placement.span, f"placed on {placement.mesh}"))
 
 
 def _aligned(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
@@ -201,16 +205,9 @@ def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
     arguments = program.argument_rows[node.id].values() if called else ()
     for dim, bound in inference.bindings[node.id].items() if arguments else ():
         if bound not in arguments and bound != rows:
-            complaint = f"'{node.label}' would have {dim.__name__} = {{rows}}, {NOT_WHOLE}"
-            why = f"a whole number for {dim.__name__}"
-            yield Divisible(
-                nodes=nodes, why=why, size=bound, divisor=1, code="HF303", complaint=complaint, of_rows=False
-            )
+            yield _divisible(WHOLE_DIM, nodes, bound, 1, dim=dim.__name__)
     if rows is not None and LOST not in rows.atoms:
-        complaint = f"'{node.label}' would have {{rows}} rows, {NOT_WHOLE}"
-        yield Divisible(
-            nodes=nodes, why="a whole number of rows", size=rows, divisor=1, code="HF303", complaint=complaint
-        )
+        yield _divisible(WHOLE_ROWS, nodes, rows, 1)
 
 
 # -- requirements
@@ -232,7 +229,7 @@ def _required(
     built = program.config(node) is not None
     dims = dims_of_call(program, node, signature, sized)
     chunks = None if pads(node) else program.chunk_count(node)
-    terms = Terms(dims, names_of_call(program, node, signature, sized), program.call_rows(node), chunks or 1)
+    scope = CallScope(dims, scope_of_call(program, node, signature, sized), program.call_rows(node), chunks or 1)
     hidden = {atom.__name__ for port in signature.ports for atom in row_dims(port.type) if atom not in bindings}
     for text in texts:
         named = set(names(text))
@@ -240,17 +237,18 @@ def _required(
             continue
         if (built or named <= set(dims)) and named.isdisjoint(hidden):
             yield from _as_demands(
-                Requirement(nodes, text, signature, terms, _imposed(program, node, signature, text, dims))
+                Requirement(nodes, text, signature, scope, _imposed(program, node, signature, text, dims))
             )
 
 
 def _as_demands(requirement: Requirement) -> Iterator[Demand]:
     yield divisible_by_requirement(requirement, {}) or requirement
-    text, terms = requirement.text, requirement.terms
-    bound = limit(text, terms)
+    text, scope = requirement.text, requirement.scope
+    bound = limit(text, scope)
     if bound is not None:
         size, strict = bound
-        values = {name: terms.sizes[name] if name in terms.sizes else terms.known.lookup(name) for name in names(text)}
+        named = names(text)
+        values = {name: scope.sizes[name] if name in scope.sizes else scope.numbers.lookup(name) for name in named}
         where = " and ".join(f"{name} = {value}" for name, value in values.items() if name != str(value))
         yield Bound(requirement.nodes, f"the requirement {text}", Constraint(size, strict=strict), text, where)
 
@@ -265,12 +263,12 @@ def _imposed(program: Program, node: Node, signature: Signature, text: str, dims
     """Where a requirement is declared, and where the config that it names is given."""
     placement = program.placement(node)
     declared = Label(signature.span, f"declared with requires({text!r})")
-    known = Known({}, placement, fields=program.config(node) or {})
+    numbers = Scope({}, placement, fields=program.config(node) or {})
     settings: list[str] = []
     for name in names(text):
         if name not in dims:
             with suppress(DefinitionError):  # a part that is not evaluated may name what does not exist
-                settings.append(f"{name} = {known.lookup(name)}")
+                settings.append(f"{name} = {numbers.lookup(name)}")
     if placement is None or not settings:
         return (declared,)
     return declared, Label(placement.span, f"placed with {', '.join(settings)}")
@@ -289,7 +287,7 @@ def dims_of_call(
     return {dim.__name__: atom_size(dim) for dim in (*others, *dims_of(signature))} | bound
 
 
-def names_of_call(program: Program, node: Node, signature: Signature, sized: Iterable[type[Dim]] = ()) -> Known:
+def scope_of_call(program: Program, node: Node, signature: Signature, sized: Iterable[type[Dim]] = ()) -> Scope:
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
     sizes = dims_of_call(program, node, signature, sized)
-    return Known(sizes, program.placement(node), isinstance(node.op, RoleCall), program.config(node) or {})
+    return Scope(sizes, program.placement(node), isinstance(node.op, RoleCall), program.config(node) or {})

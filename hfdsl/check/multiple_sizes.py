@@ -52,6 +52,6 @@ def refuse_multiple_sizes(context: Context) -> Finding:
     return Finding(
         "HF302",
         f"a plan is for one size of a dim, got {sizes}; check takes several",
-        Label(context.asked),
+        Label(context.call_site),
         notes=(f"compile a plan for each of them, or leave {names} out: such a plan takes what its input has",),
     )

@@ -165,18 +165,18 @@ class Program:
                     yield role_signature(role, method)
 
     @cached_property
-    def record_makers(self) -> tuple[tuple[Node, RecordType], ...]:
+    def record_producers(self) -> tuple[tuple[Node, RecordType], ...]:
         """The first node that makes each record type, for each operation: loops and epochs unroll."""
-        makers: dict[tuple[type, str, RecordType], Node] = {}
+        producers: dict[tuple[type, str, RecordType], Node] = {}
         for node, value in zip(self.graph.nodes, self.inference.values, strict=True):
             if isinstance(value, RecordValue):
-                makers.setdefault((type(node.op), node.label, value.type), node)
-        return tuple((node, record) for (_, _, record), node in makers.items())
+                producers.setdefault((type(node.op), node.label, value.type), node)
+        return tuple((node, record) for (_, _, record), node in producers.items())
 
-    def produced(self, node: int) -> Label:
+    def producer_label(self, node: int) -> Label:
         """The label of the place where a value is made."""
-        maker = self.graph.nodes[node]
-        return Label(maker.span, f"'{maker.label}' makes {self.inference.values[node]}")
+        producer = self.graph.nodes[node]
+        return Label(producer.span, f"'{producer.label}' makes {self.inference.values[node]}")
 
     def chunk_count(self, node: Node) -> int | None:
         """How many chunks a call splits its arguments into, where it does."""

@@ -45,7 +45,7 @@ MESH_SIZES: Mapping[str, Callable[[Mesh], int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Scope:
     """What names mean: sizes by dim name, the constructor's arguments and the fields of its config objects, mesh sizes.
 
     ``config`` is false for a function, which has none.
@@ -118,7 +118,7 @@ def _field_names(value: Any) -> list[str]:
     return [name for name in declared if not name.startswith("_")]
 
 
-def holds(text: str, known: Known) -> tuple[Answer, str]:
+def holds(text: str, scope: Scope) -> tuple[Answer, str]:
     """Whether a requirement holds, and the numbers that show it.
 
     Raises:
@@ -127,16 +127,16 @@ def holds(text: str, known: Known) -> tuple[Answer, str]:
     used: dict[str, Fraction | None] = {}
     expression = parsed(text)
     try:
-        verdict = evaluate(expression, known, used)
+        verdict = evaluate(expression, scope, used)
     except ZeroDivisionError:  # what divides by zero does not hold
         return Answer.REFUTED, _listed(used)
     shown = _listed(used)
     if isinstance(expression, ast.Compare):
         sides = [side for side in (expression.left, *expression.comparators) if not isinstance(side, ast.Constant)]
         if not any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides):
-            values = {ast.unparse(side): evaluate(side, known) for side in sides}
-            rest = {name: value for name, value in used.items() if name not in values}
-            shown = f"{_listed(values)}, with {_listed(rest)}" if rest else _listed(values)
+            values = {ast.unparse(side): evaluate(side, scope) for side in sides}
+            others = {name: value for name, value in used.items() if name not in values}
+            shown = f"{_listed(values)}, with {_listed(others)}" if others else _listed(values)
     if verdict is None:
         return Answer.UNKNOWN, shown
     return (Answer.PROVED if verdict else Answer.REFUTED), shown
@@ -146,7 +146,7 @@ def _listed(values: Mapping[str, Fraction | bool | None]) -> str:
     return " and ".join(f"{name} = {value if value is not None else '?'}" for name, value in values.items())
 
 
-def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | None = None) -> Any:
+def evaluate(node: ast.expr, scope: Scope, used: dict[str, Fraction | None] | None = None) -> Any:
     """The value of an expression; None if it depends on an unknown size. ``used`` collects the names that it looks up.
 
     Raises:
@@ -157,20 +157,20 @@ def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | No
         case ast.Constant(value) if (number := _number(value)) is not None:
             return number
         case ast.Name(name):
-            number = known.lookup(name)
+            number = scope.lookup(name)
             if used is not None:
                 used[name] = number
             return number
         case ast.UnaryOp(op, operand) if type(op) in _SIGNS:
-            value = evaluate(operand, known, used)
+            value = evaluate(operand, scope, used)
             return None if value is None else _SIGNS[type(op)](value)
         case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
-            a, b = evaluate(left, known, used), evaluate(right, known, used)
+            a, b = evaluate(left, scope, used), evaluate(right, scope, used)
             if a is None or b is None:
                 return None
             return Fraction(_ARITHMETIC[type(op)](a, b))
         case ast.Compare(left, ops, rights) if all(type(op) in _COMPARISONS for op in ops):
-            values = [evaluate(part, known, used) for part in (left, *rights)]
+            values = [evaluate(part, scope, used) for part in (left, *rights)]
             if any(value is None for value in values):
                 return None
             return all(_COMPARISONS[type(op)](a, b) for op, a, b in zip(ops, values, values[1:], strict=False))
@@ -178,7 +178,7 @@ def evaluate(node: ast.expr, known: Known, used: dict[str, Fraction | None] | No
             decided = isinstance(op, ast.Or)  # one true part decides "or", one false part decides "and"
             values = []
             for part in parts:  # and what stands after it is not evaluated, as in Python
-                values.append(evaluate(part, known, used))
+                values.append(evaluate(part, scope, used))
                 if values[-1] is not None and bool(values[-1]) is decided:
                     return decided
             return None if None in values else not decided
@@ -197,11 +197,11 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.id for n in ast.walk(parsed(text)) if isinstance(n, ast.Name)))
 
 
-def remainder(text: str, known: Known) -> str | None:
+def remainder(text: str, scope: Scope) -> str | None:
     """The division behind a requirement ``a % b == 0`` in numbers, which are all known; None for any other."""
     match parsed(text):
         case ast.Compare(ast.BinOp(left, ast.Mod(), right), [ast.Eq()], [ast.Constant(0)]):
             with suppress(ZeroDivisionError):
-                a, b = evaluate(left, known), evaluate(right, known)
+                a, b = evaluate(left, scope), evaluate(right, scope)
                 return f"{a} % {b} = {a % b}"
     return None

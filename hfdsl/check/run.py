@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check.context import EVERYTHING, Context
+from hfdsl.check.context import EVERYTHING, Context, Tester
 from hfdsl.check.findings import Finding, Label, order
 from hfdsl.check.multiple_sizes import check_each_size
 from hfdsl.check.program import Program
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     definitions.results_are_bound,
     definitions.records_name_dims,
-    balances.rows_have_weights,
+    balances.balance_columns_weigh_rows,
     misuses.misuses,
     wiring.mismatches,
     wiring.unused,
@@ -98,23 +98,23 @@ def check(
     deployment: Deployment | None,
     dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
-    asked: Span | None = None,
+    call_site: Span | None = None,
 ) -> Report:
-    """The report on a dataflow: every finding of every rule; ``asked`` is where its sizes are given."""
+    """The report on a dataflow: every finding of every rule; ``call_site`` is where its sizes are given."""
     start = perf_counter()
     try:
-        context = examine(body, deployment, dims, cluster, asked)
+        context = build_context(body, deployment, dims, cluster, call_site)
     except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
-    return judge(context, start)
+    return build_report(context, start)
 
 
-def examine(
+def build_context(
     body: Callable[..., Any],
     deployment: Deployment | None,
     dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
-    asked: Span | None = None,
+    call_site: Span | None = None,
 ) -> Context:
     """The traced program with its inferred sizes.
 
@@ -129,7 +129,7 @@ def examine(
         Context.of(program, {dim: numbers[0] for dim, numbers in sizes.items()}),
         alternatives={dim: numbers for dim, numbers in sizes.items() if len(numbers) > 1},
         invalid={dim: size for dim, size in requested.items() if dim not in sizes},
-        asked=asked or caller_span(),
+        call_site=call_site or caller_span(),
         cluster=cluster,
     )
 
@@ -141,19 +141,19 @@ def _sizes_of(dim: object, requested: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 
-def judge(context: Context, start: float) -> Report:
+def build_report(context: Context, start: float) -> Report:
     """Run every rule; repairs are tried, and suggested if they work."""
 
     @cache
     def all_trials() -> Trials:
         from hfdsl.check.repair.trials import Trials  # late: a program without findings needs no repairs
 
-        return Trials(context, _ask)
+        return Trials(context, run_rules)
 
-    def trials(finding: Finding) -> Trials | None:
-        return all_trials() if all_trials().admit(finding) else None
+    def tester(finding: Finding) -> Tester | None:
+        return partial(all_trials().removes, finding) if all_trials().admit(finding) else None
 
-    findings = order(_ask(replace(context, trials=trials)))
+    findings = order(run_rules(replace(context, trials=tester)))
     if findings:
         from hfdsl.check.suppressions import unsuppressed
 
@@ -165,11 +165,12 @@ def judge(context: Context, start: float) -> Report:
     return Report(context.program.graph.name, findings, facts)
 
 
-def _ask(context: Context) -> Sequence[Finding]:
-    return check_each_size(context, _findings) if context.alternatives else _findings(context)
+def run_rules(context: Context) -> Sequence[Finding]:
+    """The findings of all rules, for each combination of the sizes."""
+    return check_each_size(context, _with_one_size_each) if context.alternatives else _with_one_size_each(context)
 
 
-def _findings(context: Context) -> list[Finding]:
+def _with_one_size_each(context: Context) -> list[Finding]:
     findings: dict[tuple[object, ...], Finding] = {}
     for finding in (finding for rule in RULES for finding in rule(context)):
         # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfdsl.errors import DefinitionError, WiringError
-from hfdsl.graph.guards import check_result, inputs_unchanged
+from hfdsl.graph.body_checks import check_result, inputs_unchanged
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions

@@ -8,8 +8,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from hfdsl.errors import DefinitionError, SizeError, WiringError
 from hfdsl.graph.active import active_tracer
+from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.eager import active_run, call_arguments, call_body, observed, role_of
-from hfdsl.graph.guards import inputs_unchanged
 from hfdsl.graph.signatures import Signature, deferred, function_signature
 from hfdsl.graph.spans import caller_span
 from hfdsl.protocols.conditions import PROVISIONS, REQUIREMENTS

@@ -14,7 +14,7 @@ from hfdsl.check.multiple_sizes import refuse_multiple_sizes
 from hfdsl.check.offloads import SharedGpus
 from hfdsl.check.report import CheckError, Report
 from hfdsl.check.rules.presence import provided
-from hfdsl.check.run import examine, judge
+from hfdsl.check.run import build_context, build_report
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
@@ -50,9 +50,13 @@ def compile_dataflow(
     """
     start = perf_counter()
     switches = optimize or Optimize()
-    context = replace(examine(body, deployment, dims, cluster), offload=switches.offload)
+    context = replace(build_context(body, deployment, dims, cluster), offload=switches.offload)
     several = context.alternatives
-    report = Report(context.program.graph.name, (refuse_multiple_sizes(context),)) if several else judge(context, start)
+    report = (
+        Report(context.program.graph.name, (refuse_multiple_sizes(context),))
+        if several
+        else build_report(context, start)
+    )
     if not report.ok:
         raise CheckError(report)
     groups = process_groups(deployment)

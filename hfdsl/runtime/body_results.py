@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.guards import check_result
+from hfdsl.graph.body_checks import check_result
 from hfdsl.graph.signatures import VALUE, RecordType, optional_columns
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import to_columns

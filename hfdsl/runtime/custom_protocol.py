@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.guards import check_result
+from hfdsl.graph.body_checks import check_result
 from hfdsl.graph.program import Ref
 from hfdsl.plan.plan import Step
 from hfdsl.plan.reading import Reader, from_columns

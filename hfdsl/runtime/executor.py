@@ -38,7 +38,7 @@ from typing import Any
 
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import HfError, RoleError, WiringError
-from hfdsl.graph.guards import inputs_unchanged
+from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.program import Constant, Ref
 from hfdsl.plan.payloads import ColumnSlice
 from hfdsl.plan.plan import Plan, Step

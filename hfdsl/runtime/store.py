@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hfdsl.errors import WiringError
+from hfdsl.graph.body_checks import versions
 from hfdsl.graph.columns import ROW_WEIGHT
-from hfdsl.graph.guards import versions
 from hfdsl.plan.payloads import ColumnSlice, Payload
 from hfdsl.plan.reading import Piece
 from hfdsl.protocols.ranges import RowRange, RowRanges

@@ -4,7 +4,7 @@
 ``nccl_options``: the deadline of a group that is built by hand is a private field; the public functions that take a
 deadline register the group as one of the process's own, whose ranks all have to take part.
 
-Beside these, ``Tensor._version`` counts the writes into a tensor: the guards of HF703 read it.
+Beside these, ``Tensor._version`` counts the writes into a tensor: the check of HF703 reads it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hfdsl.errors import CheckpointError, ProtocolError
-from hfdsl.graph.guards import inputs_unchanged
+from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.signatures import RecordType
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.protocols.call import Call, in_call, seeded

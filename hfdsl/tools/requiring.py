@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any
 
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 from hfdsl.check.size_report import DemandReport, DimReport, size_report
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.tools.command_target import CommandTarget
@@ -18,7 +18,7 @@ VERSION = 1
 def requires(target: CommandTarget, arguments: argparse.Namespace) -> int:
     """The command. It answers a question, so it succeeds whatever the sizes are."""
     deployment = target.experiment.deployment if target.experiment else None
-    context = examine(target.dataflow.body, deployment, target.dims)
+    context = build_context(target.dataflow.body, deployment, target.dims)
     sizes, others = size_report(context)
     mistakes = len(context.program.graph.misuses) + len(context.program.inference.mismatches)
     if machine(arguments):

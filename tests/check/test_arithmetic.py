@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
-from hfdsl.check.arithmetic import Terms, divisibility, limit
+from hfdsl.check.arithmetic import CallScope, divisibility, limit
 from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.check.repair.search import Search, conflict
 from hfdsl.check.report import Report
-from hfdsl.check.requirements import Known
+from hfdsl.check.requirements import Scope
 from hfdsl.types.dims import constant, size
 from tests.nightly import examples
 
@@ -122,7 +122,7 @@ def test_what_is_not_linear_is_looked_for_size_by_size() -> None:
 
 
 def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
-    terms = Terms({"B": size(B), "P": size(P), "R": size(R)}, Known({}, None, config=False))
+    terms = CallScope({"B": size(B), "P": size(P), "R": size(R)}, Scope({}, None, config=False))
     assert divisibility("(P - R) % 4 == 0", terms) == (size(P) - size(R), 4)
     assert divisibility("(P * R + 3) % 4 == 0", terms) == (size(P) * size(R) + constant(3), 4)
     assert divisibility("P // 2 % 4 == 0", terms) is None, "there may be a rest"
@@ -135,14 +135,14 @@ def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
     "text", ["P // 3 <= B", "B <= P // 3", "B < B + 1", "2 < 3", "B <= most", "most > B", "B <= wide"]
 )
 def test_what_bounds_no_size_is_no_limit(text: str) -> None:
-    unplaced = Known({}, None, fields={"wide": "text"})  # nobody knows what the role's config will be
-    assert limit(text, Terms({"B": size(B), "P": size(P)}, unplaced)) is None
-    placed = Known({}, hf.place(hf.Worker, pool=hf.ResourcePool([1])))
-    assert limit(text, Terms({"B": size(B), "P": size(P)}, placed)) is None
+    unplaced = Scope({}, None, fields={"wide": "text"})  # nobody knows what the role's config will be
+    assert limit(text, CallScope({"B": size(B), "P": size(P)}, unplaced)) is None
+    placed = Scope({}, hf.place(hf.Worker, pool=hf.ResourcePool([1])))
+    assert limit(text, CallScope({"B": size(B), "P": size(P)}, placed)) is None
 
 
 def test_a_quotient_is_exact_only_by_a_whole_number() -> None:
-    terms = Terms({}, Known({}, None, config=False), size(B), chunks=6)
+    terms = CallScope({}, Scope({}, None, config=False), size(B), chunks=6)
     found = [terms.exact(size(B), divisor) for divisor in map(constant, (1, 2, 3, 6, 4, 0, -2, Fraction(1, 2)))]
     assert found == [True, True, True, True, False, False, False, False]
     assert not terms.exact(size(B), size(R))

@@ -10,9 +10,10 @@ import pytest
 import hfdsl as hf
 from hfdsl import Add, Dispatch, register
 from hfdsl.check.context import Context
+from hfdsl.check.demands import Bound
 from hfdsl.check.findings import Finding
 from hfdsl.check.rules.sizes import row_arithmetic
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 from hfdsl.types.dims import size
 
 
@@ -235,6 +236,26 @@ def test_more_rows_than_a_filter_may_keep_are_not_taken() -> None:
     assert finding.message == "take of 9 rows, but there are 8 (B)"
 
 
+def test_sizes_are_suggested_with_which_there_are_enough_rows_to_take() -> None:
+    @hf.dataflow
+    def program(rows: Rows, role: Role) -> None:
+        role.learn(hf.take(rows, 16))
+
+    placed = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([4], use_gpu=False)))
+    assert program.check(placed, {B: 16}).ok
+    assert program.check(placed, {B: 3}).codes == ("HF321",)
+    [bound] = [d for d in build_context(program.body, placed, {B: 3}).demands if isinstance(d, Bound)]
+    assert [bound.constraint.met(B, rows) for rows in (15, 16, 17)] == [False, True, True]
+
+    @hf.dataflow
+    def both(rows: Rows, role: Role) -> None:
+        role.learn(rows)
+        role.learn(hf.take(rows, 16))
+
+    [finding] = [finding for finding in both.check(placed, {B: 6}) if finding.code == "HF310"]
+    assert finding.help == ("set B to 16: every split and requirement then works out",)
+
+
 def test_of_rows_that_a_mistake_hides_none_are_missed() -> None:
     assert taking(lambda rows, others: hf.take(hf.filter(rows, rows.x), 9), {B: 8}).codes == ("HF220",)
 
@@ -250,7 +271,7 @@ def test_a_filter_may_keep_no_rows_and_no_call_makes_fewer() -> None:
     def program(rows: Rows) -> object:
         return all_but_one(hf.filter(rows, rows.keep).x)  # type: ignore[arg-type]  # solved with the sizes
 
-    context = examine(program, None, {B: 4})
+    context = build_context(program, None, {B: 4})
     kept: Any
     [kept] = {
         atom

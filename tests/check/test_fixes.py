@@ -305,7 +305,7 @@ experiment = hf.Experiment(program, deployment, dims={dims})
 def report():
     from hfdsl.check.run import check
 
-    return check(program.body, deployment, experiment.dims, asked=experiment.span)
+    return check(program.body, deployment, experiment.dims, call_site=experiment.span)
 """
 
 PLACES = {

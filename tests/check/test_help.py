@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hfdsl
-from hfdsl.check.context import Option
+from hfdsl.check.context import Change, Tester
 from hfdsl.check.findings import Finding
 from hfdsl.check.repair import suggestions
 from hfdsl.check.repair.suggestions import Suggestion, with_help
@@ -49,16 +49,16 @@ def test_one_function_makes_help_lines() -> None:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_help_line_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    worked: list[Option] = []
-    made: dict[str, tuple[Option, ...]] = {}
-    mends = Trials.mends
+    worked: list[Change] = []
+    made: dict[str, tuple[Change, ...]] = {}
+    removes = Trials.removes
 
-    def watched(self: Trials, finding: Finding, option: Option) -> bool:
-        if works := mends(self, finding, option):
-            worked.append(option)
+    def watched(self: Trials, finding: Finding, change: Change) -> bool:
+        if works := removes(self, finding, change):
+            worked.append(change)
         return works
 
-    def noting(trials: Trials, finding: Finding, given: Iterator[Suggestion], most: int | None = None) -> Finding:
+    def noting(tester: Tester, finding: Finding, given: Iterator[Suggestion], most: int | None = None) -> Finding:
         kept = []
 
         def passed() -> Iterator[Suggestion]:
@@ -66,11 +66,12 @@ def test_every_help_line_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -
                 kept.append(suggestion)
                 yield suggestion
 
-        found = with_help(trials, finding, passed(), most)
-        made.update({line: tuple(o for suggestion in kept for o in suggestion.options) for line in found.help})
+        found = with_help(tester, finding, passed(), most)
+        changes = tuple(change for suggestion in kept for change in suggestion.changes)
+        made.update(dict.fromkeys(found.help, changes))
         return found
 
-    monkeypatch.setattr(Trials, "mends", watched)
+    monkeypatch.setattr(Trials, "removes", watched)
     monkeypatch.setattr(suggestions, "with_help", noting)
     for line in (line for finding in REPORTS[name]() for line in finding.help):
-        assert any(option in worked and option.words in line for option in made[line]), line
+        assert any(change in worked and change.words in line for change in made[line]), line

@@ -13,7 +13,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, Execute, register
 from hfdsl.check.context import Context
 from hfdsl.check.offloads import Keeps, SharedGpus
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 from hfdsl.deploy.memory import GpuMemory
 
 CLUSTER = hf.Cluster(hf.Nodes(1, gpus=2, gpu_memory_gib=80, cpus=16))
@@ -52,7 +52,7 @@ def program_of(calls: list[tuple[str, str]], colocate: bool = True, **options: A
         return [getattr(roles[role], method)(rows) for role, method in calls]
 
     places = {n: hf.place(Role, pool=POOL, colocate=colocate, **options.get(n, {})) for n in "abcd"}
-    return examine(program, hf.Deployment(**places), {B: 8}, CLUSTER)
+    return build_context(program, hf.Deployment(**places), {B: 8}, CLUSTER)
 
 
 def fits(context: Context) -> bool:
@@ -104,7 +104,7 @@ def test_calls_elsewhere_ask_nothing_of_these_gpus() -> None:
     other = hf.place(Role, pool=hf.ResourcePool([2], name="other"))
     places = {n: hf.place(Role, pool=POOL, **kept(50, 1)) for n in "ab"}
     nodes = hf.Nodes(2, gpus=2, gpu_memory_gib=80, cpus=16), hf.Nodes(4, cpus=64)
-    context = examine(program, hf.Deployment(**places, c=other), {B: 8}, hf.Cluster(*nodes))
+    context = build_context(program, hf.Deployment(**places, c=other), {B: 8}, hf.Cluster(*nodes))
     assert fits(context)
     assert {("a", "weights"), ("b", "weights")} <= moved(context)
 
@@ -151,7 +151,7 @@ def test_a_role_does_not_move_for_calls_on_other_gpus(pool: hf.ResourcePool) -> 
         return [a.learn(rows), b.learn(rows)]
 
     places = hf.Deployment(a=hf.place(Role, pool=LEFT, offload=True), b=hf.place(Role, pool=pool, offload=True))
-    assert SharedGpus(examine(program, places, {B: 8})).idle == ()
+    assert SharedGpus(build_context(program, places, {B: 8})).idle == ()
 
 
 def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:

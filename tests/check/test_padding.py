@@ -10,7 +10,7 @@ import torch
 import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.check.rules.padding import pad_rows_count_for_nothing
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 
 
 class B(hf.Dim): ...
@@ -124,7 +124,7 @@ def test_as_many_rows_are_padded_as_the_last_chunks_lack() -> None:
 
 
 def test_where_no_repair_is_tried_sizes_are_a_note() -> None:
-    [finding] = pad_rows_count_for_nothing(examine(learning.body, deployment, {B: 5}))
+    [finding] = pad_rows_count_for_nothing(build_context(learning.body, deployment, {B: 5}))
     assert (finding.help, finding.notes) == ((), ("with B set to 4 or 6 no row is padded",))
 
 

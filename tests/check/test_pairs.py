@@ -177,6 +177,6 @@ experiment = hf.Experiment(program, hf.Deployment(actor=placed), dims={B: 10, N:
 
 
 def test_a_pair_is_one_fix_with_two_edits() -> None:
-    for finding in check(program.body, experiment.deployment, {B: 10, N: 3}, asked=experiment.span):
+    for finding in check(program.body, experiment.deployment, {B: 10, N: 3}, call_site=experiment.span):
         [fix] = finding.fixes
         assert (fix.title, [edit.text for edit in fix.edits]) == ("set B to 12 and N to 2", ["12", "2"])

@@ -70,7 +70,7 @@ def test_a_place_of_another_class_is_not_meant() -> None:
 
 
 def test_where_nothing_is_tried_the_other_name_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "MOST", 0)
+    monkeypatch.setattr(trials, "MAX_PLACES", 0)
     [finding] = check(program, actor_=Actor).findings
     assert (finding.help, finding.notes) == ((), ("rename 'actor_' to 'actor'",))
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 
 
 class B(hf.Dim): ...
@@ -44,7 +44,7 @@ class Role(hf.Worker):
 
 def firsts(flow: hf.Dataflow[..., Any], label: str) -> tuple[int, int]:
     """How many calls there are of a method, and how many are looked at."""
-    context = examine(flow.body, None, {})
+    context = build_context(flow.body, None, {})
     kinds = [kind for kind in context.program.kinds if kind[0].label == label]
     return sum(map(len, kinds)), len(kinds)
 
@@ -75,7 +75,7 @@ def parts(rows: Rows, role: Role) -> Rows:
 
 
 def test_a_metric_of_a_record_has_no_rows_and_a_column_has_those_of_its_record() -> None:
-    context = examine(parts.body, None, {})
+    context = build_context(parts.body, None, {})
     found = context.program.argument_rows[-1]
     assert {port: str(rows) for port, rows in found.items()} == {"rows": "B*2", "x": "B*2"}
 
@@ -86,6 +86,6 @@ def tables(rows: Rows, role: Role) -> None:
 
 
 def test_the_rows_of_a_column_are_its_first_dim() -> None:
-    context = examine(tables.body, None, {})
+    context = build_context(tables.body, None, {})
     found = context.program.argument_rows[-1]
     assert {port: str(rows) for port, rows in found.items()} == {"table": "B"}

@@ -11,7 +11,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.check.requirements import Known, config_fields, holds, remainder
+from hfdsl.check.requirements import Scope, config_fields, holds, remainder
 from hfdsl.types.dims import Answer, atom_size, constant
 
 
@@ -25,9 +25,9 @@ class Rows(hf.Batch):
     x: hf.f32[B, R]
 
 
-def known(**fields: Any) -> Known:
+def known(**fields: Any) -> Scope:
     """B is 6, nobody knows R, and the config has these fields."""
-    return Known({"B": constant(6), "R": atom_size(R)}, None, fields=fields)
+    return Scope({"B": constant(6), "R": atom_size(R)}, None, fields=fields)
 
 
 @pytest.mark.parametrize(

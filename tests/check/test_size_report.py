@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Mul, register
 from hfdsl.check.constraints import SizeSet
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 from hfdsl.check.size_report import DimReport, size_report
 
 
@@ -77,7 +77,7 @@ def test_sizes_in_words(sizes: SizeSet, words: str) -> None:
 
 
 def asked(dims: dict[Any, Any]) -> tuple[dict[str, DimReport], dict[str, bool | None]]:
-    alone, others = size_report(examine(program.body, PLACED, dims))
+    alone, others = size_report(build_context(program.body, PLACED, dims))
     return {str(one.dim): one for one in alone}, {demand.need: demand.holds for demand in others}
 
 
@@ -124,7 +124,7 @@ def test_what_a_call_leaves_of_a_size_is_at_least_1() -> None:
     def body(rows: Wide) -> object:
         return last_left_out(rows.x)  # type: ignore[arg-type]  # solved with the sizes
 
-    (alone,), _ = size_report(examine(body, None, {}))
+    (alone,), _ = size_report(build_context(body, None, {}))
     assert (alone.dim, str(alone)) == (R, "at least 2")
 
 
@@ -132,7 +132,7 @@ def test_what_a_call_cuts_off_or_divides_is_demanded_before_there_are_sizes() ->
     def body(rows: Wide) -> object:
         return shifted(rows.x), halved(rows.x)  # type: ignore[arg-type]  # solved with the sizes
 
-    (alone,), others = size_report(examine(body, None, {}))
+    (alone,), others = size_report(build_context(body, None, {}))
     assert (alone.dim, str(alone)) == (R, "a multiple of 2, at least 6")
     assert [demand.need for demand in alone.demands] == ["2 must divide R", "R-4 >= 1"]
     assert (others, hf.dataflow(body).check().findings) == ((), ()), "no launch has to know them"
@@ -162,7 +162,7 @@ def reading(kept: Kept, table: Table, reader: Reader) -> None:
 
 def test_what_is_no_demand_on_one_dim_is_told_beside() -> None:
     placed = hf.Deployment(reader=hf.place(Reader, pool=hf.ResourcePool([4], use_gpu=False)))
-    alone, others = size_report(examine(reading.body, placed, {}))
+    alone, others = size_report(build_context(reading.body, placed, {}))
     assert alone == (), "how many rows are kept is for no one to choose"
     assert [(demand.need, demand.holds) for demand in others] == [
         ("4 must divide kept1", None),
@@ -182,6 +182,6 @@ def test_what_holds_is_what_a_check_passes(b: int, n: int) -> None:
 
 
 def test_dims_are_taken_in_the_order_of_what_is_given_first() -> None:
-    context = examine(program.body, PLACED, {B: (12, 8), R: 8})
+    context = build_context(program.body, PLACED, {B: (12, 8), R: 8})
     assert context.sizes == {B: 12, R: 8}
     assert context.alternatives == {B: (12, 8)}

@@ -274,7 +274,7 @@ def test_what_is_not_tried_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(rows: Rows, role: Role) -> Rows:
         return role.split(rows)
 
-    monkeypatch.setattr(trials, "MOST", 0)  # as in a report with more findings than are tried
+    monkeypatch.setattr(trials, "MAX_PLACES", 0)  # as in a report with more findings than are tried
     [finding] = check(program, {B: 10}).findings
     assert (finding.notes, finding.help) == (("with B set to 8 or 12 this works out",), ())
 

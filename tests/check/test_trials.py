@@ -16,10 +16,10 @@ from hfdsl.check.findings import Edit
 from hfdsl.check.repair import trials
 from hfdsl.check.repair.trials import Trials, rewritten
 from hfdsl.check.report import Report
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 from hfdsl.graph.spans import Span
 
-MISSPELT = trials.MOST + 4
+MISSPELT = trials.MAX_PLACES + 4
 HEAD = """\
 import hfdsl as hf
 
@@ -62,13 +62,13 @@ def report(tmp_path: Path) -> Report:
 
 
 def test_the_first_places_have_fixes(report: Report) -> None:
-    assert [bool(finding.fixes) for finding in report] == [True] * trials.MOST + [False] * 4
+    assert [bool(finding.fixes) for finding in report] == [True] * trials.MAX_PLACES + [False] * 4
 
 
 def test_the_others_have_the_same_words_as_a_note(report: Report) -> None:
     words = ("did you mean 'length'?",)
-    assert [finding.help for finding in report] == [words] * trials.MOST + [()] * 4
-    assert [finding.notes for finding in report] == [()] * trials.MOST + [words] * 4
+    assert [finding.help for finding in report] == [words] * trials.MAX_PLACES + [()] * 4
+    assert [finding.notes for finding in report] == [()] * trials.MAX_PLACES + [words] * 4
 
 
 def test_a_command_that_makes_them_tries_all(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_command_that_makes_them_tries_all(tmp_path: Path) -> None:
 
 
 def test_in_a_program_that_is_too_large_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "WORK", MISSPELT)  # less than its mistakes and nodes
+    monkeypatch.setattr(trials, "MAX_VISITS", MISSPELT)  # less than its mistakes and nodes
     assert not any(finding.fixes for finding in checked(tmp_path))
 
 
@@ -91,9 +91,9 @@ def test_each_trial_goes_through_all_nodes_and_mistakes(work: int, most: int, mo
         for _ in range(2):
             actor.look(rows.x)  # type: ignore[arg-type]  # the mistake
 
-    context = examine(program.body, None, {})
+    context = build_context(program.body, None, {})
     assert (len(context.program.graph.nodes), len(context.program.inference.mismatches)) == (3, 2)
-    monkeypatch.setattr(trials, "WORK", work)
+    monkeypatch.setattr(trials, "MAX_VISITS", work)
     assert Trials(context, lambda _: ()).most == most
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.check.requirements import Known, config_fields, holds
+from hfdsl.check.requirements import Scope, config_fields, holds
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import infer
@@ -71,7 +71,7 @@ def unmet(placement: Placement[Any]) -> dict[str, str]:
     numbers: dict[str, str] = {}
     for text in requirements_of(placement.role):
         try:
-            answer, shown = holds(text, known_of(placement))
+            answer, shown = holds(text, scope_of(placement))
         except DefinitionError:
             continue  # reported by the rule on classes
         if answer is Answer.REFUTED:
@@ -79,6 +79,6 @@ def unmet(placement: Placement[Any]) -> dict[str, str]:
     return numbers
 
 
-def known_of(placement: Placement[Any]) -> Known:
+def scope_of(placement: Placement[Any]) -> Scope:
     """What the names in a requirement of a role's class mean where it is placed."""
-    return Known({}, placement, fields=config_fields(placement) or {})
+    return Scope({}, placement, fields=config_fields(placement) or {})

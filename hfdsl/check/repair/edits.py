@@ -92,14 +92,14 @@ def keywords(call: Span, signature: Signature, name: str) -> tuple[Edit, ...] | 
     return tuple(Edit(Span(p.file, p.line, p.column, p.line, p.column), f"{port}=") for port, p in places)
 
 
-def wrap(argument: Span, function: str, number: int) -> tuple[Edit, Edit] | None:
-    """``x`` becomes ``hf.repeat(x, number)`` or another such call, spelled as the user's imports require."""
+def wrap(argument: Span, function: str, count: int) -> tuple[Edit, Edit] | None:
+    """``x`` becomes ``hf.repeat(x, count)`` or another such call, spelled as the user's imports require."""
     name = spelling(argument.file, function)
     if name is None or not argument.end_column:
         return None
     start = Span(argument.file, argument.line, argument.column, argument.line, argument.column)
     end = Span(argument.file, argument.end_line, argument.end_column, argument.end_line, argument.end_column)
-    return Edit(start, f"{name}("), Edit(end, f", {number})")
+    return Edit(start, f"{name}("), Edit(end, f", {count})")
 
 
 def swap(first_place: Span, second_place: Span) -> tuple[Edit, Edit] | None:
@@ -136,7 +136,7 @@ def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
     ]
     match numbers:
         case [node]:
-            return number(call.file, node, old, new)
+            return literal(call.file, node, old, new)
     return None
 
 
@@ -148,7 +148,7 @@ def axis(call: Span, name: str, old: int, new: int) -> Edit | None:
         return None
     sizes = {keyword.arg: keyword.value for keyword in mesh.keywords}
     if name in sizes:
-        return number(call.file, sizes[name], old, new)
+        return literal(call.file, sizes[name], old, new)
     if None in sizes:  # Mesh(**sizes)
         return None
     first, *_ = mesh.keywords
@@ -191,7 +191,7 @@ def _variable(file: str, name: str) -> ast.expr | None:
     return None
 
 
-def number(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
+def literal(file: str, node: ast.expr, old: int, new: int) -> Edit | None:
     """Another number in the place of a literal."""
     written = isinstance(node, ast.Constant) and type(node.value) is int and node.value == old
     return Edit(span_of(file, node), str(new)) if written else None

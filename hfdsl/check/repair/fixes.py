@@ -9,14 +9,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix
 from hfdsl.check.program import Program, signature_of
 from hfdsl.check.repair import edits
 from hfdsl.check.repair.alternatives import moved, placed
 from hfdsl.check.repair.suggestions import Suggestion
 from hfdsl.check.repair.trials import written
-from hfdsl.check.requirements import Known, holds, names
+from hfdsl.check.requirements import Scope, holds, names
 from hfdsl.check.sources import argument_span, call_at, span_of
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError
@@ -51,9 +51,9 @@ def repeated(context: Context, mismatch: Mismatch, port: str, times: int) -> Ite
         yield from _rewritten(text, edit)
 
 
-def _before(place: Span, rest: str) -> Span:
-    """A place without the ``rest`` that it ends with."""
-    return replace(place, end_column=place.end_column - len(rest.encode()))
+def _before(place: Span, ending: str) -> Span:
+    """A place without the ``ending`` that it ends with."""
+    return replace(place, end_column=place.end_column - len(ending.encode()))
 
 
 def exchanged(node: Node, first: str, second: str, *, certain: bool = True) -> Iterator[Suggestion]:
@@ -87,8 +87,8 @@ def taken(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
     written = call_at(call)
     if written is None or len(written.args) != 2:
         return
-    number = edits.number(call.file, written.args[1], rows, most)
-    yield from _rewritten(f"take {most} rows", (number,) if number else (), certain=False)
+    edit = edits.literal(call.file, written.args[1], rows, most)
+    yield from _rewritten(f"take {most} rows", (edit,) if edit else (), certain=False)
     name = edits.spelling(call.file, "fill")
     if name is not None:
         text = f"{name}(..., {rows}), which starts over from the first row"
@@ -104,25 +104,25 @@ def _rewritten(
     """
     if changes:
         fix = Fix(title or words, tuple(changes)) if certain else None
-        yield Suggestion((Option(words, partial(written, tuple(changes)), fix),))
+        yield Suggestion((Change(words, partial(written, tuple(changes)), fix),))
 
 
 def filled(deployment: dict[str, Placement], role: str) -> Iterator[Suggestion]:  # type: ignore[type-arg]  # of any role
     """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh."""
     place = deployment[role]
     mesh, slots, ranks = place.mesh, place.pool.world_size, place.mesh.world_size
-    dp, rest = divmod(slots, mesh.pp * mesh.tp)
-    if not rest:
+    dp, remainder = divmod(slots, mesh.pp * mesh.tp)
+    if not remainder:
         edit = edits.axis(place.span, "dp", mesh.dp, dp)
         alone = [other.span for other in deployment.values()].count(place.span) == 1  # else a function places several
         fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None and alone else None
         other = {role: replace(place, mesh=replace(mesh, dp=dp))}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
-        yield Suggestion((Option(words, partial(moved, other), fix),))
+        yield Suggestion((Change(words, partial(moved, other), fix),))
     if ranks < slots:
         part, _ = place.pool.split([ranks, slots - ranks])
         other = {role: replace(place, pool=part)}
-        yield Suggestion((Option(f"split the pool: pool.split([{ranks}, {slots - ranks}])", partial(moved, other)),))
+        yield Suggestion((Change(f"split the pool: pool.split([{ranks}, {slots - ranks}])", partial(moved, other)),))
 
 
 def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggestion]:
@@ -133,7 +133,7 @@ def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggest
     other = placed(deployment, places)
     yield Suggestion(
         (
-            Option(
+            Change(
                 f"rename '{old}' to '{new}'",
                 lambda context: context.with_program(replace(context.program, deployment=other)),
                 fix,
@@ -142,30 +142,30 @@ def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggest
     )
 
 
-def required(signature: Signature, text: str, known: Sequence[Known]) -> Iterator[Fix]:
+def required(signature: Signature, text: str, scopes: Sequence[Scope]) -> Iterator[Fix]:
     """A requirement with the name that its author meant: it then holds at every call."""
     for old in names(text):
-        if not all(_unknown(old, call) for call in known):
+        if not all(_unknown(old, scope) for scope in scopes):
             continue
-        for new in get_close_matches(old, [*known[0].sizes, *known[0].fields]):
+        for new in get_close_matches(old, [*scopes[0].sizes, *scopes[0].fields]):
             meant = re.sub(rf"\b{old}\b", new, text)
             edit = edits.requirement(signature.span, text, old, new)
-            if edit is not None and all(_proved(meant, call) for call in known):
+            if edit is not None and all(_proved(meant, scope) for scope in scopes):
                 yield Fix(f"replace '{old}' by '{new}'", (edit,))
                 return
 
 
-def _unknown(name: str, known: Known) -> bool:
+def _unknown(name: str, scope: Scope) -> bool:
     try:
-        known.lookup(name)
+        scope.lookup(name)
     except DefinitionError:
         return True
     return False
 
 
-def _proved(text: str, known: Known) -> bool:
+def _proved(text: str, scope: Scope) -> bool:
     try:
-        return holds(text, known)[0] is Answer.PROVED
+        return holds(text, scope)[0] is Answer.PROVED
     except DefinitionError:
         return False
 

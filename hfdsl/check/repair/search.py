@@ -82,10 +82,10 @@ class PairSearch:
         for first in _around(firsts, self.now[0], NEAR):
             fixed = [replace(c, size=c.size.substitute({first_dim: constant(first)})) for c in joint]
             left, more = _narrowed(second_dim, fixed, seconds)
-            rest = others + more
+            nonlinear = others + more
             if all(constraint.met(first_dim, first) for constraint in beside):
-                for second in _around(left, self.now[1], NEAR if rest else BESIDE):
-                    if all(constraint.met(second_dim, second) for constraint in rest):
+                for second in _around(left, self.now[1], NEAR if nonlinear else BESIDE):
+                    if all(constraint.met(second_dim, second) for constraint in nonlinear):
                         yield first, second
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, combinations
 
 from hfdsl.check.constraints import Constraint
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.demands import Bound, DemandKey, Divisible, solvable
 from hfdsl.check.findings import Fix
 from hfdsl.check.repair.search import PairSearch, Search
@@ -19,7 +19,7 @@ Sizes = Mapping[type[Dim], Sequence[int]]
 """Other sizes for each dim, the sizes of the other dims unchanged."""
 
 WORKS = "every split and requirement then works out"
-PAIRS = 4  # how many pairs of dims are searched for one finding
+MAX_PAIRS = 4  # pairs of dims that are searched for one finding
 
 
 def solvable_demands(context: Context) -> Iterator[Divisible | Bound]:
@@ -29,10 +29,10 @@ def solvable_demands(context: Context) -> Iterator[Divisible | Bound]:
 
 def constraints_on(context: Context, *dims: type[Dim]) -> dict[Constraint, Divisible | Bound]:
     """What is demanded of these dims, as it is with the sizes of the others, and the first demand that says so."""
-    rest = {other: size for other, size in context.known_sizes.items() if other not in dims}
+    others = {other: size for other, size in context.known_sizes.items() if other not in dims}
     demands: dict[Constraint, Divisible | Bound] = {}
     for demand in solvable_demands(context):
-        constraint = replace(demand.constraint, size=demand.constraint.size.substitute(rest))
+        constraint = replace(demand.constraint, size=demand.constraint.size.substitute(others))
         if constraint.size.atoms and set(constraint.size.atoms) <= set(dims):
             demands.setdefault(constraint, demand)
     return demands
@@ -54,8 +54,8 @@ def suggested_sizes(
     for dim in _sized(context, atoms):
         constraints = list(constraints_on(context, dim))
         if wanted is not None:
-            rest = {other: size for other, size in context.known_sizes.items() if other is not dim}
-            constraints.append(replace(wanted, size=wanted.size.substitute(rest)))
+            others = {other: size for other, size in context.known_sizes.items() if other is not dim}
+            constraints.append(replace(wanted, size=wanted.size.substitute(others)))
         search = Search(dim, context.sizes[dim], constraints, _Trial(context, (dim,), broken).works)
         if nearest := search.nearest():
             sizes[dim] = nearest
@@ -69,11 +69,11 @@ def _sized(context: Context, atoms: Iterable[object]) -> list[type[Dim]]:
 
 def resized(context: Context, sizes: Sizes, works: str = WORKS) -> Iterator[Suggestion]:
     """Other sizes of one dim; whatever else is broken stays so."""
-    for dim, numbers in sizes.items():
-        after = chain.from_iterable(_with(context, {dim: number}) for number in numbers)
+    for dim, new_sizes in sizes.items():
+        after = chain.from_iterable(_with(context, {dim: new_size}) for new_size in new_sizes)
         then = "this then works out" if any(map(refuted, after)) else works
-        options = tuple(_option(context, {dim: number}, str(number)) for number in numbers)
-        yield Suggestion(options, f"set {context.named(dim)} to ", f": {then}")
+        changes = tuple(_size_change(context, {dim: new_size}, str(new_size)) for new_size in new_sizes)
+        yield Suggestion(changes, f"set {context.named(dim)} to ", f": {then}")
 
 
 def in_words(context: Context, sizes: Sizes) -> str:
@@ -84,7 +84,7 @@ def in_words(context: Context, sizes: Sizes) -> str:
 def resized_together(context: Context, atoms: Iterable[object], broken: set[DemandKey]) -> Iterator[Suggestion]:
     """Other sizes of two dims at once, the pair with the smallest relative change first."""
     changes = []
-    for dims in _pairs(context, atoms)[:PAIRS]:
+    for dims in _pairs(context, atoms)[:MAX_PAIRS]:
         now, trial = (context.sizes[dims[0]], context.sizes[dims[1]]), _Trial(context, dims, broken)
         search = PairSearch(dims, now, list(constraints_on(context, *dims)), trial.works)
         if (pair := search.nearest()) is not None:
@@ -92,8 +92,8 @@ def resized_together(context: Context, atoms: Iterable[object], broken: set[Dema
     for _, dims, pair in sorted(changes, key=lambda change: change[0]):
         sizes = dict(zip(dims, pair, strict=True))
         then = "this then works out" if any(map(refuted, _with(context, sizes))) else WORKS
-        words = " and ".join(f"{dim} to {number}" for dim, number in zip(dims, pair, strict=True))
-        yield Suggestion((_option(context, sizes, words),), "set ", f": {then}")
+        words = " and ".join(f"{dim} to {new_size}" for dim, new_size in zip(dims, pair, strict=True))
+        yield Suggestion((_size_change(context, sizes, words),), "set ", f": {then}")
 
 
 def _with(context: Context, sizes: Mapping[type[Dim], int]) -> Iterator[Context]:
@@ -113,22 +113,22 @@ def _pairs(context: Context, atoms: Iterable[object]) -> list[tuple[type[Dim], t
     return list(pairs.values())
 
 
-def _option(context: Context, sizes: Mapping[type[Dim], int], words: str) -> Option:
+def _size_change(context: Context, sizes: Mapping[type[Dim], int], words: str) -> Change:
     if context.alternatives.keys() & sizes.keys():
-        # One of several sizes of a dim changes. It is compared with itself: the other sizes may be wrong as well.
+        # One of several sizes of a dim changes. The baseline has that size alone: the other sizes may be wrong too.
         now = {dim: context.sizes[dim] for dim in sizes}
-        return Option(words, partial(_pinned, sizes), beside=partial(_pinned, now))
+        return Change(words, partial(_pinned, sizes), baseline=partial(_pinned, now))
     from hfdsl.check.repair import edits  # late: it reads the user's text
 
-    places = [edits.size(context.asked, dim, context.sizes[dim], number) for dim, number in sizes.items()]
+    places = [edits.size(context.call_site, dim, context.sizes[dim], new_size) for dim, new_size in sizes.items()]
     written = tuple(edit for edit in places if edit is not None)
-    title = f"set {' and '.join(f'{dim} to {number}' for dim, number in sizes.items())}"
-    return Option(words, partial(_pinned, sizes), Fix(title, written) if len(written) == len(sizes) else None)
+    title = f"set {' and '.join(f'{dim} to {new_size}' for dim, new_size in sizes.items())}"
+    return Change(words, partial(_pinned, sizes), Fix(title, written) if len(written) == len(sizes) else None)
 
 
 def _pinned(sizes: Mapping[type[Dim], int], context: Context) -> Context:
     """The program with one size for each of these dims."""
-    alternatives = {dim: numbers for dim, numbers in context.alternatives.items() if dim not in sizes}
+    alternatives = {dim: new_sizes for dim, new_sizes in context.alternatives.items() if dim not in sizes}
     return replace(context.with_sizes(sizes), alternatives=alternatives)
 
 
@@ -139,9 +139,9 @@ class _Trial:
         self.dims, self.broken = dims, broken
         self.combinations = [(combination, refuted(combination)) for combination in context.with_this(dims[0])]
 
-    def works(self, *numbers: int) -> bool:
+    def works(self, *new_sizes: int) -> bool:
         """Whether these sizes do."""
-        sizes = dict(zip(self.dims, numbers, strict=True))
+        sizes = dict(zip(self.dims, new_sizes, strict=True))
         return all(
             (after := refuted(combination.with_sizes(sizes))) <= before and not after & self.broken
             for combination, before in self.combinations

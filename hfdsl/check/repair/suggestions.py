@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from hfdsl.check.context import Context, Option, Repairer
+from hfdsl.check.context import Change, Context, Tester
 from hfdsl.check.findings import Finding, Fix
 
 
@@ -13,35 +13,35 @@ from hfdsl.check.findings import Finding, Fix
 class Suggestion:
     """Changes of one kind, any of which works: ``set B to``, ``8`` or ``12``, ``: every split works out``."""
 
-    options: tuple[Option, ...]
+    changes: tuple[Change, ...]
     before: str = ""
     after: str = ""
 
 
 def with_help(
-    trials: Repairer, finding: Finding, suggestions: Iterable[Suggestion], most: int | None = None
+    removes_it: Tester, finding: Finding, suggestions: Iterable[Suggestion], most: int | None = None
 ) -> Finding:
-    """The finding with the suggestions that repair it, at most so many. Help lines are made here alone."""
+    """The finding with the suggestions that remove it, at most so many. Help lines are made here alone."""
     lines, fixes = list[str](), list[Fix]()
     for suggestion in suggestions:
-        working = [option for option in suggestion.options if trials.mends(finding, option)]
+        working = [change for change in suggestion.changes if removes_it(change)]
         if working:
-            lines.append(f"{suggestion.before}{' or '.join(option.words for option in working)}{suggestion.after}")
-            fixes += [option.fix for option in working if option.fix is not None]
+            lines.append(f"{suggestion.before}{' or '.join(change.words for change in working)}{suggestion.after}")
+            fixes += [change.fix for change in working if change.fix is not None]
         if most is not None and len(lines) >= most:
             break
     return replace(finding, help=(*finding.help, *lines), fixes=(*finding.fixes, *fixes))
 
 
 def with_suggestions(
-    context: Context, finding: Finding, suggestions: Iterable[Suggestion], advice: str = "", most: int | None = None
+    context: Context, finding: Finding, suggestions: Iterable[Suggestion], note: str = "", most: int | None = None
 ) -> Finding:
-    """The finding with the suggestions that repair it, or with ``advice`` as a note if none does or none was tried."""
-    trials = context.repairs(finding)
-    helped = finding if trials is None else with_help(trials, finding, suggestions, most)
-    return helped if helped.help else with_note(finding, advice)
+    """The finding with the suggestions that remove it, or with a note if none does or none was tried."""
+    removes_it = context.tester(finding)
+    helped = finding if removes_it is None else with_help(removes_it, finding, suggestions, most)
+    return helped if helped.help else with_note(finding, note)
 
 
-def with_note(finding: Finding, advice: str) -> Finding:
-    """The finding with one more note."""
-    return replace(finding, notes=(*finding.notes, advice)) if advice else finding
+def with_note(finding: Finding, note: str) -> Finding:
+    """The finding with one more note, unless that is empty."""
+    return replace(finding, notes=(*finding.notes, note)) if note else finding

@@ -14,16 +14,16 @@ from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Finding, Fix
 from hfdsl.check.repair.edits import apply
 from hfdsl.graph.infer import infer
 from hfdsl.graph.trace import trace
 
-MOST = 16
+MAX_PLACES = 16
 """At how many places of one report repairs are tried: a longer report is read from its top anyway."""
 
-WORK = 2000
+MAX_VISITS = 2000
 """How many nodes and mistakes trials may visit in all, so that every check stays fast.
 
 In a larger program only ``hfdsl check --fix`` tries repairs.
@@ -48,18 +48,18 @@ def improves(finding: FindingKey, before: Counter[FindingKey], after: Counter[Fi
 
 @dataclass
 class Trials:
-    """Trials of repairs of one program; ``ask`` runs all rules."""
+    """Trials of repairs of one program; ``run_rules`` checks a program."""
 
     context: Context
-    ask: Callable[[Context], Iterable[Finding]]
+    run_rules: Callable[[Context], Iterable[Finding]]
     admitted: set[FindingKey] = field(default_factory=set)
-    mended: dict[tuple[FindingKey, str, Fix | None], bool] = field(default_factory=dict)
+    results: dict[tuple[FindingKey, str, Fix | None], bool] = field(default_factory=dict)
 
     @cached_property
     def most(self) -> int:
         """At how many places repairs are tried."""
         graph, wrong = self.context.program.graph, self.context.program.inference.mismatches
-        return min(MOST, WORK // (len(graph.nodes) + len(graph.misuses) + len(wrong) + 1))
+        return min(MAX_PLACES, MAX_VISITS // (len(graph.nodes) + len(graph.misuses) + len(wrong) + 1))
 
     def admit(self, finding: Finding) -> bool:
         """Whether repairs of a finding are tried: at ``most`` places, and at each of them for all findings there."""
@@ -73,20 +73,20 @@ class Trials:
         return self._keys(self.context)
 
     def _keys(self, context: Context) -> Counter[FindingKey]:
-        return Counter(map(finding_key, self.ask(replace(context, trials=None))))
+        return Counter(map(finding_key, self.run_rules(replace(context, trials=None))))
 
-    def mends(self, finding: Finding, option: Option) -> bool:
+    def removes(self, finding: Finding, change: Change) -> bool:
         """Whether a change removes a finding and adds none: it is made, and all rules run again."""
-        key = finding_key(finding), option.words, option.fix
-        if option.fix is None:
-            return self._mends(finding, option)
-        if key not in self.mended:  # the calls of an unrolled loop have the same finding
-            self.mended[key] = self._mends(finding, option)
-        return self.mended[key]
+        key = finding_key(finding), change.words, change.fix
+        if change.fix is None:
+            return self._removes(finding, change)
+        if key not in self.results:  # the calls of an unrolled loop have the same finding
+            self.results[key] = self._removes(finding, change)
+        return self.results[key]
 
-    def _mends(self, finding: Finding, option: Option) -> bool:
-        changed, beside = option.change(self.context), option.beside and option.beside(self.context)
-        before = self.before if beside is None else self._keys(beside)
+    def _removes(self, finding: Finding, change: Change) -> bool:
+        changed, baseline = change.transform(self.context), change.baseline and change.baseline(self.context)
+        before = self.before if baseline is None else self._keys(baseline)
         return changed is not None and improves(finding_key(finding), before, self._keys(changed))
 
 

@@ -11,13 +11,13 @@ from hfdsl.graph.row_weights import balancing, weighs
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.types.batches import closest, schema
 
-WEIGHTS = (
+ROW_WEIGHTS = (
     "a row weighs the sum of its truth values or whole numbers in that column (a mask of its tokens, or their number), "
     "or its length where the column is ragged"
 )
 
 
-def rows_have_weights(context: Context) -> Iterator[Finding]:
+def balance_columns_weigh_rows(context: Context) -> Iterator[Finding]:
     """``balance=`` names one column of one argument, and that column has a weight for each row."""
     first: dict[int, tuple[Node, Signature, str]] = {}
     for node in context.program.graph.nodes:
@@ -46,7 +46,7 @@ def _wrong(signature: Signature, name: str) -> tuple[str, tuple[str, ...]] | Non
     [(port, column, spec)] = columns
     if not weighs(spec):
         where = f"column '{column}' of argument '{port.name}'" if column else f"argument '{port.name}'"
-        return f"{where}, and {spec} does not weigh a row", (WEIGHTS,)
+        return f"{where}, and {spec} does not weigh a row", (ROW_WEIGHTS,)
     return None
 
 

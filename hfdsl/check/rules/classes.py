@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import known_of, moved, unmet, works
+from hfdsl.check.repair.alternatives import moved, scope_of, unmet, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.requirements import MESH_SIZES, Known, config_fields, holds, names, numbers, remainder
+from hfdsl.check.requirements import MESH_SIZES, Scope, config_fields, holds, names, numbers, remainder
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.spans import definition_span
@@ -23,16 +23,16 @@ from hfdsl.types.batches import closest
 def classes_fit_meshes(context: Context) -> Iterator[Finding]:
     """``hf.requires`` of role classes, with the numbers of the config and the sizes of the mesh."""
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
-        known, buildable = known_of(placement), config_fields(placement) is not None
+        scope, buildable = scope_of(placement), config_fields(placement) is not None
         for text in requirements_of(placement.role):
             try:
-                holds(text, known)
+                holds(text, scope)
             except DefinitionError as error:
                 unknown = error.code == "HF323"
                 if unknown and not buildable:
                     continue  # reported as HF516
                 where = f"'{placement.role.__name__}' requires {text}"  # however often it is placed
-                message = f"{where}: {_unknown(text, known) if unknown else error.message}"
+                message = f"{where}: {_unknown(text, scope) if unknown else error.message}"
                 yield Finding(
                     error.code, message, _declared(placement.role, text), (Label(placement.span, "placed here"),)
                 )
@@ -40,10 +40,10 @@ def classes_fit_meshes(context: Context) -> Iterator[Finding]:
         for text, shown in unmet(placement).items():
             if not filled and not {"dp", "world_size"}.isdisjoint(names(text)):
                 continue
-            rest = remainder(text, known)
+            shown_remainder = remainder(text, scope)
             finding = Finding(
                 "HF512",
-                f"role '{name}' requires {text}, but {shown}{f': {rest}' if rest else ''}",
+                f"role '{name}' requires {text}, but {shown}{f': {shown_remainder}' if shown_remainder else ''}",
                 Label(placement.span, f"placed on {placement.mesh}"),
                 (_declared(placement.role, text),),
             )
@@ -56,8 +56,8 @@ def _declared(role: type, text: str) -> Label:
     return Label(definition_span(bringing[-1]), f"declared with requires({text!r})")
 
 
-def _unknown(text: str, known: Known) -> str:
-    candidates = [*numbers(known.fields), *MESH_SIZES]
+def _unknown(text: str, scope: Scope) -> str:
+    candidates = [*numbers(scope.fields), *MESH_SIZES]
     name = next(name for name in names(text) if name not in candidates)
     return f"'{name}' is neither a number of the role's config nor a size of its mesh; {closest(name, candidates)}"
 
@@ -67,13 +67,15 @@ def _meshes(context: Context, role: str, placement: Placement[Any], text: str) -
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
             working = [
-                mesh for mesh in _variants(placement, axis) if _mends(context, role, replace(placement, mesh=mesh))
+                mesh
+                for mesh in _variants(placement, axis)
+                if _meets_requirements(context, role, replace(placement, mesh=mesh))
             ]
             size = MESH_SIZES[axis]
             nearest = sorted(working, key=lambda mesh: abs(size(mesh) - size(placement.mesh)))[:3]
             places = [{role: replace(placement, mesh=mesh)} for mesh in nearest]
-            options = (Option(spelled(place[role].mesh), partial(moved, place)) for place in places)
-            yield Suggestion(tuple(options), "use ", f": {text} then holds and the pool is filled")
+            changes = (Change(spelled(place[role].mesh), partial(moved, place)) for place in places)
+            yield Suggestion(tuple(changes), "use ", f": {text} then holds and the pool is filled")
 
 
 def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
@@ -82,14 +84,14 @@ def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
         sizes: dict[str, Any] = {axis: size}
         try:
             other = replace(mesh, **sizes)
-            rest = other.pp * other.tp
-            if slots % rest == 0:
-                yield replace(other, dp=slots // rest)
+            model = other.pp * other.tp
+            if slots % model == 0:
+                yield replace(other, dp=slots // model)
         except HfError:
             continue  # a generation size that does not divide
 
 
-def _mends(context: Context, role: str, placement: Placement[Any]) -> bool:
+def _meets_requirements(context: Context, role: str, placement: Placement[Any]) -> bool:
     return not unmet(placement) and works(context, {role: placement})
 
 

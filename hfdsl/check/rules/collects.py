@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod, signature_of
 from hfdsl.check.repair.alternatives import registered
@@ -82,7 +82,7 @@ def _others(
     )
     words = f"collect {axis}={picks[axis]!r}{next(same, '')}"
     change = partial(registered, body, replace(registration, dispatch_mode=other))
-    yield Suggestion((Option(words, change),))
+    yield Suggestion((Change(words, change),))
 
 
 NOTHING = (StaticType(None), StaticType(type(None)))
@@ -124,15 +124,15 @@ def lists_fit_ranks(context: Context) -> Iterator[Finding]:
         for port, operand in node.arguments:
             if (node.id, port) in context.program.inference.misfits:
                 continue  # another value is meant
-            length, makers = _length(context, operand)
+            length, producers = _length(context, operand)
             if length in (None, placement.mesh.world_size):
                 continue
             yield Finding(
-                "HF402" if makers else "HF411",
+                "HF402" if producers else "HF411",
                 f"port '{port}' of '{node.label}' gets a list of {length}, and needs one value for "
                 f"each of {placement.mesh.world_size} ranks",
                 Label(argument_span(node.span, method.signature, port), f"a list of {length}"),
-                (Label(placement.span, f"placed on {placement.mesh}"), *makers),
+                (Label(placement.span, f"placed on {placement.mesh}"), *producers),
             )
 
 
@@ -160,11 +160,11 @@ def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label
         return len(operand.value), ()
     if not isinstance(operand, Ref):
         return None, ()
-    maker = context.program.graph.nodes[operand.node]
-    placement, signature = context.program.placement(maker), signature_of(maker)
+    producer = context.program.graph.nodes[operand.node]
+    placement, signature = context.program.placement(producer), signature_of(producer)
     if placement is None or signature is None or signature.protocol is None or signature.protocol.joins:
         return None, ()
-    label = Label(placement.span, f"'{maker.label}' makes one value for each rank of {placement.mesh}")
+    label = Label(placement.span, f"'{producer.label}' makes one value for each rank of {placement.mesh}")
     with suppress(ProtocolError):  # reported by the rule on placements
         return len(signature.protocol.collected(placement.mesh)), (label,)
     return None, ()

@@ -39,15 +39,15 @@ def undetermined_row_dims(context: Context) -> dict[Any, int]:
     known = determined_dims(
         context.sizes, (size for node in context.program.graph.inputs for size in sizes_of(node.result))
     )
-    makers: dict[Any, int] = {}
+    producers: dict[Any, int] = {}
     for node, *_ in context.program.kinds:
         rows = context.program.rows(node)
         if rows is None or LOST in rows.atoms or _splits_nothing(context, node):
             continue
         for atom in rows.atoms:
             if isinstance(atom, TypeVar) or (isinstance(atom, type) and atom not in known):
-                makers.setdefault(atom, node.id)
-    return makers
+                producers.setdefault(atom, node.id)
+    return producers
 
 
 def _splits_nothing(context: Context, node: Node) -> bool:
@@ -88,7 +88,7 @@ def whole_sizes(context: Context) -> Iterator[Finding]:
             message = f"size {dim} = {number!r} is not a whole number of at least 1"
         else:
             message = f"dims= takes dim classes with their sizes, got {dim!r}: {number!r}"
-        yield Finding("HF302", message, Label(context.asked))
+        yield Finding("HF302", message, Label(context.call_site))
 
 
 def dims_are_known(context: Context) -> Iterator[Finding]:
@@ -107,6 +107,6 @@ def dims_are_known(context: Context) -> Iterator[Finding]:
                 "HF305",
                 f"size {dim} = {number} is given, but '{context.program.graph.name}' does not have "
                 + (f"this dim: its '{dim}' is another class of that name" if same else "a dim of that name"),
-                Label(context.asked),
+                Label(context.call_site),
                 notes=(f"its dims: {listed}",),
             )

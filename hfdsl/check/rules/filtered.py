@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from hfdsl.check.context import Context, Option
-from hfdsl.check.demands import Divisible, at_calls, filtered
+from hfdsl.check.context import Change, Context
+from hfdsl.check.demands import Divisible, EnoughRows, at_calls, at_most, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.search import SEARCH
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.graph.infer import LOST
-from hfdsl.graph.program import Filter, Node, RoleCall, Take
+from hfdsl.graph.program import Filter, Node, RoleCall
 from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, atom_size, constant
 
 Called = tuple[Node, Divisible]
@@ -34,7 +33,7 @@ def filtered_rows(context: Context) -> Iterator[Finding]:
             calls.setdefault(kept, []).append((node, demand))
     for (node, first), *others in calls.values():
         more = {n.span: Label(n.span, f"for {d.why}: {d.need}") for n, d in others if n.id != node.id}
-        filters = (_made(context, maker) for maker, _ in _makers(context, first.size).values())
+        filters = (_filter_label(context, node) for node, _ in _filters(context, first.size).values())
         finding = Finding(
             "HF321",
             f"'{node.label}' needs {first.why}, but the number of rows is known only at run time ({first.size})",
@@ -50,25 +49,25 @@ def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion
     from hfdsl.check.repair.fixes import cut  # late: most programs need none
 
     first = demands[0]
-    for kept, (maker, group) in _makers(context, first.size).items():
-        number = _enough(context, demands, kept)
-        if number is not None:
-            yield from cut(maker.span, number * group)
+    for kept, (node, group) in _filters(context, first.size).items():
+        count = _enough(context, demands, kept)
+        if count is not None:
+            yield from cut(node.span, count * group)
     op = first.node.op
     if isinstance(op, RoleCall) and op.signature.registration is not None and first.code == "HF310":
         padded = replace(op.signature.registration, pad="repeat_last")
         words = f"register '{first.node.label}' with pad=\"repeat_last\""
-        yield Suggestion((Option(words, partial(registered, op.signature.body, padded)),))
+        yield Suggestion((Change(words, partial(registered, op.signature.body, padded)),))
 
 
 def _enough(context: Context, demands: list[Divisible], kept: Atom) -> int | None:
-    """The greatest number of rows that a filter may keep with which all demands hold."""
+    """The greatest number of groups that a filter may keep with which all demands hold."""
     most = context.known(at_most(atom_size(kept))).value
     sizes = [context.known(demand.size) for demand in demands]
-    for number in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
-        pairs = ((size.substitute({kept: constant(number)}), d.divisor) for size, d in zip(sizes, demands, strict=True))
+    for count in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
+        pairs = ((size.substitute({kept: constant(count)}), d.divisor) for size, d in zip(sizes, demands, strict=True))
         if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in pairs):
-            return number
+            return count
     return None
 
 
@@ -80,56 +79,43 @@ def _policy(node: Node, code: str) -> str:
     return f'{known}, or register the method with pad="repeat_last"' if padded else known
 
 
-def _makers(context: Context, size: Size) -> dict[Atom, tuple[Node, int]]:
+def _filters(context: Context, size: Size) -> dict[Atom, tuple[Node, int]]:
     """The first filter that each unknown number comes from, and the size of its groups."""
-    makers: dict[Atom, tuple[Node, int]] = {}
+    filters: dict[Atom, tuple[Node, int]] = {}
     for node in context.program.graph.nodes:
         rows = context.program.inference.rows(node.id)
         if rows is not None and isinstance(node.op, Filter):
-            new = set(rows.atoms) & (set(size.atoms) - makers.keys())
-            makers |= dict.fromkeys(new, (node, node.op.group))
-    return makers
+            new = set(rows.atoms) & (set(size.atoms) - filters.keys())
+            filters |= dict.fromkeys(new, (node, node.op.group))
+    return filters
 
 
-def _made(context: Context, node: Node) -> Label:
+def _filter_label(context: Context, node: Node) -> Label:
     before = context.program.inference.rows(node.batch.node) if node.batch else None
     return Label(node.span, f"keeps some of {before} rows")
 
 
 def enough_rows(context: Context) -> Iterator[Finding]:
     """``take`` finds the rows that it takes."""
-    for node in context.program.graph.nodes:
-        if not isinstance(node.op, Take) or node.op.fill or node.batch is None:
-            continue
-        rows = context.program.inference.rows(node.batch.node)
-        if rows is None or LOST in rows.atoms:
-            continue
-        most = context.known(at_most(rows)).value
-        if most is None and not filtered(rows):
-            yield Finding(
-                "HF319",
-                f"cannot decide before launch whether there are {node.op.rows} rows to take of {rows}",
-                Label(node.span),
-            )
-        elif most is not None and most < node.op.rows:
-            available = f"at most {most} are kept" if filtered(rows) else f"there are {most}"
+    unproved = (d for d, answer in context.verdicts if answer is not Answer.PROVED and isinstance(d, EnoughRows))
+    for node, demand in at_calls(unproved):
+        size, count, most = demand.size, demand.count, context.known(at_most(demand.size)).value
+        if most is not None and node.batch is not None:
+            available = f"at most {most} are kept" if filtered(size) else f"there are {most}"
             finding = Finding(
                 "HF321",
-                f"take of {node.op.rows} rows, but {available} ({rows})",
+                f"take of {count} rows, but {available} ({size})",
                 Label(node.span),
-                (context.program.produced(node.batch.node),),
+                (context.program.producer_label(node.batch.node),),
             )
-            advice = f"take at most {most}, or hf.fill(x, {node.op.rows}) which starts over from the first"
-            yield with_suggestions(context, finding, _fewer(node, node.op.rows, int(most)), advice)
+            note = f"take at most {most}, or hf.fill(x, {count}) which starts over from the first"
+            yield with_suggestions(context, finding, _fewer(node, count, int(most)), note)
+        elif not filtered(size):
+            message = f"cannot decide before launch whether there are {count} rows to take of {size}"
+            yield Finding("HF319", message, Label(node.span))
 
 
-def _fewer(node: Node, rows: int, most: int) -> Iterator[Suggestion]:
+def _fewer(node: Node, count: int, most: int) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import taken  # as above
 
-    yield from taken(node.span, rows, most)
-
-
-def at_most(size: Size) -> Size:
-    """A size with every filter keeping all its rows."""
-    kept = {atom: at_most(atom.most) for atom in size.atoms if isinstance(atom, KeptGroups)}
-    return size.substitute(kept)
+    yield from taken(node.span, count, most)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import partial
 
 from hfdsl.check.capacity import has_capacity, shape, words
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.offloads import Keeps, SharedGpus
 from hfdsl.check.repair.alternatives import changed, moved
@@ -34,16 +34,19 @@ def memory_fits_gpus(context: Context) -> Iterator[Finding]:
         listed = words([f"'{name}' ({amount})" for name, amount in keeps.amounts.items()], quote="")
         if keeps.more_than(None) or size is None or context.cluster is None:
             gib = f" and {float(keeps.gib):g} GiB" if keeps.gib else ""
-            amount, rest = f"{float(keeps.part * 100):g}%{gib}", "which they share" if others else "more than all of it"
+            amount, reason = (
+                f"{float(keeps.part * 100):g}%{gib}",
+                "which they share" if others else "more than all of it",
+            )
         else:
             several = len({kind.gpu_memory_gib for kind in context.cluster.kinds if kind.gpus}) > 1
             amount = f"{float(keeps.part * size + keeps.gib):g} GiB"
-            rest = f"which has {'at most ' if several else ''}{float(size):g} GiB"
+            reason = f"which has {'at most ' if several else ''}{float(size):g} GiB"
             others.append(Label(context.cluster.span, f"the cluster: {context.cluster}"))
         when = f"while '{context.program.graph.nodes[keeps.node].label}' runs, " if keeps.node is not None else ""
         finding = Finding(
             "HF504",
-            f"{when}{listed} {keep} {amount} of each GPU of pool '{keeps.root.name}', {rest}",
+            f"{when}{listed} {keep} {amount} of each GPU of pool '{keeps.root.name}', {reason}",
             last,
             tuple(others),
         )
@@ -59,4 +62,4 @@ def _own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
     alone = {names[-1]: replace(place, pool=pool)}
     if has_capacity(context.cluster, changed(context.program.deployment, alone)):
         room = f"the cluster has room for hf.ResourcePool({shape(pool.processes)})"
-        yield Suggestion((Option(f"give '{names[-1]}' a pool of its own: {room}", partial(moved, alone)),))
+        yield Suggestion((Change(f"give '{names[-1]}' a pool of its own: {room}", partial(moved, alone)),))

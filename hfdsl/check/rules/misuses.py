@@ -51,7 +51,7 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "take it as a parameter of this dataflow, and keep no values outside of it",
     ),
     MisuseKind.BAD_COUNT: ("HF304", "{m.subject} takes a whole number of at least 1, got {m.name}", ""),
-    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is built without its column '{m.name}'", "{makers}"),
+    MisuseKind.MERGE_MISSING: ("HF204", "'{m.subject}' is built without its column '{m.name}'", "{producers}"),
     MisuseKind.MERGE_TWICE: ("HF205", "column '{m.name}' of '{m.subject}' comes from {both}", "pass only one of them"),
     MisuseKind.DEFINITION: ("{m.name}", "{m.subject}", ""),
     MisuseKind.RAISED: ("HF610", "'{m.subject}' raised while it was traced: {m.name}", ""),
@@ -160,7 +160,7 @@ def misuses(context: Context) -> Iterator[Finding]:
             "operator": OPERATORS.get(misuse.name, misuse.name),
             "decide": DECIDE.get(misuse.name, DECIDE[""]),
             "near": closest(misuse.name, misuse.candidates),
-            "makers": _column_makers(context, misuse) if "{makers}" in advice else "",
+            "producers": _column_producers(context, misuse) if "{producers}" in advice else "",
             "wires": ", ".join(f"{name}=..." for name in misuse.name.split(", ")),
             "listed": ", ".join(misuse.candidates),
             "both": _both(*misuse.candidates) if "{both}" in message else "",
@@ -190,13 +190,13 @@ def _suggestions(misuse: Misuse) -> Iterator[Suggestion]:
 
 
 def _both(first: str, second: str) -> str:
-    """Two makers of one column, in words."""
+    """Two producers of one column, in words."""
     return f"two calls of {first!r}" if first == second else f"both {first!r} and {second!r}"
 
 
-def _column_makers(context: Context, misuse: Misuse) -> str:
+def _column_producers(context: Context, misuse: Misuse) -> str:
     """Which node makes a missing column; a similar name is suggested only if none does."""
-    for node, record in context.program.record_makers:
+    for node, record in context.program.record_producers:
         if isinstance(node.op, Pack):
             continue  # a merge may be the very one that lacks it
         if misuse.name in schema(record.record).fields:
@@ -212,7 +212,7 @@ def _misuse_span(misuse: Misuse) -> Span:
 
 def _misuse_related(context: Context, misuse: Misuse) -> Iterator[Label]:
     if misuse.producer is not None and not isinstance(context.program.graph.nodes[misuse.producer].op, Input):
-        yield context.program.produced(misuse.producer)
+        yield context.program.producer_label(misuse.producer)
     if misuse.signature is not None:
         yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
     if misuse.kind is MisuseKind.NO_METHOD:

@@ -29,11 +29,11 @@ class Presence:
     what: str = ""
     because: str = ""
     places: tuple[Label, ...] = ()
-    declared: bool = False  # whether its maker declares when it is present
+    declared: bool = False  # whether its producer declares when it is present
 
 
 def presence(context: Context, ref: Ref) -> Presence:
-    """Whether a column is present, as far as its maker declares it; derived columns are traced to it."""
+    """Whether a column is present, as far as its producer declares it; derived columns are traced to it."""
     node = context.program.graph.nodes[ref.node]
     spec = context.program.inference.operand(ref)
     if not isinstance(spec, (ColumnSpec, ObjSpec)) or not spec.optional:
@@ -60,7 +60,7 @@ def _provided(context: Context, node: Node, signature: Signature, column: str, w
     if said.when is None:
         return Presence(Answer.PROVED, places=tuple(places))
     try:
-        answer, _ = holds(said.when, context.names_at(node, signature))
+        answer, _ = holds(said.when, context.scope_at(node, signature))
     except DefinitionError:
         return Presence(Answer.UNKNOWN)  # reported by the rule on what methods provide
     placement, fields = context.program.placement(node), context.program.config(node) or {}
@@ -104,8 +104,8 @@ def absent(context: Context, m: Mismatch, wired: str, primary: Any) -> tuple[str
     """The code, the message and advice for a column that may be absent at a port that needs it."""
     column = dict(m.detail).get("column")
     if column is not None:
-        maker, needed = str(m.actual).partition(" ")[0], m.formal
-        return "HF231", f"{wired}: column '{column}' of {maker} may be absent, and {needed} has it always", ()
+        producer, needed = str(m.actual).partition(" ")[0], m.formal
+        return "HF231", f"{wired}: column '{column}' of {producer} may be absent, and {needed} has it always", ()
     port = "column" if isinstance(context.program.graph.nodes[m.node].op, Pack) else "port"
     source = presence(context, m.source) if m.source else Presence(Answer.UNKNOWN)
     if source.answer is Answer.REFUTED:
@@ -147,7 +147,7 @@ def _wrong_names(context: Context, node: Node, signature: Signature, said: Provi
     if said.when is None or not (built or set(names(said.when)) <= {dim.__name__ for dim in dims_of(signature)}):
         return
     try:
-        holds(said.when, context.names_at(node, signature))
+        holds(said.when, context.scope_at(node, signature))
     except DefinitionError as error:
         placed = (Label(placement.span, "placed here"),) if placement and error.code == "HF323" else ()
         yield Finding(error.code, f"'{node.label}' is declared {said}: {error.message}", Label(signature.span), placed)

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from hfdsl.check.capacity import Capacity, Claim, Claims, capacity_for, claims, has_capacity, shape, words
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import changed, moved, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -23,8 +23,8 @@ from hfdsl.deploy.pools import ResourcePool
 from hfdsl.protocols.bin_packing import CPU_UNITS, too_many
 from hfdsl.types.dims import Answer
 
-TRIED = 4
-"""How many alternative pools are tried."""
+MAX_POOLS_TRIED = 4
+"""How many alternative pools are tried for one finding."""
 
 
 def pools_fit_cluster(context: Context) -> Iterator[Finding]:
@@ -56,7 +56,7 @@ def _too_large(context: Context, code: str, capacity: Capacity, asked: Claims) -
             Label(capacity.cluster.span, f"the cluster: {capacity.cluster}"),
         ),
     )
-    return with_suggestions(context, finding, islice(_fixes(context, capacity, asked, last), TRIED), most=1)
+    return with_suggestions(context, finding, islice(_fixes(context, capacity, asked, last), MAX_POOLS_TRIED), most=1)
 
 
 def _reason(capacity: Capacity, asked: Claims) -> str:
@@ -88,8 +88,10 @@ def _of(claim: Claim, capacity: Capacity) -> str:
 
 def _listed(claimants: Claims) -> str:
     shown = [f"'{claim.pool.name}' {shape(claim.pool.processes)}" for claim in claimants[:4]]
-    rest = len(claimants) - len(shown)
-    return f"pool{'s' if len(claimants) > 1 else ''} {words([*shown, *([f'{rest} more'] if rest else [])], quote='')}"
+    hidden = len(claimants) - len(shown)
+    return (
+        f"pool{'s' if len(claimants) > 1 else ''} {words([*shown, *([f'{hidden} more'] if hidden else [])], quote='')}"
+    )
 
 
 # -- repairs
@@ -123,7 +125,7 @@ def _fixes(context: Context, capacity: Capacity, asked: Claims, culprit: Claim) 
 
 
 def _offer(text: str, places: Mapping[str, Placement[Any]]) -> Suggestion:
-    return Suggestion((Option(text, partial(moved, places)),))
+    return Suggestion((Change(text, partial(moved, places)),))
 
 
 def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -> Mapping[str, Placement[Any]] | None:
@@ -131,8 +133,8 @@ def _filling(deployment: Deployment, roles: Sequence[str], pool: ResourcePool) -
     placements = {}
     for role in roles:
         mesh = deployment[role].mesh
-        dp, rest = divmod(pool.world_size, mesh.pp * mesh.tp)
-        if rest:
+        dp, remainder = divmod(pool.world_size, mesh.pp * mesh.tp)
+        if remainder:
             return None
         placements[role] = replace(deployment[role], pool=pool, mesh=replace(mesh, dp=dp))
     return placements

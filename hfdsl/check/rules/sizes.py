@@ -62,12 +62,12 @@ def _uneven(context: Context, broken: list[Called]) -> Finding:
     rows = context.known(first.size).value
     sizes = ", ".join(f"{d} = {n}" for d, n in context.sizes.items() if d in first.size.atoms)
     shown = f"{first.size} = {rows}" if first.size.atoms else f"{rows}"
-    rest = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
-    message = first.complaint.replace("{rows}", rest if first.code == "HF322" else shown)
+    remainder = f"{rows} % {first.divisor} = {rows % first.divisor}" if rows is not None and first.divisor > 1 else ""
+    message = first.message.replace("{rows}", remainder if first.code == "HF322" else shown)
     related = [Label(other.span, f"for {demand.why}: {demand.need}") for other, demand in others]
     finding = Finding(
         first.code,
-        f"{message}: {rest}" if rest and first.code != "HF322" else message,
+        f"{message}: {remainder}" if remainder and first.code != "HF322" else message,
         Label(node.span, first.need),
         (*first.labels, *related),
         notes=(f"with {sizes}",) if sizes and shown != sizes else (),
@@ -103,7 +103,7 @@ def _evaluated(context: Context, node: Node, demand: Requirement) -> Iterator[Fi
         finding = Finding(error.code, f"{where}: {error.message}", Label(declared), placed)
         yield _renamed(context, finding, demand)
     elif evaluation.answer is Answer.REFUTED:
-        sizes = demand.terms.sizes
+        sizes = demand.scope.sizes
         atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
         finding = Finding("HF322", f"{where}, but {evaluation.shown}", Label(node.span, "calls it"), demand.labels)
         yield _resized(context, finding, atoms, {demand.key})
@@ -118,21 +118,21 @@ def _resized(context: Context, finding: Finding, atoms: Sequence[Atom], broken: 
     """The finding with sizes that repair it; where no size of one dim does, the conflict, and sizes of two dims."""
     sizes = suggested_sizes(context, atoms, broken)
     reported = finding if sizes else _impossible(context, atoms, least=2) or finding
-    advice = f"with {in_words(context, sizes)} this works out" if sizes else ""
+    note = f"with {in_words(context, sizes)} this works out" if sizes else ""
     helped = with_suggestions(context, reported, resized(context, sizes))
     if helped.help:
         return helped
-    return with_suggestions(context, reported, resized_together(context, atoms, broken), advice, most=1)
+    return with_suggestions(context, reported, resized_together(context, atoms, broken), note, most=1)
 
 
 def _renamed(context: Context, finding: Finding, demand: Requirement) -> Finding:
-    if context.repairs(finding) is None:
+    if context.tester(finding) is None:
         return finding
     from hfdsl.check.repair.fixes import calls_of, required
 
     signature = demand.signature
-    known = [context.names_at(node, signature) for node in calls_of(context.program, signature)]
-    return replace(finding, fixes=tuple(required(signature, demand.text, known)))
+    scopes = [context.scope_at(node, signature) for node in calls_of(context.program, signature)]
+    return replace(finding, fixes=tuple(required(signature, demand.text, scopes)))
 
 
 def _impossible(context: Context, atoms: Iterable[Atom], least: int = 1) -> Finding | None:

@@ -10,7 +10,7 @@ from math import gcd
 from typing import Any
 
 from hfdsl.check.capacity import words
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import moved, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -19,7 +19,7 @@ from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import HfError
 from hfdsl.protocols.slicing import sliced_sizes
 
-FEW = 3
+MAX_CHANGES = 3
 """How many meshes a help line names."""
 
 
@@ -63,19 +63,19 @@ def _divisors(sizes: Mapping[str, int]) -> list[int]:
 
 def _narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
     """Meshes of the nearest sizes that divide the model, with dp to fill the pools."""
-    options: list[Option] = []
+    changes: list[Change] = []
     for size in nearest:
         changed = {name: other for name, place in places.items() if (other := _with(place, size)) is not None}
         if len(changed) == len(places) and works(context, changed):
             meshes = {name: spelled(place.mesh) for name, place in changed.items()}
             alike = len(set(meshes.values())) == 1
             words = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
-            options.append(Option(words, partial(moved, changed)))
-    yield Suggestion(tuple(options[:FEW]), "use ", ": tp then divides the model and the pool is filled")
+            changes.append(Change(words, partial(moved, changed)))
+    yield Suggestion(tuple(changes[:MAX_CHANGES]), "use ", ": tp then divides the model and the pool is filled")
 
 
 def _with(placement: Placement[Any], tp: int) -> Placement[Any] | None:
-    dp, rest = divmod(placement.pool.world_size, placement.mesh.pp * tp)
+    dp, remainder = divmod(placement.pool.world_size, placement.mesh.pp * tp)
     with suppress(HfError):  # a size of generation that does not divide this one
-        return None if rest else replace(placement, mesh=replace(placement.mesh, tp=tp, dp=dp))
+        return None if remainder else replace(placement, mesh=replace(placement.mesh, tp=tp, dp=dp))
     return None

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from hfdsl.check.capacity import shape
-from hfdsl.check.context import Context, Option
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.alternatives import moved, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -53,7 +53,7 @@ def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterato
             narrow = replace(placement, mesh=other)
             if _runs(other) and works(context, {name: narrow}):  # what another split breaks anyway counts too
                 text = f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
-                yield Suggestion((Option(text, partial(moved, {name: narrow})),))
+                yield Suggestion((Change(text, partial(moved, {name: narrow})),))
 
 
 def _crossing(context: Context, placement: Placement[Any]) -> tuple[int, int] | None:

@@ -51,8 +51,11 @@ def _readers(context: Context, name: str) -> Iterator[str]:
     for node in nodes:
         if not isinstance(node.op, RoleCall) or context.program.placement(node) is None or _by_functions(node.op):
             continue
-        makers = (nodes[source].op for source, _ in columns_read(context.program.graph, node.id))
-        if any(isinstance(maker, RoleCall) and maker.role == name and not _by_functions(maker) for maker in makers):
+        producers = (nodes[source].op for source, _ in columns_read(context.program.graph, node.id))
+        if any(
+            isinstance(producer, RoleCall) and producer.role == name and not _by_functions(producer)
+            for producer in producers
+        ):
             readers[node.op.role] = None
     yield from readers
 
@@ -62,12 +65,12 @@ def _by_functions(op: RoleCall) -> bool:
     return registration is None or isinstance(registration.meaning, Functions)
 
 
-def _unreachable(maker: ProcessGroup, reader: ProcessGroup) -> str | None:
-    """Why a value of the maker's processes cannot reach the reader's; None if it can."""
+def _unreachable(producer: ProcessGroup, reader: ProcessGroup) -> str | None:
+    """Why a value of the producer's processes cannot reach the reader's; None if it can."""
     if not reader.pool.use_gpu:
         return f"its pool '{reader.pool.name}' has no GPUs"
     ours, theirs = (
-        frozenset((root.name, node) for root, node, _ in node_runs(pool)) for pool in (maker.pool, reader.pool)
+        frozenset((root.name, node) for root, node, _ in node_runs(pool)) for pool in (producer.pool, reader.pool)
     )
     if {root for root, _ in ours} == {root for root, _ in theirs} and not ours & theirs:
         return "it is on other nodes, and CUDA IPC is between processes of one node"

@@ -63,11 +63,11 @@ def _mismatch(context: Context, m: Mismatch) -> Finding | None:
     if explanation is None:
         return None
     code, message, advice = explanation
-    related = [context.program.produced(m.source.node)] if m.source else []
+    related = [context.program.producer_label(m.source.node)] if m.source else []
     related = [label for label in related if label.span != primary]  # written inline: one place is enough
-    maker = signature_of(context.program.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
-    if maker is not None and maker.registration is not None:
-        related.append(Label(maker.span, f"registered with {maker.registration.name}"))
+    producer = signature_of(context.program.graph.nodes[m.source.node]) if m.source and m.kind is Kind.LIST else None
+    if producer is not None and producer.registration is not None:
+        related.append(Label(producer.span, f"registered with {producer.registration.name}"))
     if m.kind is Kind.ABSENT and m.source is not None:
         related += presence.presence(context, m.source).places
     if signature is not None and signature.span != NOWHERE:
@@ -95,9 +95,9 @@ def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
     wired = f"{port} takes {m.formal} but is wired to {_actual(m)}"
     match m.kind:
         case Kind.RECORD:
-            return "HF204", wired, _makers(context, m)
+            return "HF204", wired, _producers(context, m)
         case Kind.VALUE:
-            return "HF206", wired, _makers(context, m)
+            return "HF206", wired, _producers(context, m)
         case Kind.LIST if isinstance(m.formal, ListType) and _takes_entries(context, m):
             message = (
                 f"{port} is declared {m.formal}, but each rank is given its own entry of the list: {m.formal.inner}"
@@ -175,18 +175,18 @@ def _repeats(context: Context, m: Mismatch) -> Iterator[Suggestion]:
         yield from repeated(context, m, m.port, factor.denominator)
 
 
-def _makers(context: Context, m: Mismatch) -> tuple[str, ...]:
+def _producers(context: Context, m: Mismatch) -> tuple[str, ...]:
     """Which nodes make the record that is missing."""
     if not isinstance(m.formal, RecordType):
         return ()
     wanted = m.formal.record
-    makers = [
+    producers = [
         node.label
-        for node, record in context.program.record_makers
+        for node, record in context.program.record_producers
         if issubclass(record.record, wanted) and node.id < m.node
     ]
-    if makers:
-        return (f"values of type {wanted.__name__}: {', '.join(dict.fromkeys(makers))}",)
+    if producers:
+        return (f"values of type {wanted.__name__}: {', '.join(dict.fromkeys(producers))}",)
     if not isinstance(m.actual, RecordValue):
         return ()
     fields, present = schema(wanted).fields, schema(m.actual.type.record).fields

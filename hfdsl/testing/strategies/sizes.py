@@ -10,7 +10,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from hfdsl.check.constraints import SizeSet
-from hfdsl.check.run import examine
+from hfdsl.check.run import build_context
 from hfdsl.check.size_report import size_report
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import SizeError
@@ -112,13 +112,13 @@ def bindings(
     {B: 6}
     """
     known: dict[type[Dim], int] = dict(sizes or {})
-    inputs = [node.result for node in examine(dataflow.body, deployment, known).program.graph.inputs]
+    inputs = [node.result for node in build_context(dataflow.body, deployment, known).program.graph.inputs]
     records = [kind.record for kind in inputs if isinstance(kind, RecordType)]
     atoms = dict.fromkeys(a for r in records for s in schema(r).fields.values() for d in s.dims for a in d.atoms)
     for dim in atoms:
         if not isinstance(dim, type) or dim in known:
             continue
-        asked, _ = size_report(examine(dataflow.body, deployment, known))
+        asked, _ = size_report(build_context(dataflow.body, deployment, known))
         left = next((report.sizes for report in asked if report.dim is dim), SizeSet())
         choices = list(left.upward(left.least, CHOICES))
         if not choices:

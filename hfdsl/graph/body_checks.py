@@ -1,4 +1,4 @@
-"""Guards around a running body: what it was given stays as it is, and what it gives is what it declares."""
+"""Checks around a running body: what it was given stays as it is, and what it gives is what it declares."""
 
 from __future__ import annotations
 
