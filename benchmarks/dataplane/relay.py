@@ -207,7 +207,7 @@ class Accepts:
         """They are here."""
         return list(handles)
 
-    def save(self, folder: str, behind: bool) -> None:
+    def save(self, folder: str, background: bool) -> None:
         """Nobody keeps anything."""
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:

@@ -221,7 +221,7 @@ def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
             create_collective_group([a, b, c], backend="nccl")
             say("Ray's collective group is made")
         if name.endswith("anew"):
-            ray.get(links.keep_nothing())
+            ray.get(links.unmap_after_transfers())
         cells[name] = [moved(name, a, reader, transport, size, args.times) for size in sizes]
     links.close()
     for one in (a, b, c):

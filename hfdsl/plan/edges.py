@@ -19,7 +19,7 @@ from hfdsl.plan.transports import broadcasts, goes_direct
 from hfdsl.types.dims import KeptGroups
 
 ProcessPair: TypeAlias = tuple[Process, Process]
-"""The maker of a value and a reader of it."""
+"""The producer of a value and a reader of it."""
 
 
 def sizes_known(plan: Plan) -> bool:
@@ -68,7 +68,7 @@ def _most_rows(plan: Plan) -> RowTable | None:
 def _process_pairs(
     plan: Plan, step: Step, by_rank: Sequence[Sequence[Read]] | None, rebalanced: frozenset[int]
 ) -> dict[int, set[ProcessPair]]:
-    """For every value that a step reads, its makers with their readers in other processes.
+    """For every value that a step reads, its producers with their readers in other processes.
 
     Where rows are unknown, every reader may need every chunk: for all values without a row table, else for rebalanced
     ones.
@@ -79,8 +79,8 @@ def _process_pairs(
     for index, rank in enumerate(step.ranks):
         known = ((read.node, read.chunk) for read in by_rank[index]) if by_rank is not None else ()
         for node, chunk in any_chunk.union(known):
-            if (maker := plan.layouts[node].producer(chunk)) != (step.group, rank):
-                pairs[node].add((maker, (step.group, rank)))
+            if (producer := plan.layouts[node].producer(chunk)) != (step.group, rank):
+                pairs[node].add((producer, (step.group, rank)))
     return pairs
 
 
@@ -162,5 +162,7 @@ def _transport(
         and all(starmap(topology.reaches, pairs))
     ):
         return "cuda ipc"
-    crosses_hosts = table is None or any(topology.host_of(maker) != topology.host_of(reader) for maker, reader in pairs)
+    crosses_hosts = table is None or any(
+        topology.host_of(producer) != topology.host_of(reader) for producer, reader in pairs
+    )
     return "object store" if crosses_hosts else "shared memory"

@@ -81,20 +81,20 @@ def planned_topology(plan: Plan) -> Topology:
     def host_of(process: Process) -> Destination:
         return hosts[process[0]][process[1]] if process[0] in hosts else DRIVER
 
-    def reaches(maker: Process, reader: Process) -> bool:
+    def reaches(producer: Process, reader: Process) -> bool:
         # Hosts of one pool are known to be the same or not; of two pools the launch decides, so take them as connected.
-        source, target = hosts[maker[0]][maker[1]], hosts[reader[0]][reader[1]]
+        source, target = hosts[producer[0]][producer[1]], hosts[reader[0]][reader[1]]
         return source[0] != target[0] or source == target
 
     direct_groups = frozenset(group.name for group in plan.groups if group.pool.use_gpu)
     used = {name: frozenset(hosts[name]) for name in direct_groups}
     partly_connected = frozenset(
-        (maker, reader) for maker in used for reader in used if _on_several_hosts(used[maker], used[reader])
+        (producer, reader) for producer in used for reader in used if _on_several_hosts(used[producer], used[reader])
     )
     return Topology(host_of=host_of, direct_groups=direct_groups, reaches=reaches, partly_connected=partly_connected)
 
 
-def _on_several_hosts(makers: frozenset[tuple[str, int]], readers: frozenset[tuple[str, int]]) -> bool:
+def _on_several_hosts(producers: frozenset[tuple[str, int]], readers: frozenset[tuple[str, int]]) -> bool:
     """Whether a pool that both groups use a part of puts them on several hosts."""
-    shared = {root for root, _ in makers} & {root for root, _ in readers}
-    return any(sum(name == root for name, _ in makers | readers) > 1 for root in shared)
+    shared = {root for root, _ in producers} & {root for root, _ in readers}
+    return any(sum(name == root for name, _ in producers | readers) > 1 for root in shared)

@@ -26,7 +26,7 @@ Why nobody waits longer. A payload leaves its process when the call that makes i
 it receives is there. Let a step S join the segment that begins with F.
 
 - The segment begins no later than F alone would: a value that S reads from elsewhere is also read by an earlier step of
-  the segment, or its maker is in ``before[F]``, the steps that have ended in any case when F begins.
+  the segment, or its producer is in ``before[F]``, the steps that have ended in any case when F begins.
 - No reader elsewhere of an earlier step of the segment waits longer: each of them has S in its own ``before``, hence
   waits for S in any case, and S begins no later than it would have as a call of its own.
 - S waits for the same runtime queries as F, so it can be submitted with F.

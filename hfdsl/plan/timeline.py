@@ -210,7 +210,7 @@ class TraceFile:
         for transfer in timeline.transfers:
             self._flows += 1
             named = f'"id":{self._flows},"args":{{"bytes":{transfer.bytes}}}}}'
-            # A flow starts in the slice that is open at the time: one microsecond before its maker ends.
+            # A flow starts in the slice that is open at the time: one microsecond before its producer ends.
             yield f'{head("s", transfer.source, "transfer", transfer.name)},"ts":{at(transfer.sent - 1e-6)},{named}'
             end = f'"bp":"e","ts":{at(transfer.arrived)}'
             yield f"{head('f', transfer.target, 'transfer', transfer.name)},{end},{named}"

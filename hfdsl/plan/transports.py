@@ -28,11 +28,11 @@ def keeps_mapped(plan: Plan) -> bool:
 
 
 def broadcasts(plan: Plan, waits: Dependencies, direct_groups: frozenset[str]) -> Mapping[int, tuple[Process, ...]]:
-    """The exported states that are broadcast, each with the processes that take part, its maker first.
+    """The exported states that are broadcast, each with the processes that take part, its producer first.
 
-    In a broadcast the maker waits for all readers, and they for it. This cannot deadlock: the steps that load a state
-    directly follow the one that exports it, as ``hf.sync`` has them, so whatever comes before them in program order
-    comes before the broadcast in every process.
+    In a broadcast the producer waits for all readers, and they for it. This cannot deadlock: the steps that load a
+    state directly follow the one that exports it, as ``hf.sync`` has them, so whatever comes before them in program
+    order comes before the broadcast in every process.
     """
     participants: dict[int, tuple[Process, ...]] = {}
     for position, step in enumerate(plan.steps):
@@ -73,6 +73,6 @@ def _receives_whole(step: Step) -> bool:
 def _on_separate_gpus(plan: Plan, steps: Sequence[Step]) -> bool:
     """Whether no two groups of these steps share a GPU: NCCL does not connect two processes on one GPU."""
     pools = {group.name: group.pool for group in plan.groups}
-    maker, *readers = (step.group for step in steps)
-    used = [device for name in {maker, *readers} for device in devices(pools[name])]
-    return maker not in readers and len(set(used)) == len(used)
+    producer, *readers = (step.group for step in steps)
+    used = [device for name in {producer, *readers} for device in devices(pools[name])]
+    return producer not in readers and len(set(used)) == len(used)

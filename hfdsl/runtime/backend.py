@@ -65,8 +65,8 @@ class Backend(Protocol):
         """The payloads, in this process."""
         ...
 
-    def save(self, folder: str, behind: bool) -> None:
-        """Have every process begin to write its workers' states, ``behind`` the steps that follow or before them."""
+    def save(self, folder: str, background: bool) -> None:
+        """Have every process begin to write its workers' states; in the ``background`` steps go on meanwhile."""
         ...
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:

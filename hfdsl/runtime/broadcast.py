@@ -136,7 +136,7 @@ class PendingBroadcast:
         return cls(tuple(ranks), value.skeleton, value.buffers, sizes)
 
     def receive(self) -> Any:
-        """The value, once its maker sends and all other readers receive.
+        """The value, once its producer sends and all other readers receive.
 
         Raises:
             RuntimeError: from torch, when a peer is lost or does not arrive in time.
@@ -147,7 +147,7 @@ class PendingBroadcast:
 
 
 def send(value: PickledValue, ranks: Sequence[int]) -> None:
-    """The maker's part of a broadcast.
+    """The producer's part of a broadcast.
 
     Raises:
         RuntimeError: from torch, when a reader is lost or does not arrive in time.

@@ -3,14 +3,14 @@
 torch shares tensors too, but it counts their readers, and one of its handles serves a single reader. Here any number of
 processes read, and the process that shares keeps the memory until all of them have read it.
 
-A mapping takes CUDA 2 ms a GiB, and a copy from another GPU 3 ms, so a mapping is worth keeping (``Mappings``). It must
-not
+A mapping takes CUDA 2 ms per GiB, and a copy from another GPU 3 ms, so a mapping is worth keeping (``Mappings``). It
+must not
 
-- let anybody read memory that its maker has freed. A block is identified by its maker and by the number that CUDA gives
-  an allocation, which a process never gives twice; an equal address or handle does not make it the same block. And a
-  block at the place of a newer one was freed: it is unmapped before the newer one is mapped.
-- keep memory from being returned for long. What a maker has freed becomes free only when its readers have unmapped it,
-  so a block stays for a few transfers only, and not at all in runs whose roles return memory on purpose.
+- let anybody read memory that its producer has freed. A block is identified by its producer and by the buffer ID that
+  CUDA gives an allocation, which a process never gives twice; an equal address or handle does not make it the same
+  block. And a block at the place of a newer one was freed: it is unmapped before the newer one is mapped.
+- keep memory from being returned for long. What a producer has freed becomes free only when its readers have unmapped
+  it, so a block stays for a few transfers only, and not at all in runs whose roles return memory on purpose.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ from typing import Any, Final
 import torch
 
 UNMAP_AFTER_TRANSFERS: Final = 8
-"""A block is unmapped when this many transfers in a row from its maker have not used it."""
+"""A block is unmapped when this many transfers in a row from its producer have not used it."""
 
-_LAZY_PEER_ACCESS, _BUFFER_ID = 1, 7
+_LAZY_PEER_ACCESS: Final = 1
+"""CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS of the CUDA driver."""
+
+_BUFFER_ID: Final = 7
+"""CU_POINTER_ATTRIBUTE_BUFFER_ID of the CUDA driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """One allocation of a process, for as long as it exists; other processes map it by its ``handle``."""
 
-    maker: str
-    number: int
+    producer: str
+    buffer_id: int
     start: int
     size: int
     handle: bytes
@@ -46,7 +50,7 @@ class Block:
     def overlaps(self, other: Block) -> bool:
         """Whether two allocations have bytes in common, so that at most one of them exists."""
         disjoint = self.start + self.size <= other.start or other.start + other.size <= self.start
-        return self.maker == other.maker and self.number != other.number and not disjoint
+        return self.producer == other.producer and self.buffer_id != other.buffer_id and not disjoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,12 @@ def region(tensor: torch.Tensor) -> Region:
     Raises:
         RuntimeError: where other processes cannot map the memory, such as that of torch's expandable segments.
     """
-    base, size, number, handle = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64(), _Handle()
+    base, size, buffer_id, handle = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64(), _Handle()
     address = ctypes.c_uint64(tensor.data_ptr())
     _check(_driver().cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), address))
-    _check(_driver().cuPointerGetAttribute(ctypes.byref(number), _BUFFER_ID, address))
+    _check(_driver().cuPointerGetAttribute(ctypes.byref(buffer_id), _BUFFER_ID, address))
     _check(_driver().cuIpcGetMemHandle(ctypes.byref(handle), base))
-    block = Block(_process_name(), number.value, base.value, size.value, bytes(handle.bytes))
+    block = Block(_process_name(), buffer_id.value, base.value, size.value, bytes(handle.bytes))
     return Region(block, address.value - base.value, tensor.nbytes)
 
 
@@ -156,13 +160,13 @@ class Mappings:
         """
         with self._lock:
             wanted = dict.fromkeys(blocks)
-            self._transfers.update({block.maker for block in wanted})
+            self._transfers.update({block.producer for block in wanted})
             self._unmap(old for old in self._addresses if old not in wanted and self._is_stale(old, wanted))
             try:
                 for block in wanted:
                     if block not in self._addresses:
                         self._addresses[block] = self._map_block(block)
-                    self._last_used[block] = self._transfers[block.maker]
+                    self._last_used[block] = self._transfers[block.producer]
                 yield {block: self._addresses[block] for block in wanted}
             except BaseException as error:
                 try:
@@ -174,7 +178,7 @@ class Mappings:
                 self._unmap(wanted)
 
     def _is_stale(self, old: Block, wanted: Iterable[Block]) -> bool:
-        unused = self._transfers[old.maker] - self._last_used[old]
+        unused = self._transfers[old.producer] - self._last_used[old]
         return unused >= UNMAP_AFTER_TRANSFERS or any(old.overlaps(new) for new in wanted)
 
     def release(self) -> None:

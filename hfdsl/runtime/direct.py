@@ -1,18 +1,17 @@
-"""Tensors from process to process of one node without the object store: a transport of Ray Direct Transport.
+"""Tensors from process to process of one host without the object store: a transport of Ray Direct Transport.
 
 A method called with ``tensor_transport=TRANSPORT`` leaves its tensors where they are, and Ray has every actor that gets
-the reference as an argument fetch them. The reader fetches alone, by CUDA IPC: the maker publishes in its own turn
-where the memory is, and from then on takes no part; the reader maps that memory, of its own GPU or of another, and
-copies.
+the reference as an argument fetch them. The reader fetches alone, by CUDA IPC: the producer publishes where the memory
+is, and from then on takes no part; the reader maps that memory, of its own GPU or of another, and copies.
 
-Because the maker takes no part, ranks cannot deadlock. A send that the maker had to make on a thread of its own while a
-body runs, as NCCL requires, may never start: a body that waits for a number from the GPU, by ``tolist`` say, keeps
-other threads from launching anything, and where that number comes after a collective with the very rank that waits for
-the send, neither ends. Fetching has no such cycle: what a call reads was made by calls before it, in one order for all
-ranks, and nobody but the reader has to do anything for it. For the same reason the maker waits for its GPU before it
-shares: a reader fetches one thing after the other, in the order in which they were made.
+Because the producer takes no part, ranks cannot deadlock. With NCCL the producer would send on another thread while a
+body runs, and that send may never start: a body that waits for a number from the GPU, by ``tolist`` say, keeps other
+threads from launching anything, and where that number comes after a collective with the very rank that waits for the
+send, neither ends. Fetching has no such cycle: what a call reads was produced by calls before it, in one order for all
+ranks, and only the reader has to act. For the same reason the producer waits for its GPU before it shares: a reader
+fetches one value after the other, in the order in which they were produced.
 
-Processes without a GPU share memory of the node; that is for programs for GPUs on machines that have none.
+Processes without a GPU share memory of the host; that is for programs for GPUs on machines that have none.
 """
 
 from __future__ import annotations
@@ -51,9 +50,9 @@ TRANSPORT: Final = "HFDSL"
 
 @dataclass(frozen=True, slots=True)
 class DeviceLocation:
-    """Where a process keeps its tensors: a node, and the UUID of its GPU where it has one."""
+    """Where a process keeps its tensors: a host, by Ray's node ID, and the UUID of its GPU where it has one."""
 
-    node: str
+    host: str
     gpu: str | None = None
 
 
@@ -61,7 +60,7 @@ class DeviceLocation:
 
 
 def register() -> None:
-    """Register the transport with Ray; once a process, before the actors that use it are created.
+    """Register the transport with Ray; once per process, before the actors that use it are created.
 
     Those are created with ``enable_tensor_transport=True``.
     """
@@ -76,44 +75,44 @@ _links_of: dict[Any, Links] = {}
 class Links:
     """The processes that read each other's tensors, joined once at launch; ranks are positions in ``actors``.
 
-    ``reached`` holds the (maker, reader) whose trial transfer succeeded. ``deadline`` (seconds) bounds every wait of a
-    group for a peer. With ``keep`` memory of other GPUs stays mapped for a few transfers: see ``Mappings``.
+    ``reached`` holds the (producer, reader) whose trial transfer succeeded. ``deadline`` (seconds) bounds every wait of
+    a process group for a peer. With ``keep_mapped`` memory of other GPUs stays mapped for a few transfers: see
+    ``Mappings``.
 
     Raises:
         RoleError: HF806 where a process dies or raises while it joins.
     """
 
-    def __init__(self, actors: Sequence[Any], deadline: float = 600.0, keep: bool = True) -> None:
+    def __init__(self, actors: Sequence[Any], deadline: float = 600.0, keep_mapped: bool = True) -> None:
         set_fetch_timeout(deadline)  # else a minute, and Ray ends both processes
         self.actors = tuple(actors)
-        self.places: tuple[DeviceLocation, ...] = tuple(self._all(_location))
-        (address,) = fetch([self.actors[0].__ray_call__.remote(_host, len(self.actors), deadline)])
-        samples = self._all(_join, self.places, address, deadline)
-        self.reached = frozenset(pair for pairs in self._all(_try, samples, keep) for pair in pairs)
+        self.locations: tuple[DeviceLocation, ...] = tuple(self._call_all(_location))
+        (address,) = fetch([self.actors[0].__ray_call__.remote(_open_store, len(self.actors), deadline)])
+        samples = self._call_all(_join, self.locations, address, deadline)
+        self.reached = frozenset(pair for pairs in self._call_all(_probe, samples, keep_mapped) for pair in pairs)
         for actor in self.actors:
             _links_of[actor_id(actor)] = self
 
-    def _all(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What a function returns in every process; its first argument is the rank."""
-        calls = [actor.__ray_call__.remote(_call, function, rank, *args) for rank, actor in enumerate(self.actors)]
-        return list(fetch(calls))
+    def _call_all(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What a function returns in every process; its arguments are the actor's instance, the rank and ``args``."""
+        return fetch([actor.__ray_call__.remote(function, rank, *args) for rank, actor in enumerate(self.actors)])
 
-    def keep_nothing(self) -> list[Any]:
+    def unmap_after_transfers(self) -> list[Any]:
         """Have every process unmap after each transfer from now on; returns references to wait for."""
-        return [actor.__ray_call__.remote(_stay_mapped, False) for actor in self.actors]
+        return [actor.__ray_call__.remote(_keep_mapped, False) for actor in self.actors]
 
     def close(self) -> None:
         """Forget the actors; those that are still alive unmap what they have mapped."""
         for actor in self.actors:
             _links_of.pop(actor_id(actor), None)
         if ray.is_initialized():
-            self.keep_nothing()  # without waiting: an actor may have ended, or never finish what it does
+            self.unmap_after_transfers()  # without waiting: an actor may have ended, or never finish what it does
 
 
-# -- a process's side --------------------------------------------------------------------------------------------------
+# -- a process's side: functions that Ray calls with the actor's instance ----------------------------------------------
 
 
-def _host(_: Any, size: int, deadline: float) -> tuple[str, int]:
+def _open_store(_: Any, size: int, deadline: float) -> tuple[str, int]:
     """Open the store where the processes meet, in the first of them."""
     address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # of Ray
     bound = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
@@ -134,26 +133,22 @@ def _host(_: Any, size: int, deadline: float) -> tuple[str, int]:
     return address, port
 
 
-def _call(_: Any, function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
-
-
-def _stay_mapped(_: Any, keep: bool) -> None:
+def _keep_mapped(_: Any, keep: bool) -> None:
     keep_mapped(keep)
 
 
-def _location(_: int) -> DeviceLocation:
-    node = ray.get_runtime_context().get_node_id()
-    return DeviceLocation(node, str(torch.cuda.get_device_properties(0).uuid) if torch.cuda.is_available() else None)
+def _location(_: Any, rank: int) -> DeviceLocation:
+    host = ray.get_runtime_context().get_node_id()
+    return DeviceLocation(host, str(torch.cuda.get_device_properties(0).uuid) if torch.cuda.is_available() else None)
 
 
 def _join(
-    rank: int, places: tuple[DeviceLocation, ...], address: tuple[str, int], deadline: float
+    _: Any, rank: int, locations: tuple[DeviceLocation, ...], address: tuple[str, int], deadline: float
 ) -> SharedTensors | None:
-    """Become a member, and share a sample; None where this process cannot share."""
+    """Become a member, and share a tensor that holds the rank; None where this process cannot share."""
     make_tensor_store()
     set_fetch_timeout(deadline)
-    _state.member = Member(rank, places, address, timedelta(seconds=deadline))
+    _state.member = Member(rank, locations, address, timedelta(seconds=deadline))
     _state.sample = torch.tensor([rank], device=_state.member.device)
     try:
         return share([_state.sample])
@@ -161,18 +156,22 @@ def _join(
         return None
 
 
-def _try(rank: int, samples: Sequence[SharedTensors | None], keep: bool) -> list[tuple[int, int]]:
-    """The (maker, rank) from which a process can read; ``keep`` applies to what it reads after these."""
-    places = member().places
-    near = (maker for maker, sample in enumerate(samples) if sample and places[maker].node == places[rank].node)
-    reached = [(maker, rank) for maker in near if maker != rank and _arrives(samples[maker], maker)]
+def _probe(_: Any, rank: int, samples: Sequence[SharedTensors | None], keep: bool) -> list[tuple[int, int]]:
+    """The (producer, rank) from which a process can read; ``keep`` applies to what it reads after these."""
+    locations = member().locations
+    reached = [
+        (producer, rank)
+        for producer, sample in enumerate(samples)
+        if producer != rank and locations[producer].host == locations[rank].host and _readable(sample, producer)
+    ]
     keep_mapped(keep)
     return reached
 
 
-def _arrives(sample: SharedTensors | None, maker: int) -> bool:
+def _readable(sample: SharedTensors | None, producer: int) -> bool:
+    """Whether this process reads the sample of another one, which holds that one's rank."""
     try:
-        return sample is not None and read_shared(sample)[0].tolist() == [maker]
+        return sample is not None and read_shared(sample)[0].tolist() == [producer]
     except (OSError, RuntimeError):  # such as GPUs that cannot reach each other
         return False
 
@@ -201,7 +200,7 @@ class Member:
     """One process among those that read each other's tensors and take part in broadcasts."""
 
     rank: int
-    places: tuple[DeviceLocation, ...]
+    locations: tuple[DeviceLocation, ...]
     address: tuple[str, int]
     deadline: timedelta
     _created: Counter[tuple[int, ...]] = field(default_factory=Counter)
@@ -209,7 +208,7 @@ class Member:
     @property
     def device(self) -> str:
         """The kind of device of this process's tensors."""
-        return "cuda" if self.places[self.rank].gpu else "cpu"
+        return "cuda" if self.locations[self.rank].gpu else "cpu"
 
     def group(self, ranks: Sequence[int]) -> Any:
         """A process group of these ranks, created by all of them, beside the default one of ``torch.distributed``.
@@ -221,7 +220,7 @@ class Member:
         self._created[tuple(ranks)] += 1
         store = self._store(f"group-{'-'.join(map(str, ranks))}-{self._created[tuple(ranks)]}")
         rank_in_group, size = list(ranks).index(self.rank), len(ranks)
-        gpus = [(self.places[rank].node, self.places[rank].gpu) for rank in ranks]
+        gpus = [(self.locations[rank].host, self.locations[rank].gpu) for rank in ranks]
         if any(gpu is None for _, gpu in gpus):
             return dist.ProcessGroupGloo(store, rank_in_group, size, self.deadline)
         if len(set(gpus)) < len(gpus):
@@ -246,7 +245,7 @@ class _SharedMetadata(TensorTransportMetadata):
 
 
 class DirectTransport(TensorTransportManager):
-    """What Ray calls: on the driver, on the main thread of the maker, or on a thread of the reader."""
+    """What Ray calls: on the driver, on the main thread of the producer, or on a thread of the reader."""
 
     def tensor_transport_backend(self) -> str:
         """The name."""
@@ -267,7 +266,7 @@ class DirectTransport(TensorTransportManager):
         return actor_id(actor) in _links_of
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Tensors]) -> TensorTransportMetadata:
-        """Share the tensors; on the maker's main thread, so nothing is launched while a body runs."""
+        """Share the tensors; on the producer's main thread, so nothing is launched while a body runs."""
         shared = [share(part.tensors) for part in rdt_object]
         sizes: list[Any] = [part.sizes for part in shared]
         return _SharedMetadata(sizes, "cuda" if torch.cuda.is_available() else "cpu", shared)
@@ -297,7 +296,7 @@ class DirectTransport(TensorTransportManager):
             part.close()
 
     def send_multiple_tensors(self, tensors: Any, tensor_transport_metadata: Any, communicator_metadata: Any) -> None:
-        """Refused: readers fetch, and the maker takes no part; Ray asks only two-sided transports to send."""
+        """Refused: readers fetch, and the producer takes no part; Ray asks only two-sided transports to send."""
         raise RuntimeError(f"{TRANSPORT} is one-sided: readers fetch tensors, nothing sends them")
 
     def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:

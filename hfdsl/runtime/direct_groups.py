@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from hfdsl.plan.edges import direct_pairs
@@ -21,7 +22,7 @@ class DirectGroups:
     def __init__(self, plan: Plan) -> None:
         self.groups = frozenset(name for pair in direct_pairs(plan) for name, _ in pair)
         self.unreachable = frozenset[tuple[str, str]]()
-        """The (maker, reader) groups of which some process does not reach some other."""
+        """The (producer, reader) groups of which some process does not reach some other."""
         self._ranks: dict[Process, int] = {}
         self._links: Any = None
         self._keeps_mapped = keeps_mapped(plan)
@@ -48,9 +49,8 @@ class DirectGroups:
 
             self._ranks = {process: rank for rank, process in enumerate(actors)}
             self._links = Links(list(actors.values()), deadline, self._keeps_mapped)
-            self.unreachable = frozenset(
-                (maker[0], reader[0]) for maker in actors for reader in actors if not self.reaches(maker, reader)
-            )
+            separate = (pair for pair in product(actors, actors) if not self.reaches(*pair))
+            self.unreachable = frozenset((producer[0], reader[0]) for producer, reader in separate)
 
     def prepare_plan(self, plan: Plan) -> None:
         """Connect the processes that take part in a plan's broadcasts, so that no step pays for it.
@@ -64,7 +64,7 @@ class DirectGroups:
             return
         if self._keeps_mapped and not keeps_mapped(plan):
             self._keeps_mapped = False
-            fetch(self._links.keep_nothing())
+            fetch(self._links.unmap_after_transfers())
         participants = broadcasts(plan, dependencies(plan), self.groups)
         if participants:
             from hfdsl.runtime.broadcast import connect_groups
@@ -72,9 +72,9 @@ class DirectGroups:
             groups = [tuple(self.ranks(processes)) for processes in participants.values()]
             fetch([actor.__ray_call__.remote(connect_groups, groups) for actor in self._links.actors])
 
-    def reaches(self, maker: Process, reader: Process) -> bool:
+    def reaches(self, producer: Process, reader: Process) -> bool:
         """Whether a process reads what another makes without the object store; it did so when they were linked."""
-        return maker == reader or (self._ranks[maker], self._ranks[reader]) in self._links.reached
+        return producer == reader or (self._ranks[producer], self._ranks[reader]) in self._links.reached
 
     def ranks(self, processes: Iterable[Process]) -> list[int]:
         """The ranks of processes in the links."""

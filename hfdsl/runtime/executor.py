@@ -122,14 +122,14 @@ class Executor:
 
     # -- states and recordings -----------------------------------------------------------------------------------------
 
-    def save(self, folder: str, behind: bool) -> None:
-        """Begin to write each worker's state into a folder; steps may run meanwhile where it is ``behind`` them.
+    def save(self, folder: str, background: bool) -> None:
+        """Begin to write each worker's state into a folder; in the ``background``, of a copy that no step changes.
 
         Raises:
             RoleError: HF806 where ``state()`` raises.
             CheckpointError: HF908 where a role that trains has no state, or one that cannot be saved.
         """
-        states = {name: self._call_role(name, "state", worker_state, behind) for name in self._workers}
+        states = {name: self._call_role(name, "state", worker_state, background) for name in self._workers}
         self._writers = dict(list(self._writers.items())[-REMEMBERED_SAVES:])
         self._writers[folder] = StateWriter(folder, {name: state for name, state in states.items() if state})
 
@@ -171,9 +171,9 @@ class Executor:
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
-    def put_local(self, node: int, maker: str, value: Any) -> None:
+    def put_local(self, node: int, producer: str, value: Any) -> None:
         """Store a value that no step here produced: an input, or what a collect function returned."""
-        self.store.put(node, 0, StoredValue.of(maker, detached(to_columns(value))))
+        self.store.put(node, 0, StoredValue.of(producer, detached(to_columns(value))))
 
     def begin(self, plan: str, number: int) -> None:
         """Begin a step of a plan, unless it has begun."""

@@ -159,15 +159,15 @@ class _LocalGroup(AxisGroup):
 
 
 class _LocalPayload:
-    """A payload that is passed on by reference: its reader gets the maker's own memory."""
+    """A payload that is passed on by reference: its reader gets the producer's own memory."""
 
-    def __init__(self, content: PayloadContent, makers: Mapping[int, str]) -> None:
+    def __init__(self, content: PayloadContent, producers: Mapping[int, str]) -> None:
         self._keys = tuple(content)
         values: dict[int, dict[str, Any]] = {}
         for key, rows in content.items():
             values.setdefault(key.node, {})[key.column] = rows
-        # Stored values, so that a maker which writes into them later is caught as on every backend (HF703).
-        self._values = {node: StoredValue.of(makers[node], columns) for node, columns in values.items()}
+        # Stored values, so that a producer which writes into them later is caught as on every backend (HF703).
+        self._values = {node: StoredValue.of(producers[node], columns) for node, columns in values.items()}
 
     def read(self) -> PayloadContent:
         return {key: self._values[key.node].read(key.column) for key in self._keys}
@@ -182,7 +182,7 @@ class LocalBackend:
         self._executors: dict[str, list[Executor]] = {}
         self._roles = {group.name: group.roles for group in plan.groups}
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
-        self._makers: dict[str, dict[int, str]] = {}
+        self._producers: dict[str, dict[int, str]] = {}
         self.add(plan)
         for group in plan.groups:
             slots = [(slot, size) for size in group.pool.processes for slot in range(size)]
@@ -210,8 +210,8 @@ class LocalBackend:
 
     def add(self, plan: Plan) -> None:
         """Send every executor another plan of the same deployment."""
-        self._makers[plan.name] = {node.id: "the driver" for node in plan.graph.inputs}
-        self._makers[plan.name] |= {step.node: step.label for step in plan.steps}
+        self._producers[plan.name] = {node.id: "the driver" for node in plan.graph.inputs}
+        self._producers[plan.name] |= {step.node: step.label for step in plan.steps}
         for executor in self._every_executor():
             executor.add(plan)
 
@@ -221,7 +221,7 @@ class LocalBackend:
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:
         """The handle of a payload of the driver."""
-        return _LocalPayload(content, self._makers[plan.name])
+        return _LocalPayload(content, self._producers[plan.name])
 
     def run(self, submission: Submission) -> list[tuple[SegmentResult, list[Any]]]:
         """Run a segment: every rank's result and payloads."""
@@ -238,8 +238,8 @@ class LocalBackend:
             outcomes = [run() for run in bodies]  # a function has no peers to wait for
         else:
             outcomes = self._together(segment.group, bodies)
-        makers = self._makers[submission.call.plan]
-        return [(result, [_LocalPayload(content, makers) for content in sends]) for result, sends in outcomes]
+        producers = self._producers[submission.call.plan]
+        return [(result, [_LocalPayload(content, producers) for content in sends]) for result, sends in outcomes]
 
     def done(
         self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
@@ -252,10 +252,10 @@ class LocalBackend:
         """The contents of payloads."""
         return [payload.read() for payload in handles]
 
-    def save(self, folder: str, behind: bool) -> None:
+    def save(self, folder: str, background: bool) -> None:
         """Rank after rank, in turns: a rank may call its peers."""
         for group, executors in self._executors.items():
-            self._together(group, [partial(executor.save, folder, behind) for executor in executors])
+            self._together(group, [partial(executor.save, folder, background) for executor in executors])
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks."""

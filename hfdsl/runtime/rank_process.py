@@ -59,9 +59,9 @@ class RankProcess(Worker):
         """Add another plan of the same deployment."""
         self._executor.add(plan)
 
-    def save(self, folder: str, behind: bool) -> None:
+    def save(self, folder: str, background: bool) -> None:
         """Begin to write the states of this process's workers."""
-        self._executor.save(folder, behind)
+        self._executor.save(folder, background)
 
     def saved(self, folder: str, wait: float) -> dict[str, dict[str, str]] | None:
         """The files of these states."""
@@ -121,7 +121,7 @@ class RankProcess(Worker):
         """What the readers of a broadcast are sent before it; the tensors follow in ``broadcast``."""
         from hfdsl.runtime.broadcast import PendingBroadcast
 
-        # No copy of tensors within objects, such as weights: the maker does nothing until all readers have them.
+        # No copy of tensors within objects, such as weights: the producer does nothing until all readers have them.
         value = pickle_content(content, copy=False)
         self._broadcasts.append((value, ranks))
         return PendingBroadcast.of(value, ranks)

@@ -305,10 +305,11 @@ class RayBackend:
                 "or the step needs longer: launch(..., deadline=...)",
             )
 
-    def save(self, folder: str, behind: bool) -> None:
+    def save(self, folder: str, background: bool) -> None:
         """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where the deadline passed."""
         self.begin()
-        self._all([w.save.remote(folder, behind) for workers in self._workers.values() for w in workers], "states")
+        workers = [worker for group in self._workers.values() for worker in group]
+        self._all([worker.save.remote(folder, background) for worker in workers], "states")
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""

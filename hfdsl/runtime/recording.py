@@ -2,10 +2,12 @@
 
 A recording is a folder::
 
-    recording.json            the step, its plan, its seed, and which calls there are
-    plan.pkl                  the plan: the classes of roles with their arguments, the functions
-    state/                    the states of the roles before the step
-    calls/LABEL/rank-N/       given.pt, heard.pt (what collectives returned), made.pt
+    recording.json                      the step, its plan, its seed, and which calls there are
+    plan.pkl                            the plan: the classes of roles with their arguments, the functions
+    state/                              the states of the roles before the step
+    calls/LABEL/rank-N/arguments.pt     what the body was called with
+                       collectives.pt   what its collectives returned
+                       result.pt        what the body returned; absent where it raised
 
 Unlike a checkpoint it holds pickled objects, which run code when they are loaded.
 """
@@ -34,7 +36,10 @@ if TYPE_CHECKING:
     from hfdsl.plan.plan import Plan
 
 HEADER, PLAN, STATE, CALLS = "recording.json", "plan.pkl", "state", "calls"
-ARGUMENTS, COLLECTIVES, RESULT = "given.pt", "heard.pt", "made.pt"
+ARGUMENTS, COLLECTIVES, RESULT = "arguments.pt", "collectives.pt", "result.pt"
+
+FORMAT = 2
+"""What the files of a recording are called and hold; its header says by which format it was written."""
 
 RECORDED = "recorded"
 """The folder of a run that holds its recordings, each in ``step-N``."""
@@ -97,7 +102,7 @@ def _write(file: Path, value: Any) -> None:
 
 
 def read(file: Path, pickles: Any = pickle) -> Any:
-    """A part of a recording, by ``pickles`` (a module like ``pickle``); tensors come on the CPU where there is no GPU.
+    """What a file holds, by ``pickles`` (a module like ``pickle``); tensors come on the CPU where there is no GPU.
 
     Raises:
         CheckpointError: HF906 where it is missing or cannot be read.
@@ -112,7 +117,7 @@ def read(file: Path, pickles: Any = pickle) -> Any:
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
 
 
-def begin(folder: Path, plan: Plan, number: int, seed: int, state: Callable[[Path], None]) -> None:
+def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable[[Path], None]) -> None:
     """Begin a recording: write its header, its plan and the states of the roles.
 
     Raises:
@@ -125,13 +130,21 @@ def begin(folder: Path, plan: Plan, number: int, seed: int, state: Callable[[Pat
     (folder / STATE).mkdir(parents=True, exist_ok=True)
     state(folder / STATE)
     (folder / PLAN).write_bytes(cloudpickle.dumps(plan))  # type: ignore[no-untyped-call]  # of Ray
-    steps = [
+    calls = [
         {"label": step.label, "role": step.role, "group": step.group, "ranks": list(step.ranks)} for step in plan.steps
     ]
     file = getattr(sys.modules["__main__"], "__file__", None)  # a notebook has none
     main = None if file is None else {"file": str(Path(file).resolve()), "arguments": sys.argv[1:]}
     path = [p for p in sys.path if p]
-    header = {"plan": plan.name, "step": number, "seed": seed, "calls": steps, "path": path, "main": main}
+    header = {
+        "format": FORMAT,
+        "plan": plan.name,
+        "step": step_number,
+        "seed": seed,
+        "calls": calls,
+        "path": path,
+        "main": main,
+    }
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n", "utf-8")
 
 
@@ -139,12 +152,19 @@ def read_header(folder: Path) -> Mapping[str, Any]:
     """The header of a recording.
 
     Raises:
-        CheckpointError: HF906 where there is none.
+        CheckpointError: HF906 where there is none, or one in the format of another version.
     """
     try:
-        header: Mapping[str, Any] = json.loads((folder / HEADER).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        header: Mapping[str, Any] = dict(json.loads((folder / HEADER).read_text("utf-8")))
+    except (OSError, TypeError, ValueError) as error:
         raise CheckpointError("HF906", f"{folder / HEADER} cannot be read: {type(error).__name__}: {error}") from None
+    written = header.get("format", 1)
+    if written != FORMAT:
+        raise CheckpointError(
+            "HF906",
+            f"the recording in '{folder}' has format {written}, and this version of hfdsl reads format {FORMAT}; "
+            "record the step again, or replay it with the version that recorded it",
+        )
     return header
 
 

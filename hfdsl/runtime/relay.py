@@ -191,7 +191,7 @@ def pays(plan: Plan, nodes: Mapping[str, Sequence[str]], direct_groups: Collecti
     """Whether relays call the ranks of a plan, whose processes are on these nodes.
 
     They do not where the driver has to call ranks itself: for a protocol that is a pair of functions, and for tensors
-    from GPU to GPU, whose references only the caller of their maker may pass on.
+    from GPU to GPU, whose references only the caller of their producer may pass on.
     """
     groups = [group.name for group in plan.groups]
     linked = any(name in direct_groups for name in groups)

@@ -108,27 +108,30 @@ class Running:
             RoleError: HF806 where a role's ``state()`` raises.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        self._begin_saving(Path(folder), behind=False).wait()
+        self._begin_saving(Path(folder), background=False).wait()
 
-    def save_behind(self, folder: str | PathLike[str]) -> Saving:
-        """The same while steps run: workers copy their states, and write the copies in a thread.
+    def save_in_background(self, folder: str | PathLike[str]) -> Saving:
+        """Save while steps run: workers copy their states before this returns, and write the copies in a thread.
 
-        What is written is the state at the time of the call::
+        So what is written is the state at the time of the call::
 
-            saving = running.save_behind(folder)
+            saving = running.save_in_background(folder)
             running.step(batch)
             saving.wait()
 
         Raises:
             CheckpointError, RoleError, HfError: as ``save``; HF906 is raised by the returned object.
         """
-        return self._begin_saving(Path(folder), behind=True)
+        return self._begin_saving(Path(folder), background=True)
 
-    def _begin_saving(self, folder: Path, behind: bool) -> Saving:
+    save_behind = save_in_background
+    """Its name in earlier versions."""
+
+    def _begin_saving(self, folder: Path, background: bool) -> Saving:
         backend = self._processes.open(self.plan.name)
         if any(folder.iterdir()):
             raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
-        backend.save(str(folder.resolve()), behind)
+        backend.save(str(folder.resolve()), background)
         steps = self._processes.restored | self._processes.steps
         return Saving(self._processes, folder, self.plan.deployment, steps, self._processes.seed)
 

@@ -127,8 +127,8 @@ def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tens
 def pickle_content(content: PayloadContent, *, copy: bool = True) -> PickledValue:
     """A payload that bypasses the object store: the tensors of its columns stay where they are until they are sent.
 
-    Tensors inside Python objects are sent as a ``copy``, since the maker may change them at once, as it does with its
-    weights. Memory of tensors on another device goes out of band, as in ``ZeroCopyPayload``.
+    Tensors inside Python objects are sent as a ``copy``, since the producer may change them at once, as roles do with
+    their parameters. Memory of tensors on another device goes out of band, as in ``ZeroCopyPayload``.
     """
     import torch
 

@@ -5,17 +5,17 @@ and 2, one of each chunk, so it receives two payloads. What a payload holds is c
 column is row 0 of chunk 1.
 
 >>> import torch
->>> makers = Store(), Store()
+>>> producers = Store(), Store()
 >>> for rank, rows in enumerate(([10, 11], [12, 13])):
-...     makers[rank].put(7, rank, StoredValue.of("actor.generate", {"ids": torch.tensor(rows)}))
+...     producers[rank].put(7, rank, StoredValue.of("actor.generate", {"ids": torch.tensor(rows)}))
 >>> sent = [ColumnSlice(7, 0, "ids", ((1, 2),)), ColumnSlice(7, 1, "ids", ((0, 1),))]
->>> payloads = [maker.extract(Payload((3, rank, 0), (sent[rank],))) for rank, maker in enumerate(makers)]
+>>> payloads = [producer.extract(Payload((3, rank, 0), (sent[rank],))) for rank, producer in enumerate(producers)]
 >>> reader = Store()
 >>> for payload in payloads:
 ...     reader.receive(payload)
 >>> [reader.read(7, "ids", chunk, rows) for chunk, rows in ((0, ((1, 2),)), (1, ((0, 1),)))]
 [tensor([11]), tensor([12])]
->>> reader.bytes, makers[0].bytes  # two of eight bytes each: the reader has one row of either chunk
+>>> reader.bytes, producers[0].bytes  # two of eight bytes each: the reader has one row of either chunk
 (16, 16)
 
 After the last step that reads node 7, as the plan says, ``drop`` forgets it; a read after that is a KeyError, which no
@@ -57,26 +57,26 @@ PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
 class StoredValue:
     """A value in the process that produced it, with the versions that its tensors had then."""
 
-    maker: str
+    producer: str
     columns: Piece
     versions: Mapping[str, int]
 
     @classmethod
-    def of(cls, maker: str, columns: Piece) -> StoredValue:
+    def of(cls, producer: str, columns: Piece) -> StoredValue:
         """A value as it is now."""
-        return cls(maker, columns, versions(columns))
+        return cls(producer, columns, versions(columns))
 
     def read(self, column: str) -> Any:
         """A column, or the weights of its rows.
 
         Raises:
-            WiringError: HF703 where its maker has written into it since: readers elsewhere have the old value.
+            WiringError: HF703 where its producer has written into it since: readers elsewhere have the old value.
         """
         if column.startswith(ROW_WEIGHT) and column not in self.columns:
             return row_weights(self.read(column.removeprefix(ROW_WEIGHT)))
         value = self.columns[column]
         if column in self.versions and value._version != self.versions[column]:
-            raise _changed(self.maker, column)
+            raise _changed(self.producer, column)
         return value
 
 
@@ -84,7 +84,7 @@ class SharedColumn:
     """A column that readers elsewhere map, or copy at a time that this process does not know."""
 
     def __init__(self, value: StoredValue, column: str) -> None:
-        self._maker, self._column, rows = value.maker, column, value.columns[column]
+        self._producer, self._column, rows = value.producer, column, value.columns[column]
         # A tensor that shares the version counter, and does not keep the memory alive.
         self._probe = (rows.values if isinstance(rows, Jagged) else rows).detach()
         self._probe.data = self._probe.new_empty(0)
@@ -94,15 +94,15 @@ class SharedColumn:
         """Refuse a write into it.
 
         Raises:
-            WiringError: HF703 naming the maker and the column.
+            WiringError: HF703 naming the producer and the column.
         """
         if self._probe._version != self._version:
-            raise _changed(self._maker, self._column)
+            raise _changed(self._producer, self._column)
 
 
-def _changed(maker: str, column: str) -> WiringError:
+def _changed(producer: str, column: str) -> WiringError:
     what = f"column '{column}' of its result" if column else "its result"
-    return WiringError("HF703", f"{what} was changed after '{maker}' had returned it; return a .clone()")
+    return WiringError("HF703", f"{what} was changed after '{producer}' had returned it; return a .clone()")
 
 
 class Store:
@@ -172,7 +172,7 @@ class Store:
         """Refuse a write into what was shared in this step.
 
         Raises:
-            WiringError: HF703 naming the maker and the column.
+            WiringError: HF703 naming the producer and the column.
         """
         for column in self._shared:
             column.check()

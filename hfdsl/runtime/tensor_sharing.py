@@ -96,7 +96,8 @@ def read_shared(shared: SharedTensors) -> list[torch.Tensor]:
                 for target, source in regions:
                     copy(target, addresses[source.block] + source.start)
             finally:
-                torch.cuda.current_stream().synchronize()  # before the memory may be unmapped, or written by its maker
+                # Before the memory may be unmapped, or written by its producer.
+                torch.cuda.current_stream().synchronize()
     for tensor in tensors:
         tensor.record_stream(torch.cuda.default_stream())  # else the allocator could reuse its memory while it is read
     return tensors

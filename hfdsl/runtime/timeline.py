@@ -113,13 +113,13 @@ class _SentPayload(NamedTuple):
     """A payload that has left its process."""
 
     name: str
-    maker: Process
+    producer: Process
     sent: float
     bytes: int
 
     def to(self, target: Process, arrived: float) -> Transfer:
         return Transfer(
-            source=self.maker, target=target, name=self.name, bytes=self.bytes, sent=self.sent, arrived=arrived
+            source=self.producer, target=target, name=self.name, bytes=self.bytes, sent=self.sent, arrived=arrived
         )
 
 
@@ -133,8 +133,8 @@ def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
         sizes = zip(task.sends, result.payload_bytes, strict=False)
         sent += [(payload, (result.group, result.rank), result.stop, size) for payload, size in sizes]
     return {
-        payload.key: _SentPayload(payload_name(payload, labels), maker, left, size)
-        for payload, maker, left, size in sent
+        payload.key: _SentPayload(payload_name(payload, labels), producer, left, size)
+        for payload, producer, left, size in sent
     }
 
 

@@ -186,16 +186,18 @@ def _wrapped(spec: FieldSpec, raw: Any) -> Any:
     return Obj(raw) if isinstance(spec, ObjSpec) else Metric(raw)
 
 
-def same_columns(parts: Sequence[Any], makers: Sequence[str]) -> None:
-    """Refuse parts of which only some have a column; ``makers`` names where each came from.
+def same_columns(parts: Sequence[Any], producers: Sequence[str]) -> None:
+    """Refuse parts of which only some have a column; ``producers`` names where each came from.
 
     Raises:
-        WiringError: HF810 naming the column and the makers.
+        WiringError: HF810 naming the column and the producers.
     """
     records = [part for part in parts if isinstance(part, Batch)]
     for name in records[0].__hf_columns__ if records else ():
         all_present(
-            f"column '{name}' of '{type(records[0]).__name__}'", [r.__hf_columns__.get(name) for r in records], makers
+            f"column '{name}' of '{type(records[0]).__name__}'",
+            [r.__hf_columns__.get(name) for r in records],
+            producers,
         )
 
 

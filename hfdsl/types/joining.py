@@ -1,4 +1,4 @@
-"""Rows of raw columns: joined from the parts of several makers, picked and repeated."""
+"""Rows of raw columns: joined from the parts of several producers, picked and repeated."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows_after_rows(parts: Sequence[Any]) -> Any:
     return torch.cat(list(parts))
 
 
-def all_present(what: str, parts: Sequence[Any], makers: Sequence[str]) -> bool:
+def all_present(what: str, parts: Sequence[Any], producers: Sequence[str]) -> bool:
     """Whether a column is there, of which these are parts.
 
     >>> all_present("column 'x'", [[1], [2]], ["rank 0", "rank 1"])
@@ -45,8 +45,8 @@ def all_present(what: str, parts: Sequence[Any], makers: Sequence[str]) -> bool:
     Raises:
         WiringError: HF810 where some have it and others do not.
     """
-    present = [maker for maker, part in zip(makers, parts, strict=True) if part is not None]
-    absent = [maker for maker, part in zip(makers, parts, strict=True) if part is None]
+    present = [producer for producer, part in zip(producers, parts, strict=True) if part is not None]
+    absent = [producer for producer, part in zip(producers, parts, strict=True) if part is None]
     if present and absent:
         raise WiringError(
             "HF810",

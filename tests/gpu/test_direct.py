@@ -38,7 +38,7 @@ def started(ray: Any) -> Iterator[tuple[list[Any], Links]]:
     if torch.cuda.device_count() > 1:
         actors.append(actor.options(num_gpus=1, num_cpus=0).remote())
     links = Links(actors, 60)
-    assert len({place.gpu for place in links.places[:3]}) == 1
+    assert len({location.gpu for location in links.locations[:3]}) == 1
     yield actors, links
     links.close()
     for one in actors:

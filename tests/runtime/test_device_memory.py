@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hfdsl.runtime.device_memory import UNMAP_AFTER_TRANSFERS, Block, Mappings
 
 SPACE = 6
-"""Addresses that a maker has; a block takes some of them."""
+"""Addresses that a producer has; a block takes some of them."""
 
 
 @dataclass
@@ -29,21 +29,21 @@ class Machine:
     lost: set[str] = field(default_factory=set)
     addresses: Iterator[int] = field(default_factory=lambda: count(1000))
 
-    def allocate(self, maker: str, size: int) -> Block | None:
-        taken = {at for one in self.alive.get(maker, []) for at in range(one.start, one.start + one.size)}
+    def allocate(self, producer: str, size: int) -> Block | None:
+        taken = {at for one in self.alive.get(producer, []) for at in range(one.start, one.start + one.size)}
         for start in range(SPACE - size + 1):
             if taken.isdisjoint(range(start, start + size)):
                 self.made += 1
-                block = Block(maker, self.made, start, size, f"{maker}:{start}".encode())
-                self.alive.setdefault(maker, []).append(block)
+                block = Block(producer, self.made, start, size, f"{producer}:{start}".encode())
+                self.alive.setdefault(producer, []).append(block)
                 return block
         return None
 
     def free(self, block: Block) -> None:
-        self.alive[block.maker].remove(block)
+        self.alive[block.producer].remove(block)
 
     def open(self, block: Block) -> int:
-        if block.maker in self.lost:
+        if block.producer in self.lost:
             raise RuntimeError("no such process")
         for address, there in self.mapped.items():
             if there.handle == block.handle:
@@ -56,7 +56,7 @@ class Machine:
 
     def dead(self) -> list[Block]:
         """The freed memory that is still mapped, and so not free."""
-        return [block for block in self.mapped.values() if block not in self.alive[block.maker]]
+        return [block for block in self.mapped.values() if block not in self.alive[block.producer]]
 
 
 def keeping(machine: Machine) -> Mappings:
@@ -70,11 +70,11 @@ def read(machine: Machine, mappings: Mappings, blocks: Sequence[Block]) -> None:
         assert {block: machine.mapped[at] for block, at in addresses.items()} == {block: block for block in blocks}
 
 
-makers = st.sampled_from(["a", "b"])
+producers = st.sampled_from(["a", "b"])
 acts = st.one_of(
-    st.tuples(st.just("allocate"), makers, st.integers(1, 3)),
-    st.tuples(st.just("free"), makers, st.integers(0, 3)),
-    st.tuples(st.just("read"), makers, st.integers(0, 2**4 - 1)),
+    st.tuples(st.just("allocate"), producers, st.integers(1, 3)),
+    st.tuples(st.just("free"), producers, st.integers(0, 3)),
+    st.tuples(st.just("read"), producers, st.integers(0, 2**4 - 1)),
 )
 
 
@@ -84,17 +84,17 @@ def test_what_is_read_is_what_is_there_and_the_dead_go(program: list[tuple[str, 
     mappings = keeping(machine)
     mappings.keep = keep
     past: dict[str, list[set[Block]]] = {"a": [], "b": []}
-    for act, maker, number in program:
-        alive = machine.alive[maker]
+    for act, producer, number in program:
+        alive = machine.alive[producer]
         if act == "allocate":
-            machine.allocate(maker, number)
+            machine.allocate(producer, number)
         elif act == "free" and number < len(alive):
             machine.free(alive[number])
         elif wanted := [block for place, block in enumerate(alive) if act == "read" and number >> place & 1]:
             read(machine, mappings, wanted)
-            past[maker].append(set(wanted))
-            kept = set().union(*past[maker][-UNMAP_AFTER_TRANSFERS:]) if keep else set()
-            found = [block for block in machine.mapped.values() if block.maker == maker]
+            past[producer].append(set(wanted))
+            kept = set().union(*past[producer][-UNMAP_AFTER_TRANSFERS:]) if keep else set()
+            found = [block for block in machine.mapped.values() if block.producer == producer]
             assert len(found) == len(set(found)), "a block is mapped once"
             assert set(found) <= kept
             assert {block for block in kept if block in alive} <= set(found), "what is there still stays"
@@ -135,7 +135,7 @@ def test_what_lies_where_another_block_was_is_not_that_block() -> None:
 def test_another_process_at_the_same_address_is_another() -> None:
     machine = Machine()
     mappings = keeping(machine)
-    blocks = [machine.allocate(maker, 2) for maker in ("a", "b")]
+    blocks = [machine.allocate(producer, 2) for producer in ("a", "b")]
     read(machine, mappings, [block for block in blocks if block])
     assert len(machine.mapped) == 2
 
@@ -173,7 +173,7 @@ def test_an_error_while_unmapping_does_not_hide_why() -> None:
 def test_nobody_unmaps_what_another_thread_reads() -> None:
     machine = Machine()
     mappings = keeping(machine)
-    blocks = [block for maker in ("a", "b") if (block := machine.allocate(maker, 2))]
+    blocks = [block for producer in ("a", "b") if (block := machine.allocate(producer, 2))]
     over, wrong = threading.Event(), list[Block]()
 
     def reads(block: Block) -> None:

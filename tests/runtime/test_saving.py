@@ -68,7 +68,7 @@ def test_several_states_are_written_behind_the_steps_at_once(tmp_path: Path) -> 
         savings = []
         for number, place in enumerate(places):
             place.mkdir()
-            savings.append(running.save_behind(place))
+            savings.append(running.save_in_background(place))
             running.step(batch(number))
         for saving in savings:
             saving.wait()
@@ -82,7 +82,7 @@ def test_several_states_are_written_behind_the_steps_at_once(tmp_path: Path) -> 
 
 def test_a_state_of_a_run_that_is_closed_is_not_called_whole(tmp_path: Path) -> None:
     with learn.compile(deployment()).launch("local", seed=7) as running:
-        saving = running.save_behind(tmp_path)
+        saving = running.save_in_background(tmp_path)
     with pytest.raises(HfError, match="HF808: the run was closed before its state was written"):
         saving.wait()
 

@@ -136,8 +136,8 @@ def test_a_block_is_named_by_its_maker_its_number_and_its_place(driver: Driver) 
     one, other = device_memory.region(block[10:20]), device_memory.region(block[90:])
     assert one.block == other.block
     assert (one.start, one.size, other.start, other.size) == (40, 40, 360, 40)
-    assert (one.block.start, one.block.size, one.block.number) == (block.data_ptr(), 400, 1)
-    assert device_memory.region(driver.allocate(100)).block.number == 2
+    assert (one.block.start, one.block.size, one.block.buffer_id) == (block.data_ptr(), 400, 1)
+    assert device_memory.region(driver.allocate(100)).block.buffer_id == 2
 
 
 def test_a_maker_that_is_gone_is_told_and_nothing_of_it_stays(driver: Driver) -> None:

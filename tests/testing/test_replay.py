@@ -44,6 +44,31 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
         yield running
 
 
+@pytest.mark.parametrize("written", [None, 1, 3])
+def test_a_recording_of_another_format_is_refused(tmp_path: Path, written: int | None) -> None:
+    folder = recorded(tmp_path)
+    header = json.loads((folder / "recording.json").read_text())
+    changed = {key: value for key, value in header.items() if key != "format"}
+    changed |= {} if written is None else {"format": written}
+    (folder / "recording.json").write_text(json.dumps(changed))
+    message = (
+        rf"HF906: the recording in '.*' has format {written or 1}, and this version of hfdsl reads format 2; record"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        replay(folder, "halved")
+    assert main(["replay", str(folder)]) == 2
+
+
+def test_a_recording_names_what_its_files_hold(tmp_path: Path) -> None:
+    folders = [
+        call_folder(folder, "actor.update#2", 0) for folder in (recorded(tmp_path), failing(tmp_path / "failed"))
+    ]
+    files = {"arguments.pt", "collectives.pt"}
+    assert [{file.name for file in folder.iterdir()} for folder in folders] == [files | {"result.pt"}] * 2
+    failed = call_folder(tmp_path / "failed/r", "actor.update#2", 1)
+    assert {file.name for file in failed.iterdir()} == files
+
+
 def test_every_call_gives_what_it_gave(launched: Running, tmp_path: Path) -> None:
     recording = one_of_three(tmp_path, launched)
     for node in ("actor.generate", "halved", "actor.update#1", "actor.update#2"):

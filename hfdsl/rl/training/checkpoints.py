@@ -72,7 +72,7 @@ class Keeper:
             part = self._part(point)
             part.mkdir()
             if self.behind:
-                self._under_way = point, self.running.save_behind(part)
+                self._under_way = point, self.running.save_in_background(part)
             else:
                 self.running.save(part)
                 self._publish(point)
