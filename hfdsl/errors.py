@@ -13,6 +13,9 @@ class HfError(Exception):
     'HF310: rows 10 cannot be split over 4 ranks'
     """
 
+    span: object = None  # the place in the user's text, where more is known than a traceback says
+    field: str = ""  # the dotted name of the field of a configuration that is wrong
+
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
@@ -45,8 +48,6 @@ class HfWarning(UserWarning):
 class DefinitionError(HfError, TypeError):
     """A dim, batch, role method or protocol is declared in a way that has no meaning (HF1xx), or a test is (HF92x)."""
 
-    span: object = None  # where the declaration stands, as far as it is known
-
 
 class WiringError(HfError, TypeError):
     """A value does not fit where it is used: a column, record, dtype or shape (HF2xx)."""
@@ -69,7 +70,11 @@ class RoleError(HfError, RuntimeError):
 
 
 class ConfigError(HfError, ValueError):
-    """A configuration, or a change of one, does not fit its fields (HF901)."""
+    """A configuration, or a change of one, does not fit its fields (HF901); ``others`` are mistakes found with it."""
+
+    def __init__(self, code: str, message: str, field: str = "", others: tuple[ConfigError, ...] = ()) -> None:
+        super().__init__(code, message)
+        self.field, self.others = field, others
 
 
 class DataError(HfError, ValueError):

@@ -62,10 +62,10 @@ def outcomes(question: Question) -> Iterator[TargetOutcome]:
         except UsageError as error:
             yield TargetOutcome(text, failure=str(error))
         except HfError as error:
-            finding = output.finding_of(error)
-            if finding is None:
+            findings = output.findings_of(error)
+            if not findings:
                 raise
-            yield TargetOutcome(text, Report(text, (finding,)), raised=True)
+            yield TargetOutcome(text, Report(text, findings), raised=True)
 
 
 def check_targets(arguments: argparse.Namespace) -> int:

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 from hfdsl.check.codes import CODES
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.report import Report
-from hfdsl.errors import HfError
-from hfdsl.graph.spans import traceback_span
+from hfdsl.errors import ConfigError, HfError
+from hfdsl.graph.spans import Span, traceback_span
 
 OK, FINDINGS, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes; 130 is what a shell gives a command that Ctrl-C ended."""
@@ -52,15 +52,22 @@ def finding_of(error: HfError) -> Finding | None:
     """An error that a program raised outside of a check, in the form of a finding where it has a code."""
     if error.code not in CODES:
         return None
-    return Finding(error.code, error.message, Label(traceback_span(error)))
+    span = error.span if isinstance(error.span, Span) else traceback_span(error)
+    return Finding(error.code, error.message.removeprefix(f"{span.file}: "), Label(span))
+
+
+def findings_of(error: HfError) -> tuple[Finding, ...]:
+    """The same with the mistakes of a configuration that were found beside it."""
+    others = error.others if isinstance(error, ConfigError) else ()
+    return tuple(finding for each in (error, *others) if (finding := finding_of(each)))
 
 
 def show_error(error: HfError, arguments: argparse.Namespace) -> None:
     """An error that a program raised outside of a check."""
-    finding = finding_of(error)
-    if finding is not None:
+    findings = findings_of(error)
+    if findings:
         target = next((value for name in ("target", "config") if (value := getattr(arguments, name, None))), "hfdsl")
-        report = Report(str(target), (finding,))
+        report = Report(str(target), findings)
         show_report(report, arguments, None if machine(arguments) else sys.stderr)
     else:
         say(f"error[{error.code}]: {error.message}", file=sys.stderr)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_type_hints
@@ -31,7 +32,9 @@ from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training import tables
 from hfdsl.rl.training.algorithms import READY, READY_ARGUMENTS, READY_OPTIONS
 from hfdsl.rl.training.feeds import run_feed
+from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
+from hfdsl.rl.training.toml_spans import read_spans
 from hfdsl.rl.training.typed import NONE, build, hints, is_dataclass_type, required
 from hfdsl.types.batches import closest
 
@@ -48,6 +51,8 @@ class Loaded:
     evaluation: Dataflow[..., Any] | None
     update: Dataflow[..., Any] | None
     roles: Mapping[str, type[Worker]]
+    places: Places | None = None
+    """Where the fields stand, if a file has them."""
 
     def table(self) -> tables.Table:
         """The configuration with every default, as plain values."""
@@ -56,7 +61,14 @@ class Loaded:
 
     def deployment(self) -> hf.Deployment:
         """The deployment of all roles; errors as for ``DeploymentConfig.deployment``."""
-        return self.config.deployment.deployment({name: self._constructor(name) for name in self.roles})
+        with self.located():
+            return self.config.deployment.deployment(
+                {name: self._constructor(name) for name in self.roles}, self.places
+            )
+
+    def located(self) -> AbstractContextManager[None]:
+        """Within this context, errors about fields name their file, line and key."""
+        return nullcontext() if self.places is None else self.places.located()
 
     def experiment(self) -> hf.Experiment:
         """What ``hfdsl check``, ``plan``, ``draw``, ``requires`` and ``run`` take."""
@@ -93,7 +105,9 @@ class Loaded:
         sizes = {**self.config.dims, **(changes or {})}
         for name in sizes:
             if name not in known:
-                raise ConfigError("HF901", f"dims: there is no dim '{name}'; {closest(name, sorted(known))}")
+                problem = f"dims: there is no dim '{name}'; {closest(name, sorted(known))}"
+                with self.located():
+                    raise ConfigError("HF901", problem, f"dims.{name}")
         return {known[name]: size for name, size in sizes.items()}
 
 
@@ -103,11 +117,12 @@ def load(path: str | Path, changes: Sequence[str] = (), find: Find | None = None
     Raises:
         ConfigError: HF901 naming the file or the change, the field, what it takes and what it got.
     """
-    table = tables.read_toml(path)
-    try:
-        return from_table(table, changes, find)
-    except ConfigError as error:
-        raise ConfigError("HF901", f"{path}: {error.message}") from None
+    table, places = tables.read_toml(path), Places(read_spans(path), changes=tuple(changes))
+    with places.located():
+        table, changes = _with_deployment(table, changes)
+    places = places.with_deployment(table)
+    with places.located():
+        return replace(from_table(table, changes, find), places=places)
 
 
 def from_config(config: RunConfig, find: Find | None = None) -> Loaded:
@@ -132,7 +147,7 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     config: RunConfig = build(parts.kind, _with_options(tables.resolve_references(table), parts))
     evaluation = config.evaluation and _found(find, config.evaluation.algorithm, "evaluation.algorithm")
     if evaluation is not None and not isinstance(evaluation, Dataflow):
-        raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow")
+        raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow", "evaluation.algorithm")
     return Loaded(config, parts.algorithm, evaluation, parts.update, parts.roles)
 
 
@@ -159,7 +174,7 @@ def _found(find: Find, text: str, field_name: str) -> Any:
     try:
         return find(text)
     except ConfigError as error:
-        raise ConfigError("HF901", f"'{field_name}': {error.message}") from None
+        raise ConfigError("HF901", f"'{field_name}': {error.message}", field_name) from None
 
 
 # -- what a table names
@@ -189,7 +204,7 @@ def read_names(table: Mapping[str, Any], changes: Sequence[str], find: Find) -> 
     to_options, changes = _divided(changes, "options", "update")
     table = tables.with_changes(table, RunConfig, naming)
     if not isinstance(table.get("algorithm"), str):
-        raise ConfigError("HF901", "'algorithm' (str) is missing: a dataflow, as 'module:name'")
+        raise ConfigError("HF901", "'algorithm' (str) is missing: a dataflow, as 'module:name'", "algorithm")
     ready = READY.get(table["algorithm"])
     named, update = _Named.find(find, table["algorithm"], "algorithm"), None
     if isinstance(update_name := _entry(table.get("update"), "algorithm"), str):
@@ -231,7 +246,11 @@ def _with_deployment(table: Mapping[str, Any], changes: Sequence[str]) -> tuple[
     files = [tables.parse_value(text, str, "deployment") for name, _, text in fields_and_texts if _is_deployment(name)]
     deployment = files[-1] if files else table.get("deployment")
     if isinstance(deployment, str):
-        deployment = {**tables.read_toml(deployment), "file": deployment}
+        try:
+            deployment = {**tables.read_toml(deployment), "file": deployment}
+        except ConfigError as error:
+            error.field = "deployment"
+            raise
     others = [change for change in changes if not _is_deployment(change.partition("=")[0])]
     return {**table, **({} if deployment is None else {"deployment": deployment})}, others
 
@@ -272,7 +291,7 @@ class _Named:
     def find(cls, find: Find, text: str, field: str) -> _Named:
         target = _found(find, text, field)
         if not callable(target):
-            raise ConfigError("HF901", f"'{field}': {target!r} is no dataflow, and no function that makes one")
+            raise ConfigError("HF901", f"'{field}': {target!r} is no dataflow, and no function that makes one", field)
         return cls(field, target, READY_OPTIONS.get(text) or cls._options(target))
 
     @staticmethod
@@ -291,7 +310,7 @@ class _Named:
         try:
             table = tables.resolve_references({"options": table or {}})["options"]
         except ConfigError as error:
-            raise ConfigError("HF901", f"{path}: {error.message}: options refer to nothing but options") from None
+            raise ConfigError("HF901", f"{path}: {error.message}: options refer to nothing but options", path) from None
         return build(self.options, table, path)
 
     def dataflow(self, options: Any) -> Dataflow[..., Any]:
@@ -299,7 +318,7 @@ class _Named:
         values = {} if options is None else {field.name: getattr(options, field.name) for field in fields(options)}
         flow = self.target.given(**values) if isinstance(self.target, Dataflow) else self.target(**values)
         if not isinstance(flow, Dataflow):
-            raise ConfigError("HF901", f"'{self.field}': the function gives {flow!r}, which is no dataflow")
+            raise ConfigError("HF901", f"'{self.field}': the function gives {flow!r}, which is no dataflow", self.field)
         return flow
 
 
@@ -309,11 +328,13 @@ def _role_classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str
     for name, text in others.items() if isinstance(others, Mapping) else ():
         if name not in classes:
             raise ConfigError(
-                "HF901", f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, list(classes))}"
+                "HF901",
+                f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, list(classes))}",
+                f"roles.{name}",
             )
         role = _found(find, text, f"roles.{name}") if isinstance(text, str) else text
         if not (isinstance(role, type) and issubclass(role, Worker)):
-            raise ConfigError("HF901", f"roles.{name}: {role!r} is no role class")
+            raise ConfigError("HF901", f"roles.{name}: {role!r} is no role class", f"roles.{name}")
         classes[name] = role
     return classes
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import hfdsl as hf
 from hfdsl.deploy.deployment import Placement, Way
-from hfdsl.errors import ConfigError
-from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.errors import ConfigError, HfError
+from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import Worker
+from hfdsl.rl.training.places import Places
+from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
 from hfdsl.types.batches import closest
 
 
@@ -69,8 +71,14 @@ class DeploymentConfig:
     file: str | None = None
     """The file that this table was read from, for messages."""
 
-    def deployment(self, roles: Mapping[str, tuple[type[Worker], tuple[Any, ...], Mapping[str, Any]]]) -> hf.Deployment:
+    def deployment(
+        self,
+        roles: Mapping[str, tuple[type[Worker], tuple[Any, ...], Mapping[str, Any]]],
+        places: Places | None = None,
+    ) -> hf.Deployment:
         """The deployment of these roles, each a class with the arguments of its constructor.
+
+        ``places`` say where the fields stand; without them, the file that the table was read from does.
 
         Raises:
             ConfigError: HF901 for the placement of an unknown role, a role without a placement, and a pool that is
@@ -80,39 +88,49 @@ class DeploymentConfig:
         for name in self.roles:
             if name not in roles:
                 raise ConfigError(
-                    "HF901", f"{self._where}there is no role '{name}' to place; {closest(name, list(roles))}"
+                    "HF901",
+                    f"{self._where}there is no role '{name}' to place; {closest(name, list(roles))}",
+                    f"deployment.roles.{name}",
                 )
+        if places is None and self.file is not None:
+            places = Places(TomlSpans(self.file), read_spans(self.file))
         pools: dict[str, hf.ResourcePool] = {}
         placements: dict[str, Placement[Any]] = {}
         for name, (role, args, kwargs) in roles.items():
             place = self.roles.get(name, self.default)
             if place is None:
-                raise ConfigError("HF901", f"{self._where}role '{name}' has no place, and there is no default")
-            pool = self._pool(place.pool, pools, ())
-            placement = hf.place(
-                role,
-                *args,
-                pool=pool,
-                mesh=None if place.mesh is None else self._mesh(name, place.mesh),
-                colocate=place.colocate,
-                gpu_memory=place.gpu_memory,
-                transport=place.transport,
-                offload=self._offload(name, role, pool, place.offload),
-                **kwargs,
-            )
-            placements[name] = replace(placement, span=self._span(name))
+                problem = f"{self._where}role '{name}' has no place, and there is no default"
+                raise ConfigError("HF901", problem, "deployment.roles")
+            field_name = f"deployment.roles.{name}" if name in self.roles else "deployment.default"
+            with _about(f"{field_name}.pool"):
+                pool = self._pool(place.pool, pools, ())
+            with _about(field_name):
+                placement = hf.place(
+                    role,
+                    *args,
+                    pool=pool,
+                    mesh=None if place.mesh is None else self._mesh(name, place.mesh),
+                    colocate=place.colocate,
+                    gpu_memory=place.gpu_memory,
+                    transport=place.transport,
+                    offload=self._offload(name, role, pool, place.offload),
+                    **kwargs,
+                )
+            placements[name] = replace(placement, span=places.span(field_name)) if places else placement
         deployment = hf.Deployment(**placements)
-        deployment.span = Span(self.file, 1) if self.file else NOWHERE
+        deployment.span = places.span("deployment") if places else NOWHERE
         return deployment
 
     def _pool(self, name: str, pools: dict[str, hf.ResourcePool], within: tuple[str, ...]) -> hf.ResourcePool:
         """The pool of a name, from ``pools`` or added to it with those it is made of; ``within`` finds circles."""
         if name in within:
-            raise ConfigError("HF901", f"{self._where}pool '{name}' is made of itself")
+            raise ConfigError("HF901", f"{self._where}pool '{name}' is made of itself", f"deployment.pools.{name}")
         if name not in self.pools:
             raise ConfigError("HF901", f"{self._where}there is no pool '{name}'; {closest(name, list(self.pools))}")
-        if name not in pools:
-            config, within = self.pools[name], (*within, name)
+        if name in pools:
+            return pools[name]
+        config, within = self.pools[name], (*within, name)
+        with _about(f"deployment.pools.{name}"):
             if config.merged:
                 first, *others = (self._pool(part, pools, within) for part in config.merged)
                 for other in others:
@@ -140,12 +158,12 @@ class DeploymentConfig:
     def _where(self) -> str:
         return f"{self.file}: " if self.file else ""
 
-    def _span(self, role: str) -> Span:
-        """The line of the file at which a role is placed."""
-        if self.file is None or not Path(self.file).is_file():
-            return NOWHERE
-        heads = (
-            (f"[roles.{role}]", f"{role} ", f"{role}=") if role in self.roles else ("[default]", "default ", "default=")
-        )
-        lines = enumerate(Path(self.file).read_text("utf-8").splitlines(), 1)
-        return Span(self.file, next((number for number, line in lines if line.strip().startswith(heads)), 1))
+
+@contextmanager
+def _about(field_name: str) -> Iterator[None]:
+    """Within this context, errors are about a field, unless they name one that is below it."""
+    try:
+        yield
+    except HfError as error:
+        error.field = error.field or field_name
+        raise

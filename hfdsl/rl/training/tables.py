@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import ConfigError
+from hfdsl.rl.training.toml_spans import error_span
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, is_union, joined, no_field, value_of
+from hfdsl.types.batches import closest
 
 Table: TypeAlias = dict[str, Any]
 
@@ -27,9 +29,15 @@ def read_toml(path: str | Path) -> Table:
         ConfigError: HF901 if it cannot be read.
     """
     try:
-        return tomllib.loads(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("HF901", f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        located = ConfigError("HF901", f"{path}: {error}")
+        located.span = error_span(str(path), text, error)
+        raise located from None
 
 
 # -- changes
@@ -68,7 +76,7 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
     for part in parts:
         if isinstance(table, str) and REFERENCE.fullmatch(table):
             raise ConfigError(
-                "HF901", f"'{path}' is '{table}', the same as another table: change that one, or write both"
+                "HF901", f"'{path}' is '{table}', the same as another table: change that one, or write both", path
             )
         options = get_args(kind) if is_union(kind) else (kind,)
         classes = [option for option in options if is_dataclass_type(option)]
@@ -84,7 +92,7 @@ def _annotation(kind: Any, table: Any, parts: Sequence[str], path: str = "") -> 
             inner = next((get_args(option) for option in options if get_origin(option) is dict), ())
             kind = inner[1] if inner else Any
         else:
-            raise ConfigError("HF901", f"'{path}' has no fields, and '{joined(path, part)}' names one")
+            raise ConfigError("HF901", f"'{path}' has no fields, and '{joined(path, part)}' names one", path)
         path = joined(path, part)
         table = table.get(part) if isinstance(table, Mapping) else None
     return kind
@@ -127,30 +135,31 @@ def resolve_references(table: Mapping[str, Any]) -> Table:
     {'model': {'seed': 1}}
     """
 
-    def value(item: Any, seen: tuple[str, ...]) -> Any:
+    def value(item: Any, field: str, seen: tuple[str, ...]) -> Any:
         if isinstance(item, Mapping):
-            return {key: value(inner, seen) for key, inner in item.items()}
+            return {key: value(inner, joined(field, key), seen) for key, inner in item.items()}
         if isinstance(item, list):
-            return [value(inner, seen) for inner in item]
+            return [value(inner, f"{field}[{i}]", seen) for i, inner in enumerate(item)]
         if isinstance(item, str) and item.startswith("$$"):
             return item[1:]
         if isinstance(item, str) and (match := REFERENCE.fullmatch(item)):
-            return value(target(item, match[1], seen), (*seen, item))
+            return value(target(item, match[1], field, seen), field, (*seen, item))
         return item
 
-    def target(reference: str, path: str, seen: tuple[str, ...]) -> Any:
+    def target(reference: str, path: str, field: str, seen: tuple[str, ...]) -> Any:
         """What a reference names; a table on the way to it may itself be a reference."""
         if reference in seen:
-            raise ConfigError("HF901", f"'{reference}' refers to itself")
+            raise ConfigError("HF901", f"'{reference}' refers to itself", field)
         inner: Any = table
         for part in path.split("."):
-            inner = value(inner, (*seen, reference)) if isinstance(inner, str) else inner
+            inner = value(inner, field, (*seen, reference)) if isinstance(inner, str) else inner
             if not isinstance(inner, Mapping) or part not in inner:
-                raise ConfigError("HF901", f"'{reference}' refers to '{path}', and there is no '{part}'")
+                near = f"; {closest(part, list(inner))}" if isinstance(inner, Mapping) and inner else ""
+                raise ConfigError("HF901", f"'{reference}' refers to '{path}', and there is no '{part}'{near}", field)
             inner = inner[part]
         return inner
 
-    resolved: Table = value(table, ())
+    resolved: Table = value(table, "", ())
     return resolved
 
 

@@ -27,6 +27,7 @@ its help, neither suggests a name, and msgspec takes no union of dataclasses; so
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -134,7 +135,7 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
         return {key: value_of(item, inner, joined(path, key)) for key, inner in value.items()}
     if annotation is Any:
         return value
-    raise ConfigError("HF901", f"{path} is declared as {shown(annotation)}, which no table can give")
+    raise ConfigError("HF901", f"{path} is declared as {shown(annotation)}, which no table can give", path)
 
 
 def _dataclass(kind: type, value: Any, path: str) -> Any:
@@ -143,24 +144,40 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
     if not isinstance(value, Mapping):
         raise _wrong(kind, value, path)
     known, annotations = {field.name: field for field in fields(kind)}, hints(kind)
-    for key in value:
-        if key not in known and not (key == KIND and value[key] == kind.__name__):
-            raise no_field(kind, path, key)
-    missing = [name for name, field in known.items() if name not in value and required(field)]
+    unknown = [key for key in value if key not in known and not (key == KIND and value[key] == kind.__name__)]
+    errors = [no_field(kind, path, key) for key in unknown]
+    meant = {near for key in unknown for near in difflib.get_close_matches(key, known, n=1)}
+    missing = [name for name, field in known.items() if required(field) and name not in value and name not in meant]
     if missing:
         named = ", ".join(f"'{joined(path, name)}' ({shown(annotations[name])})" for name in missing)
-        raise ConfigError("HF901", f"{named} {'is' if len(missing) == 1 else 'are'} missing")
-    arguments = {
-        name: value_of(annotations[name], value[name], joined(path, name))
-        for name, field in known.items()
-        if name in value and not (value[name] is None and not required(field) and field.default is None)
-    }
+        errors.append(ConfigError("HF901", f"{named} {'is' if len(missing) == 1 else 'are'} missing", path))
+    arguments: dict[str, Any] = {}
+    for name, field in known.items():
+        if name in value and not (value[name] is None and not required(field) and field.default is None):
+            try:
+                arguments[name] = value_of(annotations[name], value[name], joined(path, name))
+            except ConfigError as error:
+                errors.append(error)
+    if errors:
+        raise _together(errors)
     try:
         return kind(**arguments)
-    except HfError as error:
-        raise ConfigError("HF901", f"{path or kind.__name__}: {error.message}") from None
-    except (ValueError, TypeError) as error:
-        raise ConfigError("HF901", f"{path or kind.__name__}: {error}") from None
+    except (HfError, ValueError, TypeError) as error:
+        message = error.message if isinstance(error, HfError) else str(error)
+        raise ConfigError("HF901", f"{path or kind.__name__}: {message}", _subject(message, path, known)) from None
+
+
+def _together(errors: list[ConfigError]) -> ConfigError:
+    """The first of several mistakes, with the others."""
+    first, *others = (error for joint in errors for error in (joint, *joint.others))
+    first.others = tuple(others)
+    return first
+
+
+def _subject(message: str, path: str, known: Mapping[str, object]) -> str:
+    """The field that a message about a table begins with, or else the table."""
+    name = re.match(r"\W*(\w*)", message)
+    return joined(path, name[1]) if name and name[1] in known else path
 
 
 def _union(annotation: Any, value: Any, path: str) -> Any:
@@ -175,7 +192,9 @@ def _union(annotation: Any, value: Any, path: str) -> Any:
     if isinstance(value, Mapping) and classes:
         if len(classes) > 1 and value.get(KIND) not in list(classes):  # which may be no name at all
             got = f"got '{value[KIND]}'; {closest(str(value[KIND]), list(classes))}" if KIND in value else "it has none"
-            raise ConfigError("HF901", f"{joined(path, KIND)} names one of {', '.join(classes)}; {got}")
+            raise ConfigError(
+                "HF901", f"{joined(path, KIND)} names one of {', '.join(classes)}; {got}", joined(path, KIND)
+            )
         return value_of(classes[str(value[KIND])] if len(classes) > 1 else next(iter(classes.values())), value, path)
     for option in options:
         if option not in classes.values() and option is not type(None):
@@ -210,20 +229,22 @@ def item_annotations(annotation: Any, count: int) -> tuple[Any, ...]:
 
 
 def _wrong(annotation: Any, value: Any, path: str) -> ConfigError:
-    return ConfigError("HF901", f"'{path}' takes {shown(annotation)}, got {value!r}")
+    return ConfigError("HF901", f"'{path}' takes {shown(annotation)}, got {value!r}", path)
 
 
 def no_field(kind: type, path: str, name: str) -> ConfigError:
     """The error of a field that does not exist, with its new name, or the nearest one, here or deeper."""
-    where = f" in '{path}'" if path else ""
+    where, wrong = f" in '{path}'" if path else "", joined(path, name)
     renamed = next((field.name for field in fields(kind) if field.metadata.get("formerly") == name), None)
     if renamed is not None:
-        return ConfigError("HF901", f"there is no field '{name}'{where}; its name is now '{renamed}'")
+        return ConfigError("HF901", f"there is no field '{name}'{where}; its name is now '{renamed}'", wrong)
     deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name]
     names = [field.name for field in fields(kind)]
     if deeper and not difflib.get_close_matches(name, names, n=1):
-        return ConfigError("HF901", f"there is no field '{name}'{where}; did you mean '{joined(path, deeper[0])}'?")
-    return ConfigError("HF901", f"there is no field '{name}'{where}; {closest(name, names)}")
+        return ConfigError(
+            "HF901", f"there is no field '{name}'{where}; did you mean '{joined(path, deeper[0])}'?", wrong
+        )
+    return ConfigError("HF901", f"there is no field '{name}'{where}; {closest(name, names)}", wrong)
 
 
 def leaves(kind: Any, path: str = "") -> Iterator[str]:
