@@ -1,7 +1,7 @@
 """Offloads: which parts of which roles are on the host while idle, and what GPUs hold meanwhile.
 
 A dataflow is one step of a loop, so idle time wraps around its end: a part that is used last in one step and first in
-the next is never idle. This decides a schedule: ``Idle`` and ``Keeps`` are fields of a plan.
+the next is never idle. This decides a schedule: ``IdlePeriod`` and ``ResidentMemory`` are fields of a plan.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hfdsl.graph.program import RoleCall
 from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.offloading import Part, not_offloadable, parts_of, parts_used
 
-FEW = 64
-"""Up to so many moves, it takes no time to find those that can be left out."""
+MAX_PRUNED_MOVES = 64
+"""Up to so many moves, those that can be left out are found at no cost worth counting."""
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdlePeriod:
     """A part of a role is on the host from the end of one call of the role to the start of another.
 
     Both are nodes; None for a role that is never called, whose part is always on the host. ``around`` says whether a
@@ -44,7 +44,7 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeps:
+class ResidentMemory:
     """What roles keep of each GPU of ``slots`` during a call.
 
     ``place`` is the position of the call in the step, -1 if all calls are alike.
@@ -78,17 +78,17 @@ class Keeps:
 
 
 def _schedule(gpus: SharedGpus) -> list[_Gap]:
-    asked = {gap for gap in gpus.gaps if gpus.places[gap.idle.role].offload and not gap.loop}
+    asked = {gap for gap in gpus.gaps if gpus.places[gap.period.role].offload and not gap.loop}
     needed: list[_Gap] = []
     while gpus.gaps:
         more: list[_Gap] = []
-        for keeps in gpus.too_full([*asked, *needed]):
-            if not any(keeps.place in gap.calls for gap in more):
-                more += gpus.relief(keeps)
+        for resident in gpus.too_full([*asked, *needed]):
+            if not any(resident.place in gap.calls for gap in more):
+                more += gpus.relief(resident)
         if not more:
             break
         needed = list(dict.fromkeys([*needed, *more]))
-    if len(needed) <= FEW:
+    if len(needed) <= MAX_PRUNED_MOVES:
         for gap in sorted(needed, key=lambda gap: (not gap.loop, len(gap.calls))):  # the most expensive first
             others = [other for other in needed if other is not gap]
             needed = needed if any(gpus.too_full([*asked, *others])) else others
@@ -107,9 +107,9 @@ class _PlacedCall:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A possible ``Idle``, with the calls in between, by their positions in the step."""
+    """A possible ``IdlePeriod``, with the calls in between, by their positions in the step."""
 
-    idle: Idle
+    period: IdlePeriod
     calls: frozenset[int]
     loop: bool
 
@@ -127,24 +127,25 @@ class SharedGpus:
         return _schedule(self)
 
     @property
-    def idle(self) -> tuple[Idle, ...]:
+    def idle_periods(self) -> tuple[IdlePeriod, ...]:
         """What is in host memory when: idle parts of roles with ``offload=True``, and what GPUs have no room for.
 
         Between two calls of one method, which are turns of a loop, a part stays on the GPU if there is room.
         """
-        return tuple(gap.idle for gap in self._taken)
+        return tuple(gap.period for gap in self._taken)
 
     @cached_property
-    def fullest(self) -> list[tuple[Keeps, Fraction | None]]:
+    def fullest(self) -> list[tuple[ResidentMemory, Fraction | None]]:
         """For every set of GPUs the call in which roles keep most of them, with the largest size that all may have.
 
         More than that is too much wherever the nodes of the pool are placed.
         """
-        most: dict[tuple[str, tuple[int, int]], tuple[Keeps, Fraction | None]] = {}
-        for keeps in self.keeps(self._taken):
-            where, size = (keeps.root.name, keeps.slots), gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[1]
-            if where not in most or keeps.of(size) > most[where][0].of(size):
-                most[where] = keeps, size
+        most: dict[tuple[str, tuple[int, int]], tuple[ResidentMemory, Fraction | None]] = {}
+        for resident in self.resident_memory(self._taken):
+            where = resident.root.name, resident.slots
+            size = gpu_sizes(self.context.cluster, resident.root, resident.slots)[1]
+            if where not in most or resident.of(size) > most[where][0].of(size):
+                most[where] = resident, size
         return list(most.values())
 
     @cached_property
@@ -191,7 +192,7 @@ class SharedGpus:
         if not used:
             [group] = [group for group in groups if role in group.roles]
             if any(call.role in group.roles and call.by_all for call in self.calls):
-                yield _Gap(Idle(role, part, None, None, True), frozenset(near), False)
+                yield _Gap(IdlePeriod(role, part, None, None, True), frozenset(near), False)
             return
         for first, then in pairwise([*used, used[0]]):
             around = then <= first
@@ -200,14 +201,14 @@ class SharedGpus:
             if between and self.calls[first].by_all:
                 after, before = self.calls[first], self.calls[then]
                 loop = after.method == before.method and not around
-                yield _Gap(Idle(role, part, after.node, before.node, around), between, loop)
+                yield _Gap(IdlePeriod(role, part, after.node, before.node, around), between, loop)
 
-    def keeps(self, taken: Iterable[_Gap]) -> Iterator[Keeps]:
+    def resident_memory(self, taken: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """For each range of slots with the same roles, what they keep during each call there."""
         away: dict[int, dict[str, set[str]]] = {}
         for gap in taken:
             for i in gap.calls:
-                away.setdefault(i, {}).setdefault(gap.idle.role, set()).add(gap.idle.part)
+                away.setdefault(i, {}).setdefault(gap.period.role, set()).add(gap.period.part)
         for root, runs in self.runs.values():
             edges = sorted({edge for first, end, _ in runs for edge in (first, end)})
             for low, high in pairwise(edges):
@@ -217,7 +218,7 @@ class SharedGpus:
                     here = [i for i, call in enumerate(self.calls) if call.role in names] if self.gaps else []
                     for i in here or (-1,):
                         left = self._left(amounts, away.get(i, {}))
-                        yield Keeps(root, (low, high), left, self.calls[i].node if i >= 0 else None, i)
+                        yield ResidentMemory(root, (low, high), left, self.calls[i].node if i >= 0 else None, i)
 
     def _left(self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]) -> Mapping[str, GpuMemory]:
         gone = {name: away.get(name, set()) for name in amounts}
@@ -225,24 +226,24 @@ class SharedGpus:
         left = {name: memory.without(gone[name], all_gone[name]) for name, memory in amounts.items()}
         return {name: memory for name, memory in left.items() if memory is not None}
 
-    def too_full(self, taken: Iterable[_Gap]) -> Iterator[Keeps]:
+    def too_full(self, taken: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """The calls in which roles keep more of a GPU than the smallest GPU that the launch may give them has.
 
         Which nodes a pool gets is known only at launch; what is moved is decided before.
         """
-        return (keeps for keeps in self.keeps(taken) if keeps.more_than(self._smallest(keeps)))
+        return (resident for resident in self.resident_memory(taken) if resident.more_than(self._smallest(resident)))
 
-    def _smallest(self, keeps: Keeps) -> Fraction | None:
-        return gpu_sizes(self.context.cluster, keeps.root, keeps.slots)[0]
+    def _smallest(self, resident: ResidentMemory) -> Fraction | None:
+        return gpu_sizes(self.context.cluster, resident.root, resident.slots)[0]
 
-    def relief(self, keeps: Keeps) -> list[_Gap]:
+    def relief(self, resident: ResidentMemory) -> list[_Gap]:
         """What to move so that less is kept during a call: what suffices, idles longest, and keeps most."""
-        size = self._smallest(keeps)
+        size = self._smallest(resident)
         options: list[tuple[tuple[Any, ...], list[_Gap]]] = []
-        for role in keeps.amounts:
-            gaps = [gap for gap in self.gaps if gap.idle.role == role and keeps.place in gap.calls]
-            after = replace(keeps, amounts=self._left(keeps.amounts, {role: {gap.idle.part for gap in gaps}}))
-            if after.of(size) < keeps.of(size):
+        for role in resident.amounts:
+            gaps = [gap for gap in self.gaps if gap.period.role == role and resident.place in gap.calls]
+            after = replace(resident, amounts=self._left(resident.amounts, {role: {gap.period.part for gap in gaps}}))
+            if after.of(size) < resident.of(size):
                 length = min(len(gap.calls) for gap in gaps)
                 rank = (not after.more_than(size), not any(gap.loop for gap in gaps), length, -after.of(size))
                 options.append((rank, gaps))

@@ -77,8 +77,8 @@ def compile_dataflow(
         report=report,
         presence=provided(context),
         optimize=switches,
-        offloads=gpus.idle,
-        kept=tuple(keeps for keeps, _ in gpus.fullest),
+        offloads=gpus.idle_periods,
+        resident=tuple(resident for resident, _ in gpus.fullest),
     )
     return replace(plan, edges=edges(plan), report=report_with_driver_load(plan))
 

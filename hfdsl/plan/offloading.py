@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from hfdsl.check.capacity import slots_in_use, words
-from hfdsl.check.offloads import Idle, Keeps
+from hfdsl.check.offloads import IdlePeriod, ResidentMemory
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.memory import GpuMemory, total
 from hfdsl.plan.plan import Plan
@@ -32,12 +32,12 @@ class OffloadSchedule:
 def offload_schedule(plan: Plan) -> OffloadSchedule:
     """Which parts go to host memory, and when."""
     after: dict[int, tuple[RolePart, ...]] = {}
-    for idle in plan.offloads:
-        if idle.after is not None:
-            after[idle.after] = (*after.get(idle.after, ()), (idle.role, idle.part))
+    for period in plan.offloads:
+        if period.after is not None:
+            after[period.after] = (*after.get(period.after, ()), (period.role, period.part))
     return OffloadSchedule(
-        parts=frozenset((idle.role, idle.part) for idle in plan.offloads),
-        at_start=frozenset((idle.role, idle.part) for idle in plan.offloads if idle.around),
+        parts=frozenset((period.role, period.part) for period in plan.offloads),
+        at_start=frozenset((period.role, period.part) for period in plan.offloads if period.around),
         after=after,
     )
 
@@ -46,16 +46,16 @@ def offload_lines(plan: Plan) -> Iterator[str]:
     """What every role moves to host memory, and what its GPUs keep at most."""
     labels = {step.node: step.label for step in plan.steps}
     stretches: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for role, idle, parts in _together(plan.offloads):
-        stretches.setdefault((role, parts), []).append(_when(idle, labels))
+    for role, period, parts in _together(plan.offloads):
+        stretches.setdefault((role, parts), []).append(_when(period, labels))
     for (role, parts), when in stretches.items():
         named = words([f"{role}.{part}" for part in parts], quote="")
         more = f", and {len(when) - MOST_STRETCHES} times more" if len(when) > MOST_STRETCHES else ""
         yield f"{named}{_size(plan.deployment[role], parts)} on the host {', '.join(when[:MOST_STRETCHES])}{more}"
-    for keeps in plan.kept if plan.offloads else ():
-        where = f" at {labels[keeps.node]}" if keeps.node is not None else ""
-        most, without = _sum(keeps.amounts.values()), _sum(_without_offload(plan, keeps))
-        yield f"{keeps.root.name} keeps at most {most} of each GPU{where}, {without} without offload"
+    for resident in plan.resident if plan.offloads else ():
+        where = f" at {labels[resident.node]}" if resident.node is not None else ""
+        most, without = _sum(resident.amounts.values()), _sum(_without_offload(plan, resident))
+        yield f"{resident.root.name} keeps at most {most} of each GPU{where}, {without} without offload"
 
 
 def _size(place: Placement[Any], parts: tuple[str, ...]) -> str:
@@ -67,26 +67,26 @@ def _size(place: Placement[Any], parts: tuple[str, ...]) -> str:
     return f" ({_sum(amounts)})" if amounts else ""
 
 
-def _together(idles: tuple[Idle, ...]) -> Iterator[tuple[str, Idle, tuple[str, ...]]]:
+def _together(periods: tuple[IdlePeriod, ...]) -> Iterator[tuple[str, IdlePeriod, tuple[str, ...]]]:
     """Each stretch in which parts of a role are in host memory, with all parts that share it."""
-    stretches: dict[tuple[str, int | None, int | None], list[Idle]] = {}
-    for idle in idles:
-        stretches.setdefault((idle.role, idle.after, idle.before), []).append(idle)
+    stretches: dict[tuple[str, int | None, int | None], list[IdlePeriod]] = {}
+    for period in periods:
+        stretches.setdefault((period.role, period.after, period.before), []).append(period)
     for (role, _, _), same in stretches.items():
-        yield role, same[0], tuple(idle.part for idle in same)
+        yield role, same[0], tuple(period.part for period in same)
 
 
-def _when(idle: Idle, labels: Mapping[int, str]) -> str:
-    if idle.after is None or idle.before is None:
+def _when(period: IdlePeriod, labels: Mapping[int, str]) -> str:
+    if period.after is None or period.before is None:
         return "always"
-    return f"from {labels[idle.after]} to {'the next ' * idle.around}{labels[idle.before]}"
+    return f"from {labels[period.after]} to {'the next ' * period.around}{labels[period.before]}"
 
 
-def _without_offload(plan: Plan, keeps: Keeps) -> list[GpuMemory]:
+def _without_offload(plan: Plan, resident: ResidentMemory) -> list[GpuMemory]:
     """What all roles on these GPUs would keep of them."""
-    low, high = keeps.slots
+    low, high = resident.slots
     used = slots_in_use(plan.deployment)
-    roles = {role for root, first, end, role in used if root == keeps.root and first < high and low < end}
+    roles = {role for root, first, end, role in used if root == resident.root and first < high and low < end}
     return [memory for role in roles if (memory := plan.deployment[role].gpu_memory)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from hfdsl.check.offloads import Idle, Keeps
+from hfdsl.check.offloads import IdlePeriod, ResidentMemory
 from hfdsl.check.report import Report
 from hfdsl.deploy.deployment import Deployment, ProcessGroup
 from hfdsl.graph.infer import Inference
@@ -101,7 +101,7 @@ class Plan:
     ``steps`` are in program order. Steps of one ``stage`` may run at the same time, which print and pictures show; the
     run itself waits for values, not for stages. ``layouts`` says of every value where its chunks are. ``presence`` says
     of optional columns, by node, whether they are there, where that is known.
-    ``offloads`` are the stretches in which parts of roles are in host memory, ``kept`` the calls in which roles keep
+    ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
     most memory of their GPUs.
     """
 
@@ -116,8 +116,8 @@ class Plan:
     report: Report = field(compare=False)
     presence: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
     optimize: Optimize = field(default_factory=Optimize)
-    offloads: tuple[Idle, ...] = ()
-    kept: tuple[Keeps, ...] = ()
+    offloads: tuple[IdlePeriod, ...] = ()
+    resident: tuple[ResidentMemory, ...] = ()
 
     @property
     def name(self) -> str:

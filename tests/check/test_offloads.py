@@ -12,7 +12,7 @@ import pytest
 import hfdsl as hf
 from hfdsl import Dispatch, Execute, register
 from hfdsl.check.context import Context
-from hfdsl.check.offloads import Keeps, SharedGpus
+from hfdsl.check.offloads import ResidentMemory, SharedGpus
 from hfdsl.check.run import build_context
 from hfdsl.deploy.memory import GpuMemory
 
@@ -61,13 +61,15 @@ def fits(context: Context) -> bool:
 
 def moved(context: Context) -> set[tuple[str, str]]:
     """The roles and parts that lie on the host at some time."""
-    return {(idle.role, idle.part) for idle in SharedGpus(context).idle}
+    return {(period.role, period.part) for period in SharedGpus(context).idle_periods}
 
 
 def idles(context: Context) -> set[tuple[str, str, int | None, int | None, bool]]:
     """The same with the calls before and after, by their places in the step."""
     places: dict[int | None, int] = {node.id: i for i, node in enumerate(context.program.graph.calls)}
-    return {(i.role, i.part, places.get(i.after), places.get(i.before), i.around) for i in SharedGpus(context).idle}
+    return {
+        (i.role, i.part, places.get(i.after), places.get(i.before), i.around) for i in SharedGpus(context).idle_periods
+    }
 
 
 def kept(weights: int, optimizer: int) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def test_what_one_rank_alone_is_called_for_does_not_move() -> None:
 
 
 def test_one_move_serves_all_calls_that_it_covers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfdsl.check.offloads.FEW", 0)  # nothing that was chosen is left out again
+    monkeypatch.setattr("hfdsl.check.offloads.MAX_PRUNED_MOVES", 0)  # nothing that was chosen is left out again
     context = program_of([("b", "look"), ("c", "learn")], a=kept(30, 30), b=kept(20, 10), c=kept(30, 30))
     assert fits(context)
     assert moved(context) == {("a", "weights"), ("a", "optimizer"), ("b", "optimizer")}
@@ -135,7 +137,7 @@ def test_a_role_that_is_to_move_does_so_between_its_uses_but_for_the_turns_of_a_
         ("a", "weights", 4, 0, True),
         ("a", "optimizer", 4, 4, True),
     }
-    assert SharedGpus(replace(context, offload=False)).idle == ()
+    assert SharedGpus(replace(context, offload=False)).idle_periods == ()
     assert idles(program_of([("a", "look")], c=LEND)) == {
         ("c", "weights", None, None, True),
         ("c", "optimizer", None, None, True),
@@ -151,7 +153,7 @@ def test_a_role_does_not_move_for_calls_on_other_gpus(pool: hf.ResourcePool) -> 
         return [a.learn(rows), b.learn(rows)]
 
     places = hf.Deployment(a=hf.place(Role, pool=LEFT, offload=True), b=hf.place(Role, pool=pool, offload=True))
-    assert SharedGpus(build_context(program, places, {B: 8})).idle == ()
+    assert SharedGpus(build_context(program, places, {B: 8})).idle_periods == ()
 
 
 def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:
@@ -162,26 +164,26 @@ def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:
 
 
 def test_of_calls_that_are_equally_full_the_first_is_told() -> None:
-    [(keeps, size)] = SharedGpus(program_of([("a", "look"), ("a", "learn")], a={"gpu_memory": "90GiB"})).fullest
-    assert (keeps.place, keeps.gib) == (0, Fraction(90))
+    [(resident, size)] = SharedGpus(program_of([("a", "look"), ("a", "learn")], a={"gpu_memory": "90GiB"})).fullest
+    assert (resident.place, resident.gib) == (0, Fraction(90))
     assert size == 80
-    assert keeps.node is not None
+    assert resident.node is not None
     assert SharedGpus(program_of([("a", "look")])).fullest == [], "nobody says what it keeps"
 
 
 def test_parts_of_a_gpu_are_compared_with_amounts_as_of_one_of_100_gib_where_its_size_is_unknown() -> None:
     amounts = {text: GpuMemory.read(text, "") for text in ("50%", "10GiB")}
-    keeps = Keeps(POOL, (0, 2), amounts, None, -1)
-    assert keeps.of(None) == 60
-    assert keeps.of(Fraction(80)) == 50
+    resident = ResidentMemory(POOL, (0, 2), amounts, None, -1)
+    assert resident.of(None) == 60
+    assert resident.of(Fraction(80)) == 50
 
 
 def test_parts_of_a_gpu_and_amounts_are_added_up() -> None:
     amounts = {text: GpuMemory.read(text, "") for text in ("50%", "45GiB")}
-    keeps = Keeps(POOL, (0, 2), amounts, None, -1)
-    assert keeps.more_than(Fraction(80)), "40 and 45"
-    assert not keeps.more_than(Fraction(90)), "45 and 45"
-    assert not keeps.more_than(None)
+    resident = ResidentMemory(POOL, (0, 2), amounts, None, -1)
+    assert resident.more_than(Fraction(80)), "40 and 45"
+    assert not resident.more_than(Fraction(90)), "45 and 45"
+    assert not resident.more_than(None)
 
 
 @pytest.mark.parametrize(("few", "parts"), [(2, {"optimizer"}), (1, {"weights", "optimizer"})])
@@ -189,7 +191,7 @@ def test_few_moves_are_tried_without_each_and_first_without_those_in_a_loop(
     few: int, parts: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the two calls of 'a' both of its parts are idle, and either would do."""
-    monkeypatch.setattr("hfdsl.check.offloads.FEW", few)
+    monkeypatch.setattr("hfdsl.check.offloads.MAX_PRUNED_MOVES", few)
     context = program_of([("a", "look"), ("b", "look"), ("a", "look")], a=kept(30, 30), b={**weights(30), **LEND})
     assert {part for role, part in moved(context) if role == "a"} == parts
 

@@ -228,13 +228,13 @@ def test_what_a_call_uses_is_there_and_gpus_keep_what_the_plan_says(
         with plan.launch() as running:
             found = [[rows.x.tensor for rows in running.step(BATCH)] for _ in range(3)]
         most = dict(there.most)
-    for keeps in plan.kept:
-        said = keeps.part * 80 + keeps.gib
-        slots = {slot: most.get((keeps.root.name, slot), Fraction(0)) for slot in range(*keeps.slots)}
+    for resident in plan.resident:
+        said = resident.part * 80 + resident.gib
+        slots = {slot: most.get((resident.root.name, slot), Fraction(0)) for slot in range(*resident.slots)}
         assert all(kept <= said for kept in slots.values()), (slots, said)
-        assert keeps.node is None or said <= 80
+        assert resident.node is None or said <= 80
     assert all(kept <= 80 for kept in most.values())
-    moved = {(idle.role, idle.part) for idle in plan.offloads}
+    moved = {(period.role, period.part) for period in plan.offloads}
     assert {(role, part) for _, role, part in there.moves} <= moved
     assert not any(deployment[role].offload is False or deployment[role].role is Fixed for role, _ in moved)
     with watched() as still:
@@ -269,7 +269,7 @@ def asked(*names: str) -> hf.Deployment:
 
 def idles(plan: CompiledPlan) -> set[tuple[str, str, str | None, str | None]]:
     labels = {step.node: step.label for step in plan.steps} | {None: None}
-    return {(idle.role, idle.part, labels[idle.after], labels[idle.before]) for idle in plan.offloads}
+    return {(period.role, period.part, labels[period.after], labels[period.before]) for period in plan.offloads}
 
 
 def test_a_part_is_away_while_others_work_but_not_between_the_turns_of_a_loop() -> None:
@@ -298,14 +298,14 @@ def test_no_more_moves_than_the_gpus_need() -> None:
     """Of 100 GiB, 80 fit: the frozen role goes, and while it is there itself one of the two optimizers."""
     sizes = {n: {"gpu_memory": {"weights": "10GiB", "optimizer": "30GiB"}} for n in "ab"}
     plan = flow(PPO).compile(roles(**sizes, c={"gpu_memory": "20GiB"}), {B: 8}, cluster=CLUSTER)
-    assert [(keeps.gib, keeps.root.name) for keeps in plan.kept] == [(80, "train")]
+    assert [(resident.gib, resident.root.name) for resident in plan.resident] == [(80, "train")]
     assert idles(plan) == {
         ("c", "weights", "c.look", "c.look"),
         ("c", "optimizer", None, None),
         ("a", "optimizer", "a.learn#2", "a.learn#1"),
     }
     halves = {n: {"gpu_memory": {"weights": "40%", "optimizer": "50%"}} for n in "ab"}
-    assert {idle.part for idle in flow(PPO).compile(roles(**halves), {B: 8}).offloads} == BOTH
+    assert {period.part for period in flow(PPO).compile(roles(**halves), {B: 8}).offloads} == BOTH
 
 
 def test_what_cannot_fit_is_told_with_the_call_and_what_is_there_then() -> None:

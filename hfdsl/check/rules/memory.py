@@ -10,47 +10,47 @@ from functools import partial
 from hfdsl.check.capacity import has_capacity, shape, words
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.offloads import Keeps, SharedGpus
+from hfdsl.check.offloads import ResidentMemory, SharedGpus
 from hfdsl.check.repair.alternatives import changed, moved
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.deploy.pools import ResourcePool
 
 
-def overfull(context: Context) -> Iterator[tuple[Keeps, Fraction | None]]:
+def overfull(context: Context) -> Iterator[tuple[ResidentMemory, Fraction | None]]:
     """Every set of roles that is too much for the GPUs of a pool, with the size of these GPUs, if known."""
     reported: set[frozenset[str]] = set()
-    for keeps, size in SharedGpus(context).fullest:
-        if keeps.more_than(size) and frozenset(keeps.amounts) not in reported:
-            reported.add(frozenset(keeps.amounts))
-            yield keeps, size
+    for resident, size in SharedGpus(context).fullest:
+        if resident.more_than(size) and frozenset(resident.amounts) not in reported:
+            reported.add(frozenset(resident.amounts))
+            yield resident, size
 
 
 def memory_fits_gpus(context: Context) -> Iterator[Finding]:
     """Roles on the same GPU declare to keep no more of its memory than it has, at best if nodes differ."""
     places = context.program.deployment.placements if context.program.deployment else {}
-    for keeps, size in overfull(context):
-        *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in keeps.amounts.items()]
+    for resident, size in overfull(context):
+        *others, last = [Label(places[name].span, f"keeps {amount}") for name, amount in resident.amounts.items()]
         keep = "keep" if others else "keeps"
-        listed = words([f"'{name}' ({amount})" for name, amount in keeps.amounts.items()], quote="")
-        if keeps.more_than(None) or size is None or context.cluster is None:
-            gib = f" and {float(keeps.gib):g} GiB" if keeps.gib else ""
+        listed = words([f"'{name}' ({amount})" for name, amount in resident.amounts.items()], quote="")
+        if resident.more_than(None) or size is None or context.cluster is None:
+            gib = f" and {float(resident.gib):g} GiB" if resident.gib else ""
             amount, reason = (
-                f"{float(keeps.part * 100):g}%{gib}",
+                f"{float(resident.part * 100):g}%{gib}",
                 "which they share" if others else "more than all of it",
             )
         else:
             several = len({kind.gpu_memory_gib for kind in context.cluster.kinds if kind.gpus}) > 1
-            amount = f"{float(keeps.part * size + keeps.gib):g} GiB"
+            amount = f"{float(resident.part * size + resident.gib):g} GiB"
             reason = f"which has {'at most ' if several else ''}{float(size):g} GiB"
             others.append(Label(context.cluster.span, f"the cluster: {context.cluster}"))
-        when = f"while '{context.program.graph.nodes[keeps.node].label}' runs, " if keeps.node is not None else ""
+        when = f"while '{context.program.graph.nodes[resident.node].label}' runs, " if resident.node is not None else ""
         finding = Finding(
             "HF504",
-            f"{when}{listed} {keep} {amount} of each GPU of pool '{keeps.root.name}', {reason}",
+            f"{when}{listed} {keep} {amount} of each GPU of pool '{resident.root.name}', {reason}",
             last,
             tuple(others),
         )
-        yield with_suggestions(context, finding, _own_pool(context, tuple(keeps.amounts)))
+        yield with_suggestions(context, finding, _own_pool(context, tuple(resident.amounts)))
 
 
 def _own_pool(context: Context, names: tuple[str, ...]) -> Iterator[Suggestion]:
