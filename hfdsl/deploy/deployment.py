@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 Way: TypeAlias = Literal["object store", "cuda ipc"]
-"""How values leave the process that made them."""
+"""How values leave the process that produced them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class Signature:
         return self.protocol is not None and self.protocol.takes == "per_rank"
 
     @property
-    def group(self) -> int:
+    def group_size(self) -> int:
         """How many consecutive rows must stay in one chunk."""
         return group_size(self.rows)
 

@@ -188,16 +188,18 @@ def _may_split(context: Context, signature: Signature, node: Node, home: Layout)
         return False  # which of their rows belong together is unknown
     if any(isinstance(port.type, ListType) for port in signature.ports) or not _has_rows_only(signature.returns):
         return False
-    group = signature.group
-    demands = [(rows, home.chunks * group), *((size, home.chunks) for size in others if size is not None)]
+    demands = [
+        (rows, home.chunks * signature.group_size),
+        *((size, home.chunks) for size in others if size is not None),
+    ]
     return all(context.known(size).divisible_by(divisor) is Answer.PROVED for size, divisor in demands)
 
 
-def _has_rows_only(kind: PortType) -> bool:
+def _has_rows_only(result_type: PortType) -> bool:
     """Whether the results of parts of the rows join to the whole: metrics of parts are not the metrics of all rows."""
-    if isinstance(kind, RecordType):
-        return not any(isinstance(spec, MetricSpec) for spec in schema(kind.record).fields.values())
-    return isinstance(kind, (ColumnSpec, ObjSpec))
+    if isinstance(result_type, RecordType):
+        return not any(isinstance(spec, MetricSpec) for spec in schema(result_type.record).fields.values())
+    return isinstance(result_type, (ColumnSpec, ObjSpec))
 
 
 def _home(context: Context, layouts: dict[int, Layout], node: Node) -> Layout:

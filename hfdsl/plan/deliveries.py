@@ -154,9 +154,9 @@ def pack_payloads(context: RoutingContext, segment_of: Mapping[int, int]) -> Out
 def _is_number(plan: Plan, part: ColumnSlice) -> bool:
     """Whether a slice is a metric, or a plain number as the whole of a result or of each entry of one."""
     result_type = plan.node(part.node).result
-    kind = result_type.inner if isinstance(result_type, ListType) else result_type
-    if isinstance(kind, StaticType):
-        return kind.annotation in (bool, int, float)
+    entry_type = result_type.inner if isinstance(result_type, ListType) else result_type
+    if isinstance(entry_type, StaticType):
+        return entry_type.annotation in (bool, int, float)
     return isinstance(stored_spec(result_type, part.column), MetricSpec) and not plan.layouts[part.node].lists
 
 
@@ -205,9 +205,9 @@ def _leaving_columns(
 
 
 def _columns(plan: Plan, node: int) -> tuple[str, ...]:
-    kind = plan.node(node).result
-    kind = kind.inner if isinstance(kind, ListType) else kind
-    return tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (VALUE,)
+    result_type = plan.node(node).result
+    entry_type = result_type.inner if isinstance(result_type, ListType) else result_type
+    return tuple(schema(entry_type.record).fields) if isinstance(entry_type, RecordType) else (VALUE,)
 
 
 @dataclass(slots=True)

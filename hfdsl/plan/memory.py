@@ -138,8 +138,8 @@ class Measure:
 
     def chunk(self, node: int, chunk: int) -> tuple[ColumnSlice, ...]:
         """All columns of a chunk."""
-        kind = self._plan.node(node).result
-        columns = tuple(schema(kind.record).fields) if isinstance(kind, RecordType) else (VALUE,)
+        result_type = self._plan.node(node).result
+        columns = tuple(schema(result_type.record).fields) if isinstance(result_type, RecordType) else (VALUE,)
         bounds = self._table.bounds.get(node)
         rows = ((0, bounds[chunk + 1] - bounds[chunk]),) if bounds else None
         return tuple(ColumnSlice(node, chunk, column, rows) for column in columns)
@@ -148,11 +148,11 @@ class Measure:
         """Bytes of a slice; None where they are not known before a run."""
         if not self._plan.presence.get(part.node, {}).get(part.column, True):
             return 0
-        kind = self._plan.node(part.node).result
-        spec = stored_spec(kind, part.column)
+        result_type = self._plan.node(part.node).result
+        spec = stored_spec(result_type, part.column)
         if isinstance(spec, MetricSpec):
             return 0
-        if isinstance(kind, ListType) or isinstance(spec, ObjSpec):
+        if isinstance(result_type, ListType) or isinstance(spec, ObjSpec):
             return None
         if (part.node, part.column) not in self._rows:
             self._rows[part.node, part.column] = row_bytes(self._plan.graph, part.node, part.column, self._sizes)

@@ -222,8 +222,10 @@ class Reader:
             return operand.value if isinstance(operand, Constant) else None
         node, layout = operand.node, self.layouts.get(operand.node)
         if isinstance(wanted, ListType):
-            kind = LIST_KINDS["per_rank" if wanted.kind == "PerRank" else "per_stage"]
-            return kind([self.entry(node, chunk, wanted.inner) for chunk in range(layout.chunks if layout else 0)])
+            list_class = LIST_KINDS["per_rank" if wanted.kind == "PerRank" else "per_stage"]
+            return list_class(
+                [self.entry(node, chunk, wanted.inner) for chunk in range(layout.chunks if layout else 0)]
+            )
         if isinstance(wanted, RecordType):
             columns = {name: self.column(node, name, ranges) for name in schema(wanted.record).fields}
             return rebuild(wanted.record, columns)
@@ -251,14 +253,16 @@ def _alike(what: str, spec: FieldSpec, parts: Sequence[Any], ranks: Sequence[str
             )
 
 
-def wrap(kind: PortType, raw: Any) -> Any:
+def wrap(port_type: PortType, raw: Any) -> Any:
     """A raw value as a body sees it."""
-    return wrap_field(kind, raw) if isinstance(kind, (ColumnSpec, ObjSpec, MetricSpec)) else raw
+    return wrap_field(port_type, raw) if isinstance(port_type, (ColumnSpec, ObjSpec, MetricSpec)) else raw
 
 
-def from_columns(kind: PortType, piece: Piece) -> Any:
+def from_columns(port_type: PortType, piece: Piece) -> Any:
     """The value of raw columns, as a body sees it."""
-    return rebuild(kind.record, dict(piece)) if isinstance(kind, RecordType) else wrap(kind, piece[VALUE])
+    if isinstance(port_type, RecordType):
+        return rebuild(port_type.record, dict(piece))
+    return wrap(port_type, piece[VALUE])
 
 
 def to_columns(value: Any) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def row_table(plan: Plan, sizes: Mapping[Any, int], results: Mapping[int, tuple[
             bounds[step.node] = (0, rows.get(step.node, 0)) if step.layout.chunks == 1 else ()
             continue
         what = f"the call of '{step.label}'"
-        even = RowSplit.even(total, step.chunks, pad=step.pad, group=step.signature.group, what=what)
+        even = RowSplit.even(total, step.chunks, pad=step.pad, group=step.signature.group_size, what=what)
         _check_alike(step, total, rows)
         row_split = splits[step.node] = _balanced(step, even, rows, splits, results)
         output_rows = rows.get(step.node)
@@ -144,7 +144,7 @@ def _balanced(
         return even
     others = [rows.get(operand.node, 0) for _, operand in step.arguments if isinstance(operand, Ref)]
     # A unit holds whole groups, and a whole number of rows of every argument and of the output.
-    units = gcd(even.rows // step.signature.group, rows.get(step.node, 0), *others)
+    units = gcd(even.rows // step.signature.group_size, rows.get(step.node, 0), *others)
     if step.balance is not None:
         weights = results.get(step.balance.query, ())
         return even.balanced(weights, units) if weights else even

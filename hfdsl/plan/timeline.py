@@ -21,7 +21,7 @@ IntervalKind: TypeAlias = Literal["call", "fused", "wait", "driver"]
 
 
 class Interval(NamedTuple):
-    """What a process does from ``start`` to ``stop``; ``rows`` is how many a call is given, where it has any."""
+    """What a process does from ``start`` to ``stop``; ``rows`` is how many a call gets, where it gets any."""
 
     process: Process
     kind: IntervalKind
@@ -145,7 +145,7 @@ def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
 
 
 def call_rows(step: Step, table: RowTable) -> int | None:
-    """How many rows each rank of a step is given, pad rows included; None where they are given whole values."""
+    """How many rows each rank of a step gets, pad rows included; None where they get whole values."""
     row_split = table.splits.get(step.node)
     return None if row_split is None else row_split.chunk_size
 
@@ -176,7 +176,7 @@ class TraceFile:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 

@@ -174,7 +174,7 @@ def meaning_of(mode: Mode) -> Protocol | Functions:
 
 
 def dispatch_functions(mode: Mode) -> tuple[DispatchFn, CollectFn]:
-    """The pair of functions behind a mode, whether it is declared or given as functions."""
+    """The pair of functions behind a mode, whether it is declared or a pair of functions itself."""
     meaning = meaning_of(mode)
     functions = protocol_functions(meaning) if isinstance(meaning, Protocol) else meaning
     return functions.dispatch_fn, functions.collect_fn
@@ -201,7 +201,7 @@ def mesh_of(group: Group) -> Mesh:
 def get_predefined_dispatch_fn(dispatch_mode: Dispatch | str) -> dict[str, Callable[..., Any]]:
     """The functions of a mode as ``{"dispatch_fn": f, "collect_fn": g}``.
 
-    They read only ``world_size``, ``mesh`` and ``workers`` of the group that they are given first.
+    They read only ``world_size``, ``mesh`` and ``workers`` of the group, their first argument.
 
     >>> from types import SimpleNamespace
     >>> group = SimpleNamespace(world_size=2, mesh=None, workers=["a", "b"])

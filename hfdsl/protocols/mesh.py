@@ -113,7 +113,7 @@ class Mesh:
         return number
 
     # Neighbors fold: a generation shard is the union of the training shards of (t / gen_tp) consecutive tensor ranks,
-    # so dividing gives the shard and the remainder tells the replicas apart.
+    # so dividing gives the shard and the remainder is the replica.
 
     def gen_tp_rank(self, at: Coordinates) -> int:
         """Which tensor shard of its generation replica the rank at ``at`` holds."""

@@ -1,4 +1,4 @@
-"""Offloading: a role gives its GPU's memory back while it is idle, and has it again before it is called.
+"""Offloading: a role releases its GPU's memory while it is idle, and takes it again before it is called.
 
 A role that can be offloaded has two plain methods, ``offload(part)`` and ``onload(part)``; the plan says when they are
 called. What trains has two parts, anything else one.

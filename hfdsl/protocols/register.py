@@ -65,7 +65,7 @@ class Registration:
         return "whole" if protocol is None or self.execute_mode is Execute.RANK_ZERO else protocol.gives
 
     @property
-    def group(self) -> int:
+    def group_size(self) -> int:
         """How many consecutive rows must stay on one rank."""
         return group_size(self.rows)
 

@@ -121,7 +121,7 @@ class Worker:
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh that the group's ranks are laid out on (``Mesh(dp=world_size)`` when none was given)."""
+        """The mesh that the group's ranks are laid out on (``Mesh(dp=world_size)`` by default)."""
         return mesh_or_flat(self._hf_rank.mesh, self.world_size, "the worker group")
 
     @property

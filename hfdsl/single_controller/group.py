@@ -227,7 +227,7 @@ class RayWorkerGroup:
             kwargs,
             site=site,
             pad=registration.pad,
-            group=registration.group,
+            group=registration.group_size,
             balance=registration.balance,
         )
         collected = meaning.collected(self.mesh)

@@ -172,7 +172,7 @@ def test_the_function_is_left_as_it_is() -> None:
     assert declared is not None
     assert (declared.dispatch_mode, declared.execute_mode) == (Dispatch.ONE_TO_ALL, Execute.ALL)
     assert (declared.blocking, declared.pad, declared.gives) == (True, None, "per_rank")
-    assert (declared.group, declared.leaves, declared.cuts) == (1, (), False)
+    assert (declared.group_size, declared.leaves, declared.cuts) == (1, (), False)
     assert declared.protocol is PREDEFINED["ONE_TO_ALL"]
 
 
@@ -205,7 +205,7 @@ def test_every_way_to_name_a_mode() -> None:
     methods = registered_methods(Role)
     assert list(methods) == ["by_declaration", "by_default", "by_functions", "by_name", "on_zero"]
     assert methods["by_name"].dispatch_mode is Dispatch.THREE_D_PROTO
-    assert (methods["by_declaration"].protocol, methods["by_declaration"].group) == (mine, 4)
+    assert (methods["by_declaration"].protocol, methods["by_declaration"].group_size) == (mine, 4)
     assert methods["by_functions"].meaning == Functions(give_rank, collect_all_to_all)
     assert methods["by_functions"].protocol is None
     assert methods["by_functions"].gives == "whole"

@@ -30,7 +30,7 @@ def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
         number = context.known(rows).value if rows is not None else None
         if chunks is None or rows is None or number is None or number.denominator != 1 or not counted:
             continue
-        share = chunks * registration.group
+        share = chunks * registration.group_size
         added = -int(number) % share
         if added and not any(node in demand.nodes for demand in context.refuted):  # else it is reported
             sizes = suggested_sizes(context, rows.atoms, set(), Constraint(rows, share))
