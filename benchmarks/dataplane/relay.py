@@ -29,7 +29,7 @@ from hfdsl.runtime.backend import Submission, nothing
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import CallResult, SegmentResult
 from hfdsl.runtime.processes import Processes
-from hfdsl.runtime.relay import Relays
+from hfdsl.runtime.relay_client import Relays
 from hfdsl.runtime.running import Running
 
 DIRECT, RELAYED = "a call a rank", "a call a node"

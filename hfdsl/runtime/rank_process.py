@@ -75,8 +75,8 @@ class RankProcess(Worker):
         """Write the calls of the next steps to a recording; with None stop."""
         self._executor.record(folder)
 
-    def where(self) -> str:
-        """The node that this process runs on."""
+    def host(self) -> str:
+        """Ray's ID of the node that this process runs on."""
         return str(ray.get_runtime_context().get_node_id())
 
     def run(self, request: list[Any], *arguments: Any) -> Any:

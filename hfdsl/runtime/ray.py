@@ -37,7 +37,8 @@ from hfdsl.runtime.messages import (
     SendMode,
 )
 from hfdsl.runtime.rank_process import RankProcess
-from hfdsl.runtime.relay import FAILURE_POLL_SECONDS, Relays, RemoteHandle, pays, waited
+from hfdsl.runtime.relay import FAILURE_POLL_SECONDS, as_completed
+from hfdsl.runtime.relay_client import Relays, RemoteHandle, relays_pay
 from hfdsl.runtime.serialization import deserialized, payload_class, serialized
 from hfdsl.runtime.store import PayloadContent, bytes_of
 from hfdsl.single_controller.calls import fetch
@@ -66,12 +67,12 @@ class RayBackend:
     """
 
     launched: ClassVar[WeakSet[RayBackend]] = WeakSet()
-    """Those of this process."""
+    """The backends of this process that still exist, closed or not: tests look here for what a launch left behind."""
 
     def __init__(self, plan: Plan, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]) -> None:
-        self._deadline, self._until = deadline, 0.0
+        self._deadline, self._step_end = deadline, 0.0
         self._owns_cluster = not ray.is_initialized()
-        self._depth, self._processes = processes_per_slot(plan.groups), plan.groups
+        self._processes_per_slot, self._process_groups = processes_per_slot(plan.groups), plan.groups
         self._pools: dict[str, RayResourcePool] = {}
         self._groups: dict[str, RayWorkerGroup] = {}
         self._payload_class = payload_class(plan)
@@ -94,8 +95,8 @@ class RayBackend:
                     worker_env=worker_env,
                     timeout=timeout,
                 )
-            self._nodes = {
-                name: fetch([worker.where.remote() for worker in group.workers]) for name, group in self._groups.items()
+            self._hosts = {
+                name: fetch([worker.host.remote() for worker in group.workers]) for name, group in self._groups.items()
             }
             self._direct_groups.join(self._workers, deadline)
             self._direct_groups.prepare_plan(plan)
@@ -113,8 +114,8 @@ class RayBackend:
         if pool.name not in self._pools:
             if pool.part_of:
                 parent, start = pool.part_of
-                rest = parent.world_size - start - pool.world_size
-                sizes = [size for size in (start, pool.world_size, rest) if size]
+                remaining = parent.world_size - start - pool.world_size
+                sizes = [size for size in (start, pool.world_size, remaining) if size]
                 self._pools[pool.name] = split_resource_pool(self._pool(parent, timeout), sizes)[1 if start else 0]
             elif pool.parts:
                 self._pools[pool.name] = merge_resource_pool(*(self._pool(part, timeout) for part in pool.parts))
@@ -123,7 +124,7 @@ class RayBackend:
                     pool.processes,
                     pool.use_gpu,
                     f"{pool.name}-{secrets.token_hex(3)}",
-                    self._depth,
+                    self._processes_per_slot,
                     timeout=timeout,
                 )
         return self._pools[pool.name]
@@ -137,17 +138,17 @@ class RayBackend:
 
     def _start_relays(self, plan: Plan) -> None:
         """Have relays call the ranks of a plan, if that pays."""
-        if pays(plan, self._nodes, self._direct_groups.groups):
+        if relays_pay(plan, self._hosts, self._direct_groups.groups):
             self._relayed_plans.add(plan.name)
-            self._relays = self._relays or Relays(self._workers, self._nodes, self._time_left)
+            self._relays = self._relays or Relays(self._workers, self._hosts, self._time_left)
 
     def topology(self, plan: Plan) -> Topology:
-        """The nodes, and the groups that need no object store between them.
+        """The hosts, and the groups that need no object store between them.
 
-        The driver counts as a node of its own, so that it never receives what only workers read.
+        The driver counts as a host of its own, so that it never receives what only workers read.
         """
         return Topology(
-            lambda process: self._nodes[process[0]][process[1]] if process[0] in self._nodes else DRIVER,
+            lambda process: self._hosts[process[0]][process[1]] if process[0] in self._hosts else DRIVER,
             self._direct_groups.groups,
             self._direct_groups.reaches,
             self._direct_groups.unreachable,
@@ -157,14 +158,14 @@ class RayBackend:
 
     def begin(self) -> None:
         """Begin a step: its deadline runs from now."""
-        self._until = time.monotonic() + self._deadline
+        self._step_end = time.monotonic() + self._deadline
         self._pending.clear()
         self._acknowledged.clear()
         if self._relays is not None:
             self._relays.begin()
 
     def _time_left(self) -> float:
-        return max(0.0, self._until - time.monotonic())
+        return max(0.0, self._step_end - time.monotonic())
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:
         """A payload of the driver: in the object store or, where it is small, as bytes that travel with calls."""
@@ -235,13 +236,15 @@ class RayBackend:
             RoleError: HF806 where a body raised or a process died.
             HfError: HF807 where the deadline passed.
         """
-        answers = self._relays.ask([*acknowledgments, *wanted], self._time_left()) if self._relays is not None else {}
+        replies = (
+            self._relays.submit([*acknowledgments, *wanted], self._time_left()) if self._relays is not None else {}
+        )
         meanwhile()
         refs = [handle for handle in acknowledgments if not isinstance(handle, RemoteHandle)]
-        for ready in waited(refs, self._time_left()):
+        for ready in as_completed(refs, self._time_left()):
             self._acknowledged |= zip(ready, fetch(ready), strict=True)
         if self._relays is not None:
-            self._relays.take(answers)
+            self._relays.receive(replies)
             remote = [handle for handle in acknowledgments if isinstance(handle, RemoteHandle)]
             self._acknowledged |= {handle: handle.value for handle in remote if handle.value is not None}
         self._check_late(len(acknowledgments), acknowledgments, self._acknowledged, "parts of the step")
@@ -289,10 +292,10 @@ class RayBackend:
 
     # -- states and recordings -----------------------------------------------------------------------------------------
 
-    def _all(self, refs: Sequence[Any], what: str) -> dict[Any, Any]:
+    def _wait_for_all(self, refs: Sequence[Any], what: str) -> dict[Any, Any]:
         """The values of references; the first failure is raised at once."""
         values: dict[Any, Any] = {}
-        for ready in waited(refs, self._time_left()):
+        for ready in as_completed(refs, self._time_left()):
             values |= zip(ready, fetch(ready), strict=True)
         self._check_late(len(refs), refs, values, what)
         return values
@@ -309,25 +312,25 @@ class RayBackend:
         """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where the deadline passed."""
         self.begin()
         workers = [worker for group in self._workers.values() for worker in group]
-        self._all([worker.save.remote(folder, background) for worker in workers], "states")
+        self._wait_for_all([worker.save.remote(folder, background) for worker in workers], "states")
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""
         self.begin()
-        self._until = min(self._until, time.monotonic() + wait + SAVED_REPLY_SECONDS)
-        refs_by_group = [[w.saved.remote(folder, wait) for w in workers] for workers in self._workers.values()]
-        files = self._all([ref for refs in refs_by_group for ref in refs], "states")
+        self._step_end = min(self._step_end, time.monotonic() + wait + SAVED_REPLY_SECONDS)
+        refs_by_group = [[worker.saved.remote(folder, wait) for worker in group] for group in self._workers.values()]
+        files = self._wait_for_all([ref for refs in refs_by_group for ref in refs], "states")
         return by_role([files[ref] for ref in refs] for refs in refs_by_group)
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load the states of all ranks; errors as for ``save``."""
         self.begin()
         loading = []
-        for group in self._processes:
+        for group in self._process_groups:
             roles = [role for role in group.roles if role in saved]
             for rank, worker in enumerate(self._groups[group.name].workers):
                 loading.append(worker.load.remote(folder, {role: dict(saved[role][rank]) for role in roles}))
-        self._all(loading, "states")
+        self._wait_for_all(loading, "states")
 
     def record(self, folder: str | None) -> None:
         """Have every process write the calls of the next steps; returns when all are ready."""

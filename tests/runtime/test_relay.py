@@ -13,7 +13,8 @@ import hfdsl as hf
 from hfdsl.errors import HfError, RoleError
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.plan.optimize import NOTHING, Optimize
-from hfdsl.runtime.relay import ACKNOWLEDGMENT, MIN_RANKS, MIN_RANKS_PER_NODE, Relays, pays
+from hfdsl.runtime.relay import ACKNOWLEDGMENT
+from hfdsl.runtime.relay_client import MIN_RANKS, MIN_RANKS_PER_HOST, Relays, relays_pay
 from hfdsl.runtime.running import Running
 from tests.runtime import plane_programs as p
 from tests.runtime import ray_programs as faults
@@ -86,7 +87,7 @@ class Through:
 
     def start(self, kind: type[Relays]) -> None:
         workers = {name: group.workers for name, group in self.backend._groups.items()}
-        self.known[kind] = kind(workers, self.backend._nodes, self.backend._time_left)
+        self.known[kind] = kind(workers, self.backend._hosts, self.backend._time_left)
 
     def switch(self, kind: type[Relays]) -> None:
         self.backend._relays = self.known[kind]
@@ -251,8 +252,8 @@ def test_the_driver_makes_one_call_a_node(through: Through, called: list[str]) -
     relayed, without = through.plan(twice), through.plan(renamed(twice, "twice_without"), optimize=OFF)
     for running, kind, expected in (
         (without, Relays, ["run"] * 4),
-        (relayed, Relays, ["answer"]),
-        (relayed, Pairs, ["answer"] * 2),
+        (relayed, Relays, ["wait_for"]),
+        (relayed, Pairs, ["wait_for"] * 2),
     ):
         through.switch(kind)
         for _ in range(3):
@@ -278,24 +279,24 @@ def compiled(flow: Any, optimize: Optimize | None = None, **places: Any) -> Comp
 
 def test_where_relays_pay() -> None:
     place = hf.place(p.Worker, pool=pool(MIN_RANKS))
-    nodes = {compiled(doubled, p=place).groups[0].name: [str(rank // MIN_RANKS_PER_NODE) for rank in range(MIN_RANKS)]}
-    assert pays(compiled(doubled, p=place), nodes, ())
-    assert not pays(compiled(doubled, Optimize(relay=False), p=place), nodes, ())
+    nodes = {compiled(doubled, p=place).groups[0].name: [str(rank // MIN_RANKS_PER_HOST) for rank in range(MIN_RANKS)]}
+    assert relays_pay(compiled(doubled, p=place), nodes, ())
+    assert not relays_pay(compiled(doubled, Optimize(relay=False), p=place), nodes, ())
     [group] = nodes
     for few in (
         nodes[group][1:],
-        [str(rank // (MIN_RANKS_PER_NODE - 1)) for rank in range(MIN_RANKS)],
+        [str(rank // (MIN_RANKS_PER_HOST - 1)) for rank in range(MIN_RANKS)],
         ["0"] * MIN_RANKS,
     ):
-        assert not pays(compiled(doubled, p=place), {group: few}, ())
-        assert pays(compiled(doubled, ON, p=place), {group: few}, ())
+        assert not relays_pay(compiled(doubled, p=place), {group: few}, ())
+        assert relays_pay(compiled(doubled, ON, p=place), {group: few}, ())
 
 
 def test_where_the_driver_has_to_call_ranks_itself() -> None:
     place = hf.place(p.Worker, pool=pool(8))
     plan = compiled(doubled, ON, p=place)
     nodes = {plan.groups[0].name: ["0"] * 8}
-    assert not pays(plan, nodes, nodes.keys())
+    assert not relays_pay(plan, nodes, nodes.keys())
     one = pool(2)
     custom = compiled(
         faults.custom,
@@ -303,4 +304,4 @@ def test_where_the_driver_has_to_call_ranks_itself() -> None:
         actor=hf.place(faults.Actor, faults.Config(), pool=one),
         reward=hf.place(faults.Custom, pool=one),
     )
-    assert not pays(custom, {group.name: ["0", "0"] for group in custom.groups}, ())
+    assert not relays_pay(custom, {group.name: ["0", "0"] for group in custom.groups}, ())
