@@ -17,6 +17,7 @@ from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
     from hfdsl.plan.compiled import CompiledPlan
+    from hfdsl.rl.training.config import Loaded
     from hfdsl.tools.rounds import RoundsAndUpdate
 
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 class CommandTarget:
     """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
 
-    ``beside`` has the other dataflows that run on the same workers; they are checked too. With ``shares`` the dataflows
-    share one deployment. A step of a run with ``rounds`` is several steps of this dataflow and then one of another.
+    ``beside`` has the other dataflows that run on the same workers; they are checked too. With ``loaded`` a TOML file
+    configures them all. A step of a run with ``rounds`` is several steps of this dataflow and then one of another.
     """
 
     text: str
@@ -35,15 +36,19 @@ class CommandTarget:
     dims: Mapping[type[Dim], Sizes]
     cluster: Cluster | None = None
     beside: tuple[CommandTarget, ...] = ()
-    shares: bool = False
+    loaded: Loaded | None = None
     rounds: RoundsAndUpdate | None = None
 
     def check(self) -> Report:
         """The report, with the deployment where there is one."""
         deployment = self.experiment.deployment if self.experiment else None
-        span = self.experiment.span if self.experiment and not self.shares else NOWHERE  # a file's have no expression
+        span = self.experiment.span if self.experiment and not self.loaded else NOWHERE  # a file's have no expression
         report = check(self.dataflow.body, deployment, self.dims, self.cluster, span)
-        return report.without("HF508") if self.shares else report  # what it has no role for is for the others
+        if self.loaded is None:
+            return report
+        from hfdsl.rl.training.experiments import checked  # late, as below: other targets need nothing of rl
+
+        return checked(report, self.loaded)
 
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """The plans of a step: one, or that of a round and that of the update.
@@ -53,7 +58,14 @@ class CommandTarget:
             CheckError: where the check finds errors.
             ConfigError: HF901 where rounds do not go with the update.
         """
-        return self.rounds.plans() if self.rounds else (self.deployed(command).compile(),)
+        if self.rounds is not None:
+            return self.rounds.plans()
+        experiment = self.deployed(command)
+        if self.loaded is None:
+            return (experiment.compile(),)
+        from hfdsl.rl.training.experiments import compiled
+
+        return (compiled(experiment, self.loaded),)
 
     def deployed(self, command: str) -> Experiment:
         """The experiment with its sizes.

@@ -15,6 +15,7 @@ from hfdsl.check.findings import Finding, Fix, Label
 from hfdsl.check.report import Report
 from hfdsl.graph.spans import NOWHERE, Span
 
+PACKAGE = str(Path(hfdsl.__file__).parent)
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -75,7 +76,13 @@ def _region(span: Span) -> dict[str, int]:
 
 
 def _is_known(span: Span) -> bool:
-    return span != NOWHERE and not span.file.startswith("<")  # "<stdin>" is no file
+    return span != NOWHERE and not span.file.startswith("<") and not _is_installed(span.file)  # "<stdin>" is no file
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file is an installed package's, and so of no repository that reads the output."""
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    return installed or (file.startswith(PACKAGE) and _relative(file, _root()) is None)
 
 
 def _relative(file: str, root: str) -> str | None:
@@ -165,8 +172,10 @@ def _annotation(finding: Finding) -> str:
 
 
 def _text(finding: Finding) -> str:
+    span = finding.primary.span
+    place = [f"at {span}"] if span != NOWHERE and not _is_known(span) else []
     notes, helps = (f"note: {note}" for note in finding.notes), (f"help: {text}" for text in finding.help)
-    return "\n".join([finding.message, *notes, *helps])
+    return "\n".join([finding.message, *place, *notes, *helps])
 
 
 def _data(text: str) -> str:

@@ -43,8 +43,9 @@ class RoundsAndUpdate:
             CheckError: where a check finds errors.
             ConfigError: HF901 where the two do not go together.
         """
-        sampling, updating = compiled(self.sampling), compiled(self.updating)
-        check_rounds(sampling, updating, self.asked)
+        sampling, updating = compiled(self.sampling, self.loaded), compiled(self.updating, self.loaded)
+        with self.loaded.located():
+            check_rounds(sampling, updating, self.asked)
         return sampling, updating
 
     def as_dict(self) -> dict[str, object]:

@@ -70,7 +70,7 @@ def _target(text: str, loaded: Loaded, source: TargetSource, cluster: Cluster | 
             experiment=experiment,
             dims=experiment.dims,
             cluster=cluster,
-            shares=True,
+            loaded=loaded,
         )
         for experiment in experiments
     )

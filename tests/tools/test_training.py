@@ -117,12 +117,14 @@ def test_a_file_that_is_not_there_is_told_without_a_line(config: str, capsys: Ca
     assert "-->" not in said(capsys, "train", config, "--set", "deployment=nothing.toml")[2]
 
 
-def test_a_ready_dataflow_is_told_by_its_own_lines(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_finding_about_a_ready_dataflow_is_at_the_key_and_names_its_own_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
     monkeypatch.chdir(ROOT)
     code, out, _ = said(capsys, "check", "examples/spelling.toml", "--set", "options.updates=3")
     assert code == output.FINDINGS
     places = [line.split()[1].partition(":")[0] for line in out.splitlines() if line.strip().startswith(("-->", ":::"))]
-    assert places == ["hfdsl/rl/dataflows/grpo.py"] * 2
+    assert places == ["examples/spelling.toml", *["hfdsl/rl/dataflows/grpo.py"] * 2]
 
 
 def test_diff_tells_what_differs(config: str, capsys: Capture) -> None:

@@ -9,6 +9,7 @@ import hfdsl as hf
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.relocation import relocated
 
 ELSEWHERE = "HF508"
 """What is placed and a dataflow has no such role: here it is placed for another one."""
@@ -39,8 +40,14 @@ class Experiments:
         return (experiment for experiment in (self.run, self.update, self.evaluation) if experiment is not None)
 
 
-def compiled(experiment: hf.Experiment) -> CompiledPlan:
-    """The plan of one of them.
+def checked(report: hf.Report, loaded: Loaded | None) -> hf.Report:
+    """The report on one of them: its findings, as far as they are no other's, at places that a user can edit."""
+    report = report.without(ELSEWHERE)
+    return report if loaded is None else relocated(report, loaded)
+
+
+def compiled(experiment: hf.Experiment, loaded: Loaded | None = None) -> CompiledPlan:
+    """The plan of one of them; with ``loaded``, findings are at the keys of its file.
 
     Raises:
         CheckError: with the report, where a check finds errors.
@@ -48,5 +55,5 @@ def compiled(experiment: hf.Experiment) -> CompiledPlan:
     try:
         plan = experiment.compile()
     except hf.CheckError as error:
-        raise hf.CheckError(error.report.without(ELSEWHERE)) from None
-    return replace(plan, report=plan.report.without(ELSEWHERE))
+        raise hf.CheckError(checked(error.report, loaded)) from None
+    return replace(plan, report=checked(plan.report, loaded))

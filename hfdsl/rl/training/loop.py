@@ -76,14 +76,14 @@ def prepare(loaded: Loaded) -> Prepared:
     """
     config = loaded.config
     experiments = Experiments.of(loaded)
-    plan = compiled(experiments.run)
+    plan = compiled(experiments.run, loaded)
     feed = training_feed(config, loaded.roles, plan.graph)
     update, evaluation, unseen = None, None, None
     if config.update is not None and experiments.update is not None:
-        update = compiled(experiments.update)
+        update = compiled(experiments.update, loaded)
         check_rounds(plan, update, config.update)
     if config.evaluation is not None and experiments.evaluation is not None:
-        evaluation = compiled(experiments.evaluation)
+        evaluation = compiled(experiments.evaluation, loaded)
         unseen, feed = evaluation_batch(config, config.evaluation, evaluation.graph, feed)
     return Prepared(
         loaded=loaded,

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfdsl.check.findings import Label
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.graph.spans import Span
+from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
 
 DEPLOYMENT = "deployment"
@@ -37,11 +37,11 @@ class Places:
         return self.main.at(field)
 
     def label(self, field: str, text: str = "") -> Label:
-        """The same with what is to be said about it, and with the change of the command line that applies to it."""
-        change = self._change(field)
-        return Label(self.span(field), ", ".join(filter(None, (text, change and f"--set {change}"))))
+        """The same with what is to be said about it; what the command line says is at no line of the file."""
+        change = self.change(field)
+        return Label(self.span(field), text) if change is None else Label(NOWHERE, f"--set {change}")
 
-    def _change(self, field: str) -> str | None:
+    def change(self, field: str) -> str | None:
         """The last change of the command line that is of a field, or of one above it."""
         return next((change for change in reversed(self.changes) if _is_of(field, change)), None)
 
@@ -53,7 +53,7 @@ class Places:
         except ConfigError as error:
             raise self._located(error) from None
         except HfError as error:
-            if error.field and error.span is None and not self._change(error.field):
+            if error.field and error.span is None and not self.change(error.field):
                 error.span = self.span(error.field)
             raise
 
@@ -61,8 +61,7 @@ class Places:
         span = error.span if isinstance(error.span, Span) else self.span(error.field)
         message = f"{span.file}: {error.message.removeprefix(f'{span.file}: ')}"
         located = ConfigError(error.code, message, error.field, tuple(map(self._located, error.others)))
-        # What only the command line says is at no line of the file, and neither is a file that cannot be read.
-        located.span = None if self._change(error.field) and error.span is None else span
+        located.span = None if self.change(error.field) and error.span is None else span
         return located
 
 

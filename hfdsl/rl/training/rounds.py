@@ -121,7 +121,9 @@ def check_rounds(sampling: Plan, updating: Plan, asked: UpdateConfig) -> None:
     group = node.op.group if isinstance(node.op, Filter) else 1
     if asked.rows % group:
         raise ConfigError(
-            "HF901", f"update.rows = {asked.rows} would cut a group: '{sampling.name}' keeps groups of {group} rows"
+            "HF901",
+            f"update.rows = {asked.rows} would cut a group: '{sampling.name}' keeps groups of {group} rows",
+            "update.rows",
         )
     whole = node.batch.node if isinstance(node.op, Filter) and node.batch else node.id
     most = row_table(sampling, sampling.dims).rows.get(whole)
@@ -130,6 +132,7 @@ def check_rounds(sampling: Plan, updating: Plan, asked: UpdateConfig) -> None:
             "HF901",
             f"update.rows = {asked.rows}, and '{sampling.name}' keeps at most {most} rows: update.rounds = "
             f"{asked.rounds} is too few, {-(-asked.rows // most)} may do",
+            "update.rounds",
         )
 
 
@@ -142,7 +145,9 @@ def kept_by(sampling: Plan, updating: Plan) -> Ref:
     takes = [node.op.record for node in updating.graph.inputs if isinstance(node.op, Input)]
     if len(takes) != 1:
         named = ", ".join(record.__name__ for record in takes) or "nothing"
-        raise ConfigError("HF901", f"update: '{updating.name}' takes {named}; rounds fill one batch")
+        raise ConfigError(
+            "HF901", f"update: '{updating.name}' takes {named}; rounds fill one batch", "update.algorithm"
+        )
     refs = [
         ref
         for ref in sampling.graph.output.refs()
@@ -156,5 +161,6 @@ def kept_by(sampling: Plan, updating: Plan) -> Ref:
             "HF901",
             f"update: '{updating.name}' takes {takes[0].__name__}, and '{sampling.name}' returns {count}; it has to "
             "return one, the rows that it keeps",
+            "update",
         )
     return refs[0]
