@@ -70,7 +70,10 @@ class RoleError(HfError, RuntimeError):
 
 
 class ConfigError(HfError, ValueError):
-    """A configuration, or a change of one, does not fit its fields (HF901); ``others`` are mistakes found with it."""
+    """A configuration, or a change of one, does not fit its fields (HF901, HF940), or a loss its columns (HF941).
+
+    ``others`` are mistakes found with it.
+    """
 
     def __init__(self, code: str, message: str, field: str = "", others: tuple[ConfigError, ...] = ()) -> None:
         super().__init__(code, message)

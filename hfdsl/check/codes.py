@@ -147,6 +147,9 @@ CODES: dict[str, Code] = {
     # HF92x tests
     "HF921": Code("an argument that a check of hfdsl.testing does not accept"),
     "HF922": Code("a check of hfdsl.testing that would compare nothing"),
+    # HF94x values of training
+    "HF940": Code("a value that a loss, a configuration or a formula does not take"),
+    "HF941": Code("a loss without the columns that its terms need"),
 }
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 from hfdsl.errors import DefinitionError, ResourceError, WiringError
 from hfdsl.graph.active import active_tracer
@@ -15,6 +15,7 @@ from hfdsl.graph.fits import fits_static
 from hfdsl.graph.program import Constant
 from hfdsl.graph.signatures import deferred, is_option, type_hints
 from hfdsl.types.batches import closest
+from hfdsl.types.bounds import bounds_of, misfit
 from hfdsl.types.dims import Dim, Sizes
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class Dataflow(Generic[P, R]):
         """The dataflow with other options.
 
         Raises:
-            WiringError: HF202 for an option that it does not have, HF206 for a value of another type.
+            WiringError: HF202 for an option that it does not have, HF206 for a value of another type, or out of the
+                bounds that the parameter's annotation has.
 
         >>> import hfdsl as hf
         >>> class B(hf.Dim): ...
@@ -102,6 +104,10 @@ class Dataflow(Generic[P, R]):
             if name in hints and not fits_static(Constant(value), hints[name]):
                 shown = getattr(hints[name], "__name__", hints[name])
                 raise WiringError("HF206", f"option '{name}' of '{self.body.__name__}' takes {shown}, got {value!r}")
+        bounded = get_type_hints(self.body, include_extras=True)
+        for name, value in options.items():
+            if bounds_of(bounded.get(name)) is not None and (problem := misfit(bounded[name], value)):
+                raise WiringError("HF206", f"option '{name}' of '{self.body.__name__}' {problem}")
         return Dataflow(_with_defaults(self.body, {**known, **options}))
 
     def __repr__(self) -> str:

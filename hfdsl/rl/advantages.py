@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from hfdsl.errors import SizeError
+from hfdsl.rl.fields import Share, check_argument
 from hfdsl.rl.masked import masked, no_reduce, whitened
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ def gae(
     the last token; returns are A + V (Schulman et al., 2016, High-Dimensional Continuous Control Using Generalized
     Advantage Estimation, equations 11, 12 and 16).
 
+    Raises:
+        ConfigError: HF940 for a gamma or lambda outside of 0 to 1.
+
     >>> import torch
     >>> advantages, returns = gae(torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]]), torch.ones(1, 2), lam=1.0)
     >>> advantages.tolist(), returns.tolist()
@@ -34,6 +38,8 @@ def gae(
     """
     import torch
 
+    check_argument("gae", "gamma", Share, gamma)
+    check_argument("gae", "lam", Share, lam)
     r, v, tokens = masked(rewards, mask).double(), masked(values, mask).double(), mask.bool()
     advantages = torch.zeros_like(r)
     following = running = torch.zeros_like(r[:, 0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from hfdsl.rl.fields import NonNegative, Positive, check_argument, check_fields
+
 if TYPE_CHECKING:
     import torch
 
@@ -22,6 +24,9 @@ def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind
     k2 is r**2 / 2, biased, with the gradient of the KL; k3 is exp(r) - r - 1, unbiased and never negative; abs is |r|.
     As a term of a loss k1 has a gradient of 0 on average. k3 takes r as at most 20 in size in its exponential.
 
+    Raises:
+        ConfigError: HF940 for another kind.
+
     >>> import torch
     >>> policy, reference = torch.tensor([[-1.0]]), torch.tensor([[-3.0]])
     >>> [round(kl_estimate(policy, reference, kind).item(), 4) for kind in ("k1", "k2", "k3", "abs")]
@@ -29,6 +34,7 @@ def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind
     """
     import torch
 
+    check_argument("kl_estimate", "kind", Estimator, kind)
     gap = reference_log_probs - log_probs
     match kind:
         case "k1":
@@ -67,8 +73,11 @@ class FixedKL:
     0.05
     """
 
-    coefficient: float = 0.05
+    coefficient: NonNegative = 0.05
     """The weight of the KL in the rewards, per nat; usually 0.001 to 0.1."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def after(self, observed: float) -> FixedKL:
         """The control after a batch whose responses have this KL on average, in nats: itself."""
@@ -86,14 +95,17 @@ class AdaptiveKL:
     0.051000000000000004
     """
 
-    coefficient: float = 0.05
+    coefficient: Positive = 0.05
     """The first weight of the KL in the rewards, per nat."""
 
-    target: float = 6.0
+    target: Positive = 6.0
     """The KL of a whole response to aim at, in nats."""
 
-    gain: float = 0.1
+    gain: NonNegative = 0.1
     """How fast the coefficient adapts: a KL of 20 % or more above the target multiplies it by 1 + gain / 5."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def after(self, observed: float) -> AdaptiveKL:
         """The control after a batch whose responses have this KL on average, in nats."""

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hfdsl.errors import ConfigError
+from hfdsl.rl.fields import NonNegative, Positive, check_fields
+
 if TYPE_CHECKING:
     import torch
 
@@ -36,17 +39,22 @@ class Multiplier:
     1.2214027581601699
     """
 
-    value: float = 1.0
+    value: Positive = 1.0
     """The first multiplier, above 0: the price of a unit of cost in units of reward."""
 
-    rate: float = 0.04
+    rate: NonNegative = 0.04
     """How fast its logarithm grows with the violation of the limit."""
 
     limit: float = 0.0
     """The mean cost that is allowed, in the units of the cost model."""
 
-    largest: float = 5.0
+    largest: Positive = 5.0
     """The largest multiplier."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.value > self.largest:
+            raise ConfigError("HF940", f"Multiplier: value is at most largest = {self.largest}, got {self.value}")
 
     def after(self, mean_cost: float) -> Multiplier:
         """The multiplier after a batch of this mean cost."""

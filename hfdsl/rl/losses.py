@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from hfdsl.errors import ConfigError
+from hfdsl.rl.fields import NonNegative, Positive, check_fields
 from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_divergence, kl_estimate
 from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
+from hfdsl.types.bounds import Within
 
 if TYPE_CHECKING:
     import torch
@@ -35,10 +38,10 @@ class PolicyLoss(ABC):
     aggregation: Aggregation = "token-mean"
     """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
 
-    constant: float = 1.0
+    constant: Positive = 1.0
     """The length that ``sequence-mean-token-sum`` divides by: the longest response that generation allows."""
 
-    kl: float = 0.0
+    kl: NonNegative = 0.0
     """The coefficient of the KL to the reference, per nat; usually 0 to 0.05. Other than 0 needs a reference."""
 
     estimator: Estimator = "k3"
@@ -46,6 +49,9 @@ class PolicyLoss(ABC):
 
     entropy: float = 0.0
     """The coefficient of the entropy bonus, per nat; usually 0 to 0.01."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(
         self,
@@ -59,10 +65,16 @@ class PolicyLoss(ABC):
     ) -> PolicyTerms:
         """The loss at every token of the responses, all f32[B, R]; ``advantages`` may be f32[B, 1].
 
-        ``reference_log_probs`` are needed where ``kl`` is not 0, and ``entropy`` where ``entropy`` is not 0.
+        Raises:
+            ConfigError: HF941 without ``reference_log_probs`` where ``kl`` is not 0, or without ``entropy`` where the
+                coefficient of entropy is not 0.
         """
         import torch
 
+        if self.kl and reference_log_probs is None:
+            raise _missing(self, "kl", self.kl, "the log-probs of a reference: merge them into the experience")
+        if self.entropy and entropy is None:
+            raise _missing(self, "entropy", self.entropy, "the entropy of every token")
         log_probs, old = masked(log_probs, mask), masked(old_log_probs, mask)
         loss, clipped = self.surrogate(log_probs, old, masked(advantages.expand(mask.shape), mask), mask)
         reference_kl = torch.zeros_like(log_probs)
@@ -88,6 +100,10 @@ class PolicyLoss(ABC):
         return token_weights(mask, self.aggregation, reduce, constant=self.constant)
 
 
+def _missing(loss: PolicyLoss, term: str, coefficient: float, needed: str) -> ConfigError:
+    return ConfigError("HF941", f"{type(loss).__name__}({term}={coefficient}) needs {needed}, or leave out {term}=")
+
+
 @dataclass(frozen=True, slots=True)
 class Clip(PolicyLoss):
     """The clipped surrogate of PPO: -min(ratio * A, clip(ratio, 1 - low, 1 + high) * A).
@@ -103,13 +119,13 @@ class Clip(PolicyLoss):
     (-1.28, 1.0)
     """
 
-    low: float = 0.2
+    low: NonNegative = 0.2
     """The clip range below 1; usually 0.2."""
 
-    high: float = 0.2
+    high: NonNegative = 0.2
     """The clip range above 1; usually 0.2 to 0.28."""
 
-    dual: float | None = None
+    dual: Annotated[float, Within(above=1)] | None = None
     """The bound of dual-clip PPO, above 1, usually 3; None has none."""
 
     def surrogate(
@@ -140,10 +156,10 @@ class SequenceClip(PolicyLoss):
     [[-1.105..., -1.105...]]
     """
 
-    low: float = 3e-4
+    low: NonNegative = 3e-4
     """The clip range below 1. It is that narrow because the geometric mean over many tokens stays close to 1."""
 
-    high: float = 4e-4
+    high: NonNegative = 4e-4
     """The clip range above 1."""
 
     aggregation: Aggregation = field(default="sequence-mean-token-mean", kw_only=True)
@@ -205,14 +221,17 @@ class ClippedValue:
     0.32...
     """
 
-    clip: float | None = 0.2
+    clip: NonNegative | None = 0.2
     """How far a value may move from the old one before it is clipped, in units of the returns; None: any distance."""
 
     aggregation: Aggregation = field(default="token-mean", kw_only=True)
     """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
 
-    constant: float = field(default=1.0, kw_only=True)
+    constant: Positive = field(default=1.0, kw_only=True)
     """The length that ``sequence-mean-token-sum`` divides by."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(
         self, values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, mask: torch.Tensor
@@ -254,11 +273,14 @@ class DPO:
     0.693147...
     """
 
-    beta: float = 0.1
+    beta: Positive = 0.1
     """How strongly the policy is held to the reference; usually 0.01 to 0.5, smaller moves further away."""
 
-    smoothing: float = 0.0
+    smoothing: Annotated[float, Within(at_least=0, at_most=0.5)] = 0.0
     """The chance that a label is wrong, 0 to 0.5."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(
         self,

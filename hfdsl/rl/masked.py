@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from hfdsl.rl.fields import Positive, check_argument
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -110,6 +112,9 @@ def token_weights(
     - ``sequence-mean-token-sum``: 1 / (``constant`` * responses), ``constant`` being the longest response that
       generation allows (Dr. GRPO: Liu et al., 2025, Understanding R1-Zero-Like Training, section 3.2).
 
+    Raises:
+        ConfigError: HF940 for another mode, or a constant that is not above 0.
+
     >>> import torch
     >>> mask = torch.tensor([[True, True, True], [True, False, False]])
     >>> token_weights(mask).tolist()
@@ -119,6 +124,8 @@ def token_weights(
     >>> token_weights(mask[1:], "sequence-mean-token-mean").tolist()
     [[1.0, 0.0, 0.0]]
     """
+    check_argument("token_weights", "mode", Aggregation, mode)
+    check_argument("token_weights", "constant", Positive, constant)
     tokens = mask.bool().double()
     length = tokens.sum(-1, keepdim=True)
     if mode == "token-mean":

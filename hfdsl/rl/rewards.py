@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hfdsl.rl.fields import Count, check_argument
 from hfdsl.rl.kl import kl_estimate
 from hfdsl.rl.masked import lengths, masked
 
@@ -54,10 +55,14 @@ def overlong_penalty(mask: torch.Tensor, longest: int, buffer: int) -> torch.Ten
     0 up to ``longest - buffer`` tokens, then linearly down to -1 at ``longest`` and beyond (DAPO: Yu et al., 2025,
     section 3.4, equation 13, soft overlong punishment).
 
+    Raises:
+        ConfigError: HF940 for a buffer of less than a token.
+
     >>> import torch
     >>> overlong_penalty(torch.arange(5) < torch.tensor([[2], [3], [4], [5]]), longest=4, buffer=2).tolist()
     [0.0, -0.5, -1.0, -1.0]
     """
+    check_argument("overlong_penalty", "buffer", Count, buffer)
     remaining = longest - buffer - lengths(mask)
     return (remaining.float() / buffer).clamp(-1.0, 0.0)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from hfdsl.errors import DataError
+from hfdsl.rl.fields import Count, check_fields
 from hfdsl.types.batches import closest
 
 Row: TypeAlias = dict[str, Any]
@@ -36,7 +37,7 @@ class ReasoningGym:
     name: str
     """The data set's name, such as ``"spell_backward"``."""
 
-    size: int
+    size: Count
     """The number of entries, which are made when they are read; usually thousands."""
 
     seed: int = 0
@@ -44,6 +45,9 @@ class ReasoningGym:
 
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the data set, such as ``min_word_len``."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def open(self) -> Rows:
         """The entries, made when they are read.

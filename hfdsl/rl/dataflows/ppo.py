@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorCriticExperience, ActorMetrics, CriticMetrics, Outcome, Prompts
+from hfdsl.rl.fields import NonNegative, Share
 from hfdsl.rl.functions import kl_penalized_rewards, outcome, whitened_advantages
 from hfdsl.rl.losses import Clip, ClippedValue
 from hfdsl.rl.workers import Actor, Critic, Reference, Reward
@@ -23,9 +24,9 @@ def ppo(
     *,
     epochs: int = 2,
     mini_batches: int = 2,
-    gamma: float = 1.0,
-    lam: float = 0.95,
-    kl: float = 0.05,
+    gamma: Share = 1.0,
+    lam: Share = 0.95,
+    kl: NonNegative = 0.05,
     loss: Clip = Clip(0.2),
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, Outcome]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorCriticExperience, ActorMetrics, CriticMetrics, Outcome, Prompts
+from hfdsl.rl.fields import Share
 from hfdsl.rl.functions import outcome, whitened_advantages
 from hfdsl.rl.losses import Clip, ClippedValue
 from hfdsl.rl.workers import Actor, Critic, KLPenalty, Reference, Reward
@@ -23,8 +24,8 @@ def ppo_adaptive_kl(
     *,
     epochs: int = 2,
     mini_batches: int = 2,
-    gamma: float = 1.0,
-    lam: float = 0.95,
+    gamma: Share = 1.0,
+    lam: Share = 0.95,
     loss: Clip = Clip(0.2),
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, Outcome]:

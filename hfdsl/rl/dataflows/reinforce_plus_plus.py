@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
+from hfdsl.rl.fields import NonNegative
 from hfdsl.rl.functions import kl_penalized_rewards, normalized_returns, outcome
 from hfdsl.rl.losses import Clip
 from hfdsl.rl.workers import Actor, Reference, Reward
@@ -20,7 +21,7 @@ def reinforce_plus_plus(
     reward: Reward,
     *,
     updates: int = 2,
-    kl: float = 0.01,
+    kl: NonNegative = 0.01,
     loss: Clip = Clip(0.2),
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of REINFORCE++."""

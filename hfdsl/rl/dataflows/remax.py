@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
+from hfdsl.rl.fields import NonNegative
 from hfdsl.rl.functions import advantages_over, kl_penalized_rewards, outcome
 from hfdsl.rl.losses import Reinforce
 from hfdsl.rl.workers import Actor, Reference, Reward
@@ -20,7 +21,7 @@ def remax(
     reference: Reference,
     reward: Reward,
     *,
-    kl: float = 0.1,
+    kl: NonNegative = 0.1,
     loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum"),
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of ReMax."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hfdsl as hf
 from hfdsl.rl.batches import ActorMetrics, Experience, Outcome, Prompts
+from hfdsl.rl.fields import NonNegative
 from hfdsl.rl.functions import kl_penalized_rewards, leave_one_out_advantages, outcome
 from hfdsl.rl.losses import Reinforce
 from hfdsl.rl.workers import Actor, Reference, Reward
@@ -20,7 +21,7 @@ def rloo(
     reward: Reward,
     *,
     group: int = 4,
-    kl: float = 0.03,
+    kl: NonNegative = 0.03,
     loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum"),
 ) -> tuple[ActorMetrics, Outcome]:
     """One step of RLOO."""

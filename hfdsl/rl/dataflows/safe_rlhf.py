@@ -17,6 +17,7 @@ from hfdsl.rl.batches import (
     Sequences,
     ValueExperience,
 )
+from hfdsl.rl.fields import NonNegative, Share
 from hfdsl.rl.functions import (
     generalized_advantages,
     kl_penalized_costs,
@@ -42,9 +43,9 @@ def safe_rlhf(
     *,
     epochs: int = 1,
     mini_batches: int = 2,
-    gamma: float = 1.0,
-    lam: float = 0.95,
-    kl: float = 0.1,
+    gamma: Share = 1.0,
+    lam: Share = 0.95,
+    kl: NonNegative = 0.1,
     loss: Clip = Clip(0.2),
     value_loss: ClippedValue = ClippedValue(0.2),
 ) -> tuple[ActorMetrics, CriticMetrics, CriticMetrics, ImitationMetrics, Outcome]:

@@ -31,9 +31,9 @@ Why this is right: the loss is a sum over tokens, whose weights depend on the ma
 else. ``backward`` adds gradients up, and so does the all-reduce over ranks (``Learner.step``). Any split into
 micro-batches and ranks is another bracketing of the same sum, so all of them give the same gradient, up to the order in
 which floats are rounded. The other aggregations differ in their weights alone. Metrics are sums of the same kind:
-ranks return shares, which ``hf.Metric[float, "sum"]`` adds up. But only the loss has the weights of the aggregation.
-Every other metric is a mean over the tokens of the batch, with the weights of ``token-mean``: with
-``sequence-mean-token-sum`` an entropy would otherwise be that of a whole response.
+ranks return shares, which ``hf.Metric[float, "sum"]`` adds up. But only the loss has the weights of its aggregation.
+Every other metric is a mean over the tokens of the batch, a rank's sum over all ranks' tokens: by the weights of
+``sequence-mean-token-sum`` an entropy would be that of a whole response.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ import torch
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Experience, Preferences, Sequences, ValueExperience
 from hfdsl.rl.losses import DPO, ClippedValue, PolicyLoss, imitation
-from hfdsl.rl.masked import masked_sum, token_weights
+from hfdsl.rl.masked import masked, masked_sum, token_weights
 from hfdsl.rl.models.device import autocast
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.learning import Learner
@@ -161,7 +161,6 @@ def _step(
 
     ``weights`` are those of the loss. Every other term is averaged over tokens.
     """
-    mean = token_weights(response_mask, reduce=peers.all_reduce)
     sums: dict[str, list[torch.Tensor]] = {}
     losses_of: list[tuple[MicroBatch, torch.Tensor]] = []
 
@@ -173,30 +172,24 @@ def _step(
             token_mask = part.token_mask(response_mask)
             with autocast(config.training.autocast, mask.device):
                 token_terms = terms(part, token_mask)
-            shares = {
-                name: _weighted(term, part.response(weights if name == "loss" else mean), token_mask)
-                for name, term in token_terms.items()
-            }
-            losses_of.append((part, shares["loss"].detach()))
-            for name, share in shares.items():
-                sums.setdefault(name, []).append(share.detach().double().sum())
-            yield shares["loss"].sum()
+            loss = masked(token_terms["loss"] * part.response(weights).to(token_terms["loss"].dtype), token_mask)
+            losses_of.append((part, loss.detach()))
+            for name, term in {**token_terms, "loss": loss}.items():
+                sums.setdefault(name, []).append(masked_sum(term.detach().double(), token_mask))
+            yield loss.sum()
         # Once, after the last micro-batch: reading a number waits for the GPU. No parameter has changed yet.
         _check_finite(losses_of)
 
     step = learner.step(losses(), peers)
+    tokens = response_mask.sum().double()
+    all_tokens = float(peers.all_reduce(tokens).clamp(min=1))
+    totals = {name: float(torch.stack(parts).sum()) for name, parts in sums.items()}
     return {
-        **{name: float(torch.stack(shares).sum()) for name, shares in sums.items()},
-        "tokens": float(response_mask.sum()),
+        **{name: total if name == "loss" else total / all_tokens for name, total in totals.items()},
+        "tokens": float(tokens),
         "grad_norm": step.grad_norm,
         "learning_rate": step.learning_rate,
     }
-
-
-def _weighted(term: torch.Tensor, weights: torch.Tensor, token_mask: torch.Tensor) -> torch.Tensor:
-    # ``where`` and not a product with the mask: 0 * nan is nan, and padding may hold anything.
-    zero = torch.zeros((), dtype=term.dtype, device=term.device)
-    return torch.where(token_mask, term * weights.to(term.dtype), zero)
 
 
 def _check_finite(losses: Sequence[tuple[MicroBatch, torch.Tensor]]) -> None:

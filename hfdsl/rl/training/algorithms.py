@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from hfdsl.protocols.worker import Worker
+from hfdsl.rl.fields import Count, NonNegative, Share, check_fields
 from hfdsl.rl.kl import AdaptiveKL, FixedKL
 from hfdsl.rl.losses import DPO, Clip, ClippedValue, Reinforce, SequenceClip
 from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
@@ -67,12 +68,20 @@ class CriticRun(ReferenceRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupOptions:
+class Options:
+    """What all options share: values within their bounds."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions(Options):
     """The options of algorithms that compare the responses to a prompt with each other."""
 
-    group: int = 8
+    group: Count = 8
     """How many responses to a prompt are sampled."""
-    updates: int = 2
+    updates: Count = 2
     """How many updates a step takes, each on an equal part of its rows."""
 
 
@@ -96,56 +105,56 @@ class DrGRPOOptions(GroupOptions):
 class GSPOOptions(GroupOptions):
     """The options of GSPO."""
 
-    updates: int = 4
+    updates: Count = 4
     loss: SequenceClip = SequenceClip(3e-4, 4e-4)
     """The loss of the policy, which clips the ratio of a whole response."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLOOOptions:
+class RLOOOptions(Options):
     """The options of RLOO."""
 
-    group: int = 4
+    group: Count = 4
     """How many responses to a prompt are sampled."""
-    kl: float = 0.03
+    kl: NonNegative = 0.03
     """The weight of the KL to the reference in the rewards."""
     loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum")
     """The loss of the policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReMaxOptions:
+class ReMaxOptions(Options):
     """The options of ReMax."""
 
-    kl: float = 0.1
+    kl: NonNegative = 0.1
     """The weight of the KL to the reference in the rewards."""
     loss: Reinforce = Reinforce(aggregation="sequence-mean-token-sum")
     """The loss of the policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReinforcePlusPlusOptions:
+class ReinforcePlusPlusOptions(Options):
     """The options of REINFORCE++."""
 
-    updates: int = 2
+    updates: Count = 2
     """How many updates a step takes, each on an equal part of its rows."""
-    kl: float = 0.01
+    kl: NonNegative = 0.01
     """The weight of the KL to the reference in the rewards."""
     loss: Clip = Clip(0.2)
     """The loss of the policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptivePPOOptions:
+class AdaptivePPOOptions(Options):
     """The options of PPO whose penalty is a role."""
 
-    epochs: int = 2
+    epochs: Count = 2
     """How often a step goes over its rows."""
-    mini_batches: int = 2
+    mini_batches: Count = 2
     """How many updates an epoch takes, each on an equal part of its rows."""
-    gamma: float = 1.0
+    gamma: Share = 1.0
     """The discount of later rewards."""
-    lam: float = 0.95
+    lam: Share = 0.95
     """The lambda of generalized advantage estimation: 0 trusts the critic alone, 1 the rewards alone."""
     loss: Clip = Clip(0.2)
     """The loss of the policy."""
@@ -157,27 +166,27 @@ class AdaptivePPOOptions:
 class PPOOptions(AdaptivePPOOptions):
     """The options of PPO."""
 
-    kl: float = 0.05
+    kl: NonNegative = 0.05
     """The weight of the KL to the reference in the rewards."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DAPORoundOptions:
+class DAPORoundOptions(Options):
     """The options of a round of DAPO's sampling."""
 
-    group: int = 16
+    group: Count = 16
     """How many responses to a prompt are sampled."""
-    longest: int = 20480
+    longest: Count = 20480
     """From this length in tokens on, a response loses a score of 1."""
-    buffer: int = 4096
+    buffer: Count = 4096
     """Over how many tokens before ``longest`` the loss of score grows from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DAPOUpdateOptions:
+class DAPOUpdateOptions(Options):
     """The options of the updates of DAPO."""
 
-    updates: int = 16
+    updates: Count = 16
     """How many updates a step takes, each on an equal part of its rows."""
     loss: Clip = Clip(0.2, 0.28, aggregation="token-mean")
     """The loss of the policy, whose clip leaves more room upwards."""
@@ -187,35 +196,35 @@ class DAPOUpdateOptions:
 class DAPOOptions(DAPORoundOptions, DAPOUpdateOptions):
     """The options of DAPO in steps of one round."""
 
-    rows: int = 8192
+    rows: Count = 8192
     """How many rows are trained on; they start over from the first where fewer are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineDPOOptions:
+class OnlineDPOOptions(Options):
     """The options of online DPO."""
 
-    updates: int = 1
+    updates: Count = 1
     """How many updates a step takes, each on an equal part of its pairs."""
     loss: DPO = DPO(0.1)
     """The loss of the policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillationOptions:
+class DistillationOptions(Options):
     """The options of on-policy distillation."""
 
-    updates: int = 1
+    updates: Count = 1
     """How many updates a step takes, each on an equal part of its rows."""
     loss: Clip = Clip(0.2)
     """The loss of the policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MutualOptions:
+class MutualOptions(Options):
     """The options of mutual learning."""
 
-    group: int = 8
+    group: Count = 8
     """How many responses to a prompt each policy samples."""
     loss: Clip = Clip(0.2, kl=0.04, aggregation="sequence-mean-token-mean")
     """The loss of both policies, with its KL term to the other one."""
@@ -281,7 +290,7 @@ class PPO(CriticRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KLPenaltyArguments:
+class KLPenaltyArguments(Options):
     """The penalty for leaving the reference, as a role."""
 
     control: AdaptiveKL | FixedKL

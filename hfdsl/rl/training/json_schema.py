@@ -2,14 +2,14 @@
 
 A schema follows the rules of ``typed.value_of``, field by field, and takes what a file may have beside plain values:
 
-=====================================  ==================================================================
-``learning_rate: float = 1e-6``        a number, with its default
-``"$actor.model"``                     a string that begins with a dollar, in the place of any value
-``seed: int | None = 0``               an integer, or ``"none"``
-``source: ReasoningGym | JsonLines``   either table, with its own name as ``kind``
-``Annotated[int, AtLeast(1)]``         an integer with a ``minimum``
-the string below a field               its ``description``
-=====================================  ==================================================================
+======================================  ==================================================================
+``learning_rate: float = 1e-6``         a number, with its default
+``"$actor.model"``                      a string that begins with a dollar, in the place of any value
+``seed: int | None = 0``                an integer, or ``"none"``
+``source: ReasoningGym | JsonLines``    either table, with its own name as ``kind``
+``Annotated[int, Within(at_least=1)]``  an integer with a ``minimum``
+the string below a field                its ``description``
+======================================  ==================================================================
 
 References and ``"none"`` could be further members of an ``anyOf``. But where a table fits no member, an editor can only
 say that, at the table's head. So types are listed, ``"type": ["object", "string"]``: JSON schema applies ``properties``
@@ -17,7 +17,7 @@ to objects only and ``pattern`` to strings only, and a misspelled field is marke
 
 What a schema refuses, ``build`` refuses too. It does not know what depends on more than one value: which dims there
 are, whether a reference leads anywhere, whether ``slots`` goes with ``part_of``. It keeps to keywords that JSON schema
-has had since draft 4, as far as the TOML plugins of editors go.
+has had since draft 6, as far as the TOML plugins of editors go.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.tables import as_table
-from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, is_union, minimum_of, required
+from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, required
+from hfdsl.types.bounds import Within, bounds_of, is_union
 
 JsonSchema: TypeAlias = dict[str, Any]
 
@@ -100,8 +101,7 @@ class _Writer:
         # A role's table need not tell its kind: that is the role's class, which "roles" names.
         role = issubclass(kind, RunConfig) and field.name not in RunConfig.__dataclass_fields__
         schema = self._value(annotation, tagged=not role)
-        minimum = minimum_of(bounded)
-        return schema if minimum is None else {**schema, "minimum": minimum}
+        return {**schema, **_limits(bounds_of(bounded))}
 
     def _value(self, annotation: Any, tagged: bool = True) -> JsonSchema:
         """The schema of what an annotation takes, a reference, and ``"none"`` where it takes None."""
@@ -151,6 +151,19 @@ class _Writer:
             table = self.table(kind)
             self.definitions[name] = {**table, **_text(none=True), "type": ["object", "string"]}
         return {"$ref": f"#/definitions/{self._names[kind]}"}
+
+
+def _limits(bounds: Within | None) -> JsonSchema:
+    """Within as keywords, which apply to numbers only."""
+    if bounds is None:
+        return {}
+    limits = {
+        "minimum": bounds.at_least,
+        "exclusiveMinimum": bounds.above,
+        "maximum": bounds.at_most,
+        "exclusiveMaximum": bounds.below,
+    }
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _text(none: bool) -> JsonSchema:

@@ -6,16 +6,15 @@ The string below a field documents it: editors show it, and ``hfdsl schema`` cop
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from hfdsl.rl.data.feed import OnBad
 from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import Source
 from hfdsl.rl.data.tokenizers import Tokenizer
+from hfdsl.rl.fields import Count, Positive, check_fields
 from hfdsl.rl.training.placement import DeploymentConfig
-from hfdsl.rl.training.typed import AtLeast, check_bounds
-
-Positive: TypeAlias = Annotated[int, AtLeast(1)]
+from hfdsl.types.bounds import Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,9 @@ class DataConfig:
     ahead: bool = True
     """Prepare the next batch in a thread while a step runs."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
@@ -42,7 +44,7 @@ class EvaluationConfig:
 
     source: Source
     """Where evaluation rows come from; the first rows are used, as many as ``dims`` says."""
-    every: Positive = 10
+    every: Count = 10
     """Steps between two evaluations."""
     algorithm: str = "hfdsl.rl.training.evaluation:evaluate"
     """The dataflow, as ``module:name`` or ``file.py:name``."""
@@ -50,11 +52,11 @@ class EvaluationConfig:
     """Sizes that differ from those of the run, by the names of dims."""
     held_out: bool = True
     """Skip training rows whose text is that of an evaluation row."""
-    samples: int = 4
+    samples: Annotated[int, Within(at_least=0)] = 4
     """How many of its responses are written to ``samples.jsonl``."""
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,30 +67,30 @@ class UpdateConfig:
     """The dataflow, as ``module:name`` or ``file.py:name``; it takes one batch of the rows that a round keeps."""
     options: Any = None
     """The options of the dataflow."""
-    rows: Positive
+    rows: Count
     """How many rows an update takes; what the last round keeps beyond that is dropped."""
-    rounds: Positive = 10
+    rounds: Count = 10
     """How many rounds a step may take to gather the rows."""
     short: Literal["raise", "repeat"] = "raise"
     """What happens if all rounds keep fewer rows: end the run, or repeat the rows from the first."""
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
     """When checkpoints are written, and how many are kept."""
 
-    every: Positive = 100
+    every: Count = 100
     """Steps between two checkpoints; there is always one after the last step."""
-    keep: Positive = 2
+    keep: Count = 2
     """How many checkpoints are kept, the newest ones."""
     behind: bool = True
     """Write while the next steps run, from a copy of the state in host memory; else steps wait."""
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,7 @@ class RunConfig:
     """Sizes, by the names of dims."""
     data: DataConfig
     """The training data."""
-    steps: Positive
+    steps: Count
     """How many steps the run takes."""
     seed: int = 0
     """The seed of every random stream of the run."""
@@ -115,7 +117,7 @@ class RunConfig:
     """The folder for configuration, metrics, samples and checkpoints, relative to where the command runs."""
     backend: Literal["local", "ray"] = "local"
     """Simulate all ranks in this process, or run them on Ray."""
-    deadline: float = 1800.0
+    deadline: Positive = 1800.0
     """Seconds after which a step that has not finished is an error."""
     tensorboard: bool = False
     """Write TensorBoard event files, too; this needs tensorboardX."""
@@ -129,7 +131,7 @@ class RunConfig:
     """When checkpoints are written, and how many are kept."""
 
     def __post_init__(self) -> None:
-        check_bounds(self)
+        check_fields(self)
 
 
 MAY_CHANGE = (

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import ConfigError
 from hfdsl.rl.training.toml_spans import error_span
-from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, is_union, joined, no_field, value_of
+from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
 from hfdsl.types.batches import closest
+from hfdsl.types.bounds import is_union
 
 Table: TypeAlias = dict[str, Any]
 

@@ -28,13 +28,14 @@ from __future__ import annotations
 
 import difflib
 import re
-import types
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import ConfigError, HfError
+from hfdsl.rl.fields import annotations_of
 from hfdsl.types.batches import closest
+from hfdsl.types.bounds import is_union, misfit, shown
 
 T = TypeVar("T")
 
@@ -43,36 +44,6 @@ NONE = "none"
 
 KIND = "kind"
 """The key that names the class of a table where a field takes one of several."""
-
-
-@dataclass(frozen=True, slots=True)
-class AtLeast:
-    """The smallest value of a field: ``steps: Annotated[int, AtLeast(1)]``."""
-
-    minimum: int
-
-
-def check_bounds(config: Any) -> None:
-    """Hold the fields of a dataclass against their bounds, for its ``__post_init__``.
-
-    Raises:
-        ValueError: for a field below its minimum.
-    """
-    for name, annotation in get_type_hints(type(config), include_extras=True).items():
-        minimum, value = minimum_of(annotation), getattr(config, name)
-        if minimum is not None and value < minimum:
-            raise ValueError(f"{name} is at least {minimum}, got {value}")
-
-
-def minimum_of(annotation: Any) -> int | None:
-    """The bound that an annotation has, if any.
-
-    >>> from typing import Annotated
-    >>> minimum_of(Annotated[int, AtLeast(1)]), minimum_of(int)
-    (1, None)
-    """
-    bounds = [extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, AtLeast)]
-    return bounds[0].minimum if bounds else None
 
 
 def build(kind: type[T], table: Any, path: str = "") -> T:
@@ -120,7 +91,7 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
         return _union(annotation, value, path)
     if origin is Literal:
         if not any(value == option and type(value) is type(option) for option in arguments):
-            raise _wrong(annotation, value, path)
+            raise ConfigError("HF901", f"'{path}' {misfit(annotation, value) or f'does not take {value!r}'}", path)
         return value
     if annotation in (bool, int, float, str):
         if type(value) is not annotation and not (annotation is float and type(value) is int):
@@ -158,6 +129,13 @@ def _dataclass(kind: type, value: Any, path: str) -> Any:
                 arguments[name] = value_of(annotations[name], value[name], joined(path, name))
             except ConfigError as error:
                 errors.append(error)
+    bounded = annotations_of(kind)
+    problems = {name: misfit(bounded[name], argument) for name, argument in arguments.items() if name in bounded}
+    errors += [
+        ConfigError("HF901", f"'{joined(path, name)}' {problem}", joined(path, name))
+        for name, problem in problems.items()
+        if problem is not None
+    ]
     if errors:
         raise _together(errors)
     try:
@@ -262,11 +240,6 @@ def is_dataclass_type(annotation: Any) -> bool:
     return isinstance(annotation, type) and is_dataclass(annotation)
 
 
-def is_union(annotation: Any) -> bool:
-    """Whether an annotation is of several types."""
-    return get_origin(annotation) in (Union, types.UnionType)
-
-
 def required(field: Field[Any]) -> bool:
     """Whether a field has no default."""
     return field.default is MISSING and field.default_factory is MISSING
@@ -275,24 +248,3 @@ def required(field: Field[Any]) -> bool:
 def joined(path: str, name: str) -> str:
     """The dotted name of a field below another."""
     return f"{path}.{name}" if path else name
-
-
-def shown(annotation: Any) -> str:
-    """An annotation for a message.
-
-    >>> shown(int | None), shown(Literal["a", "b"]), shown(tuple[float, ...])
-    ('int or None', "'a' or 'b'", 'a list of float')
-    """
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if is_union(annotation):
-        return " or ".join(map(shown, arguments))
-    if origin is Literal:
-        return " or ".join(map(repr, arguments))
-    if origin is tuple:
-        listed = arguments[:1] if arguments[1:] == (...,) else arguments
-        return f"a list of {', '.join(map(shown, listed))}"
-    if origin in (dict, Mapping) or annotation is dict:
-        return "a table"
-    if is_dataclass_type(annotation):
-        return f"a table of {annotation.__name__}"
-    return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))

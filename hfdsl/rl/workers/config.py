@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from hfdsl.rl.data.tokenizers import Tokenizer
+from hfdsl.rl.fields import Count, NonNegative, Positive, Share, Temperature, check_fields
+from hfdsl.types.bounds import Within
 
 FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
 ScoreFunction: TypeAlias = Callable[[Any, dict[str, Any]], float]
+DecayRate: TypeAlias = Annotated[float, Within(at_least=0, below=1)]
 Decoder: TypeAlias = Callable[[list[int]], str]
 
 
@@ -48,40 +51,46 @@ class ModelConfig:
     compile: bool = False
     """Whether passes over whole sequences are compiled at first use: one or two minutes then, faster on a GPU after."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
     """AdamW, the schedule of its learning rate, and the norm that gradients are clipped to."""
 
-    learning_rate: float = 1e-6
+    learning_rate: NonNegative = 1e-6
     """The peak of the learning rate. RL usually takes 1e-7 to 5e-6, a supervised stage 1e-5 to 3e-4; the default suits
     RL on models of some billion parameters."""
 
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.95)
     """The decay rates of AdamW's two moments. The second is usual for language models; AdamW's own is 0.999."""
 
-    epsilon: float = 1e-8
+    epsilon: NonNegative = 1e-8
     """AdamW's addend to the denominator, which bounds steps where gradients are tiny; usually 1e-8."""
 
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """The decoupled weight decay of a step, times the learning rate; usually 0 for RL, up to 0.1 for pretraining."""
 
-    clip_norm: float = 1.0
+    clip_norm: Positive = 1.0
     """The largest norm of the whole batch's gradient; a larger one is scaled down to it. Usually 0.5 to 1."""
 
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate goes on after its warmup: it stays, or falls to ``min_lr_ratio`` along a line or a cosine.
     RL usually keeps it constant."""
 
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, Within(at_least=0)] = 0
     """The updates over which the learning rate rises linearly to its peak; usually 0 to 5 % of ``total_steps``."""
 
-    total_steps: int = 1
+    total_steps: Count = 1
     """The update at which a falling learning rate arrives at its lowest; a constant one has no use for it. A step of a
     dataflow may have several updates (mini-batches times epochs), and each counts."""
 
-    min_lr_ratio: float = field(default=0.0, metadata={"formerly": "final"})
+    min_lr_ratio: Share = field(default=0.0, metadata={"formerly": "final"})
     """The lowest learning rate of a falling schedule, as a share of the peak: 0 to 1, usually 0 or 0.1."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +107,48 @@ class GenerationConfig:
     dtype of the parameters.
     """
 
-    max_tokens: int
+    max_tokens: Count
     """The most tokens of a response, and the width R of every response column."""
 
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """The logits are divided by it, for sampling and for log-probs. Above 0; RL samples at 1, so that the policy that
     generates is the one that learns."""
 
-    top_p: float = 1.0
+    top_p: Annotated[float, Within(above=0, at_most=1)] = 1.0
     """Sample from the fewest tokens that have this probability together, 0 to 1; 1 keeps all, as RL needs it for
     unbiased gradients."""
 
-    top_k: int = 0
+    top_k: Annotated[int, Within(at_least=0)] = 0
     """Sample from this many of the likeliest tokens; 0 keeps all."""
 
     engine: Literal["auto", "plain", "captured", "continuous"] = "auto"
     """The engine, as above."""
 
-    cache_memory: float = 0.5
+    cache_memory: Annotated[float, Within(above=0, at_most=1)] = 0.5
     """For ``"continuous"`` on a GPU: the share of the free memory that its cache takes while it runs, 0 to 1."""
 
-    cache_tokens: int = 131_072
+    cache_tokens: Count = 131_072
     """For ``"plain"`` and ``"captured"``: the most tokens whose keys and values are held at a time, prompts and
     responses together. Fewer need less memory, more decode more rows at once; micro-batches of ``rows`` ignore it."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingConfig:
     """How rows are cut into micro-batches: by tokens, or by rows."""
 
-    tokens: int = 16_384
+    tokens: Count = 16_384
     """The most tokens of a micro-batch, padding included. Rows of like lengths go together, and padding that all of
     them have is left out. Usually 8,192 to 65,536: as many as the activations of a pass leave memory for."""
 
-    rows: int | None = None
+    rows: Count | None = None
     """Where given, every micro-batch has this many rows of full width, in the order of the batch, and ``tokens`` is
     ignored. A row's numbers then have the same bits on any number of ranks that have a multiple of ``rows`` rows."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +168,9 @@ class TrainingConfig:
     """With ``"fsdp"`` every rank of ``dp`` holds a part of the parameters, gradients and optimizer states (FSDP2); with
     ``"none"`` each holds all of them."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class ActorConfig:
@@ -169,6 +187,9 @@ class ActorConfig:
 
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of updates and log-probs."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +208,9 @@ class SamplerConfig:
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of log-probs."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class ReferenceConfig:
@@ -195,7 +219,7 @@ class ReferenceConfig:
     model: ModelConfig
     """The model, usually the one that the actor starts from."""
 
-    temperature: float = 1.0
+    temperature: Temperature = 1.0
     """The logits are divided by it; it should be the actor's, so that their log-probs can be compared."""
 
     autocast: FloatDType | None = None
@@ -203,6 +227,9 @@ class ReferenceConfig:
 
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of log-probs."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +245,9 @@ class CriticConfig:
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of updates and values."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class RewardConfig:
@@ -231,6 +261,9 @@ class RewardConfig:
 
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of scores."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +280,9 @@ class VerifierConfig:
     """What turns the tokens of a response into a text: a tokenizer as the data has it, the folder of a saved one, or a
     function, also by its name. None gives the scorer the list of tokens."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -258,13 +294,13 @@ class ServerConfig:
     model: str
     """The name of the model, as the server knows it."""
 
-    timeout: float = 120.0
+    timeout: Positive = 120.0
     """The most seconds of one request. A response of thousands of tokens on a busy server can take minutes."""
 
-    patience: float = 300.0
+    patience: NonNegative = 300.0
     """The most seconds from the first try of a request to its last. Busy or unreachable servers are tried again."""
 
-    concurrency: int = 32
+    concurrency: Count = 32
     """The most requests that a rank has open; usually 16 to 256, of which the server makes batches."""
 
     api_key: str | None = None
@@ -272,6 +308,9 @@ class ServerConfig:
 
     extra: dict[str, Any] = field(default_factory=dict)
     """Fields that go into every request, such as ``{"repetition_penalty": 1.1}``; they override those of the role."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +325,9 @@ class ServedConfig:
 
     pad_token: int
     """The token that fills a response after its end."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +350,11 @@ class JudgeConfig:
     """A regular expression whose last match in the answer is the score; of one with groups, its last group. The default
     takes the last number."""
 
-    temperature: float = 0.0
+    temperature: NonNegative = 0.0
     """The judge's temperature; 0 gives the same score again."""
 
-    max_tokens: int = 512
+    max_tokens: Count = 512
     """The most tokens of the judge's answer. One that reasons before it scores needs more."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)

@@ -27,7 +27,9 @@ FILES = sorted([*ROOT.glob("examples/**/*.toml"), *ROOT.glob("benchmarks/trainin
 RUNS = [path for path in FILES if "algorithm" in read_toml(path)]
 DEPLOYMENTS = [path for path in FILES if path not in RUNS]
 
-STRUCTURAL = re.compile(r"' takes |there is no field|(is|are) missing$| names one of |is at least ")
+STRUCTURAL = re.compile(
+    r"' takes |there is no field|(is|are) missing$| names one of |is (at least|above|at most|below) "
+)
 """The messages for mistakes that a schema can know."""
 
 

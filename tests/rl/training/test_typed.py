@@ -83,7 +83,10 @@ def refused(table: Any, changes: tuple[str, ...] = ()) -> str:
         ),
         ({"name": "a", "actor": {"optimizer": {"betas": [1, "a"]}}}, "'actor.optimizer.betas[1]' takes float, got 'a'"),
         ({"name": "a", "actor": {"optimizer": {"warmup": 1.5}}}, "'actor.optimizer.warmup' takes int or None, got 1.5"),
-        ({"name": "a", "actor": {"dtype": "f16"}}, "'actor.dtype' takes 'f32' or 'bf16', got 'f16'"),
+        (
+            {"name": "a", "actor": {"dtype": "f16"}},
+            "'actor.dtype' takes 'f32' or 'bf16', got 'f16'; did you mean 'bf16'?",
+        ),
         ({"name": "a", "actor": {"fast": 1}}, "'actor.fast' takes bool, got 1"),
         ({"name": "a", "actor": {"source": {"size": 1}}}, "actor.source.kind names one of Folder, Made; it has none"),
         (

@@ -36,6 +36,8 @@ from tests.rl.workers import tiny
 ROWS = 8
 SIZES: dict[type[hf.Dim], int] = {B: ROWS, P: tiny.PROMPT, R: tiny.RESPONSE}
 LOSS: PolicyLoss = Clip(0.2, kl=0.1, entropy=0.01)
+ALONE: PolicyLoss = Clip(0.2, entropy=0.01)
+"""A loss for experience without a reference."""
 
 
 @hf.function
@@ -81,7 +83,7 @@ def apart(
     rollout = sampler.generate(prompts)
     likeliest, own = sampler.generate(prompts, greedy=True), actor.generate(prompts, greedy=True)
     experience = hf.merge(Experience, rollout, advantages(rollout, reward.score(prompts, rollout)))
-    return rollout, likeliest, own, actor.update(experience, loss=LOSS)
+    return rollout, likeliest, own, actor.update(experience, loss=ALONE)
 
 
 @hf.function

@@ -14,7 +14,7 @@ from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ActorMetrics, Experience, Prompts
 from hfdsl.rl.dataflows.supervised import supervised
 from tests.rl.workers import tiny
-from tests.rl.workers.programs import LOSS, ROWS, SIZES, advantages, apart, everything, numbers, policy, tensors
+from tests.rl.workers.programs import ALONE, ROWS, SIZES, advantages, apart, everything, numbers, policy, tensors
 
 BY_TOKENS = w.BatchingConfig(tokens=25)
 
@@ -72,7 +72,7 @@ def test_updates_are_those_of_one_rank_and_one_micro_batch(dp: int, batching: w.
 @hf.dataflow
 def never_synced(prompts: Prompts, actor: w.Actor, sampler: w.Sampler, reward: w.Reward) -> ActorMetrics:
     rollout = sampler.generate(prompts)
-    return actor.update(hf.merge(Experience, rollout, advantages(rollout, reward.score(prompts, rollout))), loss=LOSS)
+    return actor.update(hf.merge(Experience, rollout, advantages(rollout, reward.score(prompts, rollout))), loss=ALONE)
 
 
 def deployed(train: hf.ResourcePool, roll: hf.ResourcePool) -> hf.Deployment:

@@ -1,0 +1,140 @@
+"""Which plain values an annotation takes: a type, one of several texts, or numbers within bounds.
+
+>>> Temperature = Annotated[float, Within(above=0)]
+>>> misfit(Temperature, 0.7), misfit(Temperature, 0), misfit(Temperature, "hot")
+(None, 'is above 0, got 0', "takes float, got 'hot'")
+>>> misfit(Literal["mean", "sum"], "meen")
+"takes 'mean' or 'sum', got 'meen'; did you mean 'mean'?"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from numbers import Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
+"""The types that a table of TOML or JSON gives. Whether a value of another type fits is not known here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """The numbers that an annotation takes: ``top_p: Annotated[float, Within(above=0, at_most=1)]``.
+
+    >>> str(Within(above=0, at_most=1))
+    'above 0 and at most 1'
+    """
+
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    help: str = ""
+    """What to do instead, at the end of the message."""
+
+    def hold(self, value: Any) -> bool:
+        """Whether a number is within the bounds; NaN never is."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        return " and ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None)
+
+
+def bounds_of(annotation: Any) -> Within | None:
+    """The bounds that an annotation has, if any; those of its one other member if it may be None.
+
+    >>> bounds_of(Annotated[int, Within(at_least=1)] | None), bounds_of(int)
+    (Within(at_least=1, above=None, at_most=None, below=None, help=''), None)
+    """
+    if is_union(annotation):
+        members = [member for member in get_args(annotation) if member is not NoneType]
+        return bounds_of(members[0]) if len(members) == 1 else None
+    return next((extra for extra in getattr(annotation, "__metadata__", ()) if isinstance(extra, Within)), None)
+
+
+def misfit(annotation: Any, value: Any) -> str | None:
+    """Why a value does not fit an annotation, as the end of a message; None where it does, or where that is unknown."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return misfit(arguments[0], value) or _out_of_bounds(bounds_of(annotation), value)
+    if is_union(annotation):
+        problems = [misfit(member, value) for member in arguments]
+        if None in problems:
+            return None
+        of_bounds = (problem for problem in problems if problem and not problem.startswith("takes"))
+        return next(of_bounds, _wrong_type(annotation, value))
+    if origin is Literal:
+        known = any(value == option and type(value) is type(option) for option in arguments)
+        return None if known or type(value) not in PLAIN else _wrong_type(annotation, value)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return _misfit_item(annotation, value)
+    if origin in (tuple, dict) and type(value) in PLAIN and not (origin is dict and isinstance(value, dict)):
+        return _wrong_type(annotation, value)
+    if annotation in (bool, int, float, str, None, NoneType) and type(value) in PLAIN:
+        fits = type(value) is (annotation or NoneType) or (annotation is float and type(value) is int)
+        return None if fits else _wrong_type(annotation, value)
+    return None
+
+
+def _misfit_item(annotation: Any, values: list[Any] | tuple[Any, ...]) -> str | None:
+    """The first item of a list that does not fit."""
+    items = get_args(annotation)
+    items = items[:1] * len(values) if items[1:] == (...,) else items
+    if len(items) != len(values):
+        return _wrong_type(annotation, values)
+    problems = (misfit(item, value) for item, value in zip(items, values, strict=True))
+    return next((f"[{i}] {problem}" for i, problem in enumerate(problems) if problem is not None), None)
+
+
+def _out_of_bounds(bounds: Within | None, value: Any) -> str | None:
+    if bounds is None or not isinstance(value, Real) or bounds.hold(value):
+        return None
+    return f"is {bounds}, got {value!r}" + (f"; {bounds.help}" if bounds.help else "")
+
+
+def _wrong_type(annotation: Any, value: Any) -> str:
+    near = difflib.get_close_matches(value, _texts(annotation), n=1) if isinstance(value, str) else []
+    return f"takes {shown(annotation)}, got {value!r}" + (f"; did you mean '{near[0]}'?" if near else "")
+
+
+def _texts(annotation: Any) -> list[str]:
+    """The texts that an annotation lists."""
+    members = get_args(annotation) if is_union(annotation) else (annotation,)
+    return [text for m in members if get_origin(m) is Literal for text in get_args(m) if isinstance(text, str)]
+
+
+def is_union(annotation: Any) -> bool:
+    """Whether an annotation is of several types."""
+    return get_origin(annotation) in (Union, UnionType)
+
+
+def shown(annotation: Any) -> str:
+    """An annotation for a message.
+
+    >>> shown(int | None), shown(Literal["a", "b"]), shown(tuple[float, ...])
+    ('int or None', "'a' or 'b'", 'a list of float')
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if is_union(annotation):
+        return " or ".join(map(shown, arguments))
+    if origin is Annotated:
+        return shown(arguments[0])
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is tuple:
+        listed = arguments[:1] if arguments[1:] == (...,) else arguments
+        return f"a list of {', '.join(map(shown, listed))}"
+    if origin in (dict, Mapping) or annotation is dict:
+        return "a table"
+    if is_dataclass(annotation):
+        return f"a table of {getattr(annotation, '__name__', annotation)}"
+    return "None" if annotation in (None, NoneType) else str(getattr(annotation, "__name__", annotation))
