@@ -25,7 +25,7 @@ from benchmarks.dataplane.measure import Summary
 from hfdsl.plan.payloads import Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.backend import Submission, nothing
+from hfdsl.runtime.backend import Submission, do_nothing
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import CallResult, SegmentResult
 from hfdsl.runtime.processes import Processes
@@ -198,7 +198,7 @@ class Accepts:
         return [(result, [dict.fromkeys(sent.slices, 1) for sent in sends]) for sends in submission.sends]
 
     def done(
-        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
         """All of them are."""
         return list(acknowledgments)

@@ -19,8 +19,8 @@ class Submission:
     """A segment to be run; every sequence has one entry for each of ``segment.ranks``, in their order.
 
     ``specs`` are what a rank must know to follow the call, None where it was sent before; ``payloads`` the handles that
-    it receives; ``sends`` the payloads that it makes; ``after`` what has to end before it starts; ``dispatched`` the
-    arguments that a dispatch function made.
+    it receives; ``sends`` the payloads that it sends; ``after`` what has to end before it starts; ``dispatched`` the
+    arguments that a dispatch function returned.
     """
 
     call: SegmentCall
@@ -32,8 +32,8 @@ class Submission:
     dispatched: Sequence[Mapping[str, Any]] | None = None
 
 
-def nothing() -> None:
-    """What is done while there is nothing to do."""
+def do_nothing() -> None:
+    """The ``meanwhile`` of a caller that has nothing to do."""
 
 
 class Backend(Protocol):
@@ -52,11 +52,11 @@ class Backend(Protocol):
         """The handle of a payload of the driver."""
 
     def run(self, submission: Submission) -> Sequence[tuple[Any, Sequence[Any]]]:
-        """Have every rank of a segment do its part: (acknowledgment, handles of its payloads), a pair a rank."""
+        """Have every rank of a segment do its part: (acknowledgment, handles of its payloads) per rank."""
         ...
 
     def done(
-        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
         """Wait for the results; call ``meanwhile`` first. The caller gets the payloads ``wanted`` next."""
         ...
@@ -96,12 +96,14 @@ class Lowering(Protocol):
         ...
 
 
-def by_role(groups: Iterable[Sequence[Mapping[str, dict[str, str]] | None]]) -> dict[str, list[dict[str, str]]] | None:
+def files_by_role(
+    groups: Iterable[Sequence[Mapping[str, dict[str, str]] | None]],
+) -> dict[str, list[dict[str, str]]] | None:
     """The files of all groups' ranks, role by role; None where a rank has not written its own."""
     files: dict[str, list[dict[str, str]]] = {}
     for ranks in groups:
-        written = [by_name for by_name in ranks if by_name is not None]
+        written = [files_of_rank for files_of_rank in ranks if files_of_rank is not None]
         if len(written) < len(ranks):
             return None
-        files |= {role: [by_name[role] for by_name in written] for role in written[0]}
+        files |= {role: [files_of_rank[role] for files_of_rank in written] for role in written[0]}
     return files

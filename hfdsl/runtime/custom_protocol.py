@@ -1,4 +1,4 @@
-"""A protocol that is a pair of functions: its dispatch and collect functions run in the driver, on whole values."""
+"""Custom protocols: their dispatch and collect functions run in the driver, on whole values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class GroupView:
 
 
 def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, Any]]:
-    """The arguments that a dispatch function makes of whole values, one set a rank.
+    """The arguments that a dispatch function makes of whole values, one set per rank.
 
     Raises:
-        WiringError: HF407 where it makes something else than one entry a rank.
+        WiringError: HF407 where it makes anything but one entry per rank.
     """
     values = {}
     for name, operand in step.arguments:
@@ -47,8 +47,9 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
 def _check_entries(step: Step, group: GroupView, name: str, entries: Any) -> None:
     if isinstance(entries, (list, tuple)) and len(entries) == group.world_size:
         return
-    number = len(entries) if isinstance(entries, (list, tuple)) else None
-    got = type(entries).__name__ if number is None else "1 entry" if number == 1 else f"{number} entries"
+    got = type(entries).__name__
+    if isinstance(entries, (list, tuple)):
+        got = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
     raise WiringError(
         "HF407",
         f"the dispatch function of '{step.label}' made {got} for argument '{name}'; "

@@ -59,18 +59,18 @@ class DriverReads:
         """
         node, ref = self._plan.node(query.node), query.ref
         mask = reader.column(ref.node, ref.column or VALUE, ((0, reader.table.rows[ref.node]),))
-        group = node.op.group if isinstance(node.op, Filter) else 1
-        return kept_rows(mask.tolist(), group, f"'filter' in line {node.span.line}")
+        group_size = node.op.group if isinstance(node.op, Filter) else 1
+        return kept_rows(mask.tolist(), group_size, f"'filter' in line {node.span.line}")
 
     def row_weights(self, query: RuntimeQuery, reader: Reader) -> tuple[int, ...]:
         """The weight of each row, which was computed where the column is: only these numbers are sent."""
         ref = query.ref
 
-        def weights(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
+        def fetch_row_weights(node: int, column: str, chunk: int, rows: RowRanges | None) -> Any:
             return reader.fetch(node, row_weight_of(column), chunk, rows)
 
         every_row = ((0, reader.table.rows.get(ref.node, 0)),)
-        column = replace(reader, fetch=weights).column(ref.node, ref.column or VALUE, every_row)
+        column = replace(reader, fetch=fetch_row_weights).column(ref.node, ref.column or VALUE, every_row)
         return () if column is None else tuple(column.tolist())
 
     def result(self, output: Output, reader: Reader) -> Any:

@@ -1,30 +1,32 @@
-"""The executor: one process of a plan. It holds one worker of each role, and the values that it produced.
+"""The executor: one rank of a process group. It has a worker of each role there, and the values that it produced.
 
 A worked example, with the program and the numbers of ``hfdsl.runtime.step``: two actor ranks, two critic ranks, and a
-filter that keeps the rows 0, 2 and 3. The routes give every rank a ``Task`` for each segment; nodes are 0 for prompts,
-1 for generate, 2 for accept, 3 for the filter, 4 for update; row ranges are half-open, and counted within a chunk::
+filter that keeps the rows 0, 2 and 3. The routes give every rank a ``Task`` for each segment. Nodes are 0 for prompts,
+1 for generate, 2 for accept, 3 for the filter, 4 for update. Rows are counted within a chunk, and ranges exclude their
+end. ``keeps`` are the nodes whose results stay in the store, ``drops`` those that nothing here reads any more::
 
     segment  rank  receives     runs            sends                  keeps  drops
-    1        0     (-1, -1, 0)  actor.generate  (1, 0, 0): rows 0-2    1      0
-    1        1     (-1, -1, 1)  actor.generate  (1, 1, 0): rows 0-2    1      0
-    2        0     (1, 0, 0)    critic.accept   (2, 0, 0): rows 0-2    -      1
-    2        1     (1, 1, 0)    critic.accept   (2, 1, 0): rows 0-2    -      1
-    4        0     (1, 1, 0)    actor.update    (4, 0, 0): rows 0-2    -      1
-    4        1     (1, 0, 0)    actor.update    (4, 1, 0): rows 0-1    -      1
+    1        0     (-1, -1, 0)  actor.generate  (1, 0, 0): rows 0:2    1      0
+    1        1     (-1, -1, 1)  actor.generate  (1, 1, 0): rows 0:2    1      0
+    2        0     (1, 0, 0)    critic.accept   (2, 0, 0): rows 0:2    -      1
+    2        1     (1, 1, 0)    critic.accept   (2, 1, 0): rows 0:2    -      1
+    4        0     (1, 1, 0)    actor.update    (4, 0, 0): rows 0:2    -      1
+    4        1     (1, 0, 0)    actor.update    (4, 1, 0): rows 0:1    -      1
 
-Follow actor rank 0. In segment 1 it stores the payload with its two prompts (``receive``), reads the argument of
+Follow actor rank 0. In segment 1 it stores the payload with its two prompts (``Store.receive``), reads the argument of
 ``generate`` from the store, runs the body, keeps the result, which is chunk 0 of node 1, slices it into the payload
-(1, 0, 0), and drops the prompts. In segment 4 it is given the rows 0 and 2 of the rollout. Row 0 it reads from its own
-result, by reference; row 2 is row 0 of chunk 1, which rank 1 made and which came with (1, 1, 0). Then no later step
-reads node 1, and both chunks are dropped. Rank 1 is given row 3 and, because two ranks cannot share three rows evenly,
-row 0 again as padding; of its two results only the first is sent.
+(1, 0, 0), and drops the prompts. In segment 4 it runs ``update`` on the rows 0 and 2 of the rollout. It reads row 0
+from its own result, by reference; row 2 is row 0 of chunk 1, which rank 1 produced and which came with (1, 1, 0). Then
+no later step reads node 1, and both chunks are dropped. Rank 1 runs ``update`` on row 3 and, because two ranks cannot
+share three rows evenly, on row 0 again as padding; of its two results only the first is sent.
 
 Why it is right. *Order*: a process runs its calls one after another in the order of their submission, which is program
 order; so a role's state changes in program order, whatever the timing. *Once*: each payload is an argument of one call
 of a process, which stores it until the step after which the task drops it. *No stale values*: ``begin`` clears the
 store at the first call of a step. *No hidden sharing*: readers in this process get a value by reference and others a
-view of it, so a body that writes into its arguments is an error (``inputs_unchanged``), and so is one that writes into
-its result later (``StoredValue.read``, ``Store.check_shared``). *The same numbers everywhere*: random streams are
+view of it, so a body that writes into its
+arguments is an error (``inputs_unchanged``), and so is one that writes into
+its result later (``StoredValue.read``, ``Store.check_watched``). *The same numbers everywhere*: random streams are
 seeded by call, from (seed, step, call, rank), so it does not matter which process or thread runs a body.
 """
 
@@ -74,9 +76,9 @@ def build_worker(deployment: Deployment, role: str, context: RankContext, seed: 
 
 
 class Executor:
-    """One rank of a process group. ``run`` does this rank's part of a segment.
+    """One rank of a process group, or the driver. ``run`` does this rank's part of a segment.
 
-    With ``own_process`` nobody else in this process draws random numbers, so their streams need not be put back.
+    With ``own_process`` no other rank draws random numbers in this process, so their streams need not be put back.
     """
 
     def __init__(
@@ -158,12 +160,12 @@ class Executor:
             return
         self._recorder = Recorder(folder, self._rank)
 
-    def _call_role(self, role: str, method: str, function: Callable[..., Any], *rest: Any) -> Any:
-        """What ``function(role, worker, *rest)`` returns; where the role has the method, all of it is loaded."""
+    def _call_role(self, role: str, method: str, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function(role, worker, *args)`` returns; where the role has the method, all of it is loaded."""
         worker = self._workers[role]
         try:
             with self._offloader.all_of(role) if hasattr(worker, method) else nullcontext():
-                return function(role, worker, *rest)
+                return function(role, worker, *args)
         except HfError:
             raise
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
@@ -175,14 +177,14 @@ class Executor:
         """Store a value that no step here produced: an input, or what a collect function returned."""
         self.store.put(node, 0, StoredValue.of(producer, detached(to_columns(value))))
 
-    def begin(self, plan: str, number: int) -> None:
+    def begin(self, plan: str, step_number: int) -> None:
         """Begin a step of a plan, unless it has begun."""
-        if (plan, number) != self._current_step:
+        if (plan, step_number) != self._current_step:
             self.store.clear()
-            self._offloader.begin(plan, number)
+            self._offloader.begin(plan, step_number)
             # Routes below zero were those of the last step alone.
             self._specs = {key: spec for key, spec in self._specs.items() if key[1] >= 0}
-            self._current_step = (plan, number)
+            self._current_step = (plan, step_number)
 
     def run(
         self,
@@ -230,10 +232,10 @@ class Executor:
             calls.append(CallResult(step.label, self._rank, began, time.time(), absent))
         # What earlier calls of this step shared may be read at any time, so no body may have written into it; what this
         # call shares is watched from now on.
-        self.store.check_shared()
+        self.store.check_watched()
         for payload in task.sends:
             if payload.direct:
-                self.store.share(payload, values)
+                self.store.watch(payload, values)
         sends = [_whole(values)] if dispatched is not None else [slice_payload(sent, values) for sent in task.sends]
         result = SegmentResult(
             group=self._group,
@@ -249,7 +251,7 @@ class Executor:
 
     def _spec(self, call: SegmentCall, spec: SegmentSpec | None) -> tuple[SegmentSpec, Reader]:
         """What was sent now or with an earlier call, and a reader of the store by its rows."""
-        key = (call.plan, call.routes, call.segment)
+        key = (call.plan, call.routing, call.segment)
         if spec is not None:
             plan = self._plans[call.plan]
             self._specs[key] = spec, Reader(plan.graph.nodes, plan.layouts, spec.table, self.store.read)
@@ -309,7 +311,7 @@ def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
 
 
 def _whole(values: Mapping[int, StoredValue]) -> PayloadContent:
-    """The results of a step whose protocol is a pair of functions, for the driver."""
+    """The results of a step with a custom protocol, for the driver."""
     return {
         ColumnSlice(node, 0, name, None): column
         for node, value in values.items()

@@ -17,7 +17,7 @@ from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.protocols.call import swap_streams
 from hfdsl.protocols.collectives import AxisGroup, copied, record_collective, refuse_without_peers
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.backend import Submission, by_role, nothing
+from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.executor import Executor
 from hfdsl.runtime.messages import SegmentResult
 from hfdsl.runtime.store import PayloadContent, StoredValue
@@ -52,15 +52,15 @@ class Turns:
         results: list[Any] = [None] * len(bodies)
         errors: dict[int, BaseException] = {}
 
-        def rank(number: int, body: Callable[[], T]) -> None:
+        def run_rank(rank: int, body: Callable[[], T]) -> None:
             try:
-                self._until(number, lambda: True)
-                results[number] = body()
+                self._until(rank, lambda: True)
+                results[rank] = body()
             except BaseException as error:  # noqa: BLE001  # carried to the caller's thread
-                errors[number] = error
+                errors[rank] = error
             finally:
                 with self._condition:
-                    self._ended.add(number)
+                    self._ended.add(rank)
                     self._pass_on()
                     self._condition.notify_all()
 
@@ -69,29 +69,29 @@ class Turns:
             threading.Thread(
                 target=_work, args=self._tasks[-1:], name=f"rank {len(self._tasks) - 1}", daemon=True
             ).start()
-        for number, body in enumerate(bodies):
-            self._tasks[number].put(partial(copy_context().run, partial(rank, number, body)))
+        for rank, body in enumerate(bodies):
+            self._tasks[rank].put(partial(copy_context().run, partial(run_rank, rank, body)))
         with self._condition:
             self._condition.wait_for(lambda: len(self._ended) == len(bodies))
         if errors:
             raise next(iter(errors.values()))  # ranks that wait for the one that failed fail after it
         return results
 
-    def wait(self, number: int, ready: Callable[[], bool]) -> None:
+    def wait(self, rank: int, ready: Callable[[], bool]) -> None:
         """Let the others run until ``ready``."""
         state = swap_streams(None)
-        self._until(number, ready)
+        self._until(rank, ready)
         swap_streams(state)
 
-    def _until(self, number: int, ready: Callable[[], bool]) -> None:
+    def _until(self, rank: int, ready: Callable[[], bool]) -> None:
         with self._condition:
-            self._waits[number] = ready
-            if self._turn == number and not ready():
+            self._waits[rank] = ready
+            if self._turn == rank and not ready():
                 self._pass_on()
-            self._condition.wait_for(lambda: self._stuck or (self._turn == number and ready()))
+            self._condition.wait_for(lambda: self._stuck or (self._turn == rank and ready()))
             if self._stuck and not ready():
-                raise HfError("HF807", f"rank {number} waits for its peers in a collective, but {self._stuck}")
-            del self._waits[number]
+                raise HfError("HF807", f"rank {rank} waits for its peers in a collective, but {self._stuck}")
+            del self._waits[rank]
 
     def _pass_on(self) -> None:
         """Give the turn to the next rank that can use it."""
@@ -150,9 +150,9 @@ class _LocalGroup(AxisGroup):
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
         refuse_without_peers((self._board, self._me))
-        number = self._board.calls[self._ranks, self._me]
+        collective = self._board.calls[self._ranks, self._me]
         self._board.calls[self._ranks, self._me] += 1
-        slot = self._board.slots.setdefault((self._ranks, number), {})
+        slot = self._board.slots.setdefault((self._ranks, collective), {})
         slot[self._me] = copied(value)
         self._board.turns.wait(self._me, lambda: len(slot) == len(self._ranks))
         return record_collective((self._board, self._me), "gathered", [copied(slot[rank]) for rank in self._ranks])
@@ -242,7 +242,7 @@ class LocalBackend:
         return [(result, [_LocalPayload(content, producers) for content in sends]) for result, sends in outcomes]
 
     def done(
-        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
         """The results themselves: every segment ended before the next began."""
         meanwhile()
@@ -259,7 +259,7 @@ class LocalBackend:
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks."""
-        return by_role([executor.saved(folder, wait) for executor in group] for group in self._executors.values())
+        return files_by_role([executor.saved(folder, wait) for executor in group] for group in self._executors.values())
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load the states of all ranks."""

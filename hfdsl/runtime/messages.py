@@ -43,13 +43,10 @@ Ray 2.60 frees what the caller keeps where the caller's reference is the last to
 
 
 class SegmentCall(NamedTuple):
-    """A segment of a plan, in one step of the run; by which of its routes.
-
-    Routes with a number below zero hold for one step alone.
-    """
+    """A segment of a plan in a step of the run, both by their numbers; its routes are those with the ID ``routing``."""
 
     plan: str
-    routes: int
+    routing: int
     segment: int
     step: int
 

@@ -34,20 +34,20 @@ class Offloader:
         self._workers[role] = worker
         self._offload([part for part in self._movable() if part[0] == role], None)
 
-    def begin(self, plan: str, number: int) -> None:
+    def begin(self, plan: str, step_number: int) -> None:
         """Begin a step of a plan: what another plan has left on the GPU is offloaded."""
-        self._offload(self._schedules[plan].at_start, number)
+        self._offload(self._schedules[plan].at_start, step_number)
 
-    def before(self, step: Step, number: int) -> None:
+    def before(self, step: Step, step_number: int) -> None:
         """Load what the next step uses."""
         if self._on_host and step.role is not None:
             used = parts_used(getattr(self._workers[step.role], step.signature.name))
             declared = parts_used(step.signature.body)
-            self._onload([(step.role, part) for part in PARTS if part in used or part in declared], number)
+            self._onload([(step.role, part) for part in PARTS if part in used or part in declared], step_number)
 
-    def after(self, plan: str, node: int, number: int) -> None:
+    def after(self, plan: str, node: int, step_number: int) -> None:
         """Offload what is not used for a while after this step."""
-        self._offload(self._schedules[plan].after.get(node, ()), number)
+        self._offload(self._schedules[plan].after.get(node, ()), step_number)
 
     @contextmanager
     def all_of(self, role: str) -> Iterator[None]:
@@ -62,21 +62,21 @@ class Offloader:
         ever = {part for schedule in self._schedules.values() for part in schedule.parts if part[0] in self._workers}
         return sorted(ever, key=lambda part: (part[0], PARTS.index(part[1])))
 
-    def _offload(self, parts: Iterable[RolePart], number: int | None) -> None:
+    def _offload(self, parts: Iterable[RolePart], step_number: int | None) -> None:
         for role, part in parts:
             if role in self._workers and (role, part) not in self._on_host:
-                self._call(role, "offload", part, number)
+                self._call(role, "offload", part, step_number)
                 self._on_host.add((role, part))
 
-    def _onload(self, parts: Iterable[RolePart], number: int | None) -> None:
+    def _onload(self, parts: Iterable[RolePart], step_number: int | None) -> None:
         for role, part in parts:
             if (role, part) in self._on_host:
-                self._call(role, "onload", part, number)
+                self._call(role, "onload", part, step_number)
                 self._on_host.discard((role, part))
 
-    def _call(self, role: str, method: str, part: Part, number: int | None) -> None:
+    def _call(self, role: str, method: str, part: Part, step_number: int | None) -> None:
         worker = self._workers[role]
         try:
             getattr(worker, method)(part)
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            raise role_error(f"{role}.{method}({part!r})", self._rank, number, error) from None
+            raise role_error(f"{role}.{method}({part!r})", self._rank, step_number, error) from None

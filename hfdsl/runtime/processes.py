@@ -21,16 +21,16 @@ class Processes:
     restored: dict[str, int] = field(default_factory=dict)
     broken: str | None = None
 
-    def open(self, name: str) -> Backend:
+    def usable_backend(self, plan_name: str) -> Backend:
         """The backend, while it can be used.
 
         Raises:
             HfError: HF808 after the end, or after a failed step.
         """
         if self.backend is None:
-            raise HfError("HF808", f"the run of '{name}' is closed; launch the plan again")
+            raise HfError("HF808", f"the run of '{plan_name}' is closed; launch the plan again")
         if self.broken:
-            raise HfError("HF808", f"the run of '{name}' is broken since {self.broken}; launch the plan again")
+            raise HfError("HF808", f"the run of '{plan_name}' is broken since {self.broken}; launch the plan again")
         return self.backend
 
     def close(self) -> None:

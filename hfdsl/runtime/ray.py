@@ -19,7 +19,7 @@ from hfdsl.plan.payloads import ColumnSlice, Payload, Topology
 from hfdsl.plan.plan import DRIVER, Plan
 from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.worker import RankContext
-from hfdsl.runtime.backend import Submission, by_role, nothing
+from hfdsl.runtime.backend import Submission, do_nothing, files_by_role
 from hfdsl.runtime.cluster import connect
 from hfdsl.runtime.direct_groups import DirectGroups, send_direct
 from hfdsl.runtime.executor import Executor
@@ -228,7 +228,7 @@ class RayBackend:
         return self._sent_table[1]
 
     def done(
-        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+        self, acknowledgments: Sequence[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
         """Wait until every rank has done its part; the first failure is raised at once, even while others still run.
 
@@ -320,7 +320,7 @@ class RayBackend:
         self._step_end = min(self._step_end, time.monotonic() + wait + SAVED_REPLY_SECONDS)
         refs_by_group = [[worker.saved.remote(folder, wait) for worker in group] for group in self._workers.values()]
         files = self._wait_for_all([ref for refs in refs_by_group for ref in refs], "states")
-        return by_role([files[ref] for ref in refs] for refs in refs_by_group)
+        return files_by_role([files[ref] for ref in refs] for refs in refs_by_group)
 
     def load(self, folder: str, saved: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
         """Load the states of all ranks; errors as for ``save``."""

@@ -90,7 +90,7 @@ class Relay:
     """The actor: it holds the references to what its ranks return in a step.
 
     Values stay with the ranks, but for small ones that the driver reads; these are bytes, which nobody loads here.
-    References to small ones that other processes have too are kept for a step longer, so that those here go last.
+    References to small ones that other processes have too are kept a step longer, so that they are released here last.
     """
 
     def __init__(self, ranks: Mapping[str, Mapping[int, Any]]) -> None:

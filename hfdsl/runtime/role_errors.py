@@ -11,9 +11,9 @@ READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """What the bodies of ready roles raise: their messages are complete, and a traceback through hfdsl adds nothing."""
 
 
-def role_error(what: str, rank: int, number: int | None, error: Exception) -> HfError:
+def role_error(what: str, rank: int, step_number: int | None, error: Exception) -> HfError:
     """The error for what a role's code raised on a rank, in a step of a run or outside of one."""
-    step = f" in step {number}" if number is not None else ""
+    step = f" in step {step_number}" if step_number is not None else ""
     if isinstance(error, HfError) and error.code == "HF807":  # a wait without end has the same code on every backend
         return HfError("HF807", f"'{what}'{step}: {error.message} ({traceback_span(error)})")
     if isinstance(error, HfError) and error.code in READY_ROLES:

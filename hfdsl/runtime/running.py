@@ -70,7 +70,7 @@ class Running:
             )
         if plan.name in self._processes.steps:
             raise ResourceError("HF519", f"a plan named '{plan.name}' runs here already")
-        self._processes.open(self.plan.name).add(plan)
+        self._processes.usable_backend(self.plan.name).add(plan)
         self._processes.steps[plan.name] = self._processes.restored.pop(plan.name, 0)
         return Running(plan, self._processes, owner=False)
 
@@ -90,10 +90,10 @@ class Running:
     @property
     def steps(self) -> int:
         """How many steps have been committed, including those before a ``load``."""
-        return self._number
+        return self._step_number
 
     @property
-    def _number(self) -> int:
+    def _step_number(self) -> int:
         return self._processes.steps[self.plan.name]
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -128,7 +128,7 @@ class Running:
     """Its name in earlier versions."""
 
     def _begin_saving(self, folder: Path, background: bool) -> Saving:
-        backend = self._processes.open(self.plan.name)
+        backend = self._processes.usable_backend(self.plan.name)
         if any(folder.iterdir()):
             raise CheckpointError("HF906", f"the state cannot be written to {folder}: it is not empty")
         backend.save(str(folder.resolve()), background)
@@ -144,7 +144,7 @@ class Running:
             RoleError: HF806 where a role's ``load_state()`` raises; the run is broken then.
             HfError: HF807 where the deadline passed, HF808 where the run is closed or broken.
         """
-        backend = self._processes.open(self.plan.name)
+        backend = self._processes.usable_backend(self.plan.name)
         manifest = read_manifest(Path(folder), self.plan.deployment, self._processes.seed)
         try:
             backend.load(str(Path(folder).resolve()), manifest.roles)
@@ -201,8 +201,8 @@ class Running:
             CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state.
             HfError: HF808 where the run is closed or broken.
         """
-        backend, place = self._processes.open(self.plan.name), Path(folder).resolve()
-        begin(place, self.plan, self._number, self._processes.seed, self.save)
+        backend, place = self._processes.usable_backend(self.plan.name), Path(folder).resolve()
+        begin(place, self.plan, self._step_number, self._processes.seed, self.save)
         backend.record(str(place))
         try:
             yield
@@ -227,15 +227,15 @@ class Running:
             RoleError: HF806 where a body raised; the run is broken then.
             HfError: HF807 where a body waits for peers that never arrive, or the deadline passed; broken as well.
         """
-        backend = self._processes.open(self.plan.name)
+        backend = self._processes.usable_backend(self.plan.name)
         inputs = self._inputs(batches, named)
         sizes = bind_sizes(self.plan, inputs)
         routing = self._routing(backend, inputs, sizes)
         try:
-            run = StepRun(self.plan, backend, routing, self._number, sizes)
+            run = StepRun(self.plan, backend, routing, self._step_number, sizes)
             result, self._record = run.run(inputs, self._write)
         except BaseException as error:
-            self._processes.broken = f"step {self._number} of '{self.plan.name}' ({type(error).__name__})"
+            self._processes.broken = f"step {self._step_number} of '{self.plan.name}' ({type(error).__name__})"
             raise
         self._processes.steps[self.plan.name] += 1
         self._unwritten = self._record if self._traces else None
@@ -251,7 +251,7 @@ class Running:
     def _routing(self, backend: Backend, inputs: Mapping[int, Batch], sizes: Mapping[Any, int]) -> Routing:
         """The routes for these sizes, which depend on numbers of rows alone, and for what was measured.
 
-        New ones take the number of the least recently used: their specs replace those of the old ones in all processes.
+        New ones take the ID of the least recently used: their specs replace those of the old ones in all processes.
         """
         self._check_sizes(tuple(sizes.items()))
         hints = Hints(self._find_short_steps(), self._inline_inputs(inputs))
@@ -259,8 +259,8 @@ class Running:
         routing = cache.pop(key, None)
         if routing is None:
             new_routes = compute_routes(self.plan, row_table(self.plan, sizes), backend.topology(self.plan), hints)
-            number = len(cache) if len(cache) < CACHED_ROUTINGS else cache.pop(next(iter(cache))).number
-            routing = Routing(new_routes, number, hints)
+            routing_id = len(cache) if len(cache) < CACHED_ROUTINGS else cache.pop(next(iter(cache))).id
+            routing = Routing(new_routes, routing_id, hints)
         cache[key] = routing
         return routing
 

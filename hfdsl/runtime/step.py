@@ -5,33 +5,35 @@ A worked example. Two actor ranks, two critic ranks and four rows; the critic de
     rollout = actor.generate(prompts)
     return actor.update(hf.filter(rollout, critic.accept(rollout)))
 
-Generate, accept and update are segments of their own, numbered by their nodes 1, 2 and 4; a payload is called
-(segment, rank, number), and -1 stands for the caller and for the driver. With the prompts 1, -3, 2, 4, with a generate
-that adds 1 and an accept that wants positive numbers, the driver asks its backend::
+Generate, accept and update are segments of their own, and have the numbers of their nodes: 1, 2 and 4. A payload has
+the key (segment, rank, position): the first payload that rank 1 sends from segment 2 is (2, 1, 0). Those of the caller,
+which the driver sends, have -1 as segment and rank. The prompts are 1, -3, 2, 4; generate adds 1, accept wants positive
+numbers, and update multiplies by 10. The driver calls its backend::
 
-    put (-1, -1, 0)                              prompts, rows 0-2
-    put (-1, -1, 1)                              prompts, rows 2-4
-    run 1 on rank 0 of actor with (-1, -1, 0)    makes 2 -2, and sends them as (1, 0, 0)
-    run 1 on rank 1 of actor with (-1, -1, 1)    makes 3 5, and sends them as (1, 1, 0)
-    run 2 on rank 0 of critic with (1, 0, 0)     makes True False
-    run 2 on rank 1 of critic with (1, 1, 0)     makes True True
+    put (-1, -1, 0)                              prompts, rows 0:2
+    put (-1, -1, 1)                              prompts, rows 2:4
+    run 1 on rank 0 of actor with (-1, -1, 0)    returns 2 -2, and sends them as (1, 0, 0)
+    run 1 on rank 1 of actor with (-1, -1, 1)    returns 3 5, and sends them as (1, 1, 0)
+    run 2 on rank 0 of critic with (1, 0, 0)     returns True False
+    run 2 on rank 1 of critic with (1, 1, 0)     returns True True
     get (2, 0, 0), (2, 1, 0)                     the filter keeps the rows 0, 2, 3: new routes for what follows
-    run 4 on rank 0 of actor with (1, 1, 0)      rows 0 and 2: it has the first, and the second comes from its peer
-    run 4 on rank 1 of actor with (1, 0, 0)      row 3, and row 0 as padding
+    run 4 on rank 0 of actor with (1, 1, 0)      reads rows 0 and 2: row 0 is its own, row 2 comes from its peer
+    run 4 on rank 1 of actor with (1, 0, 0)      reads row 3, which is its own, and row 0 again as padding
     get (4, 0, 0), (4, 1, 0)                     the result: 20 30 and 50
 
-Before the filter has run nobody knows who will read which rows of the rollout, so (1, 0, 0) and (1, 1, 0) leave their
-process whole and the driver keeps their handles (``Routes.pending_payloads``); after it these have one reader each.
+Until the filter has run nobody knows who will read which rows of the rollout. So (1, 0, 0) and (1, 1, 0) leave their
+process whole, and the driver keeps their handles (``Routes.pending_payloads``); after it these have one reader each.
 
 Why it is right. *No deadlock*: the driver waits for a query, for what its own segments and custom protocols read, and
 at the end (without ``Optimize.overlap`` also after each segment). All that it waits for depends only on calls that it
-has submitted before: a call's payloads are made by segments before it in program order, and processes run their calls
+has submitted before: what a call receives is sent by segments before it in program order, and processes run their calls
 in the order of submission, so the earliest call that has not ended can always run.
-*Once*: a segment is submitted when it is first found in the routes, and never again (``_submitted``); new routes change
-only what has not been submitted, since what a filter decides was left out of the old ones. *Handles are dropped after
-the last reader*: every submission is counted (``HandleTable``), and new routes count the reads to come again. The
-backend keeps a payload for calls that it was given, so the driver need not wait for them. *A step is a transaction*: an
-error leaves ``run`` before the step is counted, and breaks the run, since ranks may be anywhere within the step.
+*Once*: a segment is submitted when it first appears in the routes, and never again (``_submitted``); new routes change
+only what has not been submitted, since the old ones leave out whatever a filter decides. *Handles are dropped after the
+last reader*: every submission is counted (``HandleTable``), and after new routes the reads to come are counted again.
+The backend keeps a payload for the calls that it was submitted with, so the driver need not wait for them. *A step is a
+transaction*: an error leaves ``run`` before the step is counted, and breaks the run, since ranks may be anywhere within
+the step.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from hfdsl.plan.rows import row_table, runtime_queries
 from hfdsl.plan.segments import Segment
 from hfdsl.plan.size_checks import check_sizes
 from hfdsl.plan.sizes import rows_in
-from hfdsl.runtime.backend import Backend, Submission, nothing
+from hfdsl.runtime.backend import Backend, Submission, do_nothing
 from hfdsl.runtime.body_results import check_same_presence
 from hfdsl.runtime.custom_protocol import GroupView, collected, dispatched
 from hfdsl.runtime.driver_reads import DriverReads
@@ -62,13 +64,13 @@ from hfdsl.types.batches import Batch
 
 @dataclass(slots=True)
 class Routing:
-    """Routes with a number, which below zero hold for one step.
+    """Routes with an ID, by which ranks find the specs that they were sent; below zero it holds for one step alone.
 
     ``sent_to`` are the segments whose ranks have their specs.
     """
 
     routes: Routes
-    number: int
+    id: int
     hints: Hints
     sent_to: set[int] = field(default_factory=set)
 
@@ -76,18 +78,20 @@ class Routing:
 class StepRun:
     """One step in progress: the handles of the payloads that are still to be read, and of what was submitted."""
 
-    def __init__(self, plan: Plan, backend: Backend, routing: Routing, number: int, sizes: Mapping[Any, int]) -> None:
-        self._plan, self._backend, self._routing, self._number = plan, backend, routing, number
+    def __init__(
+        self, plan: Plan, backend: Backend, routing: Routing, step_number: int, sizes: Mapping[Any, int]
+    ) -> None:
+        self._plan, self._backend, self._routing, self._step_number = plan, backend, routing, step_number
         self._driver = backend.driver
         self._handles = HandleTable(drop=plan.optimize.liveness)
         self._reads = DriverReads(plan, backend, self._handles)
         self._acknowledgments: dict[tuple[int, int], Any] = {}  # by segment and rank, in the order of submission
         self._submitted: set[int] = set()
-        self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads what it makes
+        self._deferred: list[Segment] = []  # of the driver: submitted, and not run before somebody reads its results
         self._log = StepLog()
         self._query_results = self._log.query_results
         self._sizes = sizes
-        self._all_sizes: dict[Any, int] = dict(sizes)  # with how many rows filters keep, once they have run
+        self._all_sizes: dict[Any, int] = dict(sizes)  # and, once filters have run, how many rows they keep
         self._expect_reads()
 
     @property
@@ -95,9 +99,9 @@ class StepRun:
         return self._routing.routes
 
     def run(self, inputs: Mapping[int, Batch], meanwhile: Callable[[], None]) -> tuple[Any, StepRecord]:
-        """The dataflow's result, and who did what when; ``meanwhile`` is called when only waiting is left to do."""
+        """The dataflow's result, and the step's record; ``meanwhile`` is called when only waiting is left to do."""
         self._backend.begin()
-        self._driver.begin(self._plan.name, self._number)
+        self._driver.begin(self._plan.name, self._step_number)
         for node, batch in inputs.items():
             self._driver.put_local(node, "the driver", batch)
         while self._routes.early_queries:
@@ -116,7 +120,7 @@ class StepRun:
         self._driver.store.clear()
         return value, StepRecord(
             plan=self._plan,
-            number=self._number,
+            step_number=self._step_number,
             stop=time.time(),
             log=self._log,
             routes=self._routes,
@@ -127,7 +131,7 @@ class StepRun:
     # -- segments ------------------------------------------------------------------------------------------------------
 
     def _submit_ready(self) -> None:
-        """Submit every segment that waits for no query, in program order."""
+        """Submit every segment whose rows are known, in program order."""
         with self._log.timed("submits"):
             for segment in self._routes.segments:
                 if segment.number not in self._submitted:
@@ -135,7 +139,7 @@ class StepRun:
             self._run_deferred()
 
     def _submit(self, segment: Segment) -> None:
-        """Have a segment run; one of the driver's own waits until somebody reads what it makes."""
+        """Submit a segment; one of the driver's own runs when somebody reads its results."""
         self._submitted.add(segment.number)
         self._log.routes[segment.number] = self._routes
         if segment.group == DRIVER:
@@ -175,7 +179,7 @@ class StepRun:
                 self._handles[payload.key] = handle
 
     def _submit_custom(self, segment: Segment) -> None:
-        """Run a step whose protocol is a pair of functions: they get whole values, in the driver."""
+        """Run a step with a custom protocol: its functions get whole values, in the driver."""
         (step,) = segment.steps
         group = GroupView(self._plan.mesh(step.role or ""))
         keys = self._routes.receives[segment.number].get(DRIVER_RANK, ())
@@ -210,10 +214,10 @@ class StepRun:
         return handles
 
     def _call(self, segment: Segment) -> SegmentCall:
-        return SegmentCall(self._plan.name, self._routing.number, segment.number, self._number)
+        return SegmentCall(self._plan.name, self._routing.id, segment.number, self._step_number)
 
     def _specs(self, segment: Segment) -> list[SegmentSpec | None]:
-        """What every rank of a segment must know, the first time; what holds for one step alone, always."""
+        """The specs of a segment's ranks, where they have not been sent yet: None for each rank that has its spec."""
         routing = self._routing
         if segment.number in routing.sent_to:
             return [None] * len(segment.ranks)
@@ -222,21 +226,21 @@ class StepRun:
         return [SegmentSpec(tasks[rank], routing.routes.table) for rank in segment.ranks]
 
     def _wait(
-        self, acknowledgments: Iterable[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = nothing
+        self, acknowledgments: Iterable[Any], wanted: Sequence[Any] = (), meanwhile: Callable[[], None] = do_nothing
     ) -> list[SegmentResult]:
-        """The results of segments; those of the driver's own are here already."""
-        every = list(acknowledgments)
+        """The results of segments, once they have ended; those of the driver's own are results, not handles."""
+        acknowledgments = list(acknowledgments)
         with self._log.timed("waits for processes", "wait"):
-            remote = [handle for handle in every if not isinstance(handle, SegmentResult)]
+            remote = [handle for handle in acknowledgments if not isinstance(handle, SegmentResult)]
             results = iter(self._backend.done(remote, wanted, meanwhile))
-        return [handle if isinstance(handle, SegmentResult) else next(results) for handle in every]
+        return [handle if isinstance(handle, SegmentResult) else next(results) for handle in acknowledgments]
 
     # -- payloads ------------------------------------------------------------------------------------------------------
 
     def _send_from_driver(self, segment: int) -> None:
         """Send the driver's payloads of a segment: of the caller's inputs, or of what a collect function returned."""
-        what = "puts what it was given" if segment == CALLER else "puts what it collected"
-        with self._log.timed(what):
+        activity = "puts what it was given" if segment == CALLER else "puts what it collected"
+        with self._log.timed(activity):
             for payload in self._routes.driver_sends[segment]:
                 content = self._driver.store.extract(payload)
                 self._handles[payload.key] = self._backend.put(self._plan, content)
@@ -259,25 +263,25 @@ class StepRun:
 
     # -- runtime queries -----------------------------------------------------------------------------------------------
 
-    def _resolve(self, number: int) -> None:
+    def _resolve(self, node: int) -> None:
         """Read which rows a filter keeps, or what rows weigh; and find the routes that follow from it."""
-        query = next(query for query in runtime_queries(self._plan) if query.node == number)
+        query = next(query for query in runtime_queries(self._plan) if query.node == node)
         with self._log.timed("reads what rows weigh" if query.weighs else "reads what a filter keeps"):
-            reader = self._reads.reader(self._routes.query_payloads[number], self._routes.table)
+            reader = self._reads.reader(self._routes.query_payloads[node], self._routes.table)
             if query.weighs:
                 rows = self._reads.row_weights(query, reader)
             else:
                 rows = self._reads.kept_rows(query, reader)
-                self._check_kept(number, len(rows))
-        self._query_results[number] = rows
+                self._check_kept(node, len(rows))
+        self._query_results[node] = rows
         table, hints = row_table(self._plan, self._sizes, self._query_results), self._routing.hints
         new_routes = compute_routes(self._plan, table, self._backend.topology(self._plan), hints)
         self._routing = Routing(new_routes, -1 - len(self._query_results), hints)
         self._expect_reads()
 
-    def _check_kept(self, number: int, rows: int) -> None:
+    def _check_kept(self, filter_node: int, rows: int) -> None:
         """Check the sizes that a filter decides; HF319 where they do not work out."""
-        node, size = self._plan.node(number), rows_in(self._plan.inference.values[number])
-        group = node.op.group if isinstance(node.op, Filter) else 1
-        self._all_sizes |= dict.fromkeys(size.atoms if size is not None else (), rows // group)
+        node, size = self._plan.node(filter_node), rows_in(self._plan.inference.values[filter_node])
+        group_size = node.op.group if isinstance(node.op, Filter) else 1
+        self._all_sizes |= dict.fromkeys(size.atoms if size is not None else (), rows // group_size)
         check_sizes(self._plan, self._all_sizes)

@@ -80,7 +80,7 @@ class StoredValue:
         return value
 
 
-class SharedColumn:
+class WatchedColumn:
     """A column that readers elsewhere map, or copy at a time that this process does not know."""
 
     def __init__(self, value: StoredValue, column: str) -> None:
@@ -115,7 +115,7 @@ class Store:
         self._local: dict[int, tuple[int, StoredValue]] = {}
         self._received: dict[int, dict[tuple[int, str], list[tuple[RowRanges | None, Any]]]] = {}
         self._bytes: dict[int, int] = {}
-        self._shared: list[SharedColumn] = []
+        self._watched: list[WatchedColumn] = []
         self.peak_bytes = 0
 
     def clear(self) -> None:
@@ -123,7 +123,7 @@ class Store:
         self._local.clear()
         self._received.clear()
         self._bytes.clear()
-        self._shared.clear()
+        self._watched.clear()
         self.peak_bytes = 0
 
     @property
@@ -162,19 +162,19 @@ class Store:
         """The content of a payload, from values that this process produced."""
         return slice_payload(payload, {key.node: self._local[key.node][1] for key in payload.slices})
 
-    def share(self, payload: Payload, values: Mapping[int, StoredValue]) -> None:
-        """Watch the columns of a payload that readers elsewhere are given as they lie here."""
+    def watch(self, payload: Payload, values: Mapping[int, StoredValue]) -> None:
+        """Watch the columns of a payload whose readers elsewhere map or copy them from this process's memory."""
         for node, column in dict.fromkeys((key.node, key.column) for key in payload.slices):
             if column in values[node].versions:
-                self._shared.append(SharedColumn(values[node], column))
+                self._watched.append(WatchedColumn(values[node], column))
 
-    def check_shared(self) -> None:
+    def check_watched(self) -> None:
         """Refuse a write into what was shared in this step.
 
         Raises:
             WiringError: HF703 naming the producer and the column.
         """
-        for column in self._shared:
+        for column in self._watched:
             column.check()
 
     def _count(self, node: int, more: int) -> None:

@@ -1,4 +1,4 @@
-"""What a step leaves behind: a log that costs next to nothing to write, turned into a timeline when somebody asks."""
+"""The log of a step, which costs next to nothing to write, and its timeline, which is built when somebody asks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ class StepLog:
     """What the driver writes down while a step runs.
 
     ``sent`` are the driver's payloads, each with the time and its bytes; ``routes`` those by which each segment was
-    submitted; ``query_results`` what it has resolved: which rows filters keep, and
-    what rows weigh.
+    submitted; ``query_results`` the results of runtime queries, by node.
     """
 
     start: float = field(default_factory=time.time)
@@ -54,7 +53,7 @@ class StepRecord:
     """A step that has ended: ``results[i]`` is that of the (segment, rank) ``calls[i]``, ``routes`` the last ones."""
 
     plan: Plan
-    number: int
+    step_number: int
     stop: float
     log: StepLog
     routes: Routes
@@ -76,13 +75,13 @@ def timeline(record: StepRecord) -> Timeline:
         keys = routes.receives[segment].get(result.rank if rank == DRIVER_RANK else rank, ())
         received = [payloads[key].to(process, result.start) for key in keys]
         transfers += received
-        intervals += _work(steps, result, routes.table)
+        intervals += _call_intervals(steps, result, routes.table)
         if result.group == DRIVER:
             continue
         levels.append(MemoryLevel(process, result.stop, result.held_bytes))
         since = idle_since.get(process, log.start)
         if since < result.start:
-            intervals.append(Interval(process, "wait", _cause(received, since), since, result.start))
+            intervals.append(Interval(process, "wait", _wait_cause(received, since), since, result.start))
         idle_since[process] = max(since, result.stop)
     intervals += [
         Interval(process, "wait", "waits for the end", since, record.stop) for process, since in idle_since.items()
@@ -91,7 +90,7 @@ def timeline(record: StepRecord) -> Timeline:
         transfers += [payloads[key].to(DRIVER_PROCESS, arrived) for key in keys]
     return Timeline(
         plan=record.plan.name,
-        number=record.number,
+        number=record.step_number,
         start=log.start,
         stop=record.stop,
         intervals=tuple(intervals),
@@ -129,7 +128,7 @@ def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
     sent = [(payload, DRIVER_PROCESS, time, size) for payload, time, size in record.log.sent]
     for (segment, rank), result in zip(record.calls, record.results, strict=True):
         task = record.log.routes[segment].tasks[segment][result.rank if rank == DRIVER_RANK else rank]
-        # Not strict: the result of a step whose protocol is a pair of functions is sent as it is, by no task.
+        # Not strict: the result of a step with a custom protocol is sent as it is, by no task.
         sizes = zip(task.sends, result.payload_bytes, strict=False)
         sent += [(payload, (result.group, result.rank), result.stop, size) for payload, size in sizes]
     return {
@@ -139,7 +138,7 @@ def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
 
 
 def _read_by_driver(record: StepRecord) -> Iterator[tuple[tuple[PayloadKey, ...], float]]:
-    """What the driver read, and when it had arrived: the arguments of pairs of functions, and the result."""
+    """What the driver read, and when it had arrived: the arguments of custom protocols, and the result."""
     started: dict[int, float] = {}
     for (segment, _), result in zip(record.calls, record.results, strict=True):
         started.setdefault(segment, result.start)
@@ -148,7 +147,7 @@ def _read_by_driver(record: StepRecord) -> Iterator[tuple[tuple[PayloadKey, ...]
     yield from ((record.routes.result, interval.stop) for interval in record.log.intervals if interval.name == RESULT)
 
 
-def _cause(received: list[Transfer], since: float) -> str:
+def _wait_cause(received: list[Transfer], since: float) -> str:
     """What a process waited for: what left last or, where all had left before, the driver."""
     last = max(received, key=lambda transfer: transfer.sent, default=None)
     if last is None or last.sent <= since or last.source == DRIVER_PROCESS:
@@ -156,7 +155,7 @@ def _cause(received: list[Transfer], since: float) -> str:
     return f"waits for {last.name}"
 
 
-def _work(steps: Mapping[str, Step], result: SegmentResult, table: RowTable) -> Iterator[Interval]:
+def _call_intervals(steps: Mapping[str, Step], result: SegmentResult, table: RowTable) -> Iterator[Interval]:
     process = result.group, result.rank
     if len(result.calls) > 1:
         yield Interval(process, "fused", " + ".join(call.label for call in result.calls), result.start, result.stop)

@@ -92,7 +92,7 @@ def test_the_tasks_are_those_of_the_example() -> None:
             ((rows,),) = [part.rows or () for part in payload.slices]
             keeps = ", ".join(map(str, task.keeps)) or "-"
             drops = ", ".join(str(node) for nodes in task.drops.values() for node in nodes)
-            sends = f"{payload.key}: rows {rows[0]}-{rows[1]}"
+            sends = f"{payload.key}: rows {rows[0]}:{rows[1]}"
             table.append(f"{segment} {rank} {received} {labels[task.steps[0]]} {sends} {keeps} {drops}")
     shown = lines(executor)
     start = shown.index("segment rank receives runs sends keeps drops") + 1
