@@ -6,6 +6,7 @@ import traceback
 
 from hfdsl.errors import HfError, RoleError
 from hfdsl.graph.spans import traceback_span
+from hfdsl.protocols.raised import as_raised
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
 """What the bodies of ready roles raise: their messages are complete, and a traceback through hfdsl adds nothing."""
@@ -22,4 +23,5 @@ def role_error(what: str, rank: int, step_number: int | None, error: Exception) 
     while first and frame and frame.tb_frame.f_code.co_filename == first.tb_frame.f_code.co_filename:
         frame = frame.tb_next  # the first frames are those of the runtime that called the role
     trace = "".join(traceback.format_exception(type(error), error, frame)).rstrip()
-    return RoleError("HF806", f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}")
+    text = f"'{what}' raised on rank {rank}{step}: {type(error).__name__}: {error}\n\n{trace}"
+    return as_raised(RoleError("HF806", text), error)
