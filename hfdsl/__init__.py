@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from hfdsl.deploy.deployment import Deployment, Placement, place
     from hfdsl.deploy.experiment import Experiment
     from hfdsl.deploy.pools import ResourcePool
-    from hfdsl.errors import DefinitionError, HfError, ProtocolError, ResourceError, RoleError, SizeError, WiringError
+    from hfdsl.errors import (
+        DeadlineError,
+        DefinitionError,
+        HfError,
+        ProtocolError,
+        ResourceError,
+        RoleError,
+        SizeError,
+        WiringError,
+    )
     from hfdsl.graph.dataflow import Dataflow, dataflow
     from hfdsl.graph.operations import fill, filter, function, merge, minibatches, present, repeat, sync, take  # noqa: A004  # hf.filter
     from hfdsl.plan.optimize import Optimize
@@ -45,6 +54,7 @@ __all__ = [
     "Cluster",
     "Column",
     "Dataflow",
+    "DeadlineError",
     "DefinitionError",
     "Deployment",
     "Dim",
@@ -121,7 +131,7 @@ _NAMES = {
     "deploy.deployment": "Deployment Placement place",
     "deploy.experiment": "Experiment",
     "deploy.pools": "ResourcePool",
-    "errors": "DefinitionError HfError ProtocolError ResourceError RoleError SizeError WiringError",
+    "errors": "DeadlineError DefinitionError HfError ProtocolError ResourceError RoleError SizeError WiringError",
     "graph.dataflow": "Dataflow dataflow",
     "graph.operations": "fill filter function merge minibatches present repeat sync take",
     "plan.optimize": "Optimize",

@@ -69,6 +69,10 @@ class RoleError(HfError, RuntimeError):
     """A role's body raised: told once, with role, method, rank, step and the worker's own traceback (HF806)."""
 
 
+class DeadlineError(HfError, TimeoutError):
+    """A wait exceeded its deadline; the message says what every rank was doing (HF807)."""
+
+
 class ConfigError(HfError, ValueError):
     """A configuration, or a change of one, does not fit its fields (HF901, HF940), or a loss its columns (HF941).
 

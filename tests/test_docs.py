@@ -30,6 +30,7 @@ PROGRAMS = {
     "clusters.md": "clusters.py",
     "data-plane.md": "plane.py",
     "roles.md": "roles.py",
+    "single_controller.md": "judge.py",
 }
 
 
@@ -121,6 +122,19 @@ def test_the_page_on_clusters_shows_its_mistake_as_it_is_told(
     command, _, told = shown.partition("\n")
     assert main(command.split()[2:]) == 1
     assert capsys.readouterr().out.startswith(told)
+
+
+@pytest.mark.parametrize("program", ["single_controller.md"], indirect=True)
+def test_the_page_on_the_imperative_layer_prints_what_it_shows(
+    program: Path, ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "init", lambda: None)  # the cluster of the tests runs already
+    lines = printed(program).splitlines()
+    [late] = [block.splitlines() for block in blocks("single_controller.md", "text") if block.startswith("HF807")]
+    assert lines[:2] == ["[3, 4, 5, 6]", "[4, 6, 8, 10]"]
+    place = re.compile(r"\(.*judge.py:\d+\)")
+    assert [place.sub("(judge.py)", line) for line in lines[2:5]] == [place.sub("(judge.py)", line) for line in late]
+    assert lines[-1] == "{'text': ['a', 'bcd', 'ef'], 'length': [1, 3, 2]} {'source': 'docs'}"
 
 
 @pytest.mark.parametrize("folder", ["check", "check/rules", "check/repair", "plan", "runtime", "rl/models"])

@@ -147,6 +147,9 @@ CODES: dict[str, Code] = {
     # HF92x tests
     "HF921": Code("an argument that a check of hfdsl.testing does not accept"),
     "HF922": Code("a check of hfdsl.testing that would compare nothing"),
+    # HF93x the imperative layer
+    "HF930": Code("rows of a worker group's method that do not add up"),
+    "HF931": Code("a deadline that is not a positive number of seconds"),
     # HF94x values of training
     "HF940": Code("a value that a loss, a configuration or a formula does not take"),
     "HF941": Code("a loss without the columns that its terms need"),

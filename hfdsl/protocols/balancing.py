@@ -39,6 +39,8 @@ def _numbers(column: Any, balance: str, site: Site) -> list[int] | None:
             weights = column.reshape(len(column), -1).sum(1).tolist()
         case split.TENSOR:
             weights = row_weights(column).tolist()
+        case split.NESTED:
+            weights = row_weights(Jagged.of(list(column.unbind()))).tolist()
         case _:
             weights = row_weights(column).tolist() if isinstance(column, Jagged) else [None]
     if not all(isinstance(weight, int) for weight in weights):

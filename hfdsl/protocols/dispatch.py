@@ -120,12 +120,17 @@ def register_dispatch_mode(dispatch_mode_name: str, dispatch_fn: DispatchFn, col
     if not isinstance(name, str) or not name.isidentifier():
         raise DefinitionError("HF111", f"a dispatch mode's name is an identifier, got {name!r}")
     name = name.upper()
+    functions = as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, name)
+    if name in _ARRIVED:
+        _ARRIVED.discard(name)
+        _MEANINGS[Dispatch.__members__[name]] = functions
+        return Dispatch.__members__[name]
     if name in Dispatch.__members__:
         raise DefinitionError(
             "HF111",
             f"dispatch mode {name!r} exists; choose another name, or change its functions with update_dispatch_mode",
         )
-    return _add_member(name, as_functions({"dispatch_fn": dispatch_fn, "collect_fn": collect_fn}, name))
+    return _add_member(name, functions)
 
 
 def _add_member(name: str, functions: Functions) -> Dispatch:
@@ -142,8 +147,15 @@ def _add_member(name: str, functions: Functions) -> Dispatch:
     return member
 
 
+_ARRIVED: set[str] = set()
+"""The modes that came from another process, and whose own module, if they have one, is not imported here yet."""
+
+
 def _restore(name: str, functions: Functions) -> Dispatch:
-    return Dispatch.__members__.get(name) or _add_member(name, functions)
+    if name in Dispatch.__members__:
+        return Dispatch.__members__[name]
+    _ARRIVED.add(name)
+    return _add_member(name, functions)
 
 
 def update_dispatch_mode(dispatch_mode: Dispatch | str, dispatch_fn: DispatchFn, collect_fn: CollectFn) -> None:

@@ -1,8 +1,14 @@
 """Splitting and joining along the first axis: the row containers, and what is none.
 
-A *row container* is an ``hf.Batch`` (any object with ``__hf_rows__``, ``__hf_slice__`` and ``__hf_concat__``), a torch
-tensor, a numpy array or a list. Everything else cannot be split, and is refused by name.
-Which rows go where is decided in ``partitioning``; here they are cut and joined.
+A *row container* is an ``hf.Batch``, a torch tensor (nested ones too), a numpy array, a list, or an object of any class
+with three hooks:
+
+- ``__hf_rows__(self) -> int | None``: the number of rows, None for a value that has none, such as metadata alone;
+- ``__hf_slice__(self, start: int, stop: int)``: these rows, in an object of the same class;
+- ``__hf_concat__(cls, parts)``, a class method: the rows of all parts, in order.
+
+Everything else cannot be split, and is refused by name. Which rows go where is decided in ``partitioning``; here they
+are cut and joined.
 """
 
 from __future__ import annotations
@@ -40,7 +46,7 @@ class Site:
 class Container:
     """How one kind of row container counts, cuts and joins its rows."""
 
-    rows: Callable[[Any], int]
+    rows: Callable[[Any], int | None]
     cut: Callable[[Any, int, int], Any]
     join: Callable[[Sequence[Any]], Any]
 
@@ -51,7 +57,7 @@ LIST = Container(
     lambda pieces: [row for piece in pieces for row in piece],
 )
 BATCH = Container(
-    lambda value: int(value.__hf_rows__()),
+    lambda value: value.__hf_rows__(),
     lambda value, start, stop: value.__hf_slice__(start, stop),
     lambda pieces: type(pieces[0]).__hf_concat__(list(pieces)),
 )
@@ -59,6 +65,11 @@ TENSOR = Container(
     lambda value: int(value.shape[0]),
     lambda value, start, stop: value[start:stop],
     lambda pieces: sys.modules["torch"].cat(list(pieces)),
+)
+NESTED = Container(
+    lambda value: int(value.size(0)),
+    lambda value, start, stop: _nested(list(value.unbind())[start:stop], value),
+    lambda pieces: _nested([row for piece in pieces for row in piece.unbind()], pieces[0]),
 )
 ARRAY = Container(
     lambda value: int(value.shape[0]),
@@ -81,8 +92,21 @@ def container_of(value: Any) -> Container | None:
     for module, kind, container in (("torch", "Tensor", TENSOR), ("numpy", "ndarray", ARRAY)):
         cls: Any = getattr(sys.modules.get(module), kind, None)
         if cls is not None and isinstance(value, cls):
+            if container is TENSOR and (value.is_nested or value.layout is not sys.modules["torch"].strided):
+                return NESTED if value.is_nested else None  # sparse: rows are no slices
             return container if len(value.shape) > 0 else None  # 0-d: one number, no rows
     return None
+
+
+def _nested(rows: Sequence[Any], like: Any) -> Any:
+    """Rows as a nested tensor of the layout of another; HF413 where that layout cannot hold them."""
+    torch: Any = sys.modules["torch"]
+    if not rows:
+        return torch.nested.nested_tensor_from_jagged(like.values()[:0], torch.zeros(1, dtype=torch.int64))
+    try:
+        return torch.nested.as_nested_tensor(list(rows), layout=like.layout)
+    except RuntimeError as error:
+        raise ProtocolError("HF413", f"rows of a nested tensor cannot be cut or joined: {error}") from error
 
 
 def kind_of(value: object) -> str:
@@ -93,7 +117,9 @@ def kind_of(value: object) -> str:
     """
     if value is None:
         return "None"
-    shape = getattr(value, "shape", None)
+    if getattr(value, "is_sparse", False):
+        return f"sparse {type(value).__name__}"
+    shape = None if getattr(value, "is_nested", False) else getattr(value, "shape", None)
     return f"0-d {type(value).__name__}" if shape is not None and len(shape) == 0 else type(value).__name__
 
 
@@ -105,9 +131,12 @@ def rows_of(value: object, what: str = "value") -> int:
     """
     container = _container(value, what)
     try:
-        return container.rows(value)
+        rows = container.rows(value)
     except HfError:  # a record of metrics: a Batch by its type, but nothing that can be cut
         raise _no_rows(value, what) from None
+    if rows is None:
+        raise _no_rows(value, what)
+    return int(rows)
 
 
 def _container(value: object, what: str) -> Container:

@@ -30,7 +30,6 @@ import torch.distributed as dist
 from hfdsl.runtime.serialization import Tensors
 from hfdsl.runtime.tensor_sharing import SharedTensors, keep_mapped, read_shared, share
 from hfdsl.runtime.torch_internals import PrefixStore, Store, TCPStore, nccl_options
-from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.ray_internals import (
     CommunicatorMetadata,
     TensorTransportManager,
@@ -41,6 +40,7 @@ from hfdsl.single_controller.ray_internals import (
     set_fetch_timeout,
     tensor_transports,
 )
+from hfdsl.single_controller.waiting import fetch
 
 TRANSPORT: Final = "HFDSL"
 """The name for ``method.options(tensor_transport=...)``."""

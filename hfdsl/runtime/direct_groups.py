@@ -11,9 +11,9 @@ from hfdsl.plan.payloads import Process
 from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.transports import broadcasts, keeps_mapped
-from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.start import TENSORS
+from hfdsl.single_controller.waiting import fetch
 
 
 class DirectGroups:

@@ -41,10 +41,10 @@ from hfdsl.runtime.relay import FAILURE_POLL_SECONDS, as_completed
 from hfdsl.runtime.relay_client import Relays, RemoteHandle, relays_pay
 from hfdsl.runtime.serialization import deserialized, payload_class, serialized
 from hfdsl.runtime.store import PayloadContent, bytes_of
-from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.group import RayWorkerGroup
 from hfdsl.single_controller.pool import RayResourcePool, merge_resource_pool, split_resource_pool
 from hfdsl.single_controller.roles import RayClassWithInitArgs
+from hfdsl.single_controller.waiting import fetch
 
 SAVED_REPLY_SECONDS = 60.0
 """The time in which an idle process says whether its files are written."""
@@ -94,6 +94,7 @@ class RayBackend:
                     self._direct_groups.prepare(group.name, process),
                     worker_env=worker_env,
                     timeout=timeout,
+                    deadline=None,  # a step has one; roles that load large models may take what they take
                 )
             self._hosts = {
                 name: fetch([worker.host.remote() for worker in group.workers]) for name, group in self._groups.items()

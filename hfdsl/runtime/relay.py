@@ -55,7 +55,7 @@ from typing import Any, NamedTuple
 import ray
 
 from hfdsl.runtime.messages import RAY_STORED_BYTES, RELAYED, SMALL_PAYLOAD_BYTES, Acknowledgment, RankRequest
-from hfdsl.single_controller.calls import fetch
+from hfdsl.single_controller.waiting import fetch
 
 FAILURE_POLL_SECONDS = 1.0
 """How often a wait for all ranks looks for a failure among those that have ended."""

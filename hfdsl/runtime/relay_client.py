@@ -19,7 +19,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.messages import INLINE, RELAYED, InlineResult, RankRequest, SegmentSpec, SendMode
 from hfdsl.runtime.relay import ACKNOWLEDGMENT, FAILURE_POLL_SECONDS, Relay, RelayCall, ReturnKey, as_completed
-from hfdsl.single_controller.calls import fetch
+from hfdsl.single_controller.waiting import fetch
 
 MIN_RANKS, MIN_RANKS_PER_HOST = 16, 4
 """Relays pay from so many ranks in all, and per host on average: see benchmarks/dataplane/relay.py."""

@@ -1,4 +1,4 @@
-"""Calls of a group: what travels to every rank, how it is sent, and how outputs and failures come back."""
+"""Calls of a group: what travels to every rank, and how it is sent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 
 import ray
 from ray import ObjectRef
-from ray.exceptions import RayActorError, RayTaskError
 
-from hfdsl.errors import HfError, ProtocolError, RoleError, WiringError
+from hfdsl.errors import ProtocolError, WiringError
 from hfdsl.protocols.kinds import PerRank
-from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
+from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.split import Site, kind_of
-from hfdsl.single_controller.host import Order, Recipe, assemble
+from hfdsl.single_controller.host import Order, Recipe
+from hfdsl.single_controller.outputs import Output
+from hfdsl.single_controller.waiting import UNBOUNDED, Patience
 
 BULKY = 64 * 1024
 """Bytes from which a value that several ranks need is put into the object store once, instead of sent to each."""
@@ -34,21 +35,25 @@ class Future:
     """
 
     refs: tuple[ObjectRef[Any], ...]
-    collected: tuple[int, ...]
-    row_split: RowSplit = NO_SPLIT
-    what: str = "output"
-    joined: bool = True
+    output: Output
+    patience: Patience = UNBOUNDED
 
     def get(self, timeout: float | None = None) -> Any:
-        """The value, joined and without pad rows; ``RoleError`` (HF806) if a rank failed, ``TimeoutError`` if late."""
+        """The value, joined and without pad rows, within ``timeout`` seconds or else the group's deadline.
+
+        Raises:
+            RoleError: HF806 if a rank failed.
+            DeadlineError: HF807 if it is late, with what every rank is doing.
+            SizeError: HF930 if the ranks' rows do not add up.
+        """
         # All ranks are waited for, so that a failure of one that is not collected is not missed: it only sends None.
-        outputs = fetch(self.refs, timeout)
-        return assemble([outputs[rank] for rank in self.collected], self.row_split, self.what, joined=self.joined)
+        outputs = self.patience.fetch(self.refs, self.output.what.removeprefix("the output of "), seconds=timeout)
+        return self.output.assemble([outputs[rank] for rank in self.output.ranks])
 
     def whole(self) -> Later:
         """The value as an argument, whole."""
-        refs = tuple(self.refs[rank] for rank in self.collected)
-        return Later(refs, Recipe(len(refs), self.row_split, self.what, self.joined))
+        refs = tuple(self.refs[rank] for rank in self.output.ranks)
+        return Later(refs, Recipe(len(refs), self.output))
 
     def __hf_cut__(self, index: int, count: int, *, pad: Pad | None, group: int, what: str) -> Later:
         whole = self.whole()
@@ -66,7 +71,9 @@ class Later:
 
 def as_future(value: Any) -> Any:
     """A reference to an object of Ray as a future, so that it can be cut like one; any other value as it is."""
-    return Future((value,), (0,), what="the referenced object", joined=False) if isinstance(value, ObjectRef) else value
+    if not isinstance(value, ObjectRef):
+        return value
+    return Future((value,), Output("the referenced object", ranks=(0,), joined=False))
 
 
 # -- from a call to messages -------------------------------------------------------------------------------------------
@@ -179,27 +186,3 @@ def send(method: Any, order: Order, values: Sequence[Any], what: str, *before: A
             "HF802", f"an argument of {what} cannot be sent to a worker; give plain data instead: {error}"
         ) from error
     return ref
-
-
-# -- from outputs to values --------------------------------------------------------------------------------------------
-
-
-def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[Any]:
-    """The values of references; the first failure as the error that it is, never as one of Ray's."""
-    try:
-        return list(ray.get(list(refs), timeout=timeout))
-    except RayTaskError as error:
-        for ref in refs:
-            ref.future()  # looked at: else Ray would log every other rank's failure again, as unhandled
-        raise _hf_error(error) from None
-    except RayActorError as error:
-        raise RoleError("HF806", f"a worker's process is gone: {error}") from None
-
-
-def _hf_error(error: RayTaskError) -> HfError:
-    cause: Any = error
-    while isinstance(cause, RayTaskError):
-        cause = cause.cause
-    if isinstance(cause, HfError):
-        return cause
-    return RoleError("HF806", f"a worker failed outside of a role's method: {error}")

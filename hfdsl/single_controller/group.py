@@ -24,18 +24,28 @@ from hfdsl.single_controller.calls import (
     checked_lists,
     checked_pair,
     entries_by_rank,
-    fetch,
     messages,
     send,
 )
 from hfdsl.single_controller.host import Order
+from hfdsl.single_controller.outputs import Output
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.roles import RayClassWithInitArgs, Target, check_arguments, targets
-from hfdsl.single_controller.start import Lease, check_room, checked_env, create_actors, end_actors, start_actors
+from hfdsl.single_controller.start import (
+    Lease,
+    await_restarts,
+    check_room,
+    checked_env,
+    create_actors,
+    end_actors,
+    restarts,
+    start_actors,
+)
+from hfdsl.single_controller.waiting import DEADLINE, Patience, checked_deadline
 from hfdsl.types.rows import WholeRows
 
 START_TIMEOUT = 300.0
-"""Seconds in which every worker's process has to be up; the user's own constructors may then take what they take."""
+"""Seconds in which every worker's process has to be up; the user's own constructors then have the deadline of calls."""
 
 
 class UnknownMethodError(WiringError, AttributeError):
@@ -47,12 +57,14 @@ class RayWorkerGroup:
 
     Workers find WORLD_SIZE, RANK, LOCAL_WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in their environment, and
     what ``worker_env`` adds. ``mesh`` lays the ranks out (``Mesh(dp=world_size)`` unless given). ``timeout`` is the
-    seconds in which the processes must be up. Use it as a context manager, or ``shutdown()``, to end the processes.
+    seconds in which the processes must be up, ``deadline`` those that a blocking call, or the roles' constructors, may
+    take (None: no end). Use it as a context manager, or ``shutdown()``, to end the processes.
 
     Raises, before any process starts, ``ResourceError`` (HF501 for a mesh of another size, HF502 and HF505 for a pool
     that the cluster cannot hold, HF504 for one group too many on the pool, HF520 for a reserved variable, HF521 for a
-    name that is taken), ``SizeError`` (HF313 for a split of a method that needs whole rows) and ``DefinitionError``
-    (HF111 for a method with a name of the group's own); and ``RoleError`` (HF806) when a constructor raises.
+    name that is taken, HF931 for a deadline that is none), ``SizeError`` (HF313 for a split of a method that needs
+    whole rows) and ``DefinitionError`` (HF111 for a method with a name of the group's own); and ``RoleError`` (HF806)
+    when a constructor raises, ``DeadlineError`` (HF807) when it takes too long.
     """
 
     def __init__(
@@ -65,7 +77,9 @@ class RayWorkerGroup:
         worker_env: Mapping[str, str] | None = None,
         detached: bool | None = None,
         timeout: float = START_TIMEOUT,
+        deadline: float | None = DEADLINE,
     ) -> None:
+        deadline = checked_deadline(deadline)
         if not isinstance(resource_pool, RayResourcePool):
             raise ResourceError("HF507", f"a worker group needs a RayResourcePool, got {resource_pool!r}")
         detached = resource_pool.detached if detached is None else detached
@@ -84,7 +98,9 @@ class RayWorkerGroup:
         self.workers: list[Any] = create_actors(ray_cls_with_init, resource_pool, self.worker_names, detached, env)
         self._lease = Lease(resource_pool)
         try:
-            address, port = start_actors(self.workers, ray_cls_with_init, resource_pool, self.mesh, timeout)
+            address, port, self._patience = start_actors(
+                self.workers, ray_cls_with_init, resource_pool, self.mesh, timeout, deadline
+            )
         except BaseException:
             self.shutdown()
             raise
@@ -114,8 +130,15 @@ class RayWorkerGroup:
         ray_cls_with_init: RayClassWithInitArgs | None = None,
         *,
         worker_handles: Sequence[Any] | None = None,
+        deadline: float | None = DEADLINE,
     ) -> Self:
-        """The group of workers that run already, found by name; ``ResourceError`` (HF521) where they make no group."""
+        """The group of workers that run already, found by name.
+
+        Raises:
+            ResourceError: HF521 where they make no group.
+            DeadlineError: HF807 where one of them is busy for longer than the deadline.
+        """
+        patience = Patience(checked_deadline(deadline))
         names = list(worker_names or [])
         try:
             workers = list(worker_handles) if worker_handles is not None else [ray.get_actor(name) for name in names]
@@ -126,7 +149,8 @@ class RayWorkerGroup:
         odd = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
         if odd is not None:
             raise ResourceError("HF521", f"{odd!r} is no worker of a group; give the workers that a group lists")
-        contexts: list[RankContext] = fetch([worker.hf_context.remote() for worker in workers])
+        contexts: list[RankContext] = patience.fetch([w.hf_context.remote() for w in workers], "from_detached")
+        processes = patience.fetch([worker.hf_process.remote() for worker in workers], "from_detached")
         ranks = [context.rank for context in contexts]
         size = contexts[0].world_size
         if sorted(ranks) != list(range(size)):
@@ -137,6 +161,7 @@ class RayWorkerGroup:
         group._bind(ray_cls_with_init, mesh, size)  # type: ignore[arg-type]  # _bind refuses None by name
         group._lease = Lease(None)
         group.workers = [workers[index] for index in ordered]
+        group._patience = Patience(patience.seconds, tuple(processes[index] for index in ordered))
         group.worker_names = [names[index] for index in ordered] if names else []
         group.master_address, group.master_port = contexts[0].master_addr, str(contexts[0].master_port)
         return group
@@ -150,10 +175,23 @@ class RayWorkerGroup:
                 raise ResourceError("HF507", f"group {self._name} has no role {role!r}; its roles are {here}")
             group = type(self).__new__(type(self))
             group._bind(self._class, self.mesh, self.world_size, role)
-            for shared in ("_lease", "workers", "worker_names", "master_address", "master_port"):
+            for shared in ("_lease", "_patience", "workers", "worker_names", "master_address", "master_port"):
                 setattr(group, shared, getattr(self, shared))
             groups[role] = group
         return groups
+
+    def with_deadline(self, seconds: float | None) -> Self:
+        """The same group, whose blocking calls and futures wait for so many seconds; None waits without end.
+
+        ``group.with_deadline(30).update(batch)`` is one call with a deadline of its own. A late call still runs in
+        its workers, and later calls queue behind it: shut the group down, or wait again.
+
+        Raises:
+            ResourceError: HF931 for what is no positive number.
+        """
+        group = type(self).__new__(type(self))
+        group.__dict__.update(self.__dict__, _patience=self._patience.within(seconds))
+        return group
 
     # -- calls by name -------------------------------------------------------------------------------------------------
 
@@ -169,7 +207,7 @@ class RayWorkerGroup:
 
     def execute_all_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
         """As ``execute_all_async``, and wait for the outputs, one a rank."""
-        return fetch(self.execute_all_async(method_name, *args, **kwargs))
+        return self._wait(self.execute_all_async(method_name, *args, **kwargs), method_name)
 
     def execute_rank_zero_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> ObjectRef[Any]:
         """Call any method on rank 0 alone, with the arguments as they are."""
@@ -179,7 +217,7 @@ class RayWorkerGroup:
 
     def execute_rank_zero_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> Any:
         """As ``execute_rank_zero_async``, and wait for the output."""
-        return fetch([self.execute_rank_zero_async(method_name, *args, **kwargs)])[0]
+        return self._wait([self.execute_rank_zero_async(method_name, *args, **kwargs)], method_name)[0]
 
     execute_all = execute_all_async
     execute_rank_zero = execute_rank_zero_async
@@ -189,7 +227,7 @@ class RayWorkerGroup:
         self._check_open()
         what = getattr(function, "__name__", repr(function))
         [(order, values)] = messages(Order("", what), [[v] for v in args], {key: [v] for key, v in kwargs.items()}, 1)
-        return fetch([send(self.workers[0].hf_run, order, values, what, function)])[0]
+        return self._patience.fetch([send(self.workers[0].hf_run, order, values, what, function)], what)[0]
 
     # -- registered methods --------------------------------------------------------------------------------------------
 
@@ -216,7 +254,7 @@ class RayWorkerGroup:
             return self._call_functions(target, registration, meaning, args, kwargs)
         if on_zero:
             ref = self.execute_rank_zero_async(name, *args, **kwargs)
-            return fetch([ref])[0] if registration.blocking else ref
+            return self._wait([ref], name)[0] if registration.blocking else ref
         check_arguments(target.bare, site.method, args, kwargs)
         if meaning.splits:
             args, kwargs = tuple(map(as_future, args)), {key: as_future(value) for key, value in kwargs.items()}
@@ -232,13 +270,16 @@ class RayWorkerGroup:
         )
         collected = meaning.collected(self.mesh)
         rows = None if row_split is NO_SPLIT else row_split.rows
-        refs = self._submit(target, placed, named, range(self.world_size), keep=frozenset(collected), rows=rows)
+        order = Order(target.role, target.method, rows=rows, joins=meaning.joins)
+        refs = self._submit(target, placed, named, range(self.world_size), order, keep=frozenset(collected))
         if meaning.joins:
-            future = Future(tuple(refs), collected, row_split, f"the output of {site.method}")
+            unit = None if isinstance(registration.rows, WholeRows) else registration.group
+            output = Output(f"the output of {site.method}", row_split, unit, collected)
+            future = Future(tuple(refs), output, self._patience)
             return future.get() if registration.blocking else future
         if not registration.blocking:
             return [refs[rank] for rank in collected]
-        outputs = fetch(refs)
+        outputs = self._wait(refs, name)
         return [outputs[rank] for rank in collected]
 
     def _call_functions(
@@ -265,11 +306,11 @@ class RayWorkerGroup:
         check_arguments(target.bare, site.method, positional, named)
         if registration.execute_mode is Execute.RANK_ZERO:
             refs = self._submit(target, [[v] for v in positional], {key: [v] for key, v in named.items()}, range(1))
-            output: Any = fetch(refs)[0] if registration.blocking else refs[0]
+            output: Any = self._wait(refs, target.name)[0] if registration.blocking else refs[0]
         else:
             placed, placed_named = checked_lists(positional, named, self.world_size, site)
             refs = self._submit(target, placed, placed_named, range(self.world_size))
-            output = fetch(refs) if registration.blocking else refs
+            output = self._wait(refs, target.name) if registration.blocking else refs
         return functions.collect_fn(self, output)
 
     # -- the one way to a worker ---------------------------------------------------------------------------------------
@@ -280,13 +321,15 @@ class RayWorkerGroup:
         args: Sequence[Sequence[Any]],
         kwargs: Mapping[str, Sequence[Any]],
         ranks: range,
+        order: Order | None = None,
         *,
         keep: frozenset[int] | None = None,
-        rows: int | None = None,
     ) -> list[ObjectRef[Any]]:
         self._check_open()
+        if restarts(self._class):
+            await_restarts(self.workers, self._name, self._patience.seconds)
         what = f"{target.owner}.{target.method}"
-        order = Order(target.role, target.method, rows=rows)
+        order = order or Order(target.role, target.method)
         return [
             send(
                 self.workers[rank].hf_call,
@@ -296,6 +339,9 @@ class RayWorkerGroup:
             )
             for rank, (message, values) in zip(ranks, messages(order, args, kwargs, len(ranks)), strict=True)
         ]
+
+    def _wait(self, refs: Sequence[ObjectRef[Any]], name: str) -> list[Any]:
+        return self._patience.fetch(refs, self._site(name).method)
 
     def _target(self, name: str) -> Target:
         if name not in self._targets:

@@ -8,25 +8,23 @@ import os
 import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import ray
 
 from hfdsl.errors import RoleError
 from hfdsl.protocols.partitioning import NO_SPLIT, Pad, RowSplit
-from hfdsl.protocols.split import cut, join, restored, rows_of
+from hfdsl.protocols.raised import as_raised
+from hfdsl.protocols.register import REGISTRATION
+from hfdsl.protocols.split import cut, rows_of
 from hfdsl.protocols.transfer import same_rows
 from hfdsl.protocols.worker import RankContext, current_rank
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A rank's output, with the split of the call's rows that only the rank could know."""
-
-    value: Any
-    row_split: RowSplit
+from hfdsl.single_controller.outputs import WHOLE, Output, Shard, complete, completed
+from hfdsl.single_controller.ray_internals import keep_start, kept_start
+from hfdsl.single_controller.stacks import Process, watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +32,7 @@ class Recipe:
     """How to make one argument of several values: join an earlier call's outputs, then cut this rank's chunk."""
 
     values: int
-    row_split: RowSplit = NO_SPLIT
-    what: str = "output"
-    joined: bool = True
+    output: Output = WHOLE
     chunks: int | None = None
     index: int = 0
     pad: Pad | None = None
@@ -45,8 +41,7 @@ class Recipe:
 
     def whole(self, source: Iterator[Any]) -> Any:
         """The joined value of the next outputs."""
-        outputs = [next(source) for _ in range(self.values)]
-        return assemble(outputs, self.row_split, self.what, joined=self.joined)
+        return self.output.assemble([next(source) for _ in range(self.values)])
 
     def cut(self, value: Any) -> tuple[Any, RowSplit]:
         """This rank's chunk, and how the rows were split."""
@@ -65,10 +60,12 @@ class Order:
     keep: bool = True
     recipes: Sequence[Recipe | None] = ()
     rows: int | None = None
+    joins: bool = False
 
     def packed(self) -> list[Any]:
         """The order as a list of plain values, which Ray sends without pickling: that halves the cost of a call."""
-        return [self.role, self.method, list(self.keywords), self.keep, list(self.recipes), self.rows]
+        recipes = list(self.recipes)
+        return [self.role, self.method, list(self.keywords), self.keep, recipes, self.rows, self.joins]
 
     def arguments(self, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any], RowSplit]:
         """The arguments of the call, and how the rows of those were split that were cut here."""
@@ -89,44 +86,63 @@ class Order:
         return values[:positions], dict(zip(self.keywords, values[positions:], strict=True))
 
 
-def assemble(outputs: Sequence[Any], row_split: RowSplit, what: str, *, joined: bool) -> Any:
-    """The joined output of a call without its pad rows; or the lone value, where nothing was split."""
-    if not joined:
-        return outputs[0]
-    for output in outputs:
-        if isinstance(output, Shard):
-            row_split = output.row_split
-    whole = join([output.value if isinstance(output, Shard) else output for output in outputs], what=what)
-    return restored(whole, row_split, what)
+Arguments: TypeAlias = Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]]
+"""What the roles of a process are constructed with, by role."""
 
 
 class Host:
-    """The actor of one rank. Its own constructor is cheap, so that starting a group costs one process start a rank."""
+    """The actor of one rank. Its own constructor is cheap, so that groups start with one process start per rank.
+
+    Ray keeps the constructor's arguments, and calls it again where it restarts a process (``max_restarts``). Rank and
+    meeting point come later, by ``hf_start``; a process that may be restarted finds them again in Ray's own store.
+    """
 
     hf_classes: Mapping[str, type] = {}
+    hf_restarts: bool = False
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Arguments) -> None:
         self._roles: dict[str, Any] = {}
+        self._arguments = arguments
         self._context = RankContext()
         self._reserved: socket.socket | None = None
+        self._process: Process | None = None
+        context = kept_start() if self.hf_restarts else None
+        if context is not None:
+            with suppress(OSError):  # another program has taken the port since; groups that have met need it no more
+                self._reserve(context.master_addr, context.master_port)
+            self._construct(context)
 
-    def hf_reserve(self) -> tuple[str, int]:
-        """An address of this node and a port of it that nobody else is given while this process lives."""
-        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # of Ray
+    def _reserve(self, address: str, port: int) -> int:
         # Bound and not listening: other programs that ask for a free port never get it, while the rendezvous of this
         # group, which sets the same option, may still listen on it. So there is no gap to lose the port in.
         self._reserved = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reserved.bind(("", 0))
-        return address, int(self._reserved.getsockname()[1])
+        self._reserved.bind(("", port))
+        return int(self._reserved.getsockname()[1])
 
-    def hf_start(self, context: RankContext, arguments: Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+    def hf_reserve(self) -> tuple[str, int]:
+        """An address of this node and a port of it that nobody else is given while this process lives."""
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # of Ray
+        return address, self._reserve(address, 0)
+
+    def hf_start(self, context: RankContext) -> None:
         """Tell the process its rank and construct the roles."""
+        if self.hf_restarts:
+            keep_start(context)
+        self._construct(context)
+
+    def hf_process(self) -> Process | None:
+        """Where the stacks of this process can be read."""
+        if self._process is None:
+            self._process = watched()
+        return self._process
+
+    def _construct(self, context: RankContext) -> None:
         self._context = context
         os.environ.update(context.env())
         token = current_rank.set(context)
         try:
-            for role, (args, kwargs) in arguments.items():
+            for role, (args, kwargs) in self._arguments.items():
                 try:
                     self._roles[role] = self.hf_classes[role](
                         *map(_arrived, args), **{key: _arrived(value) for key, value in kwargs.items()}
@@ -135,6 +151,7 @@ class Host:
                     raise self._role_error(role, "__init__", error) from None
         finally:
             current_rank.reset(token)
+            self._arguments = {}  # they may be large; Ray has them for a restart
 
     def hf_context(self) -> RankContext:
         """The rank that the group gave this process."""
@@ -144,7 +161,7 @@ class Host:
         """Run a function of the caller in this process."""
         args, kwargs, _ = Order(*packed).arguments(values)
         try:
-            return function(*args, **kwargs)
+            return complete(function(*args, **kwargs))
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             raise self._role_error("", getattr(function, "__name__", repr(function)), error) from None
 
@@ -153,7 +170,7 @@ class Host:
         order = Order(*packed)
         args, kwargs, row_split = order.arguments(values)
         try:
-            result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
+            result = complete(getattr(self._roles[order.role], order.method)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             raise self._role_error(order.role, order.method, error) from None
         return _returned(order, result, row_split)
@@ -164,11 +181,11 @@ class Host:
         owner = f"{self.hf_classes[role].__name__}." if role in self.hf_classes else ""
         # The first frame is this file's; the user's own lines begin below it.
         lines = traceback.format_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
-        return RoleError(
-            "HF806",
+        text = (
             f"{owner}{method} raised {type(error).__name__} on rank {self._context.rank} of "
-            f"{self._context.world_size}: {error}\n\nIn the worker: {''.join(lines).rstrip()}",
+            f"{self._context.world_size}: {error}\n\nIn the worker: {''.join(lines).rstrip()}"
         )
+        return as_raised(RoleError("HF806", text), error)
 
 
 class AsyncHost(Host):
@@ -179,9 +196,7 @@ class AsyncHost(Host):
         order = Order(*packed)
         args, kwargs, row_split = order.arguments(values)
         try:
-            result = getattr(self._roles[order.role], order.method)(*args, **kwargs)
-            if inspect.isawaitable(result):
-                result = await result
+            result = await completed(getattr(self._roles[order.role], order.method)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
             raise self._role_error(order.role, order.method, error) from None
         return _returned(order, result, row_split)
@@ -194,7 +209,7 @@ def _arrived(value: Any) -> Any:
 def _returned(order: Order, result: Any, row_split: RowSplit) -> Any:
     if not order.keep:
         return None  # nobody collects it: it stays here
-    return Shard(result, row_split) if row_split.added else result
+    return Shard(result, row_split) if order.joins and row_split.rows else result
 
 
 def methods_of(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -212,13 +227,17 @@ def method_name(role: str, method: str) -> str:
     return f"{role}_{method}" if role else method
 
 
-def host_class(name: str, classes: Mapping[str, type]) -> type[Host]:
+def host_class(name: str, classes: Mapping[str, type], *, restarts: bool = False) -> type[Host]:
     """An actor class that hosts these roles; their methods can be called on its handles too, as on any Ray actor."""
     functions = {(role, method): function for role, cls in classes.items() for method, function in methods_of(cls)}
-    asynchronous = any(asyncio.iscoroutinefunction(function) for function in functions.values())
+    asynchronous = any(map(_is_asynchronous, functions.values()))
     forwards = {method_name(*target): _forward(*target, function) for target, function in functions.items()}
     base: type[Host] = AsyncHost if asynchronous else Host
-    return cast("type[Host]", type(name, (base,), {**forwards, "hf_classes": dict(classes)}))
+    return cast("type[Host]", type(name, (base,), {**forwards, "hf_classes": dict(classes), "hf_restarts": restarts}))
+
+
+def _is_asynchronous(function: Callable[..., Any]) -> bool:
+    return asyncio.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _forward(role: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,4 +249,7 @@ def _forward(role: str, method: str, function: Callable[..., Any]) -> Callable[.
     async def forward_async(self: Host, *args: Any, **kwargs: Any) -> Any:
         return await getattr(self._roles[role], method)(*args, **kwargs)
 
-    return forward_async if asyncio.iscoroutinefunction(function) else forward
+    forwarded: Callable[..., Any] = forward_async if asyncio.iscoroutinefunction(function) else forward
+    # The class brings its registrations: sent beside it, a mode would arrive before the module that registers it.
+    forwarded.__dict__.pop(REGISTRATION, None)
+    return forwarded

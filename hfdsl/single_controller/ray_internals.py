@@ -13,11 +13,13 @@
 | `ActorClass` metadata, `_default_options` | the class and the options behind `@ray.remote` |
 | `_ray_trace_ctx` | the parameter that Ray's tracing adds to a method |
 | `state.actors`, reference counts, `_monitor_failures` | what a test leaves on a cluster (`hfdsl.testing.plugin`) |
+| `internal_kv` | where a process that Ray restarts finds its rank again |
 | `CloudPickler` | pickles a value without its tensors (`hfdsl.runtime.serialization`) |
 """
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Mapping
 from types import FrameType
@@ -33,7 +35,7 @@ try:
     from ray._private.services import canonicalize_bootstrap_address
     from ray.actor import ActorClass
     from ray.cloudpickle.cloudpickle import CloudPickler
-    from ray.experimental import register_tensor_transport
+    from ray.experimental import internal_kv, register_tensor_transport
     from ray.experimental.rdt.tensor_transport_manager import (
         CommunicatorMetadata,
         TensorTransportManager,
@@ -55,7 +57,11 @@ __all__ = [
     "actors",
     "bootstrap_address",
     "direct_transfers",
+    "forget_start",
     "is_actor_class",
+    "is_restarting",
+    "keep_start",
+    "kept_start",
     "make_tensor_store",
     "references",
     "register_tensor_transport",
@@ -94,6 +100,34 @@ def actor_options(value: Any) -> dict[str, Any]:
 def actor_id(handle: Any) -> Any:
     """The actor that a handle is of."""
     return handle._actor_id
+
+
+# -- processes that Ray restarts ---------------------------------------------------------------------------------------
+
+
+def keep_start(value: object) -> None:
+    """Keep what this actor must know to start again, for as long as the cluster lives."""
+    internal_kv._internal_kv_put(_start_key(ray.get_runtime_context().get_actor_id()), pickle.dumps(value))
+
+
+def kept_start() -> Any:
+    """What this actor has kept before it was restarted, None where it has not run before."""
+    data = internal_kv._internal_kv_get(_start_key(ray.get_runtime_context().get_actor_id()))
+    return None if data is None else pickle.loads(data)
+
+
+def is_restarting(handle: Any) -> bool:
+    """Whether Ray is restarting the process of an actor."""
+    return bool(state.actors(actor_id=actor_id(handle).hex()).get("State") == "RESTARTING")
+
+
+def forget_start(actor: str) -> None:
+    """Drop what an actor has kept."""
+    internal_kv._internal_kv_del(_start_key(actor))
+
+
+def _start_key(actor: str | None) -> str:
+    return f"hfdsl-start-{actor}"
 
 
 # -- Ray Direct Transport ----------------------------------------------------------------------------------------------

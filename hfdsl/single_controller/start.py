@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from hfdsl.errors import ResourceError, WiringError
+from hfdsl.errors import DeadlineError, ResourceError, WiringError
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import RESERVED_ENV, RankContext
-from hfdsl.single_controller.calls import fetch
 from hfdsl.single_controller.host import host_class
 from hfdsl.single_controller.pool import RayResourcePool
+from hfdsl.single_controller.ray_internals import actor_id, forget_start, is_restarting
 from hfdsl.single_controller.roles import RayClassWithInitArgs
+from hfdsl.single_controller.stacks import listed
+from hfdsl.single_controller.waiting import Patience, fetch
 
 TENSORS = "enable_tensor_transport"
 """The option of an actor class whose tensors may travel by a transport of Ray's."""
@@ -74,17 +78,24 @@ def create_actors(
     remote: Any = ray.remote  # its types do not know the option
     if options.pop(TENSORS, False):  # of a class alone: Ray overlooks it among those of an actor
         remote = remote(**{TENSORS: True})
-    actor_class = remote(host_class(role_class.name, role_class.classes))
+    actor_class = remote(host_class(role_class.name, role_class.classes, restarts=restarts(role_class)))
+    arguments = {role: (hosted.args, hosted.kwargs) for role, hosted in role_class.roles.items()}
     workers: list[Any] = []
     try:
         for slot, name in zip(pool.slots, names, strict=True):
             where = PlacementGroupSchedulingStrategy(slot.node.placed, placement_group_bundle_index=slot.bundle)
-            workers.append(actor_class.options(**options, name=name, scheduling_strategy=where).remote())
+            workers.append(actor_class.options(**options, name=name, scheduling_strategy=where).remote(arguments))
     except BaseException as error:
         end_actors(workers)
         if isinstance(error, ValueError) and "already taken" in str(error):
             taken = names[len(workers)]
             raise ResourceError("HF521", f"worker {taken!r} runs already; use another name_prefix") from None
+        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+            raise WiringError(
+                "HF802",
+                f"{role_class.name}, its arguments or what its methods are registered with cannot be sent to a worker; "
+                f"give plain data, and functions that use none but it: {error}",
+            ) from error
         raise
     return workers
 
@@ -93,44 +104,62 @@ def end_actors(workers: Sequence[Any]) -> None:
     """End the processes at once."""
     for worker in workers:
         ray.kill(worker)
+        forget_start(actor_id(worker).hex())
+
+
+def restarts(role_class: RayClassWithInitArgs) -> bool:
+    """Whether Ray starts a process of the class again when it dies, as ``@ray.remote(max_restarts=...)`` asks."""
+    return bool(role_class.options.get("max_restarts"))
+
+
+def await_restarts(workers: Sequence[Any], name: str, deadline: float | None) -> None:
+    """Wait until Ray has restarted what died: it refuses calls until then. ``DeadlineError`` (HF807) if it is late."""
+    until = inf if deadline is None else time.monotonic() + deadline
+    while starting := [rank for rank, worker in enumerate(workers) if is_restarting(worker)]:
+        if time.monotonic() > until:
+            raise DeadlineError("HF807", f"{listed(starting)} of group {name} did not restart within {deadline:g} s")
+        time.sleep(0.05)
 
 
 def start_actors(
-    workers: Sequence[Any], role_class: RayClassWithInitArgs, pool: RayResourcePool, mesh: Mesh, timeout: float
-) -> tuple[str, int]:
-    """Tell every process its rank and construct the roles in it; the address and port where the group meets.
+    workers: Sequence[Any],
+    role_class: RayClassWithInitArgs,
+    pool: RayResourcePool,
+    mesh: Mesh,
+    timeout: float,
+    deadline: float | None,
+) -> tuple[str, int, Patience]:
+    """Tell every process its rank and construct the roles in it; where the group meets, and how its callers wait.
 
     Raises ``ResourceError`` (HF504) when the processes are not up in time, ``RoleError`` (HF806) when a constructor
-    raises, and ``WiringError`` (HF802) for an argument that cannot be sent.
+    raises, and ``DeadlineError`` (HF807) when one takes longer than the deadline.
     """
-    up = [workers[0].hf_reserve.remote(), *(worker.hf_context.remote() for worker in workers[1:])]
+    meeting = workers[0].hf_reserve.remote()
+    up = [meeting, *(worker.hf_process.remote() for worker in workers)]
     late = ray.wait(up, num_returns=len(up), timeout=timeout)[1]
     if late:
         raise ResourceError(
             "HF504",
-            f"{len(late)} of {len(up)} processes of group {role_class.name} were not up after {timeout:g} s on pool "
-            f"{pool}; other programs may use its slots, or the processes need longer: raise timeout",
+            f"{len(set(late) - {meeting})} of {len(workers)} processes of group {role_class.name} were not up after "
+            f"{timeout:g} s on pool {pool}; other programs may use its slots, or the processes need longer: raise "
+            "timeout",
         )
-    (address, port), *_ = fetch(up)
-    arguments = {role: (hosted.args, hosted.kwargs) for role, hosted in role_class.roles.items()}
+    (address, port), *processes = fetch(up)
+    patience = Patience(deadline, tuple(processes))
     places = enumerate(zip(workers, pool.local_rank_list(), pool.local_world_size_list(), strict=True))
-    try:
-        started = [
-            worker.hf_start.remote(
-                RankContext(
-                    rank=rank,
-                    world_size=len(workers),
-                    local_rank=local,
-                    local_world_size=size,
-                    mesh=mesh,
-                    master_addr=address,
-                    master_port=port,
-                ),
-                arguments,
+    started = [
+        worker.hf_start.remote(
+            RankContext(
+                rank=rank,
+                world_size=len(workers),
+                local_rank=local,
+                local_world_size=size,
+                mesh=mesh,
+                master_addr=address,
+                master_port=port,
             )
-            for rank, (worker, local, size) in places
-        ]
-    except (TypeError, pickle.PicklingError) as error:
-        raise WiringError("HF802", f"an argument of {role_class.name}() cannot be sent to a worker: {error}") from error
-    fetch(started)
-    return address, port
+        )
+        for rank, (worker, local, size) in places
+    ]
+    patience.fetch(started, f"{role_class.name}.__init__")
+    return address, port, patience

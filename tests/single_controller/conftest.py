@@ -20,7 +20,7 @@ def pool(ray_cluster: Any) -> Iterator[RayResourcePool]:
 @pytest.fixture(scope="session")
 def pair(ray_cluster: Any) -> Iterator[RayResourcePool]:
     """For tests whose groups nobody shares."""
-    with RayResourcePool([2], use_gpu=False, max_colocate_count=4) as pool:
+    with RayResourcePool([2], use_gpu=False, max_colocate_count=8) as pool:
         pool.place()
         yield pool
 
@@ -41,4 +41,17 @@ def accumulators(pool: RayResourcePool) -> Iterator[RayWorkerGroup]:
 def grid(pool: RayResourcePool) -> Iterator[RayWorkerGroup]:
     mesh = Mesh(pp=2, tp=2, gen_tp=1, order=("tp", "dp", "pp"))
     with RayWorkerGroup(pool, RayClassWithInitArgs(roles.Grid), mesh) as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def failing(pair: RayResourcePool) -> Iterator[RayWorkerGroup]:
+    """For calls that end."""
+    with RayWorkerGroup(pair, RayClassWithInitArgs(roles.Failing)) as group:
+        yield group
+
+
+@pytest.fixture(scope="session")
+def rows(pair: RayResourcePool) -> Iterator[RayWorkerGroup]:
+    with RayWorkerGroup(pair, RayClassWithInitArgs(roles.Rows)) as group:
         yield group

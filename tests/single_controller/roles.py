@@ -7,12 +7,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from hfdsl.protocols import Protocol
-from hfdsl.single_controller import Dispatch, Execute, Worker, collect_all_to_all, register
+from hfdsl.single_controller import Dispatch, Execute, Worker, collect_all_to_all, register, register_dispatch_mode
 from hfdsl.types.rows import Grouped, Whole
 
 
@@ -178,6 +180,193 @@ class Methods(Worker):
         child: Any = ray.remote(Child).remote(self.rank)
         number: int = ray.get(child.number.remote())
         return number
+
+
+class QuotaError(Exception):
+    """Takes other arguments than it hands on, and holds what does not pickle."""
+
+    def __init__(self, user: str, *, limit: int) -> None:
+        super().__init__()
+        self.user, self.limit, self.lock = user, limit, threading.Lock()
+
+
+class Failing(Worker):
+    """Raises and hangs in every way."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @register(Dispatch.ONE_TO_ALL)
+    def quota(self) -> None:
+        raise QuotaError("alice", limit=3)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def local_error(self) -> None:
+        class LocalError(ZeroDivisionError): ...
+
+        raise LocalError("here")
+
+    @register(Dispatch.ONE_TO_ALL)
+    def missing_file(self) -> None:
+        (Path("/nowhere") / "file").read_text()
+
+    @register(Dispatch.ONE_TO_ALL)
+    def hang(self, on: list[int]) -> int:
+        if self.rank in on:
+            self.wait_for_peers()
+        return self.rank
+
+    def wait_for_peers(self) -> None:
+        time.sleep(600)
+
+    @register(Dispatch.DP_PROTO, blocking=False)
+    def hang_later(self, rows: list[int]) -> list[int]:
+        if self.rank == 1:
+            self.wait_for_peers()
+        return rows
+
+    @register(Dispatch.DP_PROTO)
+    def echo(self, rows: list[int]) -> list[int]:
+        return rows
+
+    @register(Dispatch.ONE_TO_ALL)
+    def count(self) -> tuple[int, int, int, str]:
+        self.calls += 1
+        return self.calls, self.rank, self.world_size, os.environ["MASTER_PORT"]
+
+    @register(Dispatch.ONE_TO_ALL)
+    def die(self, on: list[int]) -> None:
+        if self.rank in on:
+            os._exit(1)
+        time.sleep(600)
+
+    @register(Dispatch.ONE_TO_ALL)
+    def exit_alone(self, on: int) -> None:
+        if self.rank == on:
+            os._exit(1)
+
+
+class StuckStart(Worker):
+    def __init__(self) -> None:
+        if self.rank == 1:
+            time.sleep(600)
+
+
+class Rows(Worker):
+    """Returns other rows than it received."""
+
+    @register(Dispatch.DP_PROTO)
+    def lose_one(self, rows: list[int]) -> list[int]:
+        return rows[1:] if self.rank == 1 else rows
+
+    @register(Dispatch.DP_PROTO)
+    def lose_everywhere(self, rows: list[int]) -> list[int]:
+        return rows[1:]
+
+    @register(Dispatch.DP_PROTO)
+    def uneven(self, rows: list[int]) -> list[int]:
+        return rows * (self.rank + 1)
+
+    @register(Dispatch.DP_PROTO)
+    def twice(self, rows: list[int]) -> list[int]:
+        return [row for row in rows for _ in range(2)]
+
+    @register(Dispatch.DP_PROTO, rows=Grouped(2))
+    def best_of_two(self, rows: list[int]) -> list[int]:
+        return [max(rows[first : first + 2]) for first in range(0, len(rows), 2)]
+
+    @register(Dispatch.DP_PROTO, rows=Grouped(2))
+    def best_of_all(self, rows: list[int]) -> list[int]:
+        return [max(rows)]
+
+    @register(Dispatch.DP_PROTO, blocking=False, pad="cycle")
+    def later(self, rows: list[int]) -> list[int]:
+        return rows
+
+    @register(Protocol("PARTS", split=("rank",), collect={"rank": "join"}, gives="per_rank"))
+    def filtered(self, rows: list[int]) -> list[int]:
+        return [row for row in rows if row % 2]
+
+    @register(Dispatch.DP_PROTO)
+    def container(self, rows: Any) -> Any:
+        return rows
+
+    @register(Dispatch.DP_PROTO, blocking=False)
+    def container_later(self, rows: Any) -> Any:
+        return rows
+
+    @register(Dispatch.DP_PROTO)
+    def shorter(self, rows: Any) -> Any:
+        return rows.__hf_slice__(0, 1) if self.rank else rows
+
+    @register(Dispatch.DP_PROTO)
+    def metrics(self, rows: Any) -> Any:
+        return Notes({"loss": [float(self.rank)]})
+
+
+class Notes:
+    """A container that may hold nothing but notes, as those of the field do."""
+
+    def __init__(self, notes: dict[str, list[float]], rows: list[int] | None = None) -> None:
+        self.notes, self.rows = notes, rows
+
+    def __hf_rows__(self) -> int | None:
+        return None if self.rows is None else len(self.rows)
+
+    def __hf_slice__(self, start: int, stop: int) -> Notes:
+        return Notes(self.notes, self.rows and self.rows[start:stop])
+
+    @classmethod
+    def __hf_concat__(cls, parts: list[Notes]) -> Notes:
+        rows = [row for part in parts for row in part.rows or []]
+        return cls({"loss": [loss for part in parts for loss in part.notes["loss"]]}, rows or None)
+
+
+class Yielding(Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    def numbers(self, count: int) -> Iterator[int]:
+        yield from range(count)
+
+    @register(Dispatch.DP_PROTO)
+    def doubled(self, rows: list[int]) -> Iterator[int]:
+        for row in rows:
+            yield row * 2
+
+    @register(Dispatch.ONE_TO_ALL)
+    def returned(self, count: int) -> Iterator[int]:
+        return (number for number in range(count))
+
+    @register(Dispatch.ONE_TO_ALL)
+    def fail_in_the_middle(self) -> Iterator[int]:
+        yield 1
+        raise IndexError("after the first")
+
+
+class YieldingLater(Worker):
+    @register(Dispatch.ONE_TO_ALL)
+    async def numbers(self, count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            await asyncio.sleep(0)
+            yield number
+
+    @register(Dispatch.ONE_TO_ALL)
+    def plain(self, count: int) -> Iterator[int]:
+        yield from range(count)
+
+
+LAMBDA = register_dispatch_mode(
+    "TESTS_LAMBDA", lambda group, x: (([x] * group.world_size,), {}), lambda group, outputs: outputs[-1]
+)
+
+
+class ByLambda(Worker):
+    @register(LAMBDA)
+    def give(self, x: int) -> int:
+        return x + self.rank
+
+    @register(Dispatch.ONE_TO_ALL)
+    def knows(self) -> str:
+        return Dispatch("TESTS_LAMBDA").name
 
 
 class Child:

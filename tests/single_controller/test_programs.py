@@ -68,6 +68,22 @@ def test_classes_of_a_notebook_and_modes_registered_in_it(pair: RayResourcePool)
         assert group.knows() == ["REVERSED"] * 2
 
 
+def test_a_mode_of_lambdas_at_module_level(pair: RayResourcePool) -> None:
+    with RayWorkerGroup(pair, RayClassWithInitArgs(roles.ByLambda)) as group:
+        assert group.give(3) == 4
+        assert group.knows() == ["TESTS_LAMBDA"] * 2
+
+    class Local(Worker):  # sent by value: the mode arrives before the module that registers it is imported
+        @register(roles.LAMBDA)
+        def give(self, x: int) -> int:
+            from tests.single_controller import roles
+
+            return x + int(roles.LAMBDA is Dispatch("TESTS_LAMBDA"))
+
+    with RayWorkerGroup(pair, RayClassWithInitArgs(Local)) as group:
+        assert group.give(3) == 4
+
+
 def test_roles_that_share_processes(pair: RayResourcePool, accumulators: RayWorkerGroup) -> None:
     rollouts = RayClassWithInitArgs(roles.ActorRollout, b=10)
     given = {"actor": RayClassWithInitArgs(roles.Actor), "actor_rollout": rollouts}

@@ -1,0 +1,172 @@
+"""What every rank is doing while its caller waits too long: Python stacks, read from outside of the processes.
+
+A process that hangs cannot answer a call, and a method must run on the main thread, so no second thread takes calls.
+Instead each process, at its start, has ``faulthandler`` write all its stacks into a file in memory whenever a signal
+comes; that works within C code, too, such as a collective that a peer never enters. A caller whose deadline passed runs
+a task on the node of each late rank, which sends the signal and reads the file by ``/proc/PID/fd/FILE``. The name of
+that file tells whether the process is still the one that was meant, before any signal is sent.
+
+Where that is not possible (no Linux, a stopped process, a node that is gone) there is no stack, and the error says so.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+SIGNAL = getattr(signal, "SIGRTMAX", 0) - 2
+"""One of the real-time signals, which libraries leave alone."""
+
+DUMP_SECONDS = 2.0
+"""How long a process may take to write its stacks."""
+
+ANSWER_SECONDS = 15.0
+"""How long a node may take to start the task that reads them."""
+
+THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+) ", re.MULTILINE)
+FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line that is running."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Where the stacks of a process can be read."""
+
+    node: str
+    pid: int
+    file: int
+    token: str
+    thread: int
+
+    @property
+    def path(self) -> Path:
+        """The file in memory, as other processes of the user see it."""
+        return Path(f"/proc/{self.pid}/fd/{self.file}")
+
+
+def watched() -> Process | None:
+    """Let this process's stacks be read from outside; None where the system cannot do it."""
+    if not hasattr(os, "memfd_create") or SIGNAL < 1:
+        return None
+    token = f"hfdsl-{secrets.token_hex(8)}"
+    file = os.memfd_create(token)
+    faulthandler.register(SIGNAL, file=file, all_threads=True)
+    node = ray.get_runtime_context().get_node_id()
+    return Process(node, os.getpid(), file, token, threading.get_ident())
+
+
+def stacks(processes: Mapping[int, Process | None]) -> dict[int, tuple[Frame, ...]]:
+    """The frames of the thread that runs methods, innermost first, by rank; ranks that gave none are left out."""
+    by_node: dict[str, dict[int, Process]] = {}
+    for rank, process in processes.items():
+        if process is not None:
+            by_node.setdefault(process.node, {})[rank] = process
+    refs = [_read_on(node, ranks) for node, ranks in by_node.items()]
+    if not refs:
+        return {}
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
+    texts: dict[int, str] = {}
+    for ref in ready:
+        try:
+            texts |= ray.get(ref)
+        except ray.exceptions.RayError:  # the node is gone: its ranks have no stacks
+            continue
+    return {rank: parse(text, processes[rank].thread) for rank, text in texts.items()}  # type: ignore[union-attr]  # its rank has a process
+
+
+def _read_on(node: str, processes: Mapping[int, Process]) -> Any:
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    task: Any = ray.remote(_read).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+    return task.remote(dict(processes))
+
+
+def _read(processes: Mapping[int, Process]) -> dict[int, str]:
+    """The stacks of processes of this node, as they were written."""
+    before = {rank: process.path.stat().st_size for rank, process in processes.items() if _is_there(process)}
+    for rank in before:
+        os.kill(processes[rank].pid, SIGNAL)
+    return {rank: _written(processes[rank].path, size) for rank, size in before.items()}
+
+
+def _is_there(process: Process) -> bool:
+    try:
+        return process.token in str(process.path.readlink())
+    except OSError:  # it ended, or belongs to somebody else
+        return False
+
+
+def _written(path: Path, before: int) -> str:
+    """What was written after so many bytes, once no more comes."""
+    until = time.monotonic() + DUMP_SECONDS
+    last = before
+    while time.monotonic() < until:
+        time.sleep(0.02)
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return ""
+        if size == last and size > before:
+            break
+        last = size
+    with path.open("rb") as file:
+        file.seek(before)
+        return file.read().decode(errors="replace")
+
+
+def parse(text: str, thread: int) -> tuple[Frame, ...]:
+    r"""The frames of one thread in what ``faulthandler`` wrote.
+
+    >>> parse('Thread 0x0a (most recent call first):\n  File "a.py", line 3 in f\n', 10)
+    (Frame(file='a.py', line=3, function='f'),)
+    """
+    heads = list(THREAD.finditer(text))
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    blocks = {int(head[1], 16): text[head.end() : end] for head, end in zip(heads, ends, strict=False)}
+    return tuple(Frame(file, int(line), function) for file, line, function in FRAME.findall(blocks.get(thread, "")))
+
+
+def listed(ranks: Iterable[int]) -> str:
+    """Ranks as a message names them.
+
+    >>> listed([1]), listed([0, 1, 2, 5])
+    ('rank 1', 'ranks 0-2, 5')
+    """
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank{'s' if len(runs) > 1 or (runs and runs[0][0] != runs[0][1]) else ''} {text}"
+
+
+def grouped(texts: Mapping[int, str]) -> Sequence[str]:
+    """One line for all ranks of which the same is said."""
+    by_text: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        by_text.setdefault(text, []).append(rank)
+    return [f"{listed(ranks)}: {text}" for text, ranks in by_text.items()]

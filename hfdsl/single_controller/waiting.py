@@ -1,0 +1,148 @@
+"""Waiting for workers: values, failures as the errors that they are, and deadlines that say what every rank is doing.
+
+Two ranks run ``update`` with a deadline of 30 s, and rank 1 hangs in a collective. ``ray.get`` gives up after 30 s; the
+reference of rank 0 is ready, that of rank 1 is not. So rank 0 "has answered", and the stack of rank 1 is read: frames
+above ``hf_call`` are the body's, the outermost names the method that runs. If that is another method, the late call
+still waits in the queue of its process; if there is no such frame, it waits for an argument that another call makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from ray import ObjectRef
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from hfdsl.errors import DeadlineError, HfError, ResourceError, RoleError
+from hfdsl.single_controller.stacks import Frame, Process, grouped, listed, stacks
+
+DEADLINE: Final = 1800.0
+"""Seconds that a blocking call may take unless a group or a call says otherwise; the default of a launch, too."""
+
+ROOM = Path(__file__).parent
+BODY = ("hf_call", "hf_run", "_construct")
+"""The functions of a worker's process that run a body."""
+
+
+def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[Any]:
+    """The values of references; the first failure as the error that it is, never as one of Ray's.
+
+    Raises:
+        GetTimeoutError: where the time is up.
+    """
+    try:
+        return list(ray.get(list(refs), timeout=timeout))
+    except GetTimeoutError:
+        raise
+    except RayTaskError as error:
+        for ref in refs:
+            ref.future()  # looked at: else Ray would log every other rank's failure again, as unhandled
+        raise _hf_error(error) from None
+    except RayActorError as error:
+        raise RoleError("HF806", f"a worker's process is gone: {error}") from None
+    except RayError as error:
+        raise RoleError("HF806", f"a worker's output is lost: {type(error).__name__}: {error}") from None
+
+
+def _hf_error(error: RayTaskError) -> HfError:
+    cause: Any = error
+    while isinstance(cause, RayTaskError):
+        cause = cause.cause
+    if isinstance(cause, HfError):
+        return cause
+    return RoleError("HF806", f"a worker failed outside of a role's method: {error}")
+
+
+def checked_deadline(seconds: float | None) -> float | None:
+    """A deadline as a number of seconds, None for no end; ``ResourceError`` (HF931) for anything else."""
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not (isfinite(seconds) and seconds > 0):
+        raise ResourceError(
+            "HF931", f"a deadline is a positive number of seconds, or None to wait without end; got {seconds!r}"
+        )
+    return float(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a group's callers wait, and whose stacks are read when that was too short."""
+
+    seconds: float | None
+    processes: tuple[Process | None, ...] = ()
+
+    def fetch(
+        self, refs: Sequence[ObjectRef[Any]], what: str, first: int = 0, seconds: float | None = None
+    ) -> list[Any]:
+        """The values of one call's references, those of the ranks from ``first`` on; ``seconds`` instead of its own.
+
+        Raises:
+            DeadlineError: HF807, with what every rank is doing.
+            RoleError: HF806 where a body raised or a process died.
+        """
+        seconds = self.seconds if seconds is None else seconds
+        try:
+            return fetch(refs, seconds)
+        except GetTimeoutError:
+            raise DeadlineError("HF807", self._late(refs, what, seconds or 0.0)) from None
+        except RoleError as error:
+            if gone := _gone(refs):
+                raise RoleError("HF806", f"in {what} {listed(gone)} died: {error.message}") from None
+            raise
+
+    def within(self, seconds: float | None) -> Patience:
+        """The same group with another deadline."""
+        return replace(self, seconds=checked_deadline(seconds))
+
+    def _late(self, refs: Sequence[ObjectRef[Any]], what: str, seconds: float) -> str:
+        ready = set(ray.wait(list(refs), num_returns=len(refs), timeout=0, fetch_local=False)[0])
+        late = [rank for rank, ref in enumerate(refs) if ref not in ready]
+        seen = stacks({rank: self.processes[rank] for rank in late if rank < len(self.processes)})
+        doing = {rank: _doing(seen.get(rank), what) if rank in late else "has answered" for rank in range(len(refs))}
+        return (
+            f"{what} was not done after {seconds:g} s on {len(late)} of {len(refs)} ranks:\n  "
+            + "\n  ".join(grouped(doing))
+            + "\nA body may wait for a peer, or needs longer: RayWorkerGroup(..., deadline=...) sets the time for all "
+            "calls, group.with_deadline(seconds) for one. The call is still running."
+        )
+
+
+UNBOUNDED = Patience(None)
+"""Of futures that belong to no group."""
+
+
+def _gone(refs: Sequence[ObjectRef[Any]]) -> list[int]:
+    """The ranks whose process died."""
+    ready = ray.wait(list(refs), num_returns=len(refs), timeout=0)[0]
+    gone = []
+    for rank, ref in enumerate(refs):
+        if ref in ready:
+            try:
+                ray.get(ref, timeout=0)
+            except RayActorError:
+                gone.append(rank)
+            except (RayError, HfError):
+                continue
+    return gone
+
+
+def _doing(frames: Sequence[Frame] | None, what: str) -> str:
+    """What a late rank does, from the frames of its stack, innermost first."""
+    if frames is None:
+        return "gave no stack: its process is stopped, or out of reach"
+    ours = [Path(frame.file).parent == ROOM for frame in frames]
+    at = next((at for at, frame in enumerate(frames) if ours[at] and frame.function in BODY), None)
+    if at is None:
+        return "waits: an argument of the call is not there yet, or its coroutine awaits something"
+    body = [frame for frame, is_ours in zip(frames[:at], ours, strict=False) if not is_ours]
+    if not body:
+        return "takes the arguments of the call"
+    outer, inner = body[-1], body[0]
+    before = "" if outer.function in (what.rpartition(".")[2], "<lambda>") else "has not begun: it still "
+    within = f", in {inner}" if len(body) > 1 else ""
+    return f"{before}runs {outer}{within}"
