@@ -273,7 +273,7 @@ class RayWorkerGroup:
         order = Order(target.role, target.method, rows=rows, joins=meaning.joins)
         refs = self._submit(target, placed, named, range(self.world_size), order, keep=frozenset(collected))
         if meaning.joins:
-            unit = None if isinstance(registration.rows, WholeRows) else registration.group
+            unit = None if isinstance(registration.rows, WholeRows) else registration.group_size
             output = Output(f"the output of {site.method}", row_split, unit, collected)
             future = Future(tuple(refs), output, self._patience)
             return future.get() if registration.blocking else future

@@ -70,7 +70,7 @@ class Output:
         raise SizeError(
             "HF930",
             f"{self.what} has {total} rows for {row_split.rows}, and they cannot be attributed: every rank "
-            f"received {row_split.chunk_size} and returned other rows ({'; '.join(grouped(returned))}). Return the same "
+            f"received {row_split.chunk_size}, and returned ({'; '.join(grouped(returned))}). Return the same "
             f"number of rows for each {per}, or register the method with a protocol that gives a list, such as "
             'hf.Protocol("PARTS", split=("rank",), collect={"rank": "join"}, gives="per_rank")',
         )

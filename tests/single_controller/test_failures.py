@@ -29,7 +29,7 @@ def test_an_error_of_a_class_with_odd_arguments_has_its_attributes(failing: RayW
     with pytest.raises(FileNotFoundError) as missing:
         failing.missing_file()
     assert missing.value.filename == "/nowhere/file"
-    with pytest.raises(ZeroDivisionError, match="LocalError on rank [01]"):
+    with pytest.raises(ZeroDivisionError, match=r"LocalError on rank [01]"):
         failing.local_error()
     with pytest.raises(LookupError, match=r"raised LookupError on rank 0") as from_function:
         failing.execute_func_rank_zero(_raise_lookup)
