@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 from hfdsl.check.arithmetic import CallScope, limit
@@ -20,15 +21,15 @@ from hfdsl.check.demands import (
     divisible_by_requirement,
 )
 from hfdsl.check.findings import Label
-from hfdsl.check.program import Program, dims_of, pads, row_dims
+from hfdsl.check.program import Program, dims_of, pads, quotients_of, row_dims, signature_of
 from hfdsl.check.requirements import MESH_SIZES, Scope, names, numbers
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import LOST
-from hfdsl.graph.program import Filter, FunctionCall, MiniBatch, Node, RoleCall, Take
+from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, RoleCall, Take
 from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
-from hfdsl.types.dims import Dim, Size, atom_size, constant
+from hfdsl.types.dims import Answer, Dim, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
 
 
@@ -66,6 +67,7 @@ WHOLE_DIM = _Wording(
     "a whole number for {dim}",
     "'{call}' would have {dim} = {rows}, which is not a whole number of at least 1",
 )
+WHOLE_QUOTIENT = _Wording("HF303", "an exact quotient", "'{call}': Div is exact, but {rows} is not a whole number")
 
 
 def gather(program: Program, sized: Iterable[type[Dim]] = ()) -> tuple[Demand, ...]:
@@ -130,7 +132,7 @@ def _divisible(
         code=wording.code,
         message=wording.message.format(**words),
         labels=labels,
-        of_rows=wording is not WHOLE_DIM,
+        of_rows=wording not in (WHOLE_DIM, WHOLE_QUOTIENT),
     )
 
 
@@ -206,8 +208,28 @@ def _whole(program: Program, nodes: tuple[Node, ...]) -> Iterator[Demand]:
     for dim, bound in inference.bindings[node.id].items() if arguments else ():
         if bound not in arguments and bound != rows:
             yield _divisible(WHOLE_DIM, nodes, bound, 1, dim=dim.__name__)
-    if rows is not None and LOST not in rows.atoms:
+    # Of rows with one quotient both demands are the same; of a sum of several, each must be exact by itself.
+    quotients = [q for q in dict.fromkeys(_quotients(program, node)) if LOST not in q.atoms and not _is_whole(q)]
+    alone = [q for q in quotients if rows is None or not _is_whole(rows - q)]
+    for quotient in alone:
+        yield _divisible(WHOLE_QUOTIENT, nodes, quotient, 1)
+    in_sum = rows is not None and len(alone) > 1 and _is_whole(rows - sum(alone, constant(0)))
+    if rows is not None and LOST not in rows.atoms and not in_sum:
         yield _divisible(WHOLE_ROWS, nodes, rows, 1)
+
+
+def _is_whole(size: Size) -> bool:
+    """Whether a size is whole whatever its dims are."""
+    return size.divisible_by(1) is Answer.PROVED
+
+
+def _quotients(program: Program, node: Node) -> Iterator[Size]:
+    """Every ``Div`` in the columns of an input or a call: in a sum, others may make up for what it lacks."""
+    signature = signature_of(node)
+    inputs = [node.result] if isinstance(node.op, Input) else []
+    types = [*(port.type for port in signature.ports), signature.returns] if signature else inputs
+    for quotient in chain.from_iterable(map(quotients_of, types)):
+        yield quotient.substitute(program.inference.bindings[node.id])
 
 
 # -- requirements

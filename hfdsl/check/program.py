@@ -234,6 +234,17 @@ def sizes_of(kind: PortType) -> Iterator[Size]:
         yield from kind.dims
 
 
+def quotients_of(kind: PortType) -> Iterator[Size]:
+    """Every ``Div`` in the columns of a type."""
+    if isinstance(kind, RecordType):
+        for spec in schema(kind.record).fields.values():
+            yield from () if isinstance(spec, MetricSpec) else spec.quotients
+    elif isinstance(kind, ListType):
+        yield from quotients_of(kind.inner)
+    elif isinstance(kind, (ColumnSpec, ObjSpec)):
+        yield from kind.quotients
+
+
 def row_dims(kind: PortType) -> tuple[Any, ...]:
     """The dims and type variables in the rows of what a port takes."""
     if isinstance(kind, RecordType):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Number
 from types import UnionType
 from typing import (
@@ -25,7 +25,7 @@ from typing import (
 )
 
 from hfdsl.errors import DefinitionError, WiringError
-from hfdsl.types.dims import Size, size
+from hfdsl.types.dims import Size, quotients, size
 from hfdsl.types.dtypes import (
     BFloat16,
     Bool,
@@ -258,13 +258,14 @@ REDUCTIONS: dict[str, Callable[[Sequence[Any]], Any]] = {
 class ColumnSpec:
     """A declared tensor column: dtype and dims in normal form, row dim first; an optional one may be absent.
 
-    In a ragged one, the dim after the rows is the most that a row may have.
+    In a ragged one, the dim after the rows is the most that a row may have. ``quotients`` are the ``Div``s in the dims.
     """
 
     dtype: type[DType]
     dims: tuple[Size, ...]
     optional: bool = False
     ragged: bool = False
+    quotients: tuple[Size, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         dims = [f"~{dim}" if self.ragged and i == 1 else str(dim) for i, dim in enumerate(self.dims)]
@@ -278,6 +279,7 @@ class ObjSpec:
     type: Any
     row: Size
     optional: bool = False
+    quotients: tuple[Size, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def dims(self) -> tuple[Size, ...]:
@@ -345,7 +347,7 @@ def field_spec(annotation: object, where: str) -> FieldSpec:
         if isinstance(origin, type) and issubclass(origin, Column):
             return _column_spec(origin.dtype, arguments)
         if origin is Obj:
-            return ObjSpec(arguments[0], size(arguments[1]))
+            return ObjSpec(arguments[0], size(arguments[1]), quotients=quotients(arguments[1]))
         if origin is Metric:
             return MetricSpec(arguments[0], _reduction(arguments[1]))
     except DefinitionError as error:
@@ -367,7 +369,8 @@ def _column_spec(dtype: type[DType], dims: tuple[Any, ...]) -> ColumnSpec:
     if any(dim is Ragged for dim in dims):
         raise DefinitionError("HF101", "Ragged says no bound; write it as in i64[B, Ragged[R]]")
     sizes = tuple(size(get_args(dim)[0] if i in ragged else dim) for i, dim in enumerate(dims))
-    return ColumnSpec(dtype, sizes, ragged=bool(ragged))
+    exact = tuple(quotient for dim in dims for quotient in quotients(dim))
+    return ColumnSpec(dtype, sizes, ragged=bool(ragged), quotients=exact)
 
 
 def _reduction(argument: object) -> str:

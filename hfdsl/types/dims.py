@@ -242,6 +242,23 @@ def size(expression: object) -> Size:
     )
 
 
+def quotients(expression: object) -> tuple[Size, ...]:
+    """Every ``Div`` in a dim, which must be exact by itself: a normal form does not tell two of them from one.
+
+    >>> class B(Dim): ...
+    >>> class R(Dim): ...
+    >>> [str(quotient) for quotient in quotients(Add[Div[B, Literal[3]], Div[R, Literal[3]]])]
+    ['B//3', 'R//3']
+    >>> [str(quotient) for quotient in quotients(Div[Add[B, R], Literal[3]])]
+    ['B//3+R//3']
+    """
+    origin = get_origin(expression)
+    if origin not in _OPERATIONS:
+        return ()
+    inner = tuple(quotient for operand in get_args(expression) for quotient in quotients(operand))
+    return (*inner, size(expression)) if origin is Div else inner
+
+
 def _is_dim(value: object) -> TypeGuard[type[Dim]]:
     return isinstance(value, type) and issubclass(value, Dim)
 

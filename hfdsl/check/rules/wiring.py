@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 from hfdsl.check.context import Context
@@ -15,7 +16,7 @@ from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
-from hfdsl.graph.program import Constant, Pack
+from hfdsl.graph.program import Constant, Filter, MiniBatch, Node, Pack, Repeat, Take
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import ListType, RecordType
 from hfdsl.graph.spans import NOWHERE, Span
@@ -202,10 +203,13 @@ def _producers(context: Context, m: Mismatch) -> tuple[str, ...]:
 
 
 def unused(context: Context) -> Iterator[Finding]:
-    """A record that a role makes is read: otherwise GPU time is wasted."""
+    """A record that a role makes is read, or GPU time is wasted; rows that are selected are read, or all are used."""
     read = {ref.node for node in context.program.graph.nodes for ref in node.refs}
     read |= {ref.node for ref in context.program.graph.output.refs()}
-    for node in context.program.graph.calls if not context.program.graph.misuses else ():
+    if context.program.graph.misuses:
+        return
+    yield from _unused_selections(context, read)
+    for node in context.program.graph.calls:
         value = context.program.inference.values[node.id]
         if node.id not in read and isinstance(value, RecordValue) and value.rows is not None:
             yield Finding(
@@ -213,4 +217,24 @@ def unused(context: Context) -> Iterator[Finding]:
                 f"'{node.label}' makes {value}, which nothing reads",
                 Label(node.span),
                 notes=("return it or remove the call",),
+            )
+
+
+def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
+    """Lines that repeat or select rows and whose result is never read, as if the argument had changed.
+
+    The last round of a loop may leave one over, so a line counts as read if any of its nodes is.
+    """
+    lines: dict[tuple[Span, str], list[Node]] = {}
+    for node in context.program.graph.nodes:
+        if isinstance(node.op, (Repeat, MiniBatch, Filter, Take)):
+            function = "minibatches" if isinstance(node.op, MiniBatch) else node.op.label
+            lines.setdefault((node.span, function), []).append(node)
+    for (span, function), nodes in lines.items():
+        if read.isdisjoint(node.id for node in nodes):
+            yield Finding(
+                "HF602",
+                f"nothing reads what 'hf.{function}' returns, and its argument keeps its rows",
+                Label(span),
+                notes=("pass the result on or remove the call: rows are never changed in place",),
             )
