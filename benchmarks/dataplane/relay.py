@@ -1,4 +1,4 @@
-"""What the calls of a step cost the driver as ranks grow: one call a rank, and one call a node through relays.
+"""What the calls of a step cost the driver as ranks grow: one call per rank, and one call per node through relays.
 
 ``python -m benchmarks.dataplane.relay``
 """
@@ -32,7 +32,7 @@ from hfdsl.runtime.processes import Processes
 from hfdsl.runtime.relay_client import Relays
 from hfdsl.runtime.running import Running
 
-DIRECT, RELAYED = "a call a rank", "a call a node"
+DIRECT, RELAYED = "a call per rank", "a call per node"
 
 
 # -- on this machine
@@ -228,7 +228,7 @@ class Accepts:
 
 
 def programs(ranks: int) -> Iterator[tuple[str, Plan, tuple[Any, ...]]]:
-    """A step of one call with a number from every rank, and the PPO chain with a row a rank, on one pool."""
+    """A step of one call with a number from every rank, and the PPO chain with a row per rank, on one pool."""
     pool = hf.ResourcePool([8] * (ranks // 8), use_gpu=False, name="ranks")
     yield "one call", light.compile(hf.Deployment(role=hf.place(Light, pool=pool))), ()
     roles = {"actor": ppo.Actor, "reference": ppo.ReferencePolicy, "critic": ppo.Critic, "reward": ppo.Reward}

@@ -120,7 +120,7 @@ class Process:
         torch.cuda.synchronize()
 
     def join(self, ranks: list[int]) -> None:
-        self.group = direct.member().group(ranks)
+        self.group = direct.member().communicator(ranks)
         self.broadcast()
 
     def broadcast(self) -> None:

@@ -25,11 +25,13 @@ _ALIGNMENT_BYTES: Final = 16
 """Every tensor begins at a multiple of this in its bucket, so that it can be viewed as its own dtype there."""
 
 
-def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket_bytes: int = BUCKET_BYTES) -> None:
+def broadcast(
+    tensors: Iterable[torch.Tensor], communicator: Any, root: int = 0, bucket_bytes: int = BUCKET_BYTES
+) -> None:
     """Every rank's tensors become those of ``root``, in place; all ranks give the same shapes and dtypes in one order.
 
-    ``group`` is one of ``Member.group``. On a GPU the values are there for whatever the current stream does next. A
-    tensor that is strided on one rank must be so on all.
+    ``communicator`` is one of ``Member.communicator``. On a GPU the values are there for whatever the current stream
+    does next. A tensor that is strided on one rank must be so on all.
 
     Raises:
         RuntimeError: from torch, when a peer is lost or does not arrive in time.
@@ -41,12 +43,12 @@ def broadcast(tensors: Iterable[torch.Tensor], group: Any, root: int = 0, bucket
     def transfer(transfers: Sequence[_Transfer]) -> None:
         works = []
         for sent in transfers:
-            if group.rank() == root:
+            if communicator.rank() == root:
                 sent.copy_in()  # while those before it are on their way
-            works.append(group.broadcast([sent.flat], options))
+            works.append(communicator.broadcast([sent.flat], options))
         for sent, work in zip(transfers, works, strict=True):
             work.wait()
-            if group.rank() != root:
+            if communicator.rank() != root:
                 sent.copy_out()
 
     with torch.no_grad():
@@ -103,21 +105,21 @@ def _bucket(part: Sequence[torch.Tensor], starts: Sequence[int]) -> _Transfer:
 
 # -- values of a step --------------------------------------------------------------------------------------------------
 
-_groups: dict[tuple[int, ...], Any] = {}
-"""The process groups that this process belongs to, by ranks of the links; the first rank sends."""
+_communicators: dict[tuple[int, ...], Any] = {}
+"""What this process broadcasts over, by ranks of the links; the first rank sends."""
 
 
-def _group(ranks: tuple[int, ...]) -> Any:
-    if ranks not in _groups:
-        _groups[ranks] = member().group(ranks)
-    return _groups[ranks]
+def _communicator(ranks: tuple[int, ...]) -> Any:
+    if ranks not in _communicators:
+        _communicators[ranks] = member().communicator(ranks)
+    return _communicators[ranks]
 
 
-def connect_groups(_: Any, groups: Sequence[tuple[int, ...]]) -> None:
-    """Connect this process with the others of its groups; every process goes through the groups in one order."""
-    for ranks in groups:
+def connect(_: Any, broadcasts: Sequence[tuple[int, ...]]) -> None:
+    """Connect this process with those that it broadcasts with; all processes go through the broadcasts in one order."""
+    for ranks in broadcasts:
         if member().rank in ranks:
-            broadcast([torch.zeros(1, device=member().device)], _group(ranks))
+            broadcast([torch.zeros(1, device=member().device)], _communicator(ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class PendingBroadcast:
             RuntimeError: from torch, when a peer is lost or does not arrive in time.
         """
         tensors = [torch.empty(size, dtype=dtype, device=member().device) for size, dtype in self.sizes]
-        broadcast(tensors, _group(self.ranks))
+        broadcast(tensors, _communicator(self.ranks))
         return PickledValue(self.skeleton, list(self.buffers), Tensors(tensors)).load()
 
 
@@ -152,4 +154,4 @@ def send(value: PickledValue, ranks: Sequence[int]) -> None:
     Raises:
         RuntimeError: from torch, when a reader is lost or does not arrive in time.
     """
-    broadcast(value.tensors.tensors, _group(tuple(ranks)))
+    broadcast(value.tensors.tensors, _communicator(tuple(ranks)))

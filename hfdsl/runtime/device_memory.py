@@ -1,4 +1,4 @@
-"""GPU memory that other processes of the node map, through the CUDA driver's own IPC handles.
+"""GPU memory that other processes of the host map, through the CUDA driver's own IPC handles.
 
 torch shares tensors too, but it counts their readers, and one of its handles serves a single reader. Here any number of
 processes read, and the process that shares keeps the memory until all of them have read it.

@@ -210,21 +210,21 @@ class Member:
         """The kind of device of this process's tensors."""
         return "cuda" if self.locations[self.rank].gpu else "cpu"
 
-    def group(self, ranks: Sequence[int]) -> Any:
-        """A process group of these ranks, created by all of them, beside the default one of ``torch.distributed``.
+    def communicator(self, ranks: Sequence[int]) -> Any:
+        """A process group of torch for these ranks, created by all of them; its default group stays as it is.
 
         Raises:
             ValueError: for ranks that NCCL cannot join.
         """
-        # A name is never used twice: the second group would find the first one's addresses.
+        # A name is never used twice: the second communicator would find the first one's addresses.
         self._created[tuple(ranks)] += 1
-        store = self._store(f"group-{'-'.join(map(str, ranks))}-{self._created[tuple(ranks)]}")
+        store = self._store(f"communicator-{'-'.join(map(str, ranks))}-{self._created[tuple(ranks)]}")
         rank_in_group, size = list(ranks).index(self.rank), len(ranks)
         gpus = [(self.locations[rank].host, self.locations[rank].gpu) for rank in ranks]
         if any(gpu is None for _, gpu in gpus):
             return dist.ProcessGroupGloo(store, rank_in_group, size, self.deadline)
         if len(set(gpus)) < len(gpus):
-            raise ValueError(f"ranks {list(ranks)} cannot be one group: NCCL refuses two processes on one GPU")
+            raise ValueError(f"ranks {list(ranks)} cannot be one communicator: NCCL refuses two processes on one GPU")
         return dist.ProcessGroupNCCL(store, rank_in_group, size, nccl_options(self.deadline))
 
     def _store(self, name: str) -> Store:

@@ -67,13 +67,13 @@ class DirectGroups:
             fetch(self._links.unmap_after_transfers())
         participants = broadcasts(plan, dependencies(plan), self.groups)
         if participants:
-            from hfdsl.runtime.broadcast import connect_groups
+            from hfdsl.runtime.broadcast import connect
 
-            groups = [tuple(self.ranks(processes)) for processes in participants.values()]
-            fetch([actor.__ray_call__.remote(connect_groups, groups) for actor in self._links.actors])
+            ranks_of_each = [tuple(self.ranks(processes)) for processes in participants.values()]
+            fetch([actor.__ray_call__.remote(connect, ranks_of_each) for actor in self._links.actors])
 
     def reaches(self, producer: Process, reader: Process) -> bool:
-        """Whether a process reads what another makes without the object store; it did so when they were linked."""
+        """Whether a process reads another one's memory without the object store, as it did when they were linked."""
         return producer == reader or (self._ranks[producer], self._ranks[reader]) in self._links.reached
 
     def ranks(self, processes: Iterable[Process]) -> list[int]:

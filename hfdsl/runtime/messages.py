@@ -1,8 +1,14 @@
 """Messages between the driver and the ranks: what a call of a segment says, and what comes back.
 
-Ray pickles every object among the arguments of a call, which costs as much as the body of a small call; lists of plain
-values it sends without. So what travels with every call has ``to_wire`` and ``from_wire``, and what is sent once, the
-``SegmentSpec``, is pickled.
+Ray pickles every object among the arguments of a call, named tuples too, which costs 25 us each; lists of plain values
+it sends without. So what travels with every call becomes a list (``to_wire``) and is read again (``from_wire``), and
+what is sent once, the ``SegmentSpec``, is pickled. The lists are::
+
+    RankRequest      [[plan, routing, segment, step], payloads, has_spec, has_dispatched, modes]
+    Acknowledgment   [SegmentResult, inline]
+    SegmentResult    [group, rank, start, stop, [CallResult, ...], payload_bytes, held_bytes, peak_bytes]
+    CallResult       [label, rank, start, stop, absent]
+    inline           for each inline payload, its column slices: [[node, chunk, column, value], ...]
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ STORED: Final = "stored"
 """Through the object store."""
 
 RELAYED: Final = "relayed"
-"""The same, or as bytes where it is small: a relay passes these on without unpacking them."""
+"""The same, or as bytes where it is small: a relay passes these on without loading them."""
 
 DIRECT: Final = "direct"
 """Without the object store: its tensors stay where they are until a reader copies them."""
@@ -63,8 +69,8 @@ class RankRequest(NamedTuple):
     """The call of one rank.
 
     Its arguments follow it in this order: as many ``payloads`` as this says, the spec's task and table if it has one,
-    the arguments that a dispatch function made if there are any, then what merely has to end first. ``modes`` says how
-    each payload that the rank makes leaves it.
+    the arguments that a dispatch function returned if there are any, then what merely has to end first. ``modes`` says
+    how each payload that the rank sends leaves it.
     """
 
     call: SegmentCall
@@ -128,7 +134,7 @@ class SegmentResult:
             start=start,
             stop=stop,
             calls=tuple(
-                CallResult(label, by, begun, ended, tuple(absent)) for label, by, begun, ended, absent in calls
+                CallResult(label, caller, begun, ended, tuple(absent)) for label, caller, begun, ended, absent in calls
             ),
             payload_bytes=tuple(sizes),
             held_bytes=held_bytes,
@@ -137,10 +143,7 @@ class SegmentResult:
 
 
 class Acknowledgment(NamedTuple):
-    """What a rank's call returns beside its payloads: its result, and the content of each inline payload.
-
-    That content is a list of (node, chunk, column, value).
-    """
+    """What a rank's call returns beside its payloads: its result, and the content of each inline payload."""
 
     result: SegmentResult
     inline: list[list[list[Any]]]
@@ -158,7 +161,7 @@ class Acknowledgment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InlineResult:
-    """The handle of an inline payload: the handle of the acknowledgment that brings it, and its place there."""
+    """The handle of an inline payload: the handle of the acknowledgment that it comes with, and its position there."""
 
     acknowledgment: Any
     index: int

@@ -1,4 +1,4 @@
-"""The offloader of a process: which parts of its workers lie on the host; a part returns before a call that uses it."""
+"""The offloader of a process: it moves parts of workers to host memory, and back before a call that uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a rank under Ray: an executor behind an actor, and the payloads that still wait to leave it."""
+"""The process of a rank under Ray: an executor behind an actor, and its payloads that have not left it yet."""
 
 from __future__ import annotations
 
@@ -85,23 +85,23 @@ class RankProcess(Worker):
         Returns the acknowledgment, and beside it the payloads that leave through the object store. Those that leave
         otherwise wait here for ``next_direct`` and ``broadcast``, which the driver has submitted after this call.
         """
-        call, count_payloads, has_spec, has_dispatched, modes = RankRequest.from_wire(request)
-        payloads, rest = arguments[:count_payloads], iter(arguments[count_payloads:])
-        spec = SegmentSpec(task=next(rest), table=next(rest)) if has_spec else None
-        dispatched = next(rest) if has_dispatched else None
+        call, payload_count, has_spec, has_dispatched, modes = RankRequest.from_wire(request)
+        payloads, others = arguments[:payload_count], iter(arguments[payload_count:])
+        spec = SegmentSpec(task=next(others), table=next(others)) if has_spec else None
+        dispatched = next(others) if has_dispatched else None
         try:
             contents = [content_of(deserialized(payload)) for payload in payloads]
             result, sends = self._executor.run(call, spec, contents, dispatched)
             inline, stored = self._send(sends, modes)
         except Exception as error:
-            # The calls that send the rest come after this one, and must fail as it does instead of sending stale data.
+            # The calls that send queued payloads come after this one, and must fail as it does, not send stale data.
             self._failed = error
             raise
         acknowledgment = Acknowledgment(result, inline).to_wire()
         return (acknowledgment, *stored) if stored else acknowledgment
 
     def _send(self, sends: Sequence[PayloadContent], modes: Sequence[SendMode]) -> tuple[list[Any], list[Any]]:
-        """What leaves with the acknowledgment, and what leaves through the object store; the rest is queued."""
+        """What leaves with the acknowledgment, and what leaves through the object store; all else is queued."""
         inline, stored = list[Any](), list[Any]()
         for content, mode in zip(sends, modes, strict=True):
             if mode == INLINE:
@@ -109,7 +109,7 @@ class RankProcess(Worker):
             elif mode == DIRECT:
                 self._direct.append(pickle_content(content))
             elif isinstance(mode, list):
-                stored.append(self._announced(content, mode))
+                stored.append(self._queue_broadcast(content, mode))
             else:
                 payload = self._payload_class(content)
                 stored.append(
@@ -117,17 +117,17 @@ class RankProcess(Worker):
                 )
         return inline, stored
 
-    def _announced(self, content: PayloadContent, ranks: list[int]) -> Any:
-        """What the readers of a broadcast are sent before it; the tensors follow in ``broadcast``."""
+    def _queue_broadcast(self, content: PayloadContent, ranks: list[int]) -> Any:
+        """Queue a broadcast of tensors; returns what its readers are sent before them, through the object store."""
         from hfdsl.runtime.broadcast import PendingBroadcast
 
-        # No copy of tensors within objects, such as weights: the producer does nothing until all readers have them.
+        # No copy of tensors within objects, such as parameters: nothing runs here until all readers have them.
         value = pickle_content(content, copy=False)
         self._broadcasts.append((value, ranks))
         return PendingBroadcast.of(value, ranks)
 
     def broadcast(self) -> None:
-        """Broadcast what the last call has announced; nothing else runs here before all readers have it.
+        """Broadcast what the last call queued; nothing else runs here before all readers have it.
 
         Raises:
             HfError: what that call has raised.

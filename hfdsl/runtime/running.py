@@ -55,9 +55,9 @@ class Running:
         self._unwritten: StepRecord | None = None
 
     def also(self, plan: Plan) -> Running:
-        """Another plan of the same deployment on the same workers: an evaluation beside the training.
+        """Run another plan of the same deployment on the same workers, such as an evaluation between training steps.
 
-        Its steps see the weights as they are then. Its processes are those of this run, and end with it.
+        Its steps use the workers' states as they are at the time. The processes end with this run.
 
         Raises:
             ResourceError: HF519 where the plan is for another ``Deployment`` or has the name of one that runs.

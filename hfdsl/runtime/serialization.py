@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class ZeroCopyPayload:
     """A payload on its way: it arrives as its content.
 
-    The memory of a tensor goes out of band, so that neither side copies it. What arrives lies in memory that other
+    The memory of a tensor goes out of band, so that neither side copies it. What arrives is in memory that other
     processes read too: a body that writes into it is refused (HF703) by the versions of its tensors. A CUDA tensor
     travels as a CPU tensor, and returns to a GPU where the reader has one.
     """
@@ -93,7 +93,7 @@ class Tensors:
 
 
 class PickledValue:
-    """A value on its way: its tensors, and a pickle of the rest that refers to them by number."""
+    """A value on its way: its tensors, and a pickle of the rest that refers to them by their positions."""
 
     __slots__ = ("buffers", "skeleton", "tensors")
 

@@ -231,7 +231,7 @@ def read_file(file: Path) -> FlatState:
     try:
         with safe_open(file, "pt") as opened:
             skeleton = (opened.metadata() or {})[SKELETON_KEY]
-            stored = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # no mapping
+            stored = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  # not a mapping, whose keys() are all it has
     except (OSError, SafetensorError, KeyError) as error:
         raise CheckpointError("HF906", f"{file} cannot be read: {type(error).__name__}: {error}") from None
     order = _names(json.loads(skeleton))

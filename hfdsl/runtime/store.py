@@ -132,7 +132,7 @@ class Store:
         return sum(self._bytes.values())
 
     def put(self, node: int, chunk: int, value: StoredValue) -> None:
-        """Keep a chunk that this process produced."""
+        """Keep a chunk that this process produced, until ``drop`` or the end of the step."""
         self._local[node] = chunk, value
         self._count(node, sum(map(size_of, value.columns.values())))
 
@@ -192,16 +192,16 @@ def _slice(value: Any, ranges: RowRanges | None) -> Any:
 
 
 MAX_JOINED_VIEWS = 8
-"""Up to so many runs of rows it is cheaper to concatenate views of them than to gather row by row."""
+"""Up to so many ranges of rows it is cheaper to concatenate views of them than to gather row by row."""
 
 
 def slice_rows(value: Any, ranges: RowRanges) -> Any:
-    """Rows of a column, in order; None of one that is absent."""
+    """Rows of a column, in order; None where the column is absent."""
     if value is None or ranges == ((0, len(value)),):
         return value
     if len(ranges) > MAX_JOINED_VIEWS:
-        return picked_rows(value, [row for first, last in ranges for row in range(first, last)])
-    return rows_after_rows([value[first:last] for first, last in ranges])
+        return picked_rows(value, [row for start, stop in ranges for row in range(start, stop)])
+    return rows_after_rows([value[start:stop] for start, stop in ranges])
 
 
 def memory_of(contents: Iterable[PayloadContent]) -> set[int]:
@@ -211,7 +211,7 @@ def memory_of(contents: Iterable[PayloadContent]) -> set[int]:
 
 
 def writable(columns: Mapping[str, Any], shared: Container[int]) -> dict[str, Any]:
-    """Raw columns that the caller may keep and write: what lies in ``shared`` memory, which others read, is copied."""
+    """Raw columns that the caller may keep and write: those in ``shared`` memory, which others read, are copied."""
 
     def copied(value: Any) -> Any:
         if isinstance(value, Jagged):
@@ -253,22 +253,22 @@ def _join_rows(parts: list[tuple[RowRanges | None, Any]], rows: RowRanges) -> An
     """Some rows, in order, out of parts that each hold rows of the same chunk."""
     if parts[0][0] == rows:
         return parts[0][1]
-    if len(parts) == 1 and len(whole := parts[0][0] or ()) == 1:
-        begin = whole[0][0]
-        return slice_rows(parts[0][1], tuple((first - begin, last - begin) for first, last in rows))
-    # Several parts: an index from each run of rows to the part that holds it, and the run's offset there.
-    index: dict[RowRange, tuple[int, Any]] = {}
-    for ranges, value in parts:
+    if len(parts) == 1 and len(ranges := parts[0][0] or ()) == 1:
+        offset = ranges[0][0]
+        return slice_rows(parts[0][1], tuple((start - offset, stop - offset) for start, stop in rows))
+    # Several parts: for each range of rows, the part that holds it, and what to add to a row for its position there.
+    holders: dict[RowRange, tuple[int, Any]] = {}
+    for held_rows, value in parts:
         position = 0
-        for first, last in ranges or ():
-            index[first, last] = position - first, value
-            position += last - first
-    runs = sorted(run for run in index if run[0] < run[1])
-    ends, pieces = [last for _, last in runs], list[Any]()
-    for first, last in rows:
-        for run in runs[bisect_right(ends, first) :]:
-            if run[0] >= last:
+        for start, stop in held_rows or ():
+            holders[start, stop] = position - start, value
+            position += stop - start
+    held = sorted((start, stop) for start, stop in holders if start < stop)
+    stops, pieces = [stop for _, stop in held], list[Any]()
+    for start, stop in rows:
+        for held_start, held_stop in held[bisect_right(stops, start) :]:
+            if held_start >= stop:
                 break
-            shift, value = index[run]
-            pieces.append(slice_rows(value, ((max(first, run[0]) + shift, min(last, run[1]) + shift),)))
+            shift, value = holders[held_start, held_stop]
+            pieces.append(slice_rows(value, ((max(start, held_start) + shift, min(stop, held_stop) + shift),)))
     return rows_after_rows(pieces) if pieces else parts[0][1][0:0]

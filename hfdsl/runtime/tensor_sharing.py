@@ -1,4 +1,4 @@
-"""Tensors that one process shares and others of its node copy, without any further help of the process that shares."""
+"""Tensors that one process shares and others of its host copy, while the process that shares takes no further part."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SharedTensors:
 
 
 def share(tensors: Sequence[torch.Tensor]) -> SharedTensors:
-    """Where other processes of the node find contiguous tensors; the caller keeps these until they have been read.
+    """Where other processes of the host find contiguous tensors; the caller keeps these until they have been read.
 
     Waits for what the GPU still computes: a reader has one thread for all that it reads, which must not wait for a GPU
     that in turn may wait for what the thread reads next.

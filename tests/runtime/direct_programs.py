@@ -101,6 +101,6 @@ class Process:
         return tensor_sharing.mappings.keep
 
     def broadcast(self, ranks: list[int], root: int) -> float:
-        group = direct.member().group(ranks)
+        group = direct.member().communicator(ranks)
         broadcast.broadcast([self.kept], group, root)
         return float(self.kept.mean())

@@ -1,4 +1,4 @@
-"""Relays: the same bits, errors and timelines as without, and one call a node."""
+"""Relays: the same bits, errors and timelines as without, and one call per node."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Pairs(Apart):
 
 @pytest.fixture
 def nodes(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches of a test's own have a relay a rank."""
+    """Launches of a test's own have a relay per rank."""
     monkeypatch.setattr("hfdsl.runtime.ray.Relays", Nodes)
 
 

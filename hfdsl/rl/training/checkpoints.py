@@ -1,4 +1,4 @@
-"""Checkpoints: a folder a step, whole or not there at all."""
+"""Checkpoints: a folder per step, complete or not there at all."""
 
 from __future__ import annotations
 
