@@ -51,6 +51,7 @@ CODES: dict[str, Code] = {
     "HF221": Code("booleans where integers are expected, or the reverse"),
     "HF230": Code("two values of one type, each at the port of the other's name", "warning"),
     "HF231": Code("a column that may be absent where one is required"),
+    "HF240": Code("a role of another class than an inner dataflow takes"),
     # HF3xx sizes
     "HF301": Code("a number of rows that nothing determines"),
     "HF302": Code("a size that is not an integer of at least 1, or not the planned one"),

@@ -61,6 +61,11 @@ class Finding:
     fixes: tuple[Fix, ...] = ()
 
     @property
+    def chain(self) -> tuple[Label, ...]:
+        """The calls through which the dataflow reaches the place, outermost first: of inner dataflows and helpers."""
+        return tuple(Label(site.span, f"'{site.callee}' is called here") for site in self.primary.span.calls)
+
+    @property
     def severity(self) -> Severity:
         """As the table of codes has it."""
         return Severity(CODES[self.code].severity)
@@ -86,6 +91,7 @@ class Finding:
             "severity": self.severity.value,
             "message": self.message,
             "primary": labeled(self.primary),
+            "calls": [labeled(label) for label in self.chain],
             "related": [labeled(label) for label in self.related],
             "notes": list(self.notes),
             "help": list(self.help),

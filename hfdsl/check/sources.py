@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TypeAlias
 
@@ -56,7 +56,7 @@ def span_of(file: str, node: ast.expr | ast.arg | ast.keyword) -> Span:
 def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
     """The argument that is wired to ``port`` in the call at ``call`` (the call itself if it cannot be found)."""
     argument = _argument(call, signature, port)
-    return call if argument is None else span_of(call.file, argument)
+    return call if argument is None else replace(span_of(call.file, argument), calls=call.calls)
 
 
 def argument_name(call: Span, signature: Signature, port: str) -> str | None:
@@ -115,7 +115,8 @@ def unpacks(span: Span) -> str | None:
 def keyword_span(call: Span, name: str) -> Span:
     """The argument ``name=...`` of the call at ``call`` (the call itself if it cannot be found)."""
     written = call_at(call)
-    return next((span_of(call.file, k) for k in written.keywords if k.arg == name), call) if written else call
+    named = [span_of(call.file, keyword) for keyword in written.keywords if keyword.arg == name] if written else []
+    return replace(named[0], calls=call.calls) if named else call
 
 
 def return_span(function: Span) -> Span:
@@ -128,7 +129,7 @@ def return_span(function: Span) -> Span:
     )
     match returned:
         case [value]:
-            return span_of(function.file, value)
+            return replace(span_of(function.file, value), calls=function.calls)
     return function
 
 

@@ -50,6 +50,10 @@ class Tracing(Protocol):
         """A function is called."""
         ...
 
+    def call_dataflow(self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A dataflow is called within another one."""
+        ...
+
     def repeat(self, batch: Any, times: Any) -> Any:
         """``hf.repeat``."""
         ...

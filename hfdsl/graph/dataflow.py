@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, get_type_hin
 
 from hfdsl.errors import DefinitionError, ResourceError, WiringError
 from hfdsl.graph.active import active_tracer
-from hfdsl.graph.eager import active_run, eager_arguments, eager_run
+from hfdsl.graph.eager import active_run, eager_arguments, eager_run, inner_result
 from hfdsl.graph.fits import fits_static
 from hfdsl.graph.program import Constant
 from hfdsl.graph.signatures import deferred, is_option, type_hints
@@ -50,12 +50,15 @@ class Dataflow(Generic[P, R]):
         Raises:
             WiringError: HF202, HF203, HF206 for arguments that are not those of the dataflow.
         """
-        if active_tracer((*args, *kwargs.values())) is not None:
-            return self.body(*args, **kwargs)  # a dataflow within a dataflow: its nodes become the outer one's
+        tracer = active_tracer((*args, *kwargs.values()))
+        if tracer is not None:
+            return tracer.call_dataflow(self.body, args, kwargs)  # type: ignore[no-any-return]  # stands for an R
         bound = eager_arguments(self.body, args, kwargs)
         body: Callable[..., R] = self.body  # the same parameters, workers as roles
         if active_run() is not None:
-            return body(*bound.args, **bound.kwargs)  # its calls are the outer run's, as in a trace
+            return inner_result(
+                self.body, body(*bound.args, **bound.kwargs)
+            )  # its calls are the outer run's, as in a trace
         with eager_run(self.body.__name__, seed=0, step=self._steps):
             result = body(*bound.args, **bound.kwargs)
         self._steps += 1

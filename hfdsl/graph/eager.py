@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from hfdsl.errors import DefinitionError, WiringError
 from hfdsl.graph.body_checks import check_result, inputs_unchanged
@@ -45,6 +45,8 @@ class EagerRun:
         with in_call(call), seeded(call):
             yield
 
+
+T = TypeVar("T")
 
 _run: ContextVar[EagerRun | None] = ContextVar("hfdsl_eager", default=None)
 
@@ -209,6 +211,18 @@ class EagerRole:
             arguments = {n: v[0] if isinstance(v, (list, tuple, PerRank)) else v for n, v in arguments.items()}
         result = call_body(label, signature, body, arguments)  # one rank: every declared split is the whole
         return result if signature.gives == "whole" else LIST_KINDS[signature.gives]([result])
+
+
+def inner_result(body: Callable[..., Any], result: T) -> T:
+    """What the caller of an inner dataflow gets: records with the columns that its annotation says, as in a trace."""
+    from hfdsl.graph.inner import annotated_types, as_annotated  # late: `import hfdsl` is kept fast
+
+    annotation = annotated_types(body).get("return", Any)
+    return as_annotated(annotation, result, _upcast)  # type: ignore[no-any-return]  # of the same type
+
+
+def _upcast(kind: type, value: Any) -> Any:
+    return upcast(value, kind) if isinstance(value, Batch) and isinstance(value, kind) else value
 
 
 def role_of(worker: Any) -> type:

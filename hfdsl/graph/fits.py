@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from numbers import Complex, Integral, Real
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
 from hfdsl.graph.program import Constant
-from hfdsl.graph.signatures import StaticType
-from hfdsl.types.columns import MetricSpec
+from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
+from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.dims import Answer
 
 
 def fits_static(actual: object, annotation: Any) -> bool:
@@ -25,7 +29,61 @@ def fits_static(actual: object, annotation: Any) -> bool:
     wanted, kind = get_origin(annotation) or annotation or type(None), kind or type(None)
     if kind is bool or wanted is bool:
         return kind is wanted or not isinstance(wanted, type) or wanted is object
+    if isinstance(actual, Constant) and get_args(annotation) and is_subclass(kind, wanted):
+        return fits_value(actual.value, annotation)  # what a container has in it
     return is_subclass(kind, wanted) or (wanted is float and kind is int)
+
+
+def fits_value(value: object, annotation: Any) -> bool:
+    """Whether a Python value is of an annotation, containers with all that is in them; True where it is not certain.
+
+    Numbers count as Python's own: an ``int`` is a ``float``, and so are those of numpy.
+
+    >>> fits_value([1, 2.5], list[float]), fits_value({"a": 1}, dict[str, str]), fits_value(None, int | None)
+    (True, False, True)
+    """
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if isinstance(annotation, NewType):
+        return fits_value(value, annotation.__supertype__)
+    if origin is Annotated:
+        return fits_value(value, inner[0])
+    if origin in (Union, UnionType):
+        return any(fits_value(value, option) for option in inner)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in inner)
+    kind = origin or (type(None) if annotation is None else annotation)
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    number = next((number for exact, number in _NUMBERS.items() if kind is exact), None)
+    if number is not None:
+        return isinstance(value, number)
+    try:
+        if not isinstance(value, kind):
+            return type(value).__qualname__ == kind.__qualname__  # one class that was imported twice
+    except TypeError:
+        return True
+    if kind is type:
+        return not inner or is_subclass(value, inner[0])
+    if kind is tuple and isinstance(value, tuple) and inner[1:] != (...,):
+        return len(value) == len(inner) and all(map(fits_value, value, inner))
+    if isinstance(value, dict) and len(inner) == 2:
+        return all(fits_value(key, inner[0]) and fits_value(entry, inner[1]) for key, entry in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)) and inner:
+        return all(fits_value(entry, inner[0]) for entry in value)
+    return True
+
+
+_NUMBERS: dict[type, type] = {int: Integral, float: Real, complex: Complex}
+
+
+def annotation_text(annotation: Any) -> str:
+    """An annotation as a user writes it.
+
+    >>> annotation_text(tuple[Constant, ...]), annotation_text(int | None)
+    ('tuple[Constant, ...]', 'int | None')
+    """
+    text = getattr(annotation, "__name__", "") if isinstance(annotation, type) and not get_args(annotation) else ""
+    return text or re.sub(r"\b(?:\w+\.)+(?=\w)", "", repr(annotation))
 
 
 def is_subclass(kind: Any, wanted: Any) -> bool:
@@ -34,6 +92,55 @@ def is_subclass(kind: Any, wanted: Any) -> bool:
         return not isinstance(kind, type) or not isinstance(wanted, type) or issubclass(kind, wanted)
     except TypeError:
         return True
+
+
+def fits_type(wanted: PortType, actual: PortType) -> bool:
+    """Whether a value of one type is of another, rows aside; dims of a type variable are equal to any."""
+    match wanted, actual:
+        case _, StaticType(annotation) if annotation is Any:
+            return True
+        case RecordType(record), RecordType(value_record):
+            return issubclass(value_record, record)
+        case ListType(kind, inner), ListType(value_kind, value_inner):
+            return kind == value_kind and fits_type(inner, value_inner)
+        case ColumnSpec(dtype, dims, _, ragged), ColumnSpec(value_dtype, value_dims, _, value_ragged):
+            alike = zip(dims[1:], value_dims[1:], strict=False)
+            return (
+                dtype is value_dtype
+                and ragged is value_ragged
+                and len(dims) == len(value_dims)
+                and all(
+                    want.equals(have) is Answer.PROVED
+                    or any(isinstance(atom, TypeVar) for atom in want.atoms + have.atoms)
+                    for want, have in alike
+                )
+            )
+        case ObjSpec(kind), ObjSpec(value_kind):
+            return fits_static(StaticType(value_kind), kind)
+        case MetricSpec(), MetricSpec():
+            return fits_metric(actual, wanted)
+        case StaticType(annotation), StaticType():
+            return fits_static(actual, annotation)
+        case StaticType(annotation), _:
+            kind = python_class(actual)
+            return annotation not in (None, type(None)) and is_subclass(kind, get_origin(annotation) or annotation)
+    return False
+
+
+def python_class(kind: PortType | None) -> type | None:
+    """The class that a value of this type has when the dataflow runs eagerly."""
+    match kind:
+        case RecordType(record):
+            return record
+        case ColumnSpec(dtype):
+            return COLUMNS[dtype]
+        case ObjSpec():
+            return Obj
+        case MetricSpec():
+            return Metric
+        case ListType(name):
+            return PerRank if name == PerRank.__name__ else PerStage
+    return None
 
 
 def fits_metric(actual: MetricSpec, formal: MetricSpec) -> bool:

@@ -309,6 +309,8 @@ class MisuseKind(Enum):
     NOT_A_COLUMN = "what takes an optional column was given something else"
     PARAMETER = "a parameter of the dataflow is neither a record nor a role"
     ROLE = "a role is used as a value"
+    ARGUMENT = "an argument that an inner dataflow does not take"
+    RETURNED = "an inner dataflow returns something else than its annotation says"
     OUTSIDER = "a worker that is no parameter of the dataflow is called or made"
 
 

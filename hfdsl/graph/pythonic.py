@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hfdsl.graph.active import Traced, Tracing
+from hfdsl.graph.fits import python_class
 from hfdsl.graph.program import ErrorValue, MisuseKind
-from hfdsl.graph.signatures import ListType, PortType, RecordType
-from hfdsl.protocols.kinds import PerRank, PerStage
-from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 
 _BINARY = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul"),
@@ -137,22 +135,6 @@ def uncalled(value: object) -> str:
     """How messages name a function or method that was not called; empty for another value."""
     name = getattr(value, "__name__", None)
     return f"the uncalled function '{name}'" if callable(value) and name and not isinstance(value, type) else ""
-
-
-def python_class(kind: PortType | None) -> type | None:
-    """The class that a value of this type has when the dataflow runs eagerly."""
-    match kind:
-        case RecordType(record):
-            return record
-        case ColumnSpec(dtype):
-            return COLUMNS[dtype]
-        case ObjSpec():
-            return Obj
-        case MetricSpec():
-            return Metric
-        case ListType(name):
-            return PerRank if name == PerRank.__name__ else PerStage
-    return None
 
 
 def _trap(operator: str) -> Callable[..., Any]:

@@ -6,7 +6,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
@@ -36,16 +37,28 @@ _PYTHON = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  # the same
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A place in a file; lines from 1, columns from 0, the end exclusive."""
+    """A place in a file; lines from 1, columns from 0, the end exclusive.
+
+    ``calls`` are the calls through which a traced dataflow reached the place, outermost first; they are no part of it.
+    """
 
     file: str
     line: int
     column: int = 0
     end_line: int = 0
     end_column: int = 0
+    calls: tuple[CallSite, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call of an inner dataflow, or of a plain Python function, in a dataflow that is traced."""
+
+    callee: str
+    span: Span
 
 
 NOWHERE = Span("<unknown>", 0)
@@ -60,6 +73,34 @@ def caller_span() -> Span:
     while frame is not None and _is_library(frame):
         frame = None if frame.f_code.co_filename == _COMMAND else frame.f_back
     return NOWHERE if frame is None else frame_span(frame)
+
+
+def traced_span(runner: CodeType) -> Span:
+    """The expression in the user's code that is being executed, with the calls that lead there from the dataflow.
+
+    ``runner`` is the code of the function that calls the dataflow's body.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    reached: list[FrameType] = []
+    while frame is not None and frame.f_code is not runner:
+        if not _is_library(frame):
+            reached.append(frame)
+        frame = frame.f_back
+    if frame is None or not reached:
+        return caller_span()
+    return _through_calls([(step.f_code.co_name, frame_span(step)) for step in reversed(reached)])
+
+
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Functions that Python makes of an expression: nobody calls them."""
+
+
+def _through_calls(steps: list[tuple[str, Span]]) -> Span:
+    """The last of the places at which functions stand that call each other, outermost first, with those before it."""
+    callers = pairwise(steps)
+    calls = tuple(CallSite(callee, span) for (_, span), (callee, _) in callers if callee not in _COMPREHENSIONS)
+    _, span = steps[-1]
+    return replace(span, calls=calls) if calls else span
 
 
 def _is_library(frame: FrameType) -> bool:
@@ -77,15 +118,19 @@ def frame_span(frame: FrameType) -> Span:
     return _position(frame.f_code, frame.f_lasti) or Span(frame.f_code.co_filename, frame.f_lineno)
 
 
-def traceback_span(error: BaseException) -> Span:
-    """The innermost place outside of hfdsl at which ``error`` was raised."""
-    span, step = NOWHERE, error.__traceback__
-    while step is not None:
-        if not _is_library(step.tb_frame):
-            code = step.tb_frame.f_code
-            span = _position(code, step.tb_lasti) or Span(code.co_filename, step.tb_lineno)
-        step = step.tb_next
-    return span
+def traceback_span(error: BaseException, runner: CodeType | None = None) -> Span:
+    """The innermost place outside of hfdsl that raised ``error``; with the calls that lead there from ``runner``."""
+    steps, entry = list[tuple[str, Span]](), error.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        if code is runner:
+            steps.clear()
+        if not _is_library(entry.tb_frame):
+            steps.append((code.co_name, _position(code, entry.tb_lasti) or Span(code.co_filename, entry.tb_lineno)))
+        entry = entry.tb_next
+    if not steps:
+        return NOWHERE
+    return steps[-1][1] if runner is None else _through_calls(steps)
 
 
 _Positions: TypeAlias = "tuple[tuple[int | None, int | None, int | None, int | None], ...]"

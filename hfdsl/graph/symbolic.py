@@ -68,22 +68,25 @@ class Symbolic(Pythonic):
 class SymbolicRole(PythonicRole):
     """A role parameter: its registered methods can be called."""
 
-    __slots__ = ("_name", "_role", "_tracer")
+    __slots__ = ("_declared", "_name", "_role", "_tracer")
     _name: str
     _role: type
+    _declared: type  # a base of its class, as an inner dataflow's parameter says: the methods that can be called
     _tracer: Tracing
 
-    def __init__(self, tracer: Tracing, name: str, role: type) -> None:
-        for attribute, value in (("_tracer", tracer), ("_name", name), ("_role", role)):
+    def __init__(self, tracer: Tracing, name: str, role: type, declared: type | None = None) -> None:
+        values = (("_tracer", tracer), ("_name", name), ("_role", role), ("_declared", declared or role))
+        for attribute, value in values:
             object.__setattr__(self, attribute, value)
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("__") and method.endswith("__"):
             raise AttributeError(method)
-        signatures = self._tracer.signatures(self._role)
+        signatures = self._tracer.signatures(self._declared)
         if method not in signatures:
-            return self._tracer.misuse(MisuseKind.NO_METHOD, self._role.__name__, method, tuple(signatures))
-        signature = signatures[method]
+            return self._tracer.misuse(MisuseKind.NO_METHOD, self._declared.__name__, method, tuple(signatures))
+        inherited = getattr(self._role, method) is getattr(self._declared, method)
+        signature = (self._tracer.signatures(self._role) if inherited else signatures)[method]
         if signature is None:
             return Symbolic(self._tracer, ErrorValue(), None, method)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.active import Traced, tracing
+from hfdsl.graph.inner import call_inner
 from hfdsl.graph.outsiders import refused
 from hfdsl.graph.program import (
     Constant,
@@ -43,7 +44,7 @@ from hfdsl.graph.signatures import (
     role_signature,
     type_hints,
 )
-from hfdsl.graph.spans import Span, caller_span, definition_span, traceback_span
+from hfdsl.graph.spans import CallSite, Span, definition_span, traceback_span, traced_span
 from hfdsl.graph.symbolic import Symbolic, SymbolicRole
 from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
@@ -83,7 +84,7 @@ class Tracer:
 
     def definition(self, error: DefinitionError, span: Span | None = None) -> Any:
         """Note a declaration that has no meaning, where it stands (else at ``span``)."""
-        place = error.span if isinstance(error.span, Span) else span or caller_span()
+        place = error.span if isinstance(error.span, Span) else span or traced_span(_run.__code__)
         if not any(m.kind is MisuseKind.DEFINITION and m.subject == error.message for m in self.misuses):
             self.misuses.append(Misuse(MisuseKind.DEFINITION, place, error.message, error.code))
         return Symbolic(self, ErrorValue(), None, "<broken>")
@@ -96,7 +97,7 @@ class Tracer:
         source = producer._operand.node if producer is not None and isinstance(producer._operand, Ref) else None
         misuse = Misuse(
             kind=kind,
-            span=caller_span(),
+            span=traced_span(_run.__code__),
             subject=subject,
             name=name,
             candidates=candidates,
@@ -118,7 +119,7 @@ class Tracer:
             del self.nodes[MOST_STEPS // 100 :]  # the loop is reported; further iterations would add nothing
             raise DefinitionError("HF610", f"more than {MOST_STEPS} steps were traced: a loop here does not end")
         operands = tuple((name, self.operand(value)) for name, value in arguments.items())
-        node = Node(len(self.nodes), op, operands, result, caller_span())
+        node = Node(len(self.nodes), op, operands, result, traced_span(_run.__code__))
         self.nodes.append(node)
         if isinstance(result, StaticType) and result.annotation in (None, type(None)):
             return None
@@ -162,6 +163,15 @@ class Tracer:
             signature = in_groups(signature, group if is_count(group) else 1)
         self.calls += 1
         return self.emit(FunctionCall(signature, self.calls - 1), arguments, signature.result)
+
+    def call_dataflow(self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A dataflow is called within this one: its nodes become this one's."""
+        return call_inner(self, body, args, kwargs)
+
+    def returned(self, signature: Signature, expected: str, shown: str) -> None:
+        """An inner dataflow returns something else than its annotation says."""
+        place = replace(signature.span, calls=_with_call(traced_span(_run.__code__), signature.name))
+        self.misuses.append(Misuse(MisuseKind.RETURNED, place, signature.name, candidates=(expected, shown)))
 
     def bind(self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Match arguments to ports, noting every one that does not fit instead of raising on the first."""
@@ -281,6 +291,11 @@ class Tracer:
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
 
 
+def _with_call(call: Span, callee: str) -> tuple[CallSite, ...]:
+    """The calls that lead to a place in a function: those to its call, and this one."""
+    return (*call.calls, CallSite(callee, replace(call, calls=())))
+
+
 def _identity(misuse: Misuse) -> tuple[object, ...]:
     """What is reported once: a loop reaches a line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
     return misuse.kind, misuse.span, "" if misuse.kind is MisuseKind.CONTROL else misuse.name
@@ -348,12 +363,12 @@ def _run(tracer: Tracer, body: Callable[..., Any], arguments: dict[str, Any]) ->
         with refused(body, tracer.outsider):
             return body(*positional, **named)
     except DefinitionError as error:
-        tracer.definition(error, traceback_span(error))
+        tracer.definition(error, traceback_span(error, _run.__code__))
         return None
     except Exception as error:  # noqa: BLE001  # the user's own code, on values that a mistake may have made strange
         if not tracer.misuses:
             text = f"{type(error).__name__}: {error}"
-            tracer.misuses.append(Misuse(MisuseKind.RAISED, traceback_span(error), body.__name__, text))
+            tracer.misuses.append(Misuse(MisuseKind.RAISED, traceback_span(error, _run.__code__), body.__name__, text))
         return None
     finally:
         tracing.reset(token)

@@ -112,9 +112,14 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
         "message": {"text": _text(finding)},
         "locations": [_location(finding.primary)] if _is_known(finding.primary.span) else [],
         "relatedLocations": [
-            {"id": i, **_location(label)} for i, label in enumerate(finding.related) if _is_known(label.span)
+            {"id": i, **_location(label)}
+            for i, label in enumerate((*finding.chain, *finding.related))
+            if _is_known(label.span)
         ],
     }
+    if finding.chain:
+        frames = [finding.primary, *reversed(finding.chain)]  # innermost first
+        result["stacks"] = [{"frames": [{"location": _location(label)} for label in frames if _is_known(label.span)]}]
     return {**result, "fixes": [_fix(fix) for fix in finding.fixes]} if finding.fixes else result
 
 

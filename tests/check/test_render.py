@@ -186,7 +186,7 @@ def test_a_machine_is_told_every_place() -> None:
     assert json.loads(first) == {
         "version": 1, "code": WARNING, "severity": "warning", "message": "message",
         "primary": {"file": "b.py", "line": 5, "column": 6, "endLine": 7, "endColumn": 8, "label": "here"},
-        "related": [{**nowhere, "label": "there"}], "notes": ["a note"], "help": ["help"],
+        "calls": [], "related": [{**nowhere, "label": "there"}], "notes": ["a note"], "help": ["help"],
         "fixes": [
             {
                 "title": "replace",

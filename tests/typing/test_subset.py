@@ -30,9 +30,6 @@ ARGUED = {
     ("hf109.py", "return actor.score(prompts)"): "the annotation of the port is not readable: told there",
     # Python's own
     ("wirings.py", "result: Rollout = prompts"): "an annotated name is never wired anywhere",
-    ("wirings.py", 'actor.opt(3, "a", ["x"])'): "the inside of a Python container is not hfdsl's",
-    # elsewhere
-    ("wirings.py", "return again(actor.generate(prompts), actor)"): "told where the dataflow within uses the record",
 }
 
 

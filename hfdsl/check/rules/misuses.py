@@ -8,7 +8,7 @@ from dataclasses import replace
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.sources import keyword_span, return_span, unpacks
+from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span, unpacks
 from hfdsl.graph.program import Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest, schema
@@ -81,6 +81,16 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "HF119",
         "parameter '{m.name}' of '{m.subject}' {m.candidates[0]}: neither a record nor a role",
         "{m.candidates[1]}",
+    ),
+    MisuseKind.ARGUMENT: (
+        "{m.candidates[0]}",
+        "parameter '{m.name}' of '{m.subject}' takes {m.candidates[1]} but is wired to {m.candidates[2]}",
+        "",
+    ),
+    MisuseKind.RETURNED: (
+        "HF603",
+        "'{m.subject}' is annotated to return {m.candidates[0]} and returns {m.candidates[1]}",
+        "return what the annotation says, or write another",
     ),
     MisuseKind.ROLE: (
         "HF206",
@@ -205,16 +215,21 @@ def _column_producers(context: Context, misuse: Misuse) -> str:
 
 
 def _misuse_span(misuse: Misuse) -> Span:
-    if misuse.kind is MisuseKind.NOT_A_RESULT:
+    if misuse.kind in (MisuseKind.NOT_A_RESULT, MisuseKind.RETURNED):
         return return_span(misuse.span)
+    if misuse.kind is MisuseKind.ARGUMENT:
+        return argument_span(misuse.span, misuse.signature, misuse.name)
     return keyword_span(misuse.span, misuse.name)
 
 
 def _misuse_related(context: Context, misuse: Misuse) -> Iterator[Label]:
     if misuse.producer is not None and not isinstance(context.program.graph.nodes[misuse.producer].op, Input):
         yield context.program.producer_label(misuse.producer)
-    if misuse.signature is not None:
+    if misuse.kind is MisuseKind.ARGUMENT and misuse.signature is not None:
+        yield Label(port_span(misuse.signature, misuse.name), f"declared {misuse.candidates[1]}")
+    elif misuse.signature is not None:
         yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
     if misuse.kind is MisuseKind.NO_METHOD:
-        role = next(r for r in context.program.graph.roles.values() if r.__name__ == misuse.subject)
+        classes = (kind for role in context.program.graph.roles.values() for kind in role.__mro__)
+        role = next(kind for kind in classes if kind.__name__ == misuse.subject)
         yield Label(definition_span(role), f"its registered methods: {', '.join(misuse.candidates) or 'none'}")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import return_span
 from hfdsl.errors import DefinitionError
-from hfdsl.graph.fits import fits_metric, fits_static, is_subclass
+from hfdsl.graph.fits import fits_static, fits_type, is_subclass
 from hfdsl.graph.infer import ListValue, RecordValue, Value
 from hfdsl.graph.program import Constant, Output, Ref
-from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, StaticType, port_type
-from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
-from hfdsl.types.dims import Answer
+from hfdsl.graph.signatures import ListType, PortType, StaticType, port_type
 
 
 def results(context: Context) -> Iterator[Finding]:
@@ -65,45 +63,22 @@ def _differs(context: Context, annotation: Any, output: Output) -> str | None:
 
 def _fits(wanted: PortType, actual: Value | Constant) -> bool:
     """Whether a value is of an annotated type, rows aside."""
-    match wanted, actual:
-        case RecordType(record), RecordValue(value_type):
-            return issubclass(value_type.record, record)
-        case ListType(kind, inner), ListValue(value_kind, value_type):
-            return kind == value_kind and (value_type is None or _fits(inner, value_type))
-        case ColumnSpec(dtype, dims, _, ragged), ColumnSpec(value_dtype, value_dims, _, value_ragged):
-            alike = zip(dims[1:], value_dims[1:], strict=False)
-            return (
-                dtype is value_dtype
-                and ragged is value_ragged
-                and len(dims) == len(value_dims)
-                and all(
-                    want.equals(have) is Answer.PROVED
-                    or any(isinstance(atom, TypeVar) for atom in want.atoms + have.atoms)
-                    for want, have in alike
-                )
-            )
-        case ObjSpec(kind), ObjSpec(value_type):
-            return fits_static(StaticType(value_type), kind)
-        case MetricSpec(), MetricSpec():
-            return fits_metric(actual, wanted)
-        case StaticType(annotation), StaticType() | Constant():
-            return fits_static(actual, annotation)
-        case _:
-            return isinstance(wanted, StaticType) and _is_class_of(_class(actual), wanted.annotation)
+    if isinstance(actual, Constant):
+        return isinstance(wanted, StaticType) and fits_static(actual, wanted.annotation)
+    return fits_type(wanted, _type(actual))
 
 
-def _class(actual: Value | Constant) -> type:
-    match actual:
-        case RecordValue(value_type):
-            return value_type.record
-        case ListValue(kind):
-            return next(list_kind for list_kind in LIST_KINDS.values() if list_kind.__name__ == kind)
-        case ColumnSpec(dtype):
-            return COLUMNS[dtype]
-        case ObjSpec():
-            return Obj
-        case _:
-            return Metric
+def _type(value: Value) -> PortType:
+    """The type of a value, without its rows."""
+    match value:
+        case RecordValue(kind):
+            return kind
+        case ListValue(kind, inner):
+            return ListType(kind, StaticType(Any) if inner is None else _type(inner))
+        case None:
+            return StaticType(Any)
+        case other:
+            return other
 
 
 def _is_class_of(value_class: type, annotation: Any) -> bool:

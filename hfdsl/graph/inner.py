@@ -1,0 +1,212 @@
+"""Inner dataflows: a dataflow that another one calls. Its steps become the outer one's, and its annotations are held.
+
+What its caller and its body see is what their annotations say, as a type checker reads them. ``score`` takes a
+``Sequences``, so that in ``score(rollout, actor)`` its body sees the columns of a ``Sequences`` alone, although
+``rollout`` is a ``Rollout``, a class derived from it; so does a call with real values. An argument of another type is
+reported at the call, and the body goes on with a value that fits everywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Protocol, Union, get_args, get_origin
+
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.active import Tracing
+from hfdsl.graph.fits import annotation_text, fits_static, fits_type, is_subclass
+from hfdsl.graph.program import Constant, ErrorValue, Misuse, MisuseKind
+from hfdsl.graph.pythonic import uncalled
+from hfdsl.graph.signatures import (
+    ListType,
+    Port,
+    PortType,
+    RecordType,
+    Signature,
+    StaticType,
+    port_type,
+    type_hints,
+)
+from hfdsl.graph.symbolic import Symbolic, SymbolicRole
+from hfdsl.protocols.worker import Worker
+from hfdsl.types.batches import Batch, schema
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.rows import Independent
+
+
+class InnerTracing(Tracing, Protocol):
+    """What a call of an inner dataflow needs of the trace, beyond what symbolic values ask of it."""
+
+    misuses: list[Misuse]
+
+    def bind(self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Match arguments to ports, noting every one that does not fit."""
+        ...
+
+    def returned(self, signature: Signature, expected: str, shown: str) -> None:
+        """An inner dataflow returns something else than its annotation says."""
+        ...
+
+
+@lru_cache(maxsize=256)
+def annotated_types(body: Callable[..., Any]) -> Mapping[str, Any]:
+    """The annotations of a dataflow; none where they cannot be evaluated, which its own check reports."""
+    try:
+        return type_hints(body, f"'{body.__name__}'")
+    except DefinitionError:
+        return {}
+
+
+@lru_cache(maxsize=256)
+def dataflow_signature(body: Callable[..., Any]) -> Signature | None:
+    """The parameters of a dataflow as ports; None where it takes any number of them."""
+    parameters = inspect.signature(body).parameters.values()
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
+        return None
+    ports = tuple(
+        Port(
+            parameter.name,
+            declared(annotated_types(body).get(parameter.name, Any)) or StaticType(Any),
+            parameter.default is parameter.empty,
+            parameter.kind is parameter.KEYWORD_ONLY,
+        )
+        for parameter in parameters
+    )
+    returns = declared(annotated_types(body).get("return", Any)) or StaticType(Any)
+    return Signature(name=body.__name__, ports=ports, returns=returns, rows=Independent, body=body)
+
+
+def declared(annotation: Any) -> PortType | None:
+    """The type that an annotation stands for; None where it says nothing that can be decided here."""
+    try:
+        return port_type(annotation, "it")
+    except DefinitionError:
+        return None
+
+
+def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a dataflow within the one that is traced."""
+    signature = dataflow_signature(body)
+    if signature is None:
+        return body(*args, **kwargs)
+    known = len(tracer.misuses)
+    values = tracer.bind(signature, signature.name, args, kwargs)
+    parameters, hints = inspect.signature(body).parameters, annotated_types(body)
+    for port in signature.ports:
+        if port.name in values:
+            annotation, value = hints.get(port.name, Any), values[port.name]
+            if not accepts(annotation, value):
+                facts = _code(port.type, value), _expected(annotation), _shown(value)
+                producer = value if isinstance(value, Symbolic) else None
+                tracer.misuse(MisuseKind.ARGUMENT, signature.name, port.name, facts, producer, signature)
+                values[port.name] = parameters[port.name].default if not port.required else _broken(tracer, port.name)
+            else:
+                values[port.name] = as_annotated(annotation, value, _narrow)
+        elif port.required:
+            values[port.name] = _broken(tracer, port.name)
+    leading = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_ONLY]
+    leading = [name for name in leading if name in values]
+    named = {name: value for name, value in values.items() if name not in leading}
+    result = body(*(values[name] for name in leading), **named)
+    returns = hints.get("return", Any)
+    if not accepts(returns, result):
+        if len(tracer.misuses) == known:  # after a misuse another value was meant
+            tracer.returned(signature, _expected(returns), _shown(result))
+        return _broken(tracer, signature.name)
+    return as_annotated(returns, result, _narrow)
+
+
+def accepts(annotation: Any, value: Any) -> bool:
+    """Whether a value or a container of values is of an annotated type, rows aside; True where that is not certain."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if annotation is Any or (isinstance(value, Symbolic) and isinstance(value._operand, ErrorValue)):
+        return True
+    if origin in (Union, UnionType):
+        return any(accepts(option, value) for option in inner)
+    if isinstance(value, SymbolicRole):
+        return is_subclass(value._role, origin or annotation)
+    if isinstance(value, Symbolic):
+        wanted = declared(annotation)
+        return wanted is None or value._type is None or fits_type(wanted, value._type)
+    if isinstance(value, (tuple, list, dict)):
+        entries = tuple(value.values() if isinstance(value, dict) else value)
+        if origin is tuple and inner[1:] != (...,) and isinstance(value, tuple):
+            return len(inner) == len(value) and all(map(accepts, inner, value))
+        if isinstance(origin, type) and is_subclass(type(value), origin):
+            return all(accepts(inner[0] if origin is tuple else inner[-1], entry) for entry in entries)
+    wanted = declared(annotation)
+    if wanted is None or isinstance(value, (Batch, Worker)):  # a real one, which is reported where it is used
+        return True
+    return isinstance(wanted, StaticType) and fits_static(Constant(value), wanted.annotation)
+
+
+def as_annotated(annotation: Any, value: Any, narrow: Callable[[type, Any], Any]) -> Any:
+    """``value`` with every record and role in it as the class of the annotation sees it: ``narrow(class, value)``."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if isinstance(annotation, type) and origin is None:
+        return narrow(annotation, value)
+    if origin in (Union, UnionType):
+        kinds = [kind for kind in inner if kind is not type(None)]
+        return as_annotated(kinds[0], value, narrow) if len(kinds) == 1 and value is not None else value
+    if origin is tuple and type(value) is tuple:
+        kinds = [inner[0]] * len(value) if inner[1:] == (...,) else [*inner]
+        if len(kinds) == len(value):
+            return tuple(as_annotated(kind, entry, narrow) for kind, entry in zip(kinds, value, strict=True))
+    if origin is list and type(value) is list:
+        return [as_annotated(inner[0], entry, narrow) for entry in value]
+    if origin is dict and type(value) is dict:
+        return {key: as_annotated(inner[1], entry, narrow) for key, entry in value.items()}
+    return value
+
+
+def _narrow(kind: type, value: Any) -> Any:
+    """A symbolic record with the columns of a base class alone, a symbolic role with its methods alone."""
+    if type(value) is SymbolicRole and issubclass(kind, Worker) and kind is not value._declared:
+        return SymbolicRole(value._tracer, value._name, value._role, kind)
+    if not isinstance(value, Symbolic) or not issubclass(kind, Batch):
+        return value
+    if not isinstance(value._type, RecordType) or value._type.record is kind:
+        return value
+    return value._tracer.pack(kind, {name: getattr(value, name) for name in schema(kind).fields})
+
+
+def _broken(tracer: Tracing, name: str) -> Symbolic:
+    """A value that fits everywhere, in the place of one that a mistake hides."""
+    return Symbolic(tracer, ErrorValue(), None, name)
+
+
+def _code(wanted: PortType, value: Any) -> str:
+    """The code of an argument of another type."""
+    actual = value._type if isinstance(value, Symbolic) else None
+    match wanted, actual:
+        case RecordType(), RecordType():
+            return "HF204"
+        case ColumnSpec(dtype, _, _, ragged), ColumnSpec(other, _, _, other_ragged):
+            return "HF220" if dtype is not other else "HF214" if ragged is not other_ragged else "HF210"
+        case (ListType(), ListType() | RecordType() | ColumnSpec()) | (RecordType() | ColumnSpec(), ListType()):
+            return "HF401"
+        case StaticType(kind), None if isinstance(value, SymbolicRole) and is_role(kind):
+            return "HF240"
+    return "HF206"
+
+
+def is_role(kind: Any) -> bool:
+    """Whether an annotation is a role class."""
+    return isinstance(kind, type) and issubclass(kind, Worker)
+
+
+def _expected(annotation: Any) -> str:
+    kind = declared(annotation)
+    return annotation_text(annotation) if kind is None or isinstance(kind, StaticType) else str(kind)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, SymbolicRole):
+        return f"the role '{value._name}' of class {value._role.__name__}"
+    if isinstance(value, Symbolic):
+        return str(value._type)
+    if isinstance(value, (tuple, list, dict)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return uncalled(value) or (f"the {type(value).__name__} {value!r}" if value is not None else "None")
