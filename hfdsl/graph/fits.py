@@ -62,6 +62,11 @@ def fits_value(value: object, annotation: Any) -> bool:
             return type(value).__qualname__ == kind.__qualname__  # one class that was imported twice
     except TypeError:
         return True
+    return _entries_fit(value, kind, inner)
+
+
+def _entries_fit(value: object, kind: type, inner: tuple[Any, ...]) -> bool:
+    """Whether what an instance of ``kind`` has in it is of the arguments of the annotation."""
     if kind is type:
         return not inner or is_subclass(value, inner[0])
     if kind is tuple and isinstance(value, tuple) and inner[1:] != (...,):
