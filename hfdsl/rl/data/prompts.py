@@ -1,14 +1,17 @@
-"""From rows to prompts: a text from a template, its tokens, and padding on the left."""
+"""From rows to prompts: a text from a template, or a conversation; its tokens, and padding on the left."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import DataError
+from hfdsl.rl.data.conversations import Conversation, Message, Tools, messages_of, shown, tools_of, with_system
 from hfdsl.rl.data.sources import Row
+from hfdsl.rl.fields import check_fields
 from hfdsl.types.batches import closest
 
 if TYPE_CHECKING:
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """How a row's fields become a prompt: ``"{question}"``, ``"{metadata[word]}>"``."""
+    """How a row's fields become a prompt: a template such as ``"{metadata[word]}>"``, or a field with messages."""
 
     text: str = "{question}"
-    """The template of the prompt, over the fields of a row."""
+    """The template of the prompt, over the fields of a row, which are texts or numbers."""
 
     answer: str = "{answer}"
     """The template of the response to imitate, for dataflows that take demonstrations."""
@@ -29,11 +32,32 @@ class Prompt:
     """Whether the text is a user's message in the tokenizer's chat template, as models tuned on chats need it."""
 
     system: str | None = None
-    """The system message before it; needs ``chat``."""
+    """The system message before it, or before messages that begin with none; needs ``chat`` or ``messages``."""
+
+    messages: str | None = None
+    """The field with a conversation: a list of ``{"role": ..., "content": ...}``, which the chat template writes. It
+    takes the place of ``text``; of a demonstration the last message, the assistant's, takes the place of ``answer``."""
+
+    tools: str | Tools | None = None
+    """The tools for the chat template, as JSON schemas of functions: the field of a row that lists its own, or the
+    tools of all rows; needs ``chat`` or ``messages``."""
+
+    template_arguments: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Further arguments of the chat template, such as ``{ enable_thinking = false }``."""
 
     def __post_init__(self) -> None:
-        if self.system is not None and not self.chat:
-            raise DataError("HF902", "a prompt with a system text is a conversation: set chat = true")
+        check_fields(self)
+        of_conversations = {
+            "a system text": self.system is not None,
+            "tools": self.tools is not None,
+            "template arguments": bool(self.template_arguments),
+        }
+        named = next((name for name, is_set in of_conversations.items() if is_set), None)
+        if named is not None and not self.chat and self.messages is None:
+            raise DataError(
+                "HF902",
+                f"a prompt with {named} is a conversation: set chat = true, or name the field of the messages",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,40 +74,70 @@ class Encoder:
     """Encodes rows to a batch: ``Prompts`` of ``length`` tokens, or ``Sequences`` with ``response`` more for an answer.
 
     Raises:
-        DataError: HF904 for chats with a tokenizer that has no chat template.
+        DataError: HF904 for conversations with a tokenizer that has no chat template, and for answers with one that has
+            no end token.
     """
 
     def __init__(self, prompt: Prompt, tokenizer: Any, length: int, response: int | None = None) -> None:
         self._prompt, self._tokenizer, self._length, self._response = prompt, tokenizer, length, response
-        if prompt.chat and not tokenizer.chat_template:
-            raise DataError("HF904", "the tokenizer has no template for conversations; set chat = false")
+        self._chat = prompt.chat or prompt.messages is not None
+        if self._chat and not tokenizer.chat_template:
+            fix = "set chat = false" if prompt.messages is None else "set its chat_template, or write prompt.text"
+            raise DataError("HF904", f"the tokenizer has no template for conversations; {fix}")
+        if response is not None and tokenizer.eos_token_id is None:
+            raise DataError("HF904", "the tokenizer has no end-of-sequence token, with which an answer ends")
 
     def text(self, row: Row, place: str) -> str:
-        """The text of a row's prompt.
+        """The text that two rows with the same prompt share.
 
         Raises:
-            DataError: HF902 for a row without one of the fields.
+            DataError: HF902 for a row without one of the fields, or where one holds no text or no messages.
         """
-        return _formatted(self._prompt.text, row, place)
+        if self._prompt.messages is None:
+            return formatted(self._prompt.text, row, place)
+        asked = self._conversation(messages_of(row, self._prompt.messages, place), row, place)
+        messages = asked.messages[:-1] if asked.is_answered else asked.messages
+        return json.dumps([messages, asked.tools], ensure_ascii=False, sort_keys=True, default=repr)
 
     def encoded(self, row: Row, place: str) -> Encoded:
         """A row's tokens.
 
         Raises:
-            DataError: HF902 for a row without one of the fields, and for characters that the tokenizer does not know;
-                HF903 for a prompt or an answer that is too long.
+            DataError: HF902 for a row without one of the fields, or where one holds no text or no messages, for a
+                conversation that its dataflow or the chat template does not take, and for characters that the tokenizer
+                does not know; HF903 for a prompt or an answer that is too long.
         """
-        text = self.text(row, place)
-        prompt = self._tokens(self._chat(text) if self._prompt.chat else text, place, special=not self._prompt.chat)
+        text, answer = self._texts(row, place)
+        prompt = self._tokens(text, place, special=not self._chat)
         if not prompt:
             raise DataError("HF902", f"{place}: its prompt has no tokens")
         _check_length(prompt, self._length, "prompt", "P", text, place)
         if self._response is None:
             return Encoded(row, prompt, [])
-        answer = _formatted(self._prompt.answer, row, place)
         response = [*self._tokens(answer, place, special=False), int(self._tokenizer.eos_token_id)]
         _check_length(response, self._response, "answer, with its end,", "R", answer, place)
         return Encoded(row, prompt, response)
+
+    def _texts(self, row: Row, place: str) -> tuple[str, str]:
+        """The prompt and the answer as the tokenizer reads them; the answer is empty where none is asked for."""
+        if self._prompt.messages is None:
+            text = formatted(self._prompt.text, row, place)
+            if self._chat:
+                text = self._conversation([{"role": "user", "content": text}], row, place).text(self._tokenizer, place)
+            return text, "" if self._response is None else formatted(self._prompt.answer, row, place)
+        asked = self._conversation(messages_of(row, self._prompt.messages, place), row, place)
+        if self._response is not None:
+            return asked.prompt_and_answer(self._tokenizer, place)
+        if asked.is_answered:
+            raise DataError(
+                "HF902", f"{place}: the conversation ends with the assistant's answer; a prompt ends before it"
+            )
+        return asked.text(self._tokenizer, place), ""
+
+    def _conversation(self, messages: list[Message], row: Row, place: str) -> Conversation:
+        prompt = self._prompt
+        tools = tools_of(row, prompt.tools, place)
+        return Conversation(with_system(messages, prompt.system), tools, prompt.template_arguments)
 
     def batch(self, rows: Sequence[Encoded]) -> Prompts | Sequences:
         """A batch; prompts are padded on the left, responses on the right."""
@@ -102,11 +156,6 @@ class Encoder:
             return Prompts(ids=ids, mask=mask, task=[row.row for row in rows])
         return Sequences(ids=ids, mask=mask, response_mask=mask[:, self._length :].clone())
 
-    def _chat(self, text: str) -> str:
-        messages = [{"role": "system", "content": self._prompt.system}] if self._prompt.system else []
-        messages.append({"role": "user", "content": text})
-        return str(self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
-
     def _tokens(self, text: str, place: str, *, special: bool) -> list[int]:
         tokens = [int(token) for token in self._tokenizer(text, add_special_tokens=special)["input_ids"]]
         tokenizer, unknown = self._tokenizer, self._tokenizer.unk_token_id
@@ -117,17 +166,34 @@ class Encoder:
         return tokens
 
 
-def _formatted(template: str, row: Row, place: str) -> str:
-    """A template, formatted with a row's fields."""
-    for _, name, _, _ in Formatter().parse(template):
-        first = (name or "").partition("[")[0].partition(".")[0]
-        if name and first not in row:
-            raise DataError("HF902", f"{place}: the row has no field '{first}'; {closest(first, list(row))}")
+def formatted(template: str, row: Row, place: str) -> str:
+    """A template, formatted with a row's fields, which are texts or numbers.
+
+    Raises:
+        DataError: HF902 for a row without one of the fields, or where one is neither.
+    """
     try:
+        for _, name, _, conversion in Formatter().parse(template):
+            first = (name or "").partition("[")[0].partition(".")[0]
+            if name and first not in row:
+                raise DataError("HF902", f"{place}: the row has no field '{first}'; {closest(first, list(row))}")
+            if name and conversion is None:
+                _check_text(Formatter().get_field(name, (), row)[0], name, place)
         return template.format_map(row)
+    except DataError:
+        raise
     except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise DataError("HF902", f"{place}: the row does not fit {template!r}: {problem}") from None
+
+
+def _check_text(value: Any, field: str, place: str) -> None:
+    """Refuse what has no text of its own; ``str`` of a list or of None is none that anybody means."""
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return
+    is_conversation = isinstance(value, list) and value and all(isinstance(message, dict) for message in value)
+    hint = f"; for a list of messages set prompt.messages = '{field}'" if is_conversation else ""
+    raise DataError("HF902", f"{place}: its field '{field}' is {shown(value)}, expected a text{hint}")
 
 
 def _check_length(tokens: Sequence[int], limit: int, part: str, dim: str, text: str, place: str) -> None:

@@ -1,0 +1,170 @@
+"""Conversations: a list of messages in a row's field, as a tokenizer's chat template writes it.
+
+A prompt ends where the model is to answer::
+
+    {"messages": [{"role": "user", "content": "2 + 2?"},
+                  {"role": "assistant", "content": "4."},
+                  {"role": "user", "content": "And 3 + 3?"}]}
+
+    <user>2 + 2?<end><assistant>4.<end><user>And 3 + 3?<end><assistant>
+                                                            the generation prompt
+
+A demonstration ends with the assistant's answer. It is written twice, without its last message and with it; what the
+second has more is the response, up to and with its last end token::
+
+    <user>2 + 2?<end><assistant>        the prompt
+    <user>2 + 2?<end><assistant>4.<end> and with the answer: the response is "4.<end>"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hfdsl.errors import DataError
+from hfdsl.rl.data.sources import Row
+from hfdsl.types.batches import closest
+
+Message: TypeAlias = dict[str, Any]
+"""A message: ``role``, ``content``, and what else the chat template reads, such as ``tool_calls`` or ``name``."""
+
+Tools: TypeAlias = tuple[dict[str, Any], ...]
+"""Tools that the model may call, as JSON schemas of functions."""
+
+ASSISTANT, SYSTEM = "assistant", ("system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages, the tools that they may call, and further arguments of the chat template."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None
+    arguments: Mapping[str, Any]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it ends with the assistant's message."""
+        return bool(self.messages[-1]["role"] == ASSISTANT)
+
+    def text(self, tokenizer: Any, place: str, *, complete: bool = False) -> str:
+        """The text that the chat template makes of it, up to where the assistant answers; all of it if ``complete``.
+
+        Raises:
+            DataError: HF902 for a conversation that the template refuses.
+        """
+        try:
+            text = tokenizer.apply_chat_template(
+                self.messages,
+                tools=self.tools,
+                add_generation_prompt=not complete,
+                tokenize=False,
+                **self.arguments,
+            )
+        except Exception as error:  # noqa: BLE001  # a template is a program, which may raise anything
+            problem = f"{type(error).__name__}: {error}"
+            raise DataError("HF902", f"{place}: the chat template does not take the conversation: {problem}") from None
+        if not isinstance(text, str):
+            raise DataError("HF902", f"{place}: the chat template gives {type(text).__name__}, expected a text")
+        return text
+
+    def prompt_and_answer(self, tokenizer: Any, place: str) -> tuple[str, str]:
+        """The texts before and of the assistant's last message, without the end token.
+
+        Raises:
+            DataError: HF902 for a conversation that ends with another role, or whose template writes what comes before
+                the last message in another way with it than without.
+        """
+        if not self.is_answered or len(self.messages) == 1:
+            raise DataError(
+                "HF902", f"{place}: a demonstration is a conversation that ends with the assistant's answer to another"
+            )
+        before = Conversation(self.messages[:-1], self.tools, self.arguments).text(tokenizer, place)
+        whole = self.text(tokenizer, place, complete=True)
+        if not whole.startswith(before):
+            raise DataError(
+                "HF902",
+                f"{place}: with the last message, the chat template writes those before it in another way than "
+                f"without: {before[-40:]!r} is not in {whole[-80:]!r}",
+            )
+        tail = whole[len(before) :]
+        answer, end, _ = tail.rpartition(tokenizer.eos_token)
+        return before, answer if end else tail
+
+
+def messages_of(row: Row, field: str, place: str) -> list[Message]:
+    """The messages in a row's field.
+
+    Raises:
+        DataError: HF902 for a row without the field, and for what is not a list of messages with texts.
+    """
+    listed = _list(row, field, place, "messages")
+    if not listed:
+        raise DataError("HF902", f"{place}: its field '{field}' has no messages")
+    return [_message(message, f"{place}: '{field}[{i}]'") for i, message in enumerate(listed)]
+
+
+def with_system(messages: list[Message], text: str | None) -> list[Message]:
+    """The messages after a system message, if there is a text for one and they do not begin with one.
+
+    >>> with_system([{"role": "user", "content": "2 + 2?"}], "Be brief.")[0]
+    {'role': 'system', 'content': 'Be brief.'}
+    """
+    if text is None or messages[0]["role"] in SYSTEM:
+        return messages
+    return [{"role": SYSTEM[0], "content": text}, *messages]
+
+
+def tools_of(row: Row, tools: str | Tools | None, place: str) -> list[dict[str, Any]] | None:
+    """The tools of a row: those in its field of that name, or the given ones; None where there are none.
+
+    Raises:
+        DataError: HF902 for a row without the field, and for what is not a list of objects.
+    """
+    if tools is None or (isinstance(tools, str) and row.get(tools, ()) is None):
+        return None
+    listed = _list(row, tools, place, "tools") if isinstance(tools, str) else list(tools)
+    for i, tool in enumerate(listed):
+        if not isinstance(tool, Mapping):
+            raise DataError("HF902", f"{place}: '{tools}[{i}]' is {shown(tool)}, expected an object with a tool")
+    return [dict(tool) for tool in listed] or None
+
+
+def _list(row: Row, field: str, place: str, of: str) -> list[Any]:
+    if field not in row:
+        raise DataError("HF902", f"{place}: the row has no field '{field}'; {closest(field, list(row))}")
+    value = row[field]
+    if not isinstance(value, (list, tuple)):
+        raise DataError("HF902", f"{place}: its field '{field}' is {shown(value)}, expected a list of {of}")
+    return list(value)
+
+
+def _message(message: Any, what: str) -> Message:
+    """A message with a role, and with a text unless it calls tools."""
+    if not isinstance(message, Mapping):
+        raise DataError("HF902", f"{what} is {shown(message)}, expected an object with 'role' and 'content'")
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        got = f"is {shown(role)}" if "role" in message else "is missing"
+        raise DataError("HF902", f"{what}: 'role' {got}, expected a text such as 'user'")
+    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+        got = f"is {shown(content)}" if "content" in message else "is missing"
+        raise DataError("HF902", f"{what}: 'content' {got}, expected a text")
+    # Tables such as parquet have every key in every message, as None where a message has none of it.
+    return {str(key): value for key, value in message.items() if value is not None or key == "content"}
+
+
+def shown(value: Any) -> str:
+    """A value of a wrong kind, for a message.
+
+    >>> shown(None), shown([1, 2]), shown({"a": 1})
+    ('None', 'a list', 'an object')
+    """
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, str):
+        return "a text"
+    return "a list" if isinstance(value, (list, tuple)) else f"of type {type(value).__name__}"
