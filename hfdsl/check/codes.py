@@ -67,6 +67,11 @@ CODES: dict[str, Code] = {
     "HF321": Code("a row count that only the run knows, where it matters before"),
     "HF322": Code("a requirement of a role that does not hold"),
     "HF323": Code("a requirement with an unknown name"),
+    "HF330": Code("groups of rows in which different questions are mixed"),
+    "HF331": Code("groups of rows that a filter has cut"),
+    "HF332": Code("groups that are smaller than those that repeat made", "warning"),
+    "HF333": Code("values side by side that do not have the same rows"),
+    "HF334": Code("columns of tokens that are not of the same samples"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),

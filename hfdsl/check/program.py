@@ -19,6 +19,7 @@ from hfdsl.check.requirements import config_fields
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.infer import LOST, Inference, RecordValue
+from hfdsl.graph.origins import Origins, origins
 from hfdsl.graph.program import FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType, role_signature
 from hfdsl.protocols.placement import faults
@@ -103,6 +104,11 @@ class Program:
         if placement is None or signature.registration is None or signature.protocol is None:
             return None
         return PlacedMethod(signature, signature.registration, placement, signature.protocol)
+
+    @cached_property
+    def origins(self) -> Origins:
+        """Which rows every value has."""
+        return origins(self.graph, self.inference)
 
     @cached_property
     def argument_rows(self) -> tuple[Mapping[str, Size], ...]:

@@ -89,6 +89,7 @@ class Signature:
     rows: RowDependence | GroupedBy  # in a graph it is known how large groups are
     body: Callable[..., Any]
     registration: Registration | None = None
+    group_parameter: str | None = None  # which parameter said how large the groups of this call are
 
     @property
     def span(self) -> Span:
@@ -160,7 +161,8 @@ def function_signature(body: Callable[..., Any], rows: RowDependence | GroupedBy
 @functools.lru_cache(maxsize=1024)
 def in_groups(signature: Signature, n: int) -> Signature:
     """The signature of a function whose groups, in this call of it, have n rows."""
-    return replace(signature, rows=Grouped(n))
+    parameter = signature.rows.parameter if isinstance(signature.rows, GroupedBy) else signature.group_parameter
+    return replace(signature, rows=Grouped(n), group_parameter=parameter)
 
 
 @functools.cache

@@ -27,13 +27,17 @@ class Actor(hf.Worker):
     def update(self, rollout: Rollout) -> None: ...
 
 
+@hf.function(rows=hf.Whole)
+def paired(prompts: Prompts) -> Prompts: ...
+
+
 @hf.function(rows=hf.Grouped(8))
 def centre(rollout: Rollout) -> Rollout: ...
 
 
 @hf.dataflow
 def program(prompts: Prompts, actor: Actor) -> None:
-    rollout = centre(actor.generate(hf.repeat(prompts, 4)))
+    rollout = centre(actor.generate(hf.repeat(paired(prompts), 4)))
     for _ in range(2):
         for part in hf.minibatches(rollout, 4):
             actor.update(part)

@@ -74,12 +74,15 @@ class Case:
         return not any(splits) and part >= self.least
 
     def check(self, b: int, r: int) -> Report:
+        @hf.function(rows=hf.Whole)
+        def shuffled(rows: Rows) -> Rows: ...
+
         @hf.function(rows=hf.Grouped(self.group))
         def centre(rows: Rows) -> Rows: ...
 
         @hf.dataflow
         def program(rows: Rows, actor: Actor, judge: Judge) -> None:
-            made = actor.generate(hf.repeat(rows, self.times))
+            made = actor.generate(hf.repeat(shuffled(rows), self.times))  # groups may be of any size
             for part in hf.minibatches(centre(judge.score(made)), self.parts):
                 actor.update(part)
 

@@ -82,6 +82,19 @@ def cut(place: Span, rows: int) -> Iterator[Suggestion]:
         yield from _rewritten(f"let a fixed number of rows go on: {edit[0].text}...{edit[1].text}", edit, certain=False)
 
 
+def cut_groups(place: Span, group: int, rows: int) -> Iterator[Suggestion]:
+    """The filter at ``place`` keeps whole groups, and a fixed number of rows goes on."""
+    call, edit = call_at(place), edits.wrap(place, "fill", rows)
+    if call is None or edit is None or any(keyword.arg == "group" for keyword in call.keywords):
+        return
+    inside = replace(place, line=place.end_line, column=place.end_column - 1, end_column=place.end_column - 1)
+    words = (
+        f"keep whole groups, and let a fixed number go on: {edit[0].text}hf.filter(..., group={group}){edit[1].text}"
+    )
+    changed = (edit[0], Edit(inside, f", group={group}"), edit[1])
+    yield from _rewritten(words, changed, certain=False)
+
+
 def taken(call: Span, rows: int, most: int) -> Iterator[Suggestion]:
     """Fewer rows in a ``take``, or as many, which start over from the first."""
     written = call_at(call)

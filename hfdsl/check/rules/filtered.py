@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from math import lcm
 
 from hfdsl.check.context import Change, Context
 from hfdsl.check.demands import Divisible, EnoughRows, at_calls, at_most, filtered
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
 from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.search import SEARCH
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
@@ -45,11 +47,22 @@ def filtered_rows(context: Context) -> Iterator[Finding]:
 
 
 def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion]:
-    """A number of rows that meets all demands; or pad rows for a method that splits them."""
-    from hfdsl.check.repair.fixes import cut  # late: most programs need none
+    """Whole groups where groups are read; a number of rows that meets all demands; pad rows where rows are split."""
+    from hfdsl.check.repair.fixes import cut, cut_groups  # late: most programs need none
 
     first = demands[0]
+    groups = [size for demand in demands if (size := _group_size(demand)) > 1]
+    if groups:
+        from hfdsl.check.repair.groups import whole_groups
+
+        filters = [node.id for node, _ in _filters(context, first.size).values()]
+        yield from whole_groups(context, filters, lcm(*groups))
     for kept, (node, group) in _filters(context, first.size).items():
+        if group == 1 and groups:
+            count = _enough(context, demands, kept, lcm(*groups))
+            if count is not None:
+                yield from cut_groups(node.span, lcm(*groups), count)
+            continue
         count = _enough(context, demands, kept)
         if count is not None:
             yield from cut(node.span, count * group)
@@ -60,21 +73,27 @@ def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion
         yield Suggestion((Change(words, partial(registered, op.signature.body, padded)),))
 
 
-def _enough(context: Context, demands: list[Divisible], kept: Atom) -> int | None:
-    """The greatest number of groups that a filter may keep with which all demands hold."""
+def _enough(context: Context, demands: list[Divisible], kept: Atom, multiple: int = 1) -> int | None:
+    """The greatest number of groups that a filter may keep with which all demands hold; a ``multiple`` of some."""
     most = context.known(at_most(atom_size(kept))).value
     sizes = [context.known(demand.size) for demand in demands]
     for count in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
         pairs = ((size.substitute({kept: constant(count)}), d.divisor) for size, d in zip(sizes, demands, strict=True))
-        if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in pairs):
+        if count % multiple == 0 and all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in pairs):
             return count
     return None
+
+
+def _group_size(demand: Divisible) -> int:
+    """The size of the groups that a call reads; a filter cannot know it."""
+    signature = signature_of(demand.node)
+    return signature.group_size if demand.code == "HF313" and signature is not None else 1
 
 
 def _policy(node: Node, code: str) -> str:
     known = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
     if code == "HF313":
-        return f"keep whole groups, hf.filter(x, keep, group=n), or {known}"
+        return "keep whole groups: hf.filter(x, keep, group=n)"
     padded = isinstance(node.op, RoleCall) and code == "HF310"
     return f'{known}, or register the method with pad="repeat_last"' if padded else known
 

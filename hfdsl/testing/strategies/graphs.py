@@ -53,11 +53,16 @@ CALLS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
 
 @dataclass(frozen=True)
 class ProgramLine:
-    """One call: its text, what it makes of how many rows (a multiple of B, or a number), and what it reads."""
+    """One call: its text, what it makes of how many rows, and which rows these are.
+
+    Rows with one ``origin`` belong together; in ``thinned`` rows a filter may have cut pairs.
+    """
 
     text: str
     kind: str
     rows: int
+    origin: str
+    thinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,38 +132,46 @@ def graphs(draw: st.DrawFn, *, max_nodes: int = 12) -> Program:
     """
     dp, ranks = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2, 3]))
     program = Program(dp, draw(st.sampled_from([1, 2])), ranks, draw(st.sampled_from([24, 48])))
-    lines: list[ProgramLine] = [ProgramLine("actor.generate(prompts)", "SampleRollout", program.rows)]
-    values = [("prompts", "SamplePrompts", program.rows), ("v1", "SampleRollout", program.rows)]
+    prompts = ProgramLine("prompts", "SamplePrompts", program.rows, "prompts")
+    lines = [ProgramLine("actor.generate(prompts)", "SampleRollout", program.rows, "v1")]
+    values = [("prompts", prompts), ("v1", lines[0])]
     for _ in range(draw(st.integers(min(2, max_nodes - 1), max_nodes - 1))):
         line = draw(st.sampled_from([*calls(program, values), *operations(values)]))
         lines.append(line)
-        values.append((f"v{len(lines)}", line.kind, line.rows))
+        values.append((f"v{len(lines)}", line))
     return replace(program, lines=tuple(lines))
 
 
-def calls(program: Program, values: list[tuple[str, str, int]]) -> list[ProgramLine]:
+def calls(program: Program, values: list[tuple[str, ProgramLine]]) -> list[ProgramLine]:
     """The calls that work out, each on the latest values that it can take."""
-    lines = []
+    lines, made = list[ProgramLine](), f"v{len(values)}"
     for text, takes, gives, needs in CALLS:
-        for rows in dict.fromkeys(rows for _, _, rows in reversed(values)):
-            alike = [[n for n, kind, r in values if kind == wanted and r == rows] for wanted in takes]
-            if all(alike) and rows % program.demanded(needs) == 0:
-                given_rows = 24 if needs == "fill" else rows
-                lines.append(ProgramLine(text.format(*(names[-1] for names in alike)), gives, given_rows))
+        for latest in {line.origin: line for _, line in values}.values():
+            fitting = [[n for n, v in values if (v.kind, v.origin) == (kind, latest.origin)] for kind in takes]
+            if not all(fitting) or latest.rows % program.demanded(needs) or (needs == "pairs" and latest.thinned):
+                continue
+            line = replace(latest, text=text.format(*(names[-1] for names in fitting)), kind=gives)
+            if needs == "fill":
+                line = replace(line, rows=24, origin=made, thinned=True)
+            elif gives == "SampleRollout":
+                line = replace(line, origin=made)  # samples of its own
+            lines.append(line)
     return lines
 
 
-def operations(values: list[tuple[str, str, int]]) -> list[ProgramLine]:
+def operations(values: list[tuple[str, ProgramLine]]) -> list[ProgramLine]:
     """Repeats, mini-batches and the first rows of the latest values."""
     lines = []
-    for name, kind, rows in values[-3:]:
-        if kind != "SampleMetrics":
-            lines.append(
-                ProgramLine(f"hf.repeat({name}, 2)", kind, rows * 2) if rows < 96 else ProgramLine(name, kind, rows)
-            )
-            lines += [ProgramLine(f"hf.minibatches({name}, {n})[0]", kind, rows // n) for n in (2, 3) if rows % n == 0]
-            lines += [ProgramLine(f"hf.take({name}, 12)", kind, 12)] if rows >= 12 else []
-    return lines
+    for name, value in values[-3:]:
+        if value.kind != "SampleMetrics":
+            taken = [("hf.repeat({}, 2)", value.rows * 2)] if value.rows < 96 else [("{}", value.rows)]
+            taken += [(f"hf.minibatches({{}}, {n})[0]", value.rows // n) for n in (2, 3) if value.rows % n == 0]
+            taken += [("hf.take({}, 12)", 12)] if value.rows >= 12 else []
+            lines += [
+                ProgramLine(text.format(name), value.kind, rows, text.format(value.origin), value.thinned)
+                for text, rows in taken
+            ]
+    return [replace(line, thinned=line.thinned and "repeat" not in line.text) for line in lines]
 
 
 _numbers = count()

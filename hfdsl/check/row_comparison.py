@@ -1,0 +1,170 @@
+"""Comparisons of origins: whether rows that meet are certainly other rows.
+
+``graph/origins.py`` says where the rows of every value come from. Here they are compared row by row, at some rows, in
+some cases: every filter keeps all rows, or one filter drops its first group. Only a case that shows other rows counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import lcm, prod
+from typing import Any
+
+from hfdsl.check.context import Context
+from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
+from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, Pack, Repeat, RoleCall, Take
+from hfdsl.graph.row_steps import GroupStep, Origin, PartStep, RepeatStep, RowInterval, SampleStep, SizeCase
+from hfdsl.graph.signatures import Signature
+from hfdsl.types.batches import schema
+from hfdsl.types.dims import Size
+from hfdsl.types.rows import Whole
+
+PROBES = 32
+"""How many rows at the start, and as many spread over the rest, are compared."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Columns whose rows belong together: row i of one is row i of all others."""
+
+    node: Node
+    columns: tuple[RowColumn, ...]
+
+
+def meetings(context: Context) -> Iterator[Meeting]:
+    """What belongs together: arguments of a call with one row dim, columns of a record, a filter and its column.
+
+    A ``Whole`` function pairs rows as it likes, and so does one whose result has other rows than its arguments.
+    """
+    program = context.program
+    for node in program.graph.nodes:
+        if len(node.arguments) < 2:
+            continue
+        match node.op:
+            case RoleCall(_, signature) | FunctionCall(signature):
+                if not _rows_belong_together(context, node, signature):
+                    continue
+                by_dim: dict[Size | None, list[RowColumn]] = {}
+                for column in row_columns(program.inference, node):
+                    by_dim.setdefault(column.row, []).append(column)
+                yield from (Meeting(node, tuple(columns)) for columns in by_dim.values() if len(columns) > 1)
+            case Pack() | Filter():
+                yield Meeting(node, tuple(row_columns(program.inference, node)))
+
+
+def _rows_belong_together(context: Context, node: Node, signature: Signature) -> bool:
+    if signature.rows == Whole or signature.per_rank:
+        return False
+    if signature.registration is not None and signature.registration.protocol is None:
+        return False  # functions of the user's own cut the arguments
+    if signature_rows(signature.returns) is None or (signature.protocol is None and signature.registration is not None):
+        return True
+    return context.program.origins.rows[node.id] != Origin((), node.id)
+
+
+@dataclass
+class Comparison:
+    """Comparisons of origins for the sizes of a context."""
+
+    context: Context
+
+    def __post_init__(self) -> None:
+        self.origins = self.context.program.origins
+        self.nodes = self.context.program.graph.nodes
+        self.blamed: set[int] = set()
+        self.known: dict[Any, bool] = {}
+        self.base = SizeCase(self.context.sizes, self.origins.filters, size_of=self._size_of)
+
+    def _size_of(self, dim: Any) -> int:
+        """A size for a dim that was given none, which everything divides that the program divides by."""
+        counts = {1}
+        for node in self.nodes:
+            match node.op:
+                case MiniBatch(_, count) | Repeat(count) | Filter(count):
+                    counts.add(count)
+                case RoleCall(_, signature) | FunctionCall(signature):
+                    counts.add(signature.group_size)
+        rows = max((node.op.rows for node in self.nodes if isinstance(node.op, Take)), default=1)
+        unit = 4 * prod(counts) * lcm(*counts)
+        return unit * (rows // unit + 1)
+
+    def cases(self, *origins: Origin) -> Iterator[SizeCase]:
+        """All filters keep everything; or one of those on the way drops its first group."""
+        yield self.base
+        for kept in dict.fromkeys(kept for origin in origins for kept in origin.filters()):
+            yield self.base.with_dropped(kept)
+
+    def origin(self, column: RowColumn) -> Origin | None:
+        """The origin of a column's rows; None also for a record that is blamed itself."""
+        return None if column.ref.node in self.blamed else self.origins.of(column.ref)
+
+    def rows(self, column: RowColumn) -> Size | None:
+        """How many rows a column has."""
+        return column.spec.dims[0]
+
+    def different_rows(self, meeting: Meeting) -> tuple[RowColumn, RowColumn] | None:
+        """The first two columns of a meeting with certainly different rows."""
+        first: list[tuple[RowColumn, Origin]] = []
+        for column in meeting.columns:
+            origin = self.origin(column)
+            if origin is None or any(origin == other for _, other in first):
+                continue
+            for other_column, other in first:
+                if other_column.port != column.port and self.differ(other_column, other, column, origin):
+                    self.blamed.add(meeting.node.id)
+                    return other_column, column
+            first.append((column, origin))
+        return None
+
+    def differ(
+        self, left: RowColumn, origin: Origin, right: RowColumn, other: Origin, sample: int | None = None
+    ) -> bool:
+        """Whether two values have certainly different rows."""
+        sizes = self.rows(left), self.rows(right)
+        key = origin, other, sizes, sample
+        if key not in self.known:
+            self.known[key] = self._differ(origin, other, sizes, sample)
+        return self.known[key]
+
+    def _differ(
+        self, origin: Origin, other: Origin, sizes: tuple[Size | None, Size | None], sample: int | None
+    ) -> bool:
+        if origin.source != other.source and sample is None:
+            return self.other_parts(origin, other)
+        for case in self.cases(origin, other):
+            rows, others = (None if size is None else case.number(size) for size in sizes)
+            if rows is None or rows != others:
+                continue
+            for row in _probes(rows):
+                pair = origin.row(row, case, sample), other.row(row, case, sample)
+                if disjoint(*pair):
+                    return True
+        return False
+
+    def other_parts(self, origin: Origin, other: Origin) -> bool:
+        """Whether two inputs with one row dim are the same but for which mini-batches of them are read."""
+        inputs = [self.nodes[each.source].op for each in (origin, other)]
+        dims = [schema(op.record).row if isinstance(op, Input) else None for op in inputs]
+        if dims[0] is None or dims[0] != dims[1]:
+            return False
+        steps, others = ([step for step in each.steps if not isinstance(step, SampleStep)] for each in (origin, other))
+        if not all(isinstance(step, (RepeatStep, PartStep, GroupStep)) for step in (*steps, *others)):
+            return False
+        return steps != others and [_any_part(step) for step in steps] == [_any_part(step) for step in others]
+
+
+def _any_part(step: Any) -> object:
+    return (step.count, step.rows) if isinstance(step, PartStep) else step
+
+
+def disjoint(left: RowInterval | None, right: RowInterval | None) -> bool:
+    """Whether two rows are certainly different ones."""
+    return left is not None and right is not None and (left[1] <= right[0] or right[1] <= left[0])
+
+
+def _probes(rows: int) -> Iterator[int]:
+    yield from range(min(rows, PROBES))
+    yield from range(PROBES, rows, max(1, rows // PROBES))
+    if rows:
+        yield rows - 1

@@ -1,0 +1,187 @@
+"""Groups: a function on groups of rows reads the groups that ``repeat`` made, whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
+from hfdsl.check.row_comparison import Comparison, disjoint
+from hfdsl.check.rules.provenance import words
+from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
+from hfdsl.graph.program import Input, Node, Ref, Repeat, Take
+from hfdsl.graph.row_steps import FillStep, FilterKey, FilterStep, Origin, RepeatStep, SizeCase
+from hfdsl.graph.signatures import VALUE, Signature
+
+
+def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
+    """HF330, HF331, HF332: a function on groups of rows reads the groups that ``repeat`` made."""
+    compare = Comparison(context)
+    for node in context.program.graph.calls:
+        signature = signature_of(node)
+        if signature is None or signature.group_size == 1:
+            continue
+        origins: set[Origin] = set()
+        for column in row_columns(context.program.inference, node):
+            origin = compare.origin(column)
+            if origin is not None and origin not in origins:
+                origins.add(origin)
+                finding = _groups(context, compare, node, signature, column, origin)
+                if finding is not None:
+                    yield finding
+                    break
+
+
+def _groups(
+    context: Context, compare: Comparison, node: Node, signature: Signature, column: RowColumn, origin: Origin
+) -> Finding | None:
+    size, group = compare.rows(column), signature.group_size
+    rows = None if size is None else compare.base.number(size)
+    if rows is None or rows % group or not isinstance(compare.nodes[origin.source].op, Input):
+        return None
+    made = _made_groups(origin, rows, group, compare.base)
+    if made and _mixes(origin, rows, group, compare.base):
+        return _mixed(context, node, signature, column, made)
+    for case in compare.cases(origin):
+        if case.dropping is None or size is None or not (left := case.number(size)) or left % group:
+            continue
+        cut = _mixes(origin, left, group, case) if made else _cuts(origin, left, group, compare.base, case)
+        if cut:
+            return _thinned(context, node, signature, column, origin, case.dropping)
+    if made and 2 < group < made and signature_rows(signature.returns) == column.row:
+        sizes = _sizes_of_groups(origin)
+        if group not in sizes:
+            return _partial(context, node, signature, column, made)
+    return None
+
+
+def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
+    """How many consecutive rows are of one question, where rows are repeated; 0 where each is another question.
+
+    Rows that start over in ``fill`` are as many copies, which are not consecutive.
+    """
+    intervals = [origin.row(row, case) for row in range(min(rows, 2 * group + 2))]
+    if any(a is not None and a == b for a, b in pairwise(intervals)):
+        return prod(step.times for step in origin.steps if isinstance(step, RepeatStep)) or 1
+    for step in origin.steps:
+        if isinstance(step, FillStep) and not origin.filters():
+            before = case.number(step.before)
+            return 1 if before and rows == group * before else 0
+    return 0
+
+
+def _mixes(origin: Origin, rows: int, group: int, case: SizeCase) -> bool:
+    """Whether a group has rows of certainly different questions."""
+    groups = rows // group
+    for index in {0, 1, groups // 2, groups - 1} & set(range(groups)):
+        members = [origin.row(index * group + row, case) for row in {0, 1, group // 2, group - 1}]
+        if any(disjoint(members[0], member) for member in members):
+            return True
+    return False
+
+
+def _cuts(origin: Origin, rows: int, group: int, before: SizeCase, after: SizeCase) -> bool:
+    """Whether groups that are consecutive rows of the source are so no longer once a filter drops rows."""
+
+    def whole(case: SizeCase) -> bool:
+        members = [origin.row(row, case) for row in {0, group - 1}]
+        return all(m is None or m[1] - m[0] > 1 or m[0] // group == members[0][0] // group for m in members)  # type: ignore[index]
+
+    return whole(before) and not whole(after)
+
+
+def _sizes_of_groups(origin: Origin) -> set[int]:
+    """The sizes of the groups that one ``repeat`` after the other made, and of those that a filter kept."""
+    sizes, size = set[int](), 1
+    for step in origin.steps:
+        if isinstance(step, RepeatStep):
+            size *= step.times
+            sizes.add(size)
+    return sizes
+
+
+def _mixed(context: Context, node: Node, signature: Signature, column: RowColumn, made: int) -> Finding:
+    together = f"groups of {made}" if made > 1 else "rows that start over"
+    finding = Finding(
+        "HF330",
+        f"'{node.label}' reads groups of {signature.group_size} rows, in which different questions are mixed",
+        Label(node.span, f"reads {words(context, column)}"),
+        (*_makers(context, column, RepeatStep, FillStep), Label(signature.span, f"declared rows={signature.rows}")),
+    )
+    advice = (
+        f"the rows of one question stand together in {together}: repeat as many times as a group has rows; "
+        "a function that compares different questions on purpose says rows=hf.Whole"
+    )
+    return with_suggestions(context, finding, _other_groups(context, node, signature, column, made), advice)
+
+
+def _thinned(
+    context: Context, node: Node, signature: Signature, column: RowColumn, origin: Origin, kept: FilterKey
+) -> Finding:
+    filters = [step.node for step in origin.steps if isinstance(step, FilterStep) and step.by == kept]
+    made = [
+        Label(
+            context.program.graph.nodes[i].span,
+            "keeps rows one by one" if kept.group == 1 else f"keeps groups of {kept.group}",
+        )
+        for i in filters
+    ]
+    finding = Finding(
+        "HF331",
+        f"'{node.label}' reads groups of {signature.group_size} rows, which a filter has cut before",
+        Label(node.span, f"reads {words(context, column)}"),
+        (*made, Label(signature.span, f"declared rows={signature.rows}")),
+    )
+    from hfdsl.check.repair.groups import whole_groups  # late: most programs need none
+
+    advice = f"keep whole groups: hf.filter(x, keep, group={signature.group_size})"
+    return with_suggestions(context, finding, whole_groups(context, filters, signature.group_size), advice)
+
+
+def _partial(context: Context, node: Node, signature: Signature, column: RowColumn, made: int) -> Finding:
+    finding = Finding(
+        "HF332",
+        f"'{node.label}' reads groups of {signature.group_size} rows, and hf.repeat made groups of {made}",
+        Label(node.span, f"reads {words(context, column)}"),
+        (*_makers(context, column, RepeatStep), Label(signature.span, f"declared rows={signature.rows}")),
+    )
+    return with_suggestions(
+        context,
+        finding,
+        _other_groups(context, node, signature, column, made),
+        f"compare all {made} rows of a question, or repeat {signature.group_size} times",
+    )
+
+
+def _makers(context: Context, column: RowColumn, *kinds: type) -> list[Label]:
+    """Where the rows were repeated or filled."""
+    names = {RepeatStep: Repeat, FillStep: Take}
+    wanted = tuple(names[kind] for kind in kinds)
+    labels, ref = list[Label](), column.ref
+    nodes = context.program.graph.nodes
+    while True:
+        node = nodes[ref.node]
+        if isinstance(node.op, wanted):
+            words = f"makes groups of {node.op.times}" if isinstance(node.op, Repeat) else "starts over"
+            labels.append(Label(node.span, words))
+        source = node.source(ref.column or VALUE) or next(
+            (c.ref for c in row_columns(context.program.inference, node)), None
+        )
+        if not isinstance(source, Ref) or source.node >= ref.node:
+            return labels
+        ref = source
+
+
+def _other_groups(
+    context: Context, node: Node, signature: Signature, column: RowColumn, made: int
+) -> Iterator[Suggestion]:
+    from hfdsl.check.repair.groups import other_groups  # late: most programs need none
+
+    repeats = [
+        step for step in (context.program.origins.of(column.ref) or Origin((), 0)).steps if isinstance(step, RepeatStep)
+    ]
+    yield from other_groups(context, node, signature, made, once=len(repeats) == 1)

@@ -1,0 +1,182 @@
+"""Provenance: rows that meet are the same rows, and columns of tokens are of one sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.row_comparison import Comparison, Meeting, meetings
+from hfdsl.check.sources import argument_span
+from hfdsl.graph.origins import RowColumn, is_token_column, stored_column
+from hfdsl.graph.program import Node, Pack, Ref
+from hfdsl.graph.row_steps import FilterStep, PartStep
+from hfdsl.graph.signatures import VALUE
+
+# -- rows that meet
+
+
+def rows_that_meet_are_the_same(context: Context) -> Iterator[Finding]:
+    """HF333 and HF334: values of one call, merge or record have the same rows, and tokens of one sample.
+
+    Two samples may meet as a pair: then each comes with its own tokens, or both with the same columns. A column of one
+    sample that has neither its tokens nor its counterpart beside it is taken for a column of the other one's tokens.
+    """
+    compare, generated = Comparison(context), any(context.program.origins.tokens)
+    for meeting in meetings(context):
+        rows = compare.different_rows(meeting)
+        if rows is not None:
+            yield _different_rows(context, meeting.node, *rows)
+        elif generated:
+            tokens = _different_tokens(context, compare, meeting)
+            if tokens is not None:
+                yield _different_samples(context, meeting.node, *tokens)
+
+
+def _different_rows(context: Context, node: Node, left: RowColumn, right: RowColumn) -> Finding:
+    names = _name(node, left), _name(node, right)
+    finding = Finding(
+        "HF333",
+        f"'{node.label}' puts '{names[0]}' and '{names[1]}' beside each other, which do not have the same rows",
+        _label(context, node, right),
+        (_made(context, left, names[0]), _made(context, right, names[1])),
+    )
+    return with_suggestions(context, finding, (), _rows_advice(context, left, right))
+
+
+def _rows_advice(context: Context, left: RowColumn, right: RowColumn) -> str:
+    origins = context.program.origins.of(left.ref), context.program.origins.of(right.ref)
+    kinds = {type(step) for origin in origins if origin for step in origin.steps}
+    if FilterStep in kinds:
+        advice = "merge the values before they are filtered, or filter both by the same column"
+    elif PartStep in kinds:
+        advice = "merge the values before hf.minibatches, or loop over the mini-batches of both together"
+    else:
+        advice = "repeat, take or fill both in the same way"
+    return f"{advice}; a function that pairs other rows on purpose says rows=hf.Whole"
+
+
+def _label(context: Context, node: Node, column: RowColumn) -> Label:
+    return Label(argument_span(node.span, signature_of(node), column.port), f"these are {words(context, column)}")
+
+
+def _made(context: Context, column: RowColumn, name: str) -> Label:
+    maker = context.program.graph.nodes[column.ref.node]
+    return Label(maker.span, f"'{name}' has the rows of {words(context, column)}")
+
+
+def words(context: Context, column: RowColumn) -> str:
+    """Which rows a column has."""
+    origin = context.program.origins.of(column.ref)
+    if origin is None:
+        return "unknown rows"
+    return origin.words(f"'{context.program.graph.nodes[origin.source].label}'")
+
+
+def _name(node: Node, column: RowColumn) -> str:
+    if isinstance(node.op, Pack) or column.ref.column in (None, VALUE):
+        return column.port
+    return f"{column.port}.{column.ref.column}"
+
+
+# -- tokens of one sample
+
+
+@dataclass(frozen=True)
+class SampleColumns:
+    """The columns of a meeting that have a dim of tokens from one call that generates: of one sample a row."""
+
+    call: int
+    columns: list[RowColumn]
+
+    def has_tokens(self) -> bool:
+        """Whether the tokens themselves are among them."""
+        return any(is_token_column(column.spec) for column in self.columns)
+
+
+def _different_tokens(
+    context: Context, compare: Comparison, meeting: Meeting
+) -> tuple[Any, RowColumn, RowColumn] | None:
+    """A dim, and two columns in which it counts the tokens of different samples."""
+    by_dim: dict[Any, list[SampleColumns]] = {}
+    for column in meeting.columns:
+        for dim, call in context.program.origins.samples(column.ref).items():
+            _add(compare, by_dim.setdefault(dim, []), column, call)
+    for dim, samples in by_dim.items():
+        pair = _adrift(context, samples)
+        if pair is not None:
+            compare.blamed.add(meeting.node.id)
+            return dim, *pair
+    return None
+
+
+def _add(compare: Comparison, samples: list[SampleColumns], column: RowColumn, call: int) -> None:
+    """Put a column to those of its sample: of the same call, and not certainly of other rows of it."""
+    origin = compare.origin(column)
+    for sample in samples:
+        first = sample.columns[0]
+        known = compare.origin(first)
+        if sample.call == call and (
+            origin is None or known is None or origin == known or not compare.differ(first, known, column, origin, call)
+        ):
+            sample.columns.append(column)
+            return
+    samples.append(SampleColumns(call, [column]))
+
+
+def _adrift(context: Context, samples: list[SampleColumns]) -> tuple[RowColumn, RowColumn] | None:
+    """A column of a sample that is nobody's counterpart, after the column whose tokens it is taken for."""
+    if len(samples) < 2:
+        return None
+    for sample in reversed(samples):
+        others = [other for other in samples if other is not sample]
+        kinds = {_kind(context, column) for column in sample.columns}
+        counterparts = {_kind(context, column) for other in others for column in other.columns}
+        if not sample.has_tokens() and kinds.isdisjoint(counterparts):
+            with_tokens = [other for other in others if other.has_tokens()] or others
+            tokens = [column for column in with_tokens[0].columns if is_token_column(column.spec)]
+            return (tokens or with_tokens[0].columns)[0], sample.columns[0]
+    return None
+
+
+def _kind(context: Context, column: RowColumn) -> str:
+    """The name of a column where it is made: by it the two sides of a pair are known."""
+    stored = stored_column(context.program.graph, column.ref)
+    if not isinstance(stored, Ref):
+        return column.port
+    return stored.column or context.program.graph.nodes[stored.node].label
+
+
+def _different_samples(context: Context, node: Node, dim: Any, left: RowColumn, right: RowColumn) -> Finding:
+    names = _name(node, left), _name(node, right)
+    finding = Finding(
+        "HF334",
+        f"'{node.label}' puts '{names[1]}' beside '{names[0]}', and they are not of the same samples: their {dim} "
+        "counts other tokens",
+        Label(argument_span(node.span, signature_of(node), right.port), _generated(context, dim, right)),
+        (
+            Label(argument_span(node.span, signature_of(node), left.port), _generated(context, dim, left)),
+            *_generators(context, dim, left, right),
+        ),
+    )
+    advice = (
+        f"columns with {dim} belong to one sample: compute '{names[1]}' from the rollout of '{names[0]}'; "
+        "a function that pairs samples on purpose takes both with their tokens, or says rows=hf.Whole"
+    )
+    return with_suggestions(context, finding, (), advice)
+
+
+def _generated(context: Context, dim: Any, column: RowColumn) -> str:
+    call = context.program.graph.nodes[context.program.origins.samples(column.ref)[dim]]
+    return f"of the tokens that '{call.label}' generates on line {call.span.line}"
+
+
+def _generators(context: Context, dim: Any, *columns: RowColumn) -> Iterator[Label]:
+    calls = dict.fromkeys(context.program.origins.samples(column.ref)[dim] for column in columns)
+    for call in calls:
+        node = context.program.graph.nodes[call]
+        yield Label(node.span, f"'{node.label}' generates")

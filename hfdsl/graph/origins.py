@@ -1,0 +1,361 @@
+"""Origins: which rows a value has, as an abstract interpretation of the graph.
+
+Row counts say how many rows there are. An origin says which: the ``source`` that the rows come from, and the steps from
+a row of the value back to a row of the source. A worked example, two prompts and four rows::
+
+    questions = hf.repeat(prompts, 2)             # RepeatStep(2)                        0 0 1 1 of 'prompts'
+    rollout = actor.generate(questions)           # SampleStep, RepeatStep(2)             0 0 1 1
+    first, second = hf.minibatches(rollout, 2)    # PartStep(1, 2), SampleStep, RepeatStep(2) second: 1 1
+    scores = reward.score(second)                 # the steps of 'second'              1 1
+
+``actor.update(first, scores)`` has as many rows on both sides, and they are answers to different questions: row 0 of
+``first`` comes from prompt 0, row 0 of ``scores`` from prompt 1.
+
+A body keeps the origin of its arguments by its row dependence: ``Independent`` keeps every row; ``Grouped(n)`` keeps
+groups, and a row of its result is any row of the group (``GroupStep``); ``Whole`` ends it, so that its result is a
+source of its own, of which nothing is known. So does everything else whose rows the graph does not know.
+
+There are two levels. The question is the row of the source. The *sample* is the row of the call that generated it: two
+calls of ``generate`` answer the same questions with other tokens. A column has a sample for each of its inner dims
+(``Tokens``), since it is a dim such as R, the tokens of a response, that a call introduces with the tokens themselves.
+
+Why intervals are right: a step takes an interval of rows to an interval that has all rows which they may come from. So
+rows of two values whose intervals at one source are disjoint are different rows, whatever the bodies do; where the
+intervals meet, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hfdsl.graph.infer import Inference, MismatchKind, RecordValue
+from hfdsl.graph.program import (
+    Derived,
+    ErrorValue,
+    Filter,
+    FunctionCall,
+    Graph,
+    Input,
+    MiniBatch,
+    Node,
+    Operand,
+    Pack,
+    Present,
+    Ref,
+    Repeat,
+    RoleCall,
+    Take,
+)
+from hfdsl.graph.row_steps import (
+    FillStep,
+    FilterKey,
+    FilterStep,
+    GroupStep,
+    Origin,
+    PartStep,
+    RepeatStep,
+    RowStep,
+    SampleStep,
+    TakeStep,
+)
+from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
+from hfdsl.protocols.state import effects_of
+from hfdsl.types.batches import schema
+from hfdsl.types.columns import ColumnSpec, FieldSpec, ObjSpec
+from hfdsl.types.dims import KeptGroups, Size
+from hfdsl.types.dtypes import Bool, Int8, Int16, Int32, Int64, UInt8
+from hfdsl.types.rows import Grouped, Whole
+
+ValueRows: TypeAlias = "Origin | Mapping[str, Origin | None] | None"
+"""The origin of a value's rows; by column for a record of columns with different origins; None where it is unknown."""
+
+Tokens: TypeAlias = Mapping[str, Mapping[Any, int]]
+"""By column and inner dim the call that generated what the dim counts; only what is known."""
+
+_IDENTITIES = (Repeat(1), MiniBatch(0, 1))
+TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumn:
+    """A column that an operation reads: at which port, which value it is, and the row dim that it has there."""
+
+    port: str
+    ref: Ref
+    row: Size | None
+    spec: ColumnSpec | ObjSpec
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The origins of all values of a graph; ``filters`` names equal filters by one of them."""
+
+    rows: tuple[ValueRows, ...]
+    tokens: tuple[Tokens, ...]
+    filters: Mapping[KeptGroups, FilterKey]
+
+    def of(self, ref: Ref) -> Origin | None:
+        """The origin of a column's rows."""
+        rows = self.rows[ref.node]
+        return rows if isinstance(rows, Origin) or rows is None else rows.get(ref.column or VALUE)
+
+    def samples(self, ref: Ref) -> Mapping[Any, int]:
+        """By inner dim of a column the call that generated it."""
+        return self.tokens[ref.node].get(ref.column or VALUE, {})
+
+
+def signature_rows(kind: PortType) -> Size | None:
+    """The row dim of what a signature declares."""
+    if isinstance(kind, RecordType):
+        return schema(kind.record).row
+    if isinstance(kind, ObjSpec):
+        return kind.row
+    return kind.dims[0] if isinstance(kind, ColumnSpec) else None
+
+
+def is_opaque(node: Node) -> bool:
+    """Whether a call says nothing on which rows its result has: ``Whole``, or no protocol that the graph knows."""
+    if isinstance(node.op, RoleCall) and (node.op.signature.protocol is None or node.op.signature.per_rank):
+        return True
+    return isinstance(node.op, (RoleCall, FunctionCall)) and node.op.signature.rows == Whole
+
+
+def row_columns(inference: Inference, node: Node) -> Iterator[RowColumn]:
+    """The columns with rows that a call reads, or that a record is put together from."""
+    for port, operand in node.arguments:
+        if not isinstance(operand, Ref) or _is_misfit(inference, node, port):
+            continue
+        formal, value = _declared(node, port), inference.operand(operand)
+        row = None if formal is None else signature_rows(formal)
+        if isinstance(value, RecordValue):
+            read = formal.record if isinstance(formal, RecordType) else value.type.record
+            have = schema(value.type.record).fields
+            for ref in (Ref(operand.node, name) for name in schema(read).fields if name in have):
+                spec = inference.operand(ref)
+                if isinstance(spec, (ColumnSpec, ObjSpec)):
+                    yield RowColumn(port, ref, row, spec)
+        elif isinstance(value, (ColumnSpec, ObjSpec)):
+            yield RowColumn(port, operand, row, value)
+
+
+def _is_misfit(inference: Inference, node: Node, port: str) -> bool:
+    """Whether another value is meant; a number of rows that sizes decide is none."""
+    return (node.id, port) in inference.misfits and any(
+        (mismatch.node, mismatch.port) == (node.id, port) and mismatch.kind is not MismatchKind.ROWS_UNKNOWN
+        for mismatch in inference.mismatches
+    )
+
+
+def _declared(node: Node, port: str) -> PortType | None:
+    match node.op:
+        case RoleCall(_, signature) | FunctionCall(signature):
+            declared = signature.port(port)
+            return None if declared is None else declared.type
+        case Pack(record):
+            return schema(record).fields[port]
+    return None
+
+
+def stored_column(graph: Graph, operand: Operand) -> Operand:
+    """The column of a call or input that a derived column is read from."""
+    while isinstance(operand, Ref):
+        source = graph.nodes[operand.node].source(operand.column or VALUE)
+        if source is None:
+            break
+        operand = source
+    return operand
+
+
+def origins(graph: Graph, inference: Inference) -> Origins:
+    """One forward pass over a traced graph."""
+    return _Pass(graph, inference).run()
+
+
+@dataclass
+class _Pass:
+    graph: Graph
+    inference: Inference
+
+    def run(self) -> Origins:
+        self.rows: list[ValueRows] = []
+        self.tokens: list[Tokens] = []
+        self.filters: dict[KeptGroups, FilterKey] = {}
+        for node in self.graph.nodes:
+            match node.op:
+                case Input():
+                    self.rows.append(Origin((), node.id))
+                    self.tokens.append({})
+                case RoleCall(_, signature) | FunctionCall(signature):
+                    self.call(node, signature)
+                case Derived():
+                    self.rows.append(self.derived(node, node.op))
+                    self.tokens.append(self.derived_tokens(node, node.op))
+        return Origins(tuple(self.rows), tuple(self.tokens), self.filters)
+
+    # -- rows
+
+    def of(self, operand: Operand) -> ValueRows:
+        """The origin of an operand."""
+        if not isinstance(operand, Ref):
+            return None
+        rows = self.rows[operand.node]
+        if isinstance(rows, Origin) or rows is None or operand.column is None:
+            return rows
+        return rows.get(operand.column)
+
+    def derived(self, node: Node, op: Derived) -> ValueRows:
+        """The origin of what an operation on rows gives."""
+        if isinstance(op, Pack):
+            columns: dict[str, Any] = {n: self.of(v) for n, v in node.arguments if isinstance(v, (Ref, ErrorValue))}
+            same = len(set(columns.values())) == 1
+            return next(iter(columns.values())) if same else columns
+        rows = self.of(node.arguments[0][1]) if node.arguments else None
+        if rows is None or op in _IDENTITIES or isinstance(op, Present):
+            return rows
+        step = self.step(node, op)
+        if step is None:
+            return None
+        if isinstance(rows, Origin):
+            return rows.after(step)
+        return {name: None if origin is None else origin.after(step) for name, origin in rows.items()}
+
+    def step(self, node: Node, op: Derived) -> RowStep | None:
+        """What an operation does to the rows of its argument; None where a mistake hides it."""
+        before = self.inference.rows(node.batch.node) if node.batch is not None else None
+        after = self.inference.rows(node.id)
+        match op:
+            case Repeat(times):
+                return RepeatStep(times)
+            case MiniBatch(index, count) if after is not None:
+                return PartStep(index, count, after)
+            case Take(rows, fill) if before is not None:
+                return FillStep(rows, before) if fill else TakeStep(rows, before)
+            case Filter(group):
+                return self.kept(node, group, after)
+        return None
+
+    def kept(self, node: Node, group: int, after: Size | None) -> RowStep | None:
+        """What a filter keeps: by the column, wherever it was read from, and by the rows that the column has."""
+        keep, column = node.arguments[1][1], stored_column(self.graph, node.arguments[1][1])
+        rows, atom = self.of(keep), None if after is None else next(iter(after.atoms), None)
+        if not isinstance(column, Ref) or not isinstance(atom, KeptGroups):
+            return None
+        name = FilterKey(column, rows if isinstance(rows, Origin) else None, group)
+        self.filters.setdefault(atom, name)
+        return FilterStep(name, node.id)
+
+    def call(self, node: Node, signature: Signature) -> None:
+        """The origin of a call's result, and the samples of its columns."""
+        columns = list(row_columns(self.inference, node))
+        introduced = self.call_tokens(node, signature, columns)
+        rows = None if is_opaque(node) else self.result_rows(signature, columns)
+        if rows is None:
+            rows = Origin((), node.id)
+        elif introduced:
+            rows = rows.after(SampleStep(node.id))
+        self.rows.append(rows)
+
+    def result_rows(self, signature: Signature, columns: list[RowColumn]) -> Origin | None:
+        """The rows of a result: those of the arguments with its row dim, or groups of them."""
+        row = signature_rows(signature.returns) if signature.gives == "whole" else None
+        if row is None:
+            return None
+        group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
+        for column in columns:
+            origin = self.of(column.ref)
+            if column.row is None or not isinstance(origin, Origin):
+                continue
+            if column.row == row:
+                return origin.after(GroupStep(group, group)) if group > 1 else origin
+            if group > 1 and len(column.row.terms) == 1:
+                result = (row / column.row).value
+                if result is not None and (result * group).denominator == 1 and result > 0:
+                    return origin.after(GroupStep(group, int(result * group)))
+        return None
+
+    # -- tokens
+
+    def call_tokens(self, node: Node, signature: Signature, columns: list[RowColumn]) -> bool:
+        """Note the samples of a call's columns; whether it generates some."""
+        outputs = list(_result_columns(self.inference, node, signature))
+        if not any(len(spec.dims) > 1 for _, spec in outputs):
+            self.tokens.append({})
+            return False
+        inherited: dict[Any, set[int | None]] = {}
+        for column in columns:
+            samples = self.tokens[column.ref.node].get(column.ref.column or VALUE, {})
+            for dim in _inner(column.spec):
+                inherited.setdefault(dim, set()).add(samples.get(dim))
+        new: set[Any] = set()
+        if _may_generate(node, columns):
+            new = {dim for _, spec in outputs if is_token_column(spec) for dim in _inner(spec) if dim not in inherited}
+            new = {dim for dim in new if _is_sampled(node, dim, [spec for _, spec in outputs], inherited)}
+        known = {dim: next(iter(calls)) for dim, calls in inherited.items() if len(calls) == 1 and not is_opaque(node)}
+        known |= dict.fromkeys(new, node.id)
+        self.tokens.append(
+            {name: {d: c for d in _inner(spec) if (c := known.get(d)) is not None} for name, spec in outputs}
+        )
+        return bool(new)
+
+    def derived_tokens(self, node: Node, op: Derived) -> Tokens:
+        """The samples of a derived value: those of its source."""
+        if isinstance(op, Pack):
+            return {name: self._tokens(value) for name, value in node.arguments if isinstance(value, Ref)}
+        source = node.arguments[0][1] if node.arguments else None
+        if not isinstance(source, Ref):
+            return {}
+        return self.tokens[source.node] if source.column is None else {VALUE: self._tokens(source)}
+
+    def _tokens(self, ref: Ref) -> Mapping[Any, int]:
+        return self.tokens[ref.node].get(ref.column or VALUE, {})
+
+
+def _inner(spec: ColumnSpec | ObjSpec) -> Iterator[Any]:
+    """The dims of a column beside its rows."""
+    for size in spec.dims[1:]:
+        yield from (atom for atom in size.atoms if isinstance(atom, type))
+
+
+def is_token_column(spec: FieldSpec) -> bool:
+    """Whether a column may hold tokens: integers."""
+    return isinstance(spec, ColumnSpec) and spec.dtype in TOKEN_DTYPES
+
+
+def _result_columns(
+    inference: Inference, node: Node, signature: Signature
+) -> Iterator[tuple[str, ColumnSpec | ObjSpec]]:
+    value = inference.values[node.id]
+    fields: Mapping[str, Any] = {VALUE: value}
+    if isinstance(value, RecordValue):
+        fields = schema(value.type.record).fields
+    yield from ((name, spec) for name, spec in fields.items() if isinstance(spec, (ColumnSpec, ObjSpec)))
+
+
+def _may_generate(node: Node, columns: list[RowColumn]) -> bool:
+    """Whether the tokens that a call adds may be samples: a role's, from tokens or from weights.
+
+    A function is stateless, and a role that makes tokens of text alone may be a tokenizer, whose results are equal.
+    """
+    return isinstance(node.op, RoleCall) and (
+        _reads(node) or any(is_token_column(column.spec) and len(column.spec.dims) > 1 for column in columns)
+    )
+
+
+def _is_sampled(node: Node, dim: Any, results: list[ColumnSpec | ObjSpec], inherited: Mapping[Any, Any]) -> bool:
+    """Whether a new dim counts generated tokens, and not what a model finds in its input, such as steps.
+
+    It reads weights; or it appends tokens to those that it was given, as in ``i64[B, Add[P, R]]``; or it gives a float
+    for each of them, their log-probs.
+    """
+    having = [spec for spec in results if dim in _inner(spec)]
+    appended = any(is_token_column(spec) and any(other in inherited for other in _inner(spec)) for spec in having)
+    valued = any(
+        isinstance(spec, ColumnSpec) and not is_token_column(spec) and spec.dtype is not Bool for spec in having
+    )
+    return _reads(node) or appended or valued
+
+
+def _reads(node: Node) -> bool:
+    return isinstance(node.op, RoleCall) and any(e.kind == "reads" for e in effects_of(node.op.signature.body))
