@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence, Sized
+from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from hfdsl.errors import HfError, WiringError
+from hfdsl.graph.body_checks import inputs_unchanged
 from hfdsl.graph.operations import SIGNATURE
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
 from hfdsl.plan.reading import to_columns
@@ -63,6 +65,8 @@ def check_rows(
 ) -> None:
     """Hold a function under ``@hf.function`` to its ``rows=``: on parts that respect it, joined, it is as on the whole.
 
+    It must leave its arguments as they are, too: others read the same memory.
+
     Its arguments are drawn at random; plain ones are ``given`` by name, as is the one that ``hf.GroupedBy`` names, and
     a hypothesis strategy for any other: ``given={"group": 4}``. Groups are given in two parts, and in another order.
 
@@ -99,13 +103,20 @@ def check_rows(
     tolerance = tolerance_of("check_rows", tolerance)
     given = given_of("check_rows", f"'{signature.name}'", given, [port.name for port in signature.ports])
     unit = _unit(signature, given)
-    if unit is not None:
-        case = _find_case(
-            signature, given, unit, lambda candidate: _torn(signature, candidate, unit, tolerance), max_examples, seed
-        )
-        if case is not None:
-            case = _fewest(case, unit, lambda candidate: _torn(signature, candidate, unit, tolerance))
-            raise BrokenRows(_report(signature, case, str(_torn(signature, case, unit, tolerance))))
+    size = unit or multiple
+
+    def fault(case: _Case) -> str | None:
+        """What is wrong with the function on this case, as a message says it."""
+        if wrong := _written(signature, case, size):
+            return f"'{signature.name}' writes into its arguments, which others read too\n  {wrong}"
+        wrong = _torn(signature, case, size, tolerance) if unit is not None else None
+        return _report(signature, wrong) if wrong else None
+
+    case = _find_case(signature, given, size, fault, max_examples, seed)
+    if case is not None:
+        case = _fewest(case, size, fault)
+        arguments = [f"  {name} = {as_code(value)}" for name, value in case.arguments.items()]
+        raise BrokenRows("\n".join([str(fault(case)), *arguments]))
     if needed and unit != 1:
         _are_needed(signature, given, unit, multiple, max_examples, seed)
 
@@ -267,6 +278,36 @@ def _rows_of(raw: Any, rows: Sequence[int]) -> Any:
     return [raw[row] for row in rows] if isinstance(raw, list) else raw[list(rows)]
 
 
+def _written(signature: Signature, case: _Case, size: int) -> str | None:
+    """The first argument that is another after the call than before.
+
+    Values are compared too: torch does not count a write by ``.numpy()``, and nobody one into an object of a row.
+    """
+    before = {name: _picked(value, range(case.units * size)) for name, value in case.arguments.items()}
+    copies = {name: copy for name, value in before.items() if (copy := _copied(value)) is not None}
+    arguments = before | copies
+    try:
+        with inputs_unchanged(signature.name, arguments):
+            signature.body(**arguments)
+    except HfError as error:
+        return error.message if error.code == "HF703" else None
+    except Exception:  # noqa: BLE001  # what it raises, the rows show
+        return None
+    for name, copy in copies.items():
+        if wrong := first_difference(before[name], copy):
+            return f"argument '{name}': {wrong.message}"
+    return None
+
+
+def _copied(value: Any) -> Any:
+    """A copy to compare with later; None of what is not equal to its own copy, so that nothing can be said of it."""
+    try:
+        copy = deepcopy(value)
+    except Exception:  # noqa: BLE001  # objects of the user's own may refuse
+        return None
+    return copy if first_difference(copy, value) is None else None
+
+
 def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str | None:
     """What differs where the function receives the groups in two parts, or in another order."""
     every = range(case.units * unit)
@@ -341,9 +382,7 @@ def _torn_in(signature: Signature, case: _Case, size: int) -> str | None:
     return _torn(signature, every, 1, 0.0) if every.units > 1 else None
 
 
-def _report(signature: Signature, case: _Case, wrong: str) -> str:
+def _report(signature: Signature, wrong: str) -> str:
     shown = signature.rows if isinstance(signature.rows, GroupedBy) else str(signature.rows)
-    arguments = [f"  {name} = {as_code(value)}" for name, value in case.arguments.items()]
     does = "raises" if wrong.startswith(RAISES) else "gives other rows on parts than on the whole"
-    head = f"'{signature.name}' declares rows={shown}, and {does}"
-    return "\n".join([head, f"  {wrong}", *arguments])
+    return f"'{signature.name}' declares rows={shown}, and {does}\n  {wrong}"

@@ -173,6 +173,19 @@ MUTANTS: dict[str, tuple[Functions, dict[str, Any]]] = {
 }
 
 
+def without_the_last_row(group: Any, value: Any) -> list[Any]:
+    parts = by_dp(group, value)
+    last = group.mesh.dp - 1
+    return [part[:-1] if group.mesh.coordinates(rank).dp == last else part for rank, part in enumerate(parts)]
+
+
+def test_a_dispatch_that_loses_rows_breaks_coverage() -> None:
+    lossy = pair(without_the_last_row, first_of_dp)
+    with pytest.raises(BrokenLaws, match=r"L1 coverage: every row reaches a rank.*\n +no rank receives row \d"):
+        check_laws(lossy, only="coverage", meshes=[Mesh(dp=1)])
+    check_laws(lossy, only="partition")
+
+
 def test_every_law_has_a_protocol_that_breaks_it_alone() -> None:
     assert [law.id for law in LAWS] == list(MUTANTS)
 

@@ -130,6 +130,60 @@ def test_other_faults_are_told(function: Any, text: str) -> None:
         check_rows(function)
 
 
+class Dicts(hf.Batch):
+    answer: hf.Obj[dict[str, int], B]
+
+
+@hf.function
+def clamps(scores: Scores) -> Scores:
+    scores.reward.tensor.clamp_(max=1.0)
+    return scores
+
+
+@hf.function
+def writes_the_same(scores: Scores) -> Scores:
+    scores.reward.tensor.mul_(1.0)
+    return Scores(reward=scores.reward.tensor.clone())
+
+
+@hf.function
+def writes_around_torch(scores: Scores) -> Scores:
+    scores.reward.tensor.numpy()[:] += 1
+    return Scores(reward=torch.zeros(len(scores)))
+
+
+@hf.function(rows=hf.Whole)
+def writes_the_whole(scores: Scores) -> Mean:
+    scores.reward.tensor.sub_(scores.reward.tensor.mean())
+    return Mean(mean=0.0)
+
+
+@hf.function
+def writes_into_objects(dicts: Dicts) -> Dicts:
+    for answer in dicts.answer.objects:
+        answer["seen"] = 1
+    return Dicts(answer=[{} for _ in dicts.answer.objects])
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "text"),
+    [
+        (clamps, {}, "'clamps' wrote into column 'reward' of its argument 'scores' in place"),
+        (writes_the_same, {}, "wrote into column 'reward'"),
+        (writes_around_torch, {}, "argument 'scores': column 'reward', row 0 is 1.0 instead of 0.0"),
+        (writes_the_whole, {"needed": False}, "wrote into column 'reward'"),
+        (
+            writes_into_objects,
+            {"given": {"dicts": st.builds(lambda: Dicts(answer=[{"a": 1}]))}},
+            "argument 'dicts': column 'answer', row 0 is keys .*'seen'",
+        ),
+    ],
+)
+def test_a_function_that_writes_into_its_arguments_is_found(function: Any, options: Any, text: str) -> None:
+    with pytest.raises(BrokenRows, match=rf"(?s)writes into its arguments, which others read too\n  .*{text}"):
+        check_rows(function, **options)
+
+
 @hf.function
 def named_as_options(scores: Scores, seed: int, given: float, max_examples: int = 1) -> Scores:
     return Scores(reward=scores.reward.tensor * given + seed)

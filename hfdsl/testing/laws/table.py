@@ -47,7 +47,7 @@ class Law:
 
 
 def coverage(trial: Trial) -> None:
-    """Every argument is a list with one entry a rank, and no rank is left without rows."""
+    """Every argument is a list with one entry per rank; no rank is left without rows, and no row without a rank."""
     world = trial.mesh.world_size
     placed, named, _ = trial.subject.dispatch(trial.mesh, (trial.value(),), {"other": trial.value()})
     want(len(placed) == 1, f"one positional argument was given, and dispatch gave {len(placed)}")
@@ -55,6 +55,8 @@ def coverage(trial: Trial) -> None:
     for parts in (placed[0], named["other"]):
         trial.parts = list(parts)
         want(len(parts) == world, f"dispatch made {len(parts)} parts for {world} ranks")
+        lost = sorted(set(trial.rows).difference(*map(trial.read, parts)))
+        want(not lost, f"no rank receives row {lost[0] if lost else ''}")
         for rank, part in enumerate(parts):
             want(trial.read(part), f"rank {rank} receives no rows")
     if not trial.subject.joins and trial.subject.declared is not None:
@@ -104,7 +106,7 @@ def order(trial: Trial) -> None:
 
 
 def partition(trial: Trial) -> None:
-    """Every row goes to one coordinate of the split axes; of a pair, sets of rows do not overlap."""
+    """No row goes to two coordinates of the split axes; of a pair, sets of rows do not overlap."""
     parts, _ = trial.dispatch(trial.value())
     known = trial.subject.declared is not None
     holders: dict[Any, list[int]] = {}
@@ -112,11 +114,10 @@ def partition(trial: Trial) -> None:
         rows = trial.read(part)
         holders.setdefault(trial.place(rank) if known else frozenset(rows), sorted(rows))
     placed = sorted(row for rows in holders.values() for row in rows)
-    lost = sorted(set(trial.rows) - set(placed))
-    want(not lost, f"no rank receives row {lost[0] if lost else ''}")
     twice = next((a for a, b in pairwise(placed) if a == b), None)
     want(twice is None, f"row {twice} arrives twice, beside the replicas that have the same rows")
-    want(placed == trial.rows, f"the ranks have the rows {placed}")
+    foreign = sorted(set(placed) - set(trial.rows))
+    want(not foreign, f"the ranks receive row {foreign[0] if foreign else ''}, which the caller does not have")
 
 
 def padding(trial: Trial) -> None:
@@ -270,12 +271,12 @@ def _declared(subject: LawSubject) -> bool:
 
 
 LAWS: tuple[Law, ...] = (
-    Law("L1", "coverage", "every rank has a part of every argument", coverage, orders=True),
+    Law("L1", "coverage", "every row reaches a rank, and every rank has rows", coverage, orders=True),
     Law("L2", "agreement", "replicas receive equal values", agreement, lambda s: not s.per_rank, orders=True),
     Law("L3", "round_trip", "what ranks return unchanged is what the caller passed", round_trip),
     Law("L4", "row_map", "a row-wise body gives what it gives on all rows at once", row_map, _joins),
     Law("L5", "order", "the numbering of ranks does not change what the caller receives", order, _joins, orders=True),
-    Law("L6", "partition", "every row goes to one place", partition, _splits, orders=True),
+    Law("L6", "partition", "no row goes to two places", partition, _splits, orders=True),
     Law("L7", "padding", "pad rows never come back", padding, _splits_and_joins, rows="any"),
     Law("L8", "no_aliasing", "objects of others are neither changed nor shared", no_aliasing, rows="any", orders=True),
     Law("L9", "placement", "ranks hold what is declared, others are not looked at", placement, _declared, orders=True),
