@@ -17,7 +17,7 @@ from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.split import Site, kind_of
 from hfdsl.single_controller.host import Order, Recipe
-from hfdsl.single_controller.outputs import Output
+from hfdsl.single_controller.outputs import JoinedOutput
 from hfdsl.single_controller.waiting import UNBOUNDED, Patience
 
 BULKY = 64 * 1024
@@ -35,7 +35,7 @@ class Future:
     """
 
     refs: tuple[ObjectRef[Any], ...]
-    output: Output
+    output: JoinedOutput
     patience: Patience = UNBOUNDED
 
     def get(self, timeout: float | None = None) -> Any:
@@ -73,7 +73,7 @@ def as_future(value: Any) -> Any:
     """A reference to an object of Ray as a future, so that it can be cut like one; any other value as it is."""
     if not isinstance(value, ObjectRef):
         return value
-    return Future((value,), Output("the referenced object", ranks=(0,), joined=False))
+    return Future((value,), JoinedOutput("the referenced object", ranks=(0,), joined=False))
 
 
 # -- from a call to messages -------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from hfdsl.single_controller.calls import (
     send,
 )
 from hfdsl.single_controller.host import Order
-from hfdsl.single_controller.outputs import Output
+from hfdsl.single_controller.outputs import JoinedOutput
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.roles import RayClassWithInitArgs, Target, check_arguments, targets
 from hfdsl.single_controller.start import (
@@ -274,7 +274,7 @@ class RayWorkerGroup:
         refs = self._submit(target, placed, named, range(self.world_size), order, keep=frozenset(collected))
         if meaning.joins:
             unit = None if isinstance(registration.rows, WholeRows) else registration.group_size
-            output = Output(f"the output of {site.method}", row_split, unit, collected)
+            output = JoinedOutput(f"the output of {site.method}", row_split, unit, collected)
             future = Future(tuple(refs), output, self._patience)
             return future.get() if registration.blocking else future
         if not registration.blocking:

@@ -22,9 +22,9 @@ from hfdsl.protocols.register import REGISTRATION
 from hfdsl.protocols.split import cut, rows_of
 from hfdsl.protocols.transfer import same_rows
 from hfdsl.protocols.worker import RankContext, current_rank
-from hfdsl.single_controller.outputs import WHOLE, Output, Shard, complete, completed
+from hfdsl.single_controller.outputs import WHOLE, JoinedOutput, Shard, complete, completed
 from hfdsl.single_controller.ray_internals import keep_start, kept_start
-from hfdsl.single_controller.stacks import Process, watched
+from hfdsl.single_controller.stacks import WatchedProcess, watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Recipe:
     """How to make one argument of several values: join an earlier call's outputs, then cut this rank's chunk."""
 
     values: int
-    output: Output = WHOLE
+    output: JoinedOutput = WHOLE
     chunks: int | None = None
     index: int = 0
     pad: Pad | None = None
@@ -86,31 +86,32 @@ class Order:
         return values[:positions], dict(zip(self.keywords, values[positions:], strict=True))
 
 
-Arguments: TypeAlias = Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]]
+InitArguments: TypeAlias = Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]]
 """What the roles of a process are constructed with, by role."""
 
 
 class Host:
     """The actor of one rank. Its own constructor is cheap, so that groups start with one process start per rank.
 
-    Ray keeps the constructor's arguments, and calls it again where it restarts a process (``max_restarts``). Rank and
-    meeting point come later, by ``hf_start``; a process that may be restarted finds them again in Ray's own store.
+    ``hf_start`` gives it rank, meeting point and the roles' arguments. Where Ray may restart the process
+    (``max_restarts``), the arguments are those of its own constructor, which Ray keeps and calls again; rank and
+    meeting point are then found in Ray's own store.
     """
 
     hf_classes: Mapping[str, type] = {}
     hf_restarts: bool = False
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, arguments: InitArguments | None = None) -> None:
         self._roles: dict[str, Any] = {}
-        self._arguments = arguments
         self._context = RankContext()
         self._reserved: socket.socket | None = None
-        self._process: Process | None = None
+        self._process: WatchedProcess | None = None
         context = kept_start() if self.hf_restarts else None
         if context is not None:
             with suppress(OSError):  # another program has taken the port since; groups that have met need it no more
                 self._reserve(context.master_addr, context.master_port)
-            self._construct(context)
+            self._construct(context, arguments or {})
+        self._arguments = arguments
 
     def _reserve(self, address: str, port: int) -> int:
         # Bound and not listening: other programs that ask for a free port never get it, while the rendezvous of this
@@ -125,24 +126,25 @@ class Host:
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # of Ray
         return address, self._reserve(address, 0)
 
-    def hf_start(self, context: RankContext) -> None:
-        """Tell the process its rank and construct the roles."""
+    def hf_start(self, context: RankContext, arguments: InitArguments | None = None) -> None:
+        """Tell the process its rank and construct the roles, by default with the arguments that it started with."""
         if self.hf_restarts:
             keep_start(context)
-        self._construct(context)
+        self._construct(context, arguments or self._arguments or {})
+        self._arguments = None  # they may be large; Ray has them for a restart
 
-    def hf_process(self) -> Process | None:
+    def hf_process(self) -> WatchedProcess | None:
         """Where the stacks of this process can be read."""
         if self._process is None:
             self._process = watched()
         return self._process
 
-    def _construct(self, context: RankContext) -> None:
+    def _construct(self, context: RankContext, arguments: InitArguments) -> None:
         self._context = context
         os.environ.update(context.env())
         token = current_rank.set(context)
         try:
-            for role, (args, kwargs) in self._arguments.items():
+            for role, (args, kwargs) in arguments.items():
                 try:
                     self._roles[role] = self.hf_classes[role](
                         *map(_arrived, args), **{key: _arrived(value) for key, value in kwargs.items()}
@@ -151,7 +153,6 @@ class Host:
                     raise self._role_error(role, "__init__", error) from None
         finally:
             current_rank.reset(token)
-            self._arguments = {}  # they may be large; Ray has them for a restart
 
     def hf_context(self) -> RankContext:
         """The rank that the group gave this process."""

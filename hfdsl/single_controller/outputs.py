@@ -27,7 +27,7 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class JoinedOutput:
     """How the outputs of the collected ranks make one value.
 
     ``unit`` is how many consecutive rows belong together, None where all do: then any number of rows may come back.
@@ -76,7 +76,7 @@ class Output:
         )
 
 
-WHOLE = Output()
+WHOLE = JoinedOutput()
 """Of one value that was never split."""
 
 

@@ -52,7 +52,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class WatchedProcess:
     """Where the stacks of a process can be read."""
 
     node: str
@@ -67,7 +67,7 @@ class Process:
         return Path(f"/proc/{self.pid}/fd/{self.file}")
 
 
-def watched() -> Process | None:
+def watched() -> WatchedProcess | None:
     """Let this process's stacks be read from outside; None where the system cannot do it."""
     if not hasattr(os, "memfd_create") or SIGNAL < 1:
         return None
@@ -75,12 +75,12 @@ def watched() -> Process | None:
     file = os.memfd_create(token)
     faulthandler.register(SIGNAL, file=file, all_threads=True)
     node = ray.get_runtime_context().get_node_id()
-    return Process(node, os.getpid(), file, token, threading.get_ident())
+    return WatchedProcess(node, os.getpid(), file, token, threading.get_ident())
 
 
-def stacks(processes: Mapping[int, Process | None]) -> dict[int, tuple[Frame, ...]]:
+def stacks(processes: Mapping[int, WatchedProcess | None]) -> dict[int, tuple[Frame, ...]]:
     """The frames of the thread that runs methods, innermost first, by rank; ranks that gave none are left out."""
-    by_node: dict[str, dict[int, Process]] = {}
+    by_node: dict[str, dict[int, WatchedProcess]] = {}
     for rank, process in processes.items():
         if process is not None:
             by_node.setdefault(process.node, {})[rank] = process
@@ -97,13 +97,13 @@ def stacks(processes: Mapping[int, Process | None]) -> dict[int, tuple[Frame, ..
     return {rank: parse(text, processes[rank].thread) for rank, text in texts.items()}  # type: ignore[union-attr]  # its rank has a process
 
 
-def _read_on(node: str, processes: Mapping[int, Process]) -> Any:
+def _read_on(node: str, processes: Mapping[int, WatchedProcess]) -> Any:
     where = NodeAffinitySchedulingStrategy(node, soft=False)
     task: Any = ray.remote(_read).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
     return task.remote(dict(processes))
 
 
-def _read(processes: Mapping[int, Process]) -> dict[int, str]:
+def _read(processes: Mapping[int, WatchedProcess]) -> dict[int, str]:
     """The stacks of processes of this node, as they were written."""
     before = {rank: process.path.stat().st_size for rank, process in processes.items() if _is_there(process)}
     for rank in before:
@@ -111,7 +111,7 @@ def _read(processes: Mapping[int, Process]) -> dict[int, str]:
     return {rank: _written(processes[rank].path, size) for rank, size in before.items()}
 
 
-def _is_there(process: Process) -> bool:
+def _is_there(process: WatchedProcess) -> bool:
     try:
         return process.token in str(process.path.readlink())
     except OSError:  # it ended, or belongs to somebody else

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from hfdsl.errors import DeadlineError, ResourceError, WiringError
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import RESERVED_ENV, RankContext
-from hfdsl.single_controller.host import host_class
+from hfdsl.single_controller.host import InitArguments, host_class
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.ray_internals import actor_id, forget_start, is_restarting
 from hfdsl.single_controller.roles import RayClassWithInitArgs
@@ -23,6 +23,9 @@ from hfdsl.single_controller.waiting import Patience, fetch
 
 TENSORS = "enable_tensor_transport"
 """The option of an actor class whose tensors may travel by a transport of Ray's."""
+
+UNSENDABLE = (TypeError, AttributeError, pickle.PicklingError)
+"""What Ray raises for a value that cannot be pickled."""
 
 
 class Lease:
@@ -79,22 +82,22 @@ def create_actors(
     if options.pop(TENSORS, False):  # of a class alone: Ray overlooks it among those of an actor
         remote = remote(**{TENSORS: True})
     actor_class = remote(host_class(role_class.name, role_class.classes, restarts=restarts(role_class)))
-    arguments = {role: (hosted.args, hosted.kwargs) for role, hosted in role_class.roles.items()}
+    arguments = (_init_arguments(role_class),) if restarts(role_class) else ()
     workers: list[Any] = []
     try:
         for slot, name in zip(pool.slots, names, strict=True):
             where = PlacementGroupSchedulingStrategy(slot.node.placed, placement_group_bundle_index=slot.bundle)
-            workers.append(actor_class.options(**options, name=name, scheduling_strategy=where).remote(arguments))
+            workers.append(actor_class.options(**options, name=name, scheduling_strategy=where).remote(*arguments))
     except BaseException as error:
         end_actors(workers)
         if isinstance(error, ValueError) and "already taken" in str(error):
             taken = names[len(workers)]
             raise ResourceError("HF521", f"worker {taken!r} runs already; use another name_prefix") from None
-        if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+        if isinstance(error, UNSENDABLE):
             raise WiringError(
                 "HF802",
-                f"{role_class.name}, its arguments or what its methods are registered with cannot be sent to a worker; "
-                f"give plain data, and functions that use none but it: {error}",
+                f"class {role_class.name}, or a function that its methods are registered with, cannot be sent to a "
+                f"worker; let it use plain data alone: {error}",
             ) from error
         raise
     return workers
@@ -121,6 +124,10 @@ def await_restarts(workers: Sequence[Any], name: str, deadline: float | None) ->
         time.sleep(0.05)
 
 
+def _init_arguments(role_class: RayClassWithInitArgs) -> InitArguments:
+    return {role: (hosted.args, hosted.kwargs) for role, hosted in role_class.roles.items()}
+
+
 def start_actors(
     workers: Sequence[Any],
     role_class: RayClassWithInitArgs,
@@ -132,7 +139,8 @@ def start_actors(
     """Tell every process its rank and construct the roles in it; where the group meets, and how its callers wait.
 
     Raises ``ResourceError`` (HF504) when the processes are not up in time, ``RoleError`` (HF806) when a constructor
-    raises, and ``DeadlineError`` (HF807) when one takes longer than the deadline.
+    raises, ``DeadlineError`` (HF807) when one takes longer than the deadline, and ``WiringError`` (HF802) for an
+    argument that cannot be sent.
     """
     meeting = workers[0].hf_reserve.remote()
     up = [meeting, *(worker.hf_process.remote() for worker in workers)]
@@ -147,19 +155,24 @@ def start_actors(
     (address, port), *processes = fetch(up)
     patience = Patience(deadline, tuple(processes))
     places = enumerate(zip(workers, pool.local_rank_list(), pool.local_world_size_list(), strict=True))
-    started = [
-        worker.hf_start.remote(
-            RankContext(
-                rank=rank,
-                world_size=len(workers),
-                local_rank=local,
-                local_world_size=size,
-                mesh=mesh,
-                master_addr=address,
-                master_port=port,
+    arguments = () if restarts(role_class) else (_init_arguments(role_class),)
+    try:
+        started = [
+            worker.hf_start.remote(
+                RankContext(
+                    rank=rank,
+                    world_size=len(workers),
+                    local_rank=local,
+                    local_world_size=size,
+                    mesh=mesh,
+                    master_addr=address,
+                    master_port=port,
+                ),
+                *arguments,
             )
-        )
-        for rank, (worker, local, size) in places
-    ]
+            for rank, (worker, local, size) in places
+        ]
+    except UNSENDABLE as error:
+        raise WiringError("HF802", f"an argument of {role_class.name}() cannot be sent to a worker: {error}") from error
     patience.fetch(started, f"{role_class.name}.__init__")
     return address, port, patience

@@ -19,7 +19,7 @@ from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from hfdsl.errors import DeadlineError, HfError, ResourceError, RoleError
-from hfdsl.single_controller.stacks import Frame, Process, grouped, listed, stacks
+from hfdsl.single_controller.stacks import Frame, WatchedProcess, grouped, listed, stacks
 
 DEADLINE: Final = 1800.0
 """Seconds that a blocking call may take unless a group or a call says otherwise; the default of a launch, too."""
@@ -74,7 +74,7 @@ class Patience:
     """How long a group's callers wait, and whose stacks are read when that was too short."""
 
     seconds: float | None
-    processes: tuple[Process | None, ...] = ()
+    processes: tuple[WatchedProcess | None, ...] = ()
 
     def fetch(
         self, refs: Sequence[ObjectRef[Any]], what: str, first: int = 0, seconds: float | None = None

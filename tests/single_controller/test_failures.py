@@ -145,7 +145,9 @@ def test_what_cannot_be_sent_with_a_class_is_refused(pair: RayResourcePool) -> N
         def give(self, x: int) -> int:
             return x
 
-    with pytest.raises(WiringError, match=r"(?s)HF802: Locked, its arguments or what its methods are registered with"):
+    with pytest.raises(
+        WiringError, match=r"(?s)HF802: class Locked, or a function that its methods are registered with"
+    ):
         RayWorkerGroup(pair, RayClassWithInitArgs(Locked))
-    with pytest.raises(WiringError, match=r"HF802: Accumulator, its arguments"):
+    with pytest.raises(WiringError, match=r"HF802: an argument of Accumulator"):
         RayWorkerGroup(pair, RayClassWithInitArgs(roles.Accumulator, lock))
