@@ -7,7 +7,7 @@ from typing import Any
 
 from hfdsl.errors import WiringError
 from hfdsl.graph.body_checks import check_result
-from hfdsl.graph.signatures import VALUE, RecordType, optional_columns
+from hfdsl.graph.signatures import VALUE, ListType, PortType, RecordType, optional_columns
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import to_columns
 from hfdsl.plan.rows import RowTable
@@ -65,20 +65,40 @@ def _real_rows(step: Step, index: int, table: RowTable, columns: dict[str, Any])
         expected = input_rows * rows // table.rows[step.rows_from]
     why = f"its {input_rows} input rows make {expected}" if input_rows else f"the program has {expected} there"
     returns = step.signature.returns
-    kinds = schema(returns.record).fields if isinstance(returns, RecordType) else {VALUE: returns}
-    real = {}
-    for name, value in columns.items():
-        if isinstance(kinds[name], MetricSpec) or value is None:
-            real[name] = value
-            continue
+    with_rows = columns_with_rows(returns, columns)
+    for value in with_rows.values():
         if len(value) != expected:
             raise WiringError(
-                "HF805",
-                f"'{step.label}' returned {len(value)} row{'s' * (len(value) != 1)} of {returns} on rank {rank}, "
-                f"where {why}",
+                "HF805", f"'{step.label}' returned {_row_count(value)} of {returns} on rank {rank}, where {why}"
             )
-        real[name] = value[:wanted] if wanted != expected else value
-    return real
+    return columns if wanted == expected else columns | {name: value[:wanted] for name, value in with_rows.items()}
+
+
+def check_collected_rows(step: Step, table: RowTable, columns: Mapping[str, Any]) -> None:
+    """Refuse a collected value of another number of rows than its readers count on.
+
+    Raises:
+        WiringError: HF805 naming the step, and where it is written.
+    """
+    rows, returns = table.rows.get(step.node), step.signature.returns
+    if rows is None or isinstance(returns, ListType):  # each entry of a list has rows of its own
+        return
+    for value in columns_with_rows(returns, columns).values():
+        if len(value) != rows:
+            returned = f"the collect function of '{step.label}' returned {_row_count(value)} of {returns}"
+            raise WiringError("HF805", f"{returned}, where the program has {rows} there ({step.signature.span})")
+
+
+def columns_with_rows(kind: PortType, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a value but for metrics, which have no rows, and for those that are absent."""
+    kinds = schema(kind.record).fields if isinstance(kind, RecordType) else {VALUE: kind}
+    return {
+        name: value for name, value in columns.items() if not isinstance(kinds[name], MetricSpec) and value is not None
+    }
+
+
+def _row_count(value: Any) -> str:
+    return "1 row" if len(value) == 1 else f"{len(value)} rows"
 
 
 def detached(columns: Mapping[str, Any]) -> dict[str, Any]:

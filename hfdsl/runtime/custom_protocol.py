@@ -9,8 +9,10 @@ from hfdsl.errors import WiringError
 from hfdsl.graph.body_checks import check_result
 from hfdsl.graph.program import Ref
 from hfdsl.plan.plan import Step
-from hfdsl.plan.reading import Reader, from_columns
+from hfdsl.plan.reading import Reader, from_columns, to_columns
+from hfdsl.plan.rows import RowTable
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.runtime.body_results import check_collected_rows
 from hfdsl.runtime.store import PayloadContent
 
 
@@ -23,7 +25,7 @@ class GroupView:
 
 
 def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, Any]]:
-    """The arguments that a dispatch function makes of whole values, one set per rank.
+    """The arguments that a dispatch function returns for whole values, one set per rank.
 
     Raises:
         WiringError: HF407 where it makes anything but one entry per rank.
@@ -57,15 +59,16 @@ def _check_entries(step: Step, group: GroupView, name: str, entries: Any) -> Non
     )
 
 
-def collected(step: Step, group: GroupView, contents: Sequence[PayloadContent]) -> Any:
-    """What a collect function makes of the outputs of all ranks.
+def collected(step: Step, group: GroupView, contents: Sequence[PayloadContent], table: RowTable) -> Any:
+    """The result of a collect function on the outputs of all ranks.
 
     Raises:
-        WiringError: HF805 where that is not what the method declares.
+        WiringError: HF805 where that is not what the method declares, or has another number of rows.
     """
     outputs = [from_columns(step.signature.returns, _columns(content)) for content in contents]
     value = step.custom.collect_fn(group, outputs) if step.custom else None
     check_result(step.label, step.signature.returns, value, "from its collect function")
+    check_collected_rows(step, table, to_columns(value))
     return value
 
 
