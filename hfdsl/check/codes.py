@@ -126,6 +126,12 @@ CODES: dict[str, Code] = {
     "HF701": Code("weights that are staler than their reader allows"),
     "HF703": Code("a body that writes into its arguments"),
     "HF707": Code("a sync between roles that share no state"),
+    # HF71x configurations of runs
+    "HF710": Code("a package that a configuration needs and that is not installed"),
+    "HF711": Code("responses of another length than their columns"),
+    "HF712": Code("policies that are compared and have different temperatures", "warning"),
+    "HF713": Code("a KL coefficient without a reference"),
+    "HF714": Code("responses that are sampled in another dtype than the policy learns in", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

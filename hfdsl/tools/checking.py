@@ -41,11 +41,12 @@ class Question:
     sizes: Sequence[str]
     discover: bool
     cluster: str | None
+    elsewhere: bool = False
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Question:
         """What the command line asks."""
-        return cls(arguments.target, arguments.set, arguments.discover, arguments.cluster)
+        return cls(arguments.target, arguments.set, arguments.discover, arguments.cluster, arguments.elsewhere)
 
 
 def outcomes(question: Question) -> Iterator[TargetOutcome]:
@@ -55,7 +56,7 @@ def outcomes(question: Question) -> Iterator[TargetOutcome]:
         try:
             targets = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
             for target in targets:
-                reports = [checked.check() for checked in (target, *target.beside)]
+                reports = target.reports(elsewhere=question.elsewhere)
                 yield from (TargetOutcome(target.text, report) for report in reports)
                 if target.rounds is not None and all(reports):
                     target.rounds.plans()  # whether the two go together

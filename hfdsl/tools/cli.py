@@ -96,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="every TARGET is a file or a folder; check all programs in it, and skip files that define none",
     )
+    check.add_argument(
+        "--elsewhere",
+        action="store_true",
+        help="the run of a TOML file starts on another machine: leave out files, folders and packages of this one",
+    )
     check.add_argument("--fix", action="store_true", help="apply the fixes that are certain, and report what remains")
     check.add_argument("--diff", action="store_true", help="with --fix: show the changes without making them")
 

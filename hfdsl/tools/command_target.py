@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hfdsl.check.findings import order
 from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
@@ -49,6 +50,19 @@ class CommandTarget:
         from hfdsl.rl.training.experiments import checked  # late, as below: other targets need nothing of rl
 
         return checked(report, self.loaded)
+
+    def reports(self, *, elsewhere: bool = False) -> list[Report]:
+        """The reports on the dataflow and on those beside it; the first has what is found of a configuration as well.
+
+        With ``elsewhere`` the run starts on another machine: the files and packages of this one say nothing.
+        """
+        report, *others = (target.check() for target in (self, *self.beside))
+        if self.loaded is not None:
+            from hfdsl.rl.training.preflight.run import preflight
+
+            findings = preflight(self.loaded, elsewhere=elsewhere)
+            report = replace(report, findings=order([*report.findings, *findings]))
+        return [report, *others]
 
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """The plans of a step: one, or that of a round and that of the update.

@@ -94,7 +94,7 @@ def train(arguments: argparse.Namespace) -> int:
     loaded = load_configuration(arguments.config, arguments.set, finder)
     if not machine(arguments):
         target = _target(arguments.config, loaded, finder.sources[0])
-        reports = [checked.check() for checked in (target, *target.beside)]
+        reports = target.reports()
         for report in reports:
             show_report(report, arguments, sys.stderr if report.findings else None)
         if not all(reports):

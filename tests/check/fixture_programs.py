@@ -1,4 +1,6 @@
-"""The programs of ``fixtures`` and ``fixtures_run``: every file has a mistake in it, and marks the lines that mend it.
+"""The programs of ``fixtures`` and ``fixtures_run``, and the TOML files of ``fixtures_config``.
+
+Every file has a mistake in it, and marks the lines that mend it.
 
 A line that ends in ``# bad`` is not in the mended program, and a comment ``# good: LINE`` is a line of it. ``# <-`` is
 the mark of the line that the finding or the error names:
@@ -25,6 +27,7 @@ from pathlib import Path
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FIXTURES_RUN = Path(__file__).parent / "fixtures_run"
+FIXTURES_CONFIG = Path(__file__).parent / "fixtures_config"
 MARK = re.compile(r"  # <-(?: bad)?$", re.MULTILINE)
 """The end of the line that a finding or an error names."""
 
@@ -32,6 +35,11 @@ MARK = re.compile(r"  # <-(?: bad)?$", re.MULTILINE)
 def names(folder: Path) -> list[str]:
     """The fixtures of a folder, each without ``.py``."""
     return sorted(file.stem for file in folder.glob("*.py"))
+
+
+def config_names() -> list[str]:
+    """The configurations of ``fixtures_config``, each without ``.toml``."""
+    return sorted(file.stem for file in FIXTURES_CONFIG.glob("*.toml"))
 
 
 def mended(text: str) -> str:

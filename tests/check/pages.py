@@ -16,17 +16,18 @@ class Page:
     wrong: str
     right: str
     runs: bool  # whether the snippets show the mistake by themselves, without a cluster
+    language: str = "python"
 
 
 def read(code: str) -> Page:
     text = (FOLDER / f"{code}.md").read_text(encoding="utf-8")
-    title, rule, told, wrong, how, right = re.fullmatch(
-        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```python\n(.*?)```\n\n(Right.*?):\n\n```python\n(.*?)```\n",
+    title, rule, told, language, wrong, how, right = re.fullmatch(
+        r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```(python|toml)\n(.*?)```\n\n(Right.*?):\n\n```\w+\n(.*?)```\n",
         text,
         re.DOTALL,
     ).groups()  # type: ignore[union-attr]  # a page of another form is a failing test
     mended = right if how == "Right" else replaced(wrong, right)
-    return Page(title, rule, wrong, mended, told == "Wrong")
+    return Page(title, rule, wrong, mended, told == "Wrong", language)
 
 
 def replaced(program: str, lines: str) -> str:

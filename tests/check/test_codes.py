@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,9 @@ def test_the_wrong_snippet_shows_the_code_and_the_right_one_does_not(code: str) 
         assert outcome(page.wrong, code) == {code}, page.wrong
         assert outcome(page.right, code) == set(), page.right
     else:
-        ast.parse(page.wrong)
-        ast.parse(page.right)
+        parse = tomllib.loads if page.language == "toml" else ast.parse
+        parse(page.wrong)
+        parse(page.right)
 
 
 def outcome(snippet: str, code: str) -> set[str]:

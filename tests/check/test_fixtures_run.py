@@ -8,7 +8,7 @@ import re
 import pytest
 
 from hfdsl.check.codes import CODES
-from tests.check.fixture_programs import FIXTURES_RUN, marked_line, mended, mended_folder
+from tests.check.fixture_programs import FIXTURES_RUN, config_names, marked_line, mended, mended_folder
 from tests.check.raising import NAMES, raised, run, shown
 from tests.check.test_fixtures import NAMES as REPORTED
 from tests.check.test_messages import expected, steady
@@ -21,7 +21,7 @@ RAY = [name for name in NAMES if name.startswith(ON_RAY)]
 
 
 def test_every_code_has_a_failing_program() -> None:
-    assert {name[:5].upper() for name in (*REPORTED, *NAMES)} == set(CODES)
+    assert {name[:5].upper() for name in (*REPORTED, *NAMES, *config_names())} == set(CODES)
 
 
 def test_a_code_that_a_check_reports_is_shown_by_a_check() -> None:

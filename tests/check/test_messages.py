@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.check import raising
+from tests.check.fixture_programs import config_names
 from tests.check.test_fixtures import NAMES
 
 HERE = Path(__file__).parent
@@ -50,4 +51,6 @@ def test_the_text_of_a_report(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_expected_text_is_of_a_report_or_error() -> None:
-    assert sorted(file.stem for file in (HERE / "messages").glob("*.txt")) == sorted({*REPORTS, *RAISED})
+    assert sorted(file.stem for file in (HERE / "messages").glob("*.txt")) == sorted(
+        {*REPORTS, *RAISED, *(f"config_{name}" for name in config_names())}
+    )

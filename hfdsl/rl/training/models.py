@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from hfdsl.errors import DataError
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.workers.config import ModelConfig
 from hfdsl.rl.workers.slicing import model_config
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMismatch:
+    """A number of a model that does not go with one of the run: the field of the model, and what it is against."""
+
+    code: str
+    message: str
+    field: str
+    against: str
+    because: str
 
 
 def check_models(config: RunConfig, roles: Iterable[str], tokenizer: Any) -> None:
@@ -18,28 +30,40 @@ def check_models(config: RunConfig, roles: Iterable[str], tokenizer: Any) -> Non
         DataError: HF903 where P + R is more than a model takes, HF904 where a model has no embedding for a token, or
             ends a response with another token than the tokenizer does.
     """
+    for mismatch in mismatches(config, roles, len(tokenizer), tokenizer.eos_token_id):
+        raise DataError(mismatch.code, mismatch.message)
+
+
+def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end: int | None) -> Iterator[ModelMismatch]:
+    """The same for a tokenizer of so many tokens, one of which ends a response; None is a number that is unknown."""
     length = config.dims.get("P", 0) + config.dims.get("R", 0)
     for role, model in _models(config, roles):
-        says = model_config(model)
-        words, longest, end = (says.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
-        if words is not None and words < len(tokenizer):
-            raise DataError(
+        values, field = model_config(model), f"{role}.model"
+        words, longest, ends = (values.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
+        if words is not None and tokens is not None and words < tokens:
+            yield ModelMismatch(
                 "HF904",
-                f"the tokenizer has {len(tokenizer)} tokens, and the model of '{role}' has vocab_size = {words}",
+                f"the tokenizer has {tokens} tokens, and the model of '{role}' has vocab_size = {words}",
+                f"{field}.config.vocab_size",
+                "data.tokenizer",
+                f"it has {tokens} tokens",
             )
         if longest is not None and length > longest:
-            raise DataError(
-                "HF903", f"P + R = {length} tokens are more than the {longest} that the model of '{role}' takes"
+            yield ModelMismatch(
+                "HF903",
+                f"P + R = {length} tokens are more than the {longest} that the model of '{role}' takes",
+                f"{field}.config.max_position_embeddings",
+                "dims",
+                f"P + R = {length}",
             )
-        if (
-            model.path is None
-            and end is not None
-            and tokenizer.eos_token_id not in (end if isinstance(end, list) else [end])
-        ):
-            raise DataError(
+        listed = ends if isinstance(ends, list) else [ends]
+        if model.path is None and ends is not None and end is not None and end not in listed:
+            yield ModelMismatch(
                 "HF904",
-                f"the tokenizer ends a response with token {tokenizer.eos_token_id}, and the model of '{role}' with "
-                f"eos_token_id = {end}",
+                f"the tokenizer ends a response with token {end}, and the model of '{role}' with eos_token_id = {ends}",
+                f"{field}.config.eos_token_id",
+                "data.tokenizer",
+                f"it ends a response with {end}",
             )
 
 

@@ -1,0 +1,212 @@
+"""The folders of models and tokenizers: what is in them, read as text and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hfdsl.check.findings import Finding
+from hfdsl.rl.data.tokenizers import Characters, Pretrained
+from hfdsl.rl.training.preflight.sources import elsewhere
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.workers.config import ModelConfig
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+WEIGHTS = ("*.safetensors", "*.bin", "*.safetensors.index.json")
+TOKENIZERS = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model",
+    "sentencepiece.bpe.model", "tekken.json",
+)  # fmt: skip  # a list of names
+LFS = b"version https://git-lfs"
+
+
+def models_are_there(subject: Subject) -> Iterator[Finding]:
+    """Every model has a folder with a configuration and weights, or a configuration to start from."""
+    for field, model in subject.parts(ModelConfig):
+        if model.path is not None:
+            yield from _model(subject, f"{field}.path", Path(model.path))
+        elif "model_type" not in (model.config or {}):
+            yield subject.finding(
+                "HF812",
+                f"the model of '{field.removesuffix('.model')}' has neither a path nor a configuration with model_type",
+                field,
+                help=('path = "FOLDER" of a saved model, or config = { model_type = "llama", ... } for a new one',),
+            )
+
+
+def _model(subject: Subject, field: str, path: Path) -> Iterator[Finding]:
+    if not path.is_dir():
+        yield _no_folder(subject, "HF812", "model", field, path)
+    elif not (path / "config.json").is_file():
+        yield subject.finding(
+            "HF812", f"there is no model in '{path}': no config.json in it", field, help=_not_a_model(path)
+        )
+    elif not any(any(path.glob(pattern)) for pattern in WEIGHTS):
+        yield subject.finding(
+            "HF812",
+            f"there are no weights in '{path}': no .safetensors or .bin file",
+            field,
+            help=("download the folder again, or save the model with save_pretrained",),
+        )
+    elif (pointer := _pointer(path)) is not None:
+        yield subject.finding(
+            "HF812",
+            f"'{pointer}' is a Git LFS pointer, not the weights themselves",
+            field,
+            help=(f"git -C {path} lfs pull",),
+        )
+
+
+def _not_a_model(path: Path) -> tuple[str, ...]:
+    """What to do with a folder that has something else in it."""
+    if (path / "checkpoints").is_dir():
+        return (f"it is the folder of a run; save its model with: hfdsl export {path} -o FOLDER",)
+    if (path / "adapter_config.json").is_file():
+        return ("it has an adapter alone; merge the adapter into its base model, and save that",)
+    inner = sorted(entry.parent for entry in path.glob("*/config.json"))
+    return (f"did you mean '{inner[0]}'?",) if len(inner) == 1 else ("save a model with save_pretrained",)
+
+
+def _pointer(path: Path) -> Path | None:
+    """A file of weights whose text only says where Git has it."""
+    for file in sorted(file for pattern in WEIGHTS[:2] for file in path.glob(pattern)):
+        if file.stat().st_size < 1024 and file.read_bytes().startswith(LFS):
+            return file
+    return None
+
+
+def _no_folder(subject: Subject, code: str, thing: str, field: str, path: Path) -> Finding:
+    """A folder that is not there, which may be meant as a name on the Hugging Face hub."""
+    near = elsewhere(subject, path)
+    name = path.as_posix()
+    if near or not HUB_NAME.fullmatch(name) or path.parent.is_dir() or _beside_the_output(subject, path):
+        made = (f"save the {thing} there with save_pretrained, or 'hfdsl export RUN -o {path}' from another run",)
+        return subject.finding(code, f"there is no {thing} folder '{path}'", field, help=near or made)
+    cached = _cached(name)
+    get = f"hf download {name} --local-dir models/{path.name}, and then write 'models/{path.name}'"
+    here = (
+        f"it is in this machine's cache: write '{cached}', which is what "
+        f"huggingface_hub.snapshot_download('{name}', local_files_only=True) returns"
+    )
+    return subject.finding(
+        code,
+        f"there is no {thing} folder '{name}'",
+        field,
+        notes=("it looks like a name on the Hugging Face hub; a run reads folders, so that all ranks read the same",),
+        help=(here,) if cached is not None else (get,),
+    )
+
+
+def _beside_the_output(subject: Subject, path: Path) -> bool:
+    """Whether a path begins like the folder that the run writes to: another run may write it."""
+    output = Path(subject.config.output)
+    return len(output.parts) > 1 and output.parts[0] == path.parts[0]
+
+
+def _cached(name: str) -> Path | None:
+    """The folder in which the hub's cache holds the latest snapshot of a model."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    snapshots = [folder for folder in cache.glob("snapshots/*") if folder.is_dir() and any(folder.iterdir())]
+    return max(snapshots, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+# -- tokenizers
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFacts:
+    """What a tokenizer's files say: its tokens, and the id of the token that ends a response, as far as known."""
+
+    tokens: int | None = None
+    end: int | None = None
+
+
+def tokenizers_are_there(subject: Subject) -> Iterator[Finding]:
+    """Every tokenizer has a folder with a tokenizer in it, and the pad token that is named."""
+    for field, tokenizer in subject.parts(Pretrained):
+        path, files = Path(tokenizer.path), f"{field}.path"
+        if not path.is_dir():
+            yield _no_folder(subject, "HF904", "tokenizer", files, path)
+        elif not any((path / name).is_file() for name in TOKENIZERS):
+            yield subject.finding(
+                "HF904",
+                f"there is no tokenizer in '{path}'",
+                files,
+                help=("save one with save_pretrained, or name the folder of the model that it belongs to",),
+            )
+        elif tokenizer.pad_token is not None:
+            vocabulary = _vocabulary(path)
+            if vocabulary is not None and tokenizer.pad_token not in vocabulary:
+                yield subject.finding(
+                    "HF904",
+                    f"the tokenizer in '{path}' has no token {tokenizer.pad_token!r} to pad with",
+                    f"{field}.pad_token",
+                    help=_end_token(path),
+                )
+
+
+def prompts_have_a_template(subject: Subject) -> Iterator[Finding]:
+    """A conversation is written by the tokenizer's chat template."""
+    prompt, tokenizer = subject.config.data.prompt, subject.config.data.tokenizer
+    if not prompt.chat and prompt.messages is None:
+        return
+    if isinstance(tokenizer, Characters) or not _may_have_template(Path(tokenizer.path)):
+        name = "chat" if prompt.messages is None else "messages"
+        yield subject.finding(
+            "HF904",
+            "the tokenizer has no template for conversations",
+            f"data.prompt.{name}",
+            related={"data.tokenizer": "this tokenizer"},
+            help=("set chat = false" if prompt.messages is None else "write prompt.text, or take a chat model's",),
+        )
+
+
+def _may_have_template(path: Path) -> bool:
+    """Whether a tokenizer's files hold a chat template, or are not such that they would show it."""
+    config = _read(path / "tokenizer_config.json")
+    return not config or "chat_template" in config or any(path.glob("*chat_template*"))
+
+
+def _end_token(path: Path) -> tuple[str, ...]:
+    end = _read(path / "tokenizer_config.json").get("eos_token")
+    text = end.get("content") if isinstance(end, Mapping) else end
+    return (f'pad_token = "{text}", its end of sequence',) if isinstance(text, str) else ()
+
+
+def facts_of(tokenizer: Characters | Pretrained) -> TokenizerFacts:
+    """The facts that are known without loading a tokenizer; a class of transformers may add tokens to those here.
+
+    >>> facts_of(Characters("abc"))
+    TokenizerFacts(tokens=6, end=1)
+    """
+    if isinstance(tokenizer, Characters):
+        return TokenizerFacts(tokenizer.size, 1)
+    vocabulary = _vocabulary(Path(tokenizer.path))
+    return TokenizerFacts(None if vocabulary is None else len(vocabulary))
+
+
+def _vocabulary(path: Path) -> frozenset[str] | None:
+    """The tokens of a ``tokenizer.json``."""
+    text = _read(path / "tokenizer.json")
+    model, added = text.get("model"), text.get("added_tokens")
+    words = model.get("vocab") if isinstance(model, Mapping) else None
+    if isinstance(words, list):  # Unigram: pairs of a token and its score
+        words = [pair[0] for pair in words if isinstance(pair, list) and pair]
+    if not isinstance(words, (Mapping, list)) or not isinstance(added, list):
+        return None
+    extra = [token.get("content") for token in added if isinstance(token, Mapping)]
+    return frozenset(token for token in (*words, *extra) if isinstance(token, str))
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,140 @@
+"""Functions that a configuration names as ``"module:name"``, looked up in the text of their modules.
+
+Nothing is imported: a module of rewards may load torch, or a model. So a name that its module makes while it runs, by
+``from other import *``, ``__getattr__`` or ``globals()``, counts as there.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from hfdsl.types.batches import closest
+
+
+def problem_of(text: str, arguments: int) -> str | None:
+    """What is wrong with ``"module:name"``, a function of so many positional arguments; None where nothing is certain.
+
+    >>> problem_of("math:sqrt", 1), problem_of("json:dumpz", 1)
+    (None, "there is no 'dumpz' in the module 'json'; did you mean 'dump'?")
+    >>> problem_of("rewards.py:score", 2)
+    "'rewards.py:score' is read as 'module:name', without '.py': write 'rewards:score'"
+    """
+    module, colon, name = text.partition(":")
+    if not colon or not module or not name:
+        return f"'{text}' is read as 'module:name'"
+    if module.endswith(".py"):
+        dotted = module.removesuffix(".py").replace("/", ".").strip(".")
+        return f"'{text}' is read as 'module:name', without '.py': write '{dotted}:{name}'"
+    if not all(part.isidentifier() for part in module.split(".")):
+        return f"'{text}' is read as 'module:name', and '{module}' is no dotted name"
+    spec, missing = _spec(module)
+    if missing is not None:
+        return missing
+    tree = _tree(spec)
+    if tree is None:
+        return None
+    names = {bound: node for node in tree.body for bound in _bound(node)}
+    if _is_open(tree) or _spec(f"{module}.{name}")[0] is not None:  # a module of the package
+        return None
+    if name not in names:
+        near = closest(name, sorted(names)) if names else "it is empty"
+        return f"there is no '{name}' in the module '{module}'; {near}"
+    return _wrong_arguments(names[name], text, arguments)
+
+
+def _spec(module: str) -> tuple[ModuleSpec | None, str | None]:
+    """Where a module is, without importing its packages, or what is missing; neither where it cannot be known.
+
+    Below packages that are not in the current folder nothing is certain: they may make modules while they run.
+    """
+    top, *inner = module.split(".")
+    spec = PathFinder.find_spec(top, [*sys.path, str(Path.cwd())])  # as workers find it
+    if spec is None:
+        known = _has_other_finder(top)
+        return None, None if known else f"there is no module '{top}'{_near(top, [str(Path.cwd())])}"
+    dotted = top
+    for part in inner:
+        folders, dotted = list(spec.submodule_search_locations or ()), f"{dotted}.{part}"
+        own = bool(folders) and all(Path(folder).is_relative_to(Path.cwd()) for folder in folders)
+        spec = PathFinder.find_spec(dotted, folders)
+        if spec is None:
+            return None, f"there is no module '{dotted}'{_near(part, folders)}" if own else None
+    return spec, None
+
+
+def _has_other_finder(top: str) -> bool:
+    """Whether a module is built in, loaded already, or found by a hook, such as that of an editable installation."""
+    try:
+        return top in sys.modules or find_spec(top) is not None
+    except (ImportError, ValueError):
+        return True
+
+
+def _near(part: str, path: list[str]) -> str:
+    """The end of a message: where a module was looked for, and one there that is spelled alike."""
+    entries = [entry for folder in map(Path, path) if folder.is_dir() for entry in folder.iterdir()]
+    packages = {entry.name for entry in entries if (entry / "__init__.py").is_file()}
+    near = difflib.get_close_matches(part, packages | {entry.stem for entry in entries if entry.suffix == ".py"}, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f" in the current folder or among the installed ones{hint}"
+
+
+def _tree(spec: ModuleSpec | None) -> ast.Module | None:
+    """The text of a module, where it has one."""
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    try:
+        return ast.parse(Path(spec.origin).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The names that a statement of a module binds, in any of its branches."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+        case ast.Lambda():
+            return
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _bound(child)
+
+
+def _is_open(tree: ast.Module) -> bool:
+    """Whether a module may have names that its text does not show."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                return True
+            case ast.FunctionDef(name="__getattr__") | ast.Name(id="globals" | "exec" | "setattr" | "vars" | "locals"):
+                return True
+            case ast.Global() | ast.Attribute(attr="__dict__"):
+                return True
+    return False
+
+
+def _wrong_arguments(node: ast.AST, text: str, count: int) -> str | None:
+    """Whether a plain function cannot be called with so many arguments."""
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+        return None
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    least = len(positional) - len(arguments.defaults)
+    required = [
+        a.arg for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None
+    ]
+    if least <= count and (arguments.vararg or count <= len(positional)) and not required:
+        return None
+    takes = ", ".join([*(argument.arg for argument in positional), *(f"*, {name}" for name in required)]) or "nothing"
+    return f"'{text}' takes ({takes}), and is called with {count} arguments"

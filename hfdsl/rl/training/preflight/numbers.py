@@ -1,0 +1,200 @@
+"""Numbers of a configuration that have to agree with each other, wherever they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hfdsl.check.findings import Finding
+from hfdsl.graph.dims import program_dims
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
+from hfdsl.rl.batches import R
+from hfdsl.rl.losses import PolicyLoss
+from hfdsl.rl.training.preflight.subject import READY_ROLES, Subject
+from hfdsl.rl.training.typed import joined
+from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig
+
+COMPARING = ("group_advantages", "centered_advantages", "leave_one_out_advantages")
+"""The functions of ``hfdsl.rl.functions`` that compare the responses to a prompt with each other."""
+
+GRADING = ("teacher_advantages", "distance")
+"""Functions for which a teacher may have a temperature of its own."""
+
+
+def lengths_agree(subject: Subject) -> Iterator[Finding]:
+    """The most tokens of a response are the width of the columns that hold them."""
+    for table, graph in subject.graphs.items():
+        field, width = _size_of(subject, table, "R")
+        if width is None or R not in program_dims(graph):
+            continue
+        for role in _generating(graph):
+            generation = getattr(getattr(subject.config, role, None), "generation", None)
+            if isinstance(generation, GenerationConfig) and generation.max_tokens != width:
+                yield subject.finding(
+                    "HF711",
+                    f"'{role}' generates max_tokens = {generation.max_tokens}, and the columns of a response have "
+                    f"R = {width}",
+                    f"{role}.generation.max_tokens",
+                    related={field: f"R = {width}"},
+                    help=(f"set max_tokens to {width}, or R to {generation.max_tokens}",),
+                )
+
+
+def temperatures_agree(subject: Subject) -> Iterator[Finding]:
+    """Log-probs that are compared are of logits divided by one temperature."""
+    for learner, actor in _learners(subject):
+        for role, temperature, field in _compared(subject, learner):
+            if temperature != actor.generation.temperature:
+                mine = actor.generation.temperature
+                yield subject.finding(
+                    "HF712",
+                    f"'{role}' has temperature = {temperature:g}, and '{learner}' has {mine:g}: their log-probs are of "
+                    "different distributions",
+                    f"{role}.{field}",
+                    related={f"{learner}.generation.temperature": f"{mine:g} here"},
+                    help=(f"set {role}.{field} to {mine:g}",),
+                )
+
+
+def groups_compare(subject: Subject) -> Iterator[Finding]:
+    """A response is compared with at least one other to its prompt."""
+    for table, graph in subject.graphs.items():
+        for node in graph.nodes:
+            group = dict(node.arguments).get("group")
+            if isinstance(node.op, FunctionCall) and node.label in COMPARING and group == Constant(1):
+                yield subject.finding(
+                    "HF314",
+                    f"'{node.label}' compares the responses to a prompt, and group = 1 leaves one of each",
+                    joined(table, "options.group"),
+                    help=("set group to 2 or more, usually 4 to 16",),
+                )
+
+
+def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:
+    """A loss with a KL term reads the log-probs of a reference."""
+    for table, graph in subject.graphs.items():
+        for node in graph.nodes:
+            loss = dict(node.arguments).get("loss")
+            if not (isinstance(loss, Constant) and isinstance(loss.value, PolicyLoss) and loss.value.kl):
+                continue
+            if _lacks_reference(subject, graph, node):
+                options = joined(table, "options")
+                yield subject.finding(
+                    "HF713",
+                    f"the loss of '{node.label}' has kl = {loss.value.kl:g}, and '{graph.name}' has no reference: the "
+                    "term would be 0",
+                    f"{options}.loss.kl" if _has_loss(subject, table) else joined(table, "algorithm"),
+                    help=("set kl to 0, or take an algorithm with a reference, such as grpo",),
+                )
+
+
+def dtypes_agree(subject: Subject) -> Iterator[Finding]:
+    """Responses are sampled in the dtype in which the policy learns from them."""
+    for learner, actor in _learners(subject):
+        computes = actor.training.autocast or actor.model.dtype
+        for role in _generating(subject.graphs[""]):
+            config = getattr(subject.config, role, None)
+            if not isinstance(config, (ActorConfig, SamplerConfig)) or (role != learner and _learns(subject, role)):
+                continue
+            autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
+            continuous = config.generation.engine == "continuous"
+            samples = config.model.dtype if continuous else autocast or config.model.dtype
+            if samples == computes:
+                continue
+            engine = ', whose engine "continuous" computes in the dtype of the parameters,' if continuous else ""
+            field = f"{role}.generation.engine" if continuous else f"{role}.{'autocast' if autocast else 'model.dtype'}"
+            yield subject.finding(
+                "HF714",
+                f"'{role}'{engine} samples in {samples}, and '{learner}' learns in {computes}: their log-probs of the "
+                "same tokens differ, so ratios are not 1 where the policy has not changed",
+                field,
+                notes=("bfloat16 keeps 8 significant bits: some clips, and much of a small KL, are noise then",),
+                related={f"{learner}.training": f"computes in {computes}"},
+                help=(_same_dtype(role, learner, computes, continuous=continuous),),
+            )
+
+
+def _same_dtype(role: str, learner: str, computes: str, *, continuous: bool) -> str:
+    if continuous:
+        return f'set {role}.generation.engine to "auto", which samples with the autocast of the role'
+    return f"set {role}.autocast to \"{computes}\", or let '{learner}' compute the old log-probs itself"
+
+
+# -- the dataflow
+
+
+def _size_of(subject: Subject, table: str, dim: str) -> tuple[str, int | None]:
+    """The field that has the size of a dim in one of the dataflows, and the size."""
+    evaluation = subject.config.evaluation
+    if table == "evaluation" and evaluation is not None and dim in evaluation.dims:
+        return f"evaluation.dims.{dim}", evaluation.dims[dim]
+    return f"dims.{dim}", subject.config.dims.get(dim)
+
+
+def _calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
+    """The calls of ready methods of these names."""
+    for node in graph.nodes:
+        op = node.op
+        if (
+            isinstance(op, RoleCall)
+            and op.signature.name in names
+            and op.signature.body.__module__.startswith(READY_ROLES)
+        ):
+            yield op, node
+
+
+def _generating(graph: Graph) -> list[str]:
+    return list(dict.fromkeys(op.role for op, _ in _calls(graph, "generate")))
+
+
+def _learns(subject: Subject, role: str) -> bool:
+    graphs = subject.graphs.values()
+    return any(op.role == role for graph in graphs for op, _ in _calls(graph, "update", "prefer"))
+
+
+def _learners(subject: Subject) -> Iterator[tuple[str, ActorConfig]]:
+    """The policy that learns, where there is just one; of several, only the dataflow knows who meets whom."""
+    policies = [
+        (role, config)
+        for role in subject.loaded.roles
+        if isinstance(config := getattr(subject.config, role, None), ActorConfig) and _learns(subject, role)
+    ]
+    yield from policies if len(policies) == 1 else ()
+
+
+def _compared(subject: Subject, learner: str) -> Iterator[tuple[str, float, str]]:
+    """The other policies whose log-probs meet the learner's: their temperatures, and the fields that have them."""
+    graph = subject.graphs[""]
+    for role in _generating(graph):
+        generation = getattr(getattr(subject.config, role, None), "generation", None)
+        if role != learner and isinstance(generation, GenerationConfig):
+            yield role, generation.temperature, "generation.temperature"
+    for op, node in _calls(graph, "log_probs"):
+        config = getattr(subject.config, op.role, None)
+        readers = {reader.label for reader in graph.nodes if any(_is_of(ref, node) for _, ref in reader.arguments)}
+        if isinstance(config, ReferenceConfig) and not readers <= set(GRADING):
+            yield op.role, config.temperature, "temperature"
+
+
+def _is_of(ref: Any, node: Node) -> bool:
+    return isinstance(ref, Ref) and ref.node == node.id
+
+
+def _lacks_reference(subject: Subject, graph: Graph, update: Node) -> bool:
+    """Whether what an update learns from certainly has no log-probs of a reference."""
+    source = dict(update.arguments).get("experience")
+    while isinstance(source, Ref):
+        node = graph.nodes[source.node]
+        if isinstance(node.op, Pack):
+            return dict(node.arguments).get("ref_log_probs") == Constant(None)
+        if isinstance(node.op, Input) and graph is not subject.graphs[""]:
+            packs = [dict(other.arguments) for other in subject.graphs[""].nodes if isinstance(other.op, Pack)]
+            columns = [pack["ref_log_probs"] for pack in packs if "ref_log_probs" in pack]
+            return bool(columns) and all(column == Constant(None) for column in columns)
+        source = None if isinstance(node.op, (RoleCall, FunctionCall, Input)) else node.batch
+    return False
+
+
+def _has_loss(subject: Subject, table: str) -> bool:
+    config: Any = getattr(subject.config, table) if table else subject.config
+    return hasattr(config.options, "loss")

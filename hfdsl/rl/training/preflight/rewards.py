@@ -1,0 +1,51 @@
+"""Rules of rewards: the functions and data sets that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hfdsl.check.findings import Finding
+from hfdsl.rl.training.preflight.gym import dataset_names
+from hfdsl.rl.training.preflight.names import problem_of
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.workers.config import JudgeConfig, VerifierConfig
+from hfdsl.types.batches import closest
+
+
+def rules_are_there(subject: Subject) -> Iterator[Finding]:
+    """A verifier has one rule, and what it names exists."""
+    for field, verifier in subject.parts(VerifierConfig):
+        if (verifier.dataset is None) == (verifier.function is None):
+            both = "both" if verifier.dataset is not None else "neither"
+            yield subject.finding(
+                "HF812",
+                f"a verifier takes either a dataset or a function, and '{field}' has {both}",
+                field,
+                help=('function = "my_rewards:score", which takes a response and the row as a dict',),
+            )
+        names = dataset_names() if verifier.dataset is not None else frozenset[str]()
+        if names and verifier.dataset not in names:
+            near = closest(str(verifier.dataset), sorted(names))
+            message = f"reasoning-gym has no data set '{verifier.dataset}'; {near}"
+            yield subject.finding("HF812", message, f"{field}.dataset")
+        if isinstance(verifier.function, str):
+            yield from _function(subject, verifier.function, f"{field}.function", 2, "score(response, row)")
+        yield from _decoder(subject, verifier.tokenizer, f"{field}.tokenizer")
+    for field, judge in subject.parts(JudgeConfig):
+        yield from _decoder(subject, judge.tokenizer, f"{field}.tokenizer")
+
+
+def _decoder(subject: Subject, tokenizer: object, field: str) -> Iterator[Finding]:
+    if not isinstance(tokenizer, str):
+        return
+    if ":" in tokenizer:
+        yield from _function(subject, tokenizer, field, 1, "decode(tokens)")
+    elif not Path(tokenizer).is_dir():
+        yield subject.finding("HF904", f"there is no tokenizer folder '{tokenizer}'", field)
+
+
+def _function(subject: Subject, text: str, field: str, arguments: int, form: str) -> Iterator[Finding]:
+    problem = problem_of(text, arguments)
+    if problem is not None:
+        yield subject.finding("HF812", problem, field, notes=(f"it is called as {form}",))

@@ -1,0 +1,55 @@
+"""Preflight: what a configured run would only find out after its launch, from the constructors of its roles.
+
+Each check is a function from the subject to findings, and reports only what is certain. None imports torch, or a module
+of the user's that the configuration merely names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hfdsl.check.findings import Finding, order
+from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
+from hfdsl.rl.training.preflight.models import models_fit_tokens
+from hfdsl.rl.training.preflight.numbers import (
+    coefficients_have_a_reference,
+    dtypes_agree,
+    groups_compare,
+    lengths_agree,
+    temperatures_agree,
+)
+from hfdsl.rl.training.preflight.packages import packages_are_installed
+from hfdsl.rl.training.preflight.rewards import rules_are_there
+from hfdsl.rl.training.preflight.sources import data_can_be_read
+from hfdsl.rl.training.preflight.subject import Subject
+
+ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    models_fit_tokens,
+    lengths_agree,
+    temperatures_agree,
+    groups_compare,
+    coefficients_have_a_reference,
+    dtypes_agree,
+)
+"""What the configuration says by itself, on any machine."""
+
+HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    packages_are_installed,
+    data_can_be_read,
+    models_are_there,
+    tokenizers_are_there,
+    prompts_have_a_template,
+    rules_are_there,
+)
+"""What depends on the files and packages of this machine."""
+
+
+def preflight(loaded: Loaded, *, elsewhere: bool = False) -> tuple[Finding, ...]:
+    """All findings; with ``elsewhere`` the run starts on another machine, and files and packages are left out."""
+    subject = Subject.of(loaded)
+    checks = ANYWHERE if elsewhere else (*HERE, *ANYWHERE)
+    findings: dict[tuple[object, ...], Finding] = {}
+    for finding in (finding for check in checks for finding in check(subject)):
+        findings.setdefault((finding.code, finding.message), finding)  # a reference repeats the value of a field
+    return order(list(findings.values()))

@@ -1,0 +1,239 @@
+"""The data of a run: its files, and the fields that prompts take from their first rows."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from string import Formatter
+from typing import Any, BinaryIO
+
+from hfdsl.check.findings import Finding
+from hfdsl.errors import DataError
+from hfdsl.graph.program import Input
+from hfdsl.rl.batches import Sequences
+from hfdsl.rl.data.conversations import messages_of, tools_of
+from hfdsl.rl.data.prompts import Prompt, formatted
+from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
+from hfdsl.rl.training.preflight.gym import dataset_names
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.types.batches import closest
+
+FIRST_ROWS = 16
+LONGEST_LINE = 1 << 20
+SUFFIXES = (".parquet", ".arrow", ".json", ".jsonl", ".csv")
+"""Files that a ``Dataset`` reads."""
+
+ENTRY = ("question", "answer", "metadata")
+"""The fields of every entry of reasoning-gym."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The first rows of a source, each with its place; or only the names of their fields."""
+
+    rows: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    fields: Sequence[str] = ()
+
+
+def data_can_be_read(subject: Subject) -> Iterator[Finding]:
+    """The files of data are there, and their first rows have the fields of the prompt."""
+    yield from _source(subject, "data.source", subject.config.data.source, "")
+    if subject.config.evaluation is not None and "evaluation" in subject.graphs:
+        yield from _source(subject, "evaluation.source", subject.config.evaluation.source, "evaluation")
+
+
+def _source(subject: Subject, field: str, source: Source, table: str) -> Iterator[Finding]:
+    try:
+        sample = _sample(source)
+    except DataError as error:
+        yield subject.finding("HF902", error.message, f"{field}.{error.field}", help=_helps(subject, source))
+        return
+    takes = [node.op.record for node in subject.graphs[table].inputs if isinstance(node.op, Input)]
+    for reader in _readers(subject.config.data.prompt, demonstrations=takes == [Sequences]):
+        problem = _unfit(reader, sample)
+        if problem is not None:
+            yield subject.finding(
+                "HF902", problem, f"data.prompt.{reader.field}", related={field: "the rows are these"}
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What a field of the prompt reads of a row: the names of the row's fields, and a function that reads them."""
+
+    field: str
+    names: Sequence[str]
+    read: Callable[[Row, str], object]
+
+
+def _readers(prompt: Prompt, *, demonstrations: bool) -> Iterator[Reader]:
+    if prompt.messages is not None:
+        name = prompt.messages
+        yield Reader("messages", [name], lambda row, place: messages_of(row, name, place))
+    else:
+        yield _template("text", prompt.text)
+        if demonstrations:
+            yield _template("answer", prompt.answer)
+    if isinstance(prompt.tools, str):
+        yield Reader("tools", [prompt.tools], lambda row, place: tools_of(row, prompt.tools, place))
+
+
+def _template(field: str, template: str) -> Reader:
+    return Reader(field, list(_names(template)), lambda row, place: formatted(template, row, place))
+
+
+def _sample(source: Source) -> Sample:
+    """The first rows.
+
+    Raises:
+        DataError: HF902 with the field of the source that is wrong.
+    """
+    match source:
+        case JsonLines(path=path):
+            return _json_lines(Path(path))
+        case Dataset(path=path, split=split):
+            return _dataset(Path(path), split)
+        case ReasoningGym(name=name):
+            names = dataset_names()
+            if names and name not in names:
+                raise _wrong("name", f"reasoning-gym has no data set '{name}'; {closest(name, sorted(names))}")
+            return Sample(fields=ENTRY)
+
+
+def _json_lines(path: Path) -> Sample:
+    """The first objects of a file; a file in which no line is one cannot be read at all."""
+    if path.is_dir():
+        raise _wrong("path", f"'{path}' is a folder; 'JsonLines' reads a file with a JSON object on each line")
+    rows: list[tuple[str, Mapping[str, Any]]] = []
+    problems: list[str] = []
+    with _opened(path) as file:
+        for number, line in islice(_lines(file), FIRST_ROWS):
+            try:
+                row = json.loads(line)
+            except ValueError as error:  # of JSON or UTF-8
+                problems.append(f"{path}:{number}: not JSON: {error}")
+                continue
+            if isinstance(row, dict):
+                rows.append((f"{path}:{number}", row))
+            else:
+                problems.append(f"{path}:{number}: a row must be a JSON object, got {type(row).__name__}")
+    if problems and not rows:
+        raise _wrong("path", problems[0])
+    if not rows:
+        raise _wrong("path", f"'{path}' has no rows")
+    return Sample(rows=rows)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise _wrong("path", f"'{path}' cannot be read: {error.strerror}") from None
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers, until one is longer than a row usually is."""
+    number = 0
+    while line := file.readline(LONGEST_LINE):
+        number += 1
+        if len(line) == LONGEST_LINE:
+            return
+        if not line.isspace():
+            yield number, line
+
+
+def _dataset(path: Path, split: str | None) -> Sample:
+    if not path.exists():
+        raise _wrong("path", f"there is no '{path}'")
+    if path.is_dir():
+        return _saved(path, split)
+    if path.suffix not in SUFFIXES:
+        raise _wrong("path", f"'{path}' is none of {', '.join(SUFFIXES)}, and not a folder of a data set")
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            return Sample(fields=next(csv.reader(file), ()))
+    return Sample()  # what other readers make of a file is not read here
+
+
+def _saved(path: Path, split: str | None) -> Sample:
+    """A folder of ``save_to_disk``."""
+    if (path / "dataset_dict.json").is_file():
+        splits = _read_json(path / "dataset_dict.json").get("splits", [])
+        if split not in splits:
+            raise _wrong("split", f"'{path}' has splits; split= names one of {', '.join(map(str, splits))}")
+        path = path / str(split)
+    features = _read_json(path / "dataset_info.json").get("features")
+    return Sample(fields=tuple(features)) if isinstance(features, dict) else Sample()
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _unfit(reader: Reader, sample: Sample) -> str | None:
+    """What is wrong with each of the first rows; None where one of them can be read, or none is known."""
+    problems: list[str] = []
+    for place, row in sample.rows:
+        try:
+            reader.read(dict(row), place)
+        except DataError as error:
+            problems.append(error.message)
+        else:
+            return None
+    if problems:
+        return problems[0]
+    for name in reader.names if sample.fields else ():
+        if name not in sample.fields:
+            return f"the rows have no field '{name}'; {closest(name, list(sample.fields))}"
+    return None
+
+
+def _names(template: str) -> Iterator[str]:
+    """The fields of a row that a template reads."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError:
+        return
+    yield from ((name or "").partition("[")[0].partition(".")[0] for _, name, _, _ in parts if name)
+
+
+def _helps(subject: Subject, source: Source) -> tuple[str, ...]:
+    """How a source that cannot be read may be mended: a file that is near, or another kind of source."""
+    if isinstance(source, ReasoningGym):
+        return ()
+    path = Path(source.path)
+    if path.is_dir():
+        saved = any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+        files = sorted(path.glob("*.jsonl"))
+        return ('kind = "Dataset" reads it',) if saved else (f"did you mean '{files[0]}'?",) if len(files) == 1 else ()
+    if path.is_file():
+        other = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.stat().st_size
+        return ('kind = "Dataset" reads it',) if other else ()
+    return elsewhere(subject, path)
+
+
+def elsewhere(subject: Subject, path: Path) -> tuple[str, ...]:
+    """Where a path that is not there may be: beside the configuration, or under a name that is spelled alike."""
+    places = subject.loaded.places
+    beside = Path(places.main.file).parent / path if places is not None else path
+    if not path.is_absolute() and beside.exists() and beside != path:
+        return (f"paths are relative to the current folder: write '{os.path.relpath(beside)}', or start in its folder",)
+    names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return (f"did you mean '{path.parent / near[0]}'?",) if near else ()
+
+
+def _wrong(field: str, message: str) -> DataError:
+    error = DataError("HF902", message)
+    error.field = field
+    return error

@@ -1,0 +1,103 @@
+"""What a preflight check reads: a configuration, its dataflows, and the places of its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
+
+from hfdsl.check.findings import Finding, Label
+from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.program import Graph
+from hfdsl.graph.spans import NOWHERE
+from hfdsl.protocols.worker import Worker
+from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.run_config import RunConfig
+from hfdsl.rl.training.typed import joined
+
+T = TypeVar("T")
+
+READY_ROLES = "hfdsl.rl.workers"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A configured run under check."""
+
+    loaded: Loaded
+    graphs: Mapping[str, Graph]
+    """The dataflows of the run, by the table that names them: ``""``, ``"update"``, ``"evaluation"``."""
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> Subject:
+        """The subject of a configuration."""
+        flows: dict[str, Dataflow[..., Any] | None] = {
+            "": loaded.algorithm,
+            "update": loaded.update,
+            "evaluation": loaded.evaluation,
+        }
+        return cls(loaded, {table: flow.trace() for table, flow in flows.items() if flow is not None})
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration."""
+        return self.loaded.config
+
+    def label(self, field: str, text: str = "") -> Label:
+        """The place of a field."""
+        places = self.loaded.places
+        return places.label(field, text) if places is not None else Label(NOWHERE, text)
+
+    def finding(
+        self,
+        code: str,
+        message: str,
+        field: str,
+        *,
+        help: Sequence[str] = (),  # noqa: A002  # as the field of a finding
+        notes: Sequence[str] = (),
+        related: Mapping[str, str] | None = None,
+    ) -> Finding:
+        """A finding at the key of a field; ``related`` are other fields, with what to say about them."""
+        others = tuple(self.label(name, text) for name, text in (related or {}).items())
+        return Finding(
+            code=code,
+            message=message,
+            primary=self.label(field),
+            related=others,
+            notes=tuple(notes),
+            help=tuple(help),
+        )
+
+    def parts(self, kind: type[T]) -> Iterator[tuple[str, T]]:
+        """All parts of the configuration that are of a class, with their fields, but for roles of the user's own.
+
+        What a role of the user's own does with a configuration, only its constructor knows.
+        """
+        for name in (field.name for field in fields(self.config)):
+            if name not in self.loaded.roles or is_ready(self.loaded.roles[name]):
+                yield from _parts(getattr(self.config, name), name, kind)
+
+    def role_of(self, field: str) -> str | None:
+        """The role in whose table a field is."""
+        head = field.partition(".")[0]
+        return head if head in self.loaded.roles else None
+
+
+def is_ready(role: type[Worker]) -> bool:
+    """Whether a role is constructed as one of hfdsl's own is."""
+    return getattr(role.__init__, "__module__", "").startswith(READY_ROLES)
+
+
+def _parts(value: Any, path: str, kind: type[T]) -> Iterator[tuple[str, T]]:
+    if isinstance(value, kind):
+        yield path, value
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _parts(getattr(value, field.name), joined(path, field.name), kind)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _parts(inner, joined(path, str(key)), kind)
+    elif isinstance(value, (list, tuple)):
+        for i, inner in enumerate(value):
+            yield from _parts(inner, f"{path}[{i}]", kind)

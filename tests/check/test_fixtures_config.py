@@ -1,0 +1,60 @@
+"""Configurations with a mistake each, found before launch at their line and key; mended, they have no finding.
+
+``# bad``, ``# good:`` and ``# <-`` mark lines as in the programs of ``fixtures``. Paths are from the repository's root.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hfdsl.check.report import Report
+from hfdsl.rl.training.preflight import packages
+from hfdsl.tools.target import load
+from tests.check.fixture_programs import FIXTURES_CONFIG, config_names, marked_line, mended
+from tests.check.test_messages import expected, steady
+
+ROOT = Path(__file__).parents[2]
+NAMES = config_names()
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(packages, "is_installed", lambda package: package != "datasets")
+
+
+def reports(path: Path) -> list[Report]:
+    return load(str(path)).reports()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistake_is_found_at_its_line_and_key(name: str) -> None:
+    file = FIXTURES_CONFIG / f"{name}.toml"
+    report, *others = reports(file.relative_to(ROOT))
+    [finding] = report.findings
+    assert not any(other.findings for other in others)
+    span = finding.primary.span
+    assert (finding.code, span.file, span.line) == (
+        name[:5].upper(),
+        str(file.relative_to(ROOT)),
+        marked_line(file),
+    )
+    key = file.read_text("utf-8").splitlines()[span.line - 1][span.column : span.end_column]
+    assert re.fullmatch(r"[a-z_.]+", key)
+    assert steady(str(report)) == expected(f"config_{name}", steady(str(report)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_mended_configuration_has_no_finding(name: str, tmp_path: Path) -> None:
+    file = tmp_path / f"{name}.toml"
+    file.write_text(mended((FIXTURES_CONFIG / f"{name}.toml").read_text("utf-8")), "utf-8")
+    assert [report.findings for report in reports(file)] == [()] * len(reports(file))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name[:5] in ("hf710", "hf902", "hf812")])
+def test_files_and_packages_of_this_machine_are_left_out_elsewhere(name: str) -> None:
+    [report, *_] = load(str(FIXTURES_CONFIG / f"{name}.toml")).reports(elsewhere=True)
+    assert report.findings == ()
