@@ -101,7 +101,7 @@ def test_a_configuration_is_a_target(config: str, capsys: Capture) -> None:
 
 CHECK_A_CONFIGURATION = """
 from hfdsl.tools.cli import main
-assert main(["check", "examples/spelling.toml"]) == 0
+assert main(["check", "examples/spelling_supervised.toml"]) == 0
 """
 
 
@@ -121,7 +121,7 @@ def test_a_finding_about_a_ready_dataflow_is_at_the_key_and_names_its_own_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(ROOT)
-    code, out, _ = said(capsys, "check", "examples/spelling.toml", "--set", "options.updates=3")
+    code, out, _ = said(capsys, "check", "--elsewhere", "examples/spelling.toml", "--set", "options.updates=3")
     assert code == output.FINDINGS
     places = [line.split()[1].partition(":")[0] for line in out.splitlines() if line.strip().startswith(("-->", ":::"))]
     assert places == ["examples/spelling.toml", *["hfdsl/rl/dataflows/grpo.py"] * 2]
@@ -151,5 +151,5 @@ def test_the_examples_are_read_and_checked(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.chdir(ROOT)
     for place in sorted(Path("examples/deployments").glob("*.toml")):
         assert read_toml(place)
-        argv = ("check", "examples/spelling.toml", "--set", f"deployment={place}")
+        argv = ("check", "--elsewhere", "examples/spelling.toml", "--set", f"deployment={place}")
         assert said(capsys, *argv)[0] == output.OK, place

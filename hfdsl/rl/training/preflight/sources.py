@@ -64,7 +64,7 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class FieldReader:
     """What a field of the prompt reads of a row: the names of the row's fields, and a function that reads them."""
 
     field: str
@@ -72,20 +72,20 @@ class Reader:
     read: Callable[[Row, str], object]
 
 
-def _readers(prompt: Prompt, *, demonstrations: bool) -> Iterator[Reader]:
+def _readers(prompt: Prompt, *, demonstrations: bool) -> Iterator[FieldReader]:
     if prompt.messages is not None:
         name = prompt.messages
-        yield Reader("messages", [name], lambda row, place: messages_of(row, name, place))
+        yield FieldReader("messages", [name], lambda row, place: messages_of(row, name, place))
     else:
         yield _template("text", prompt.text)
         if demonstrations:
             yield _template("answer", prompt.answer)
     if isinstance(prompt.tools, str):
-        yield Reader("tools", [prompt.tools], lambda row, place: tools_of(row, prompt.tools, place))
+        yield FieldReader("tools", [prompt.tools], lambda row, place: tools_of(row, prompt.tools, place))
 
 
-def _template(field: str, template: str) -> Reader:
-    return Reader(field, list(_names(template)), lambda row, place: formatted(template, row, place))
+def _template(field: str, template: str) -> FieldReader:
+    return FieldReader(field, list(_names(template)), lambda row, place: formatted(template, row, place))
 
 
 def _sample(source: Source) -> Sample:
@@ -180,7 +180,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _unfit(reader: Reader, sample: Sample) -> str | None:
+def _unfit(reader: FieldReader, sample: Sample) -> str | None:
     """What is wrong with each of the first rows; None where one of them can be read, or none is known."""
     problems: list[str] = []
     for place, row in sample.rows:
