@@ -19,6 +19,7 @@ from hfdsl.check.rules import (
     collects,
     definitions,
     dims,
+    driver_load,
     filtered,
     groups,
     memory,
@@ -94,6 +95,7 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     slices.tp_divides_models,
     transports.transports_reach,
     serialization.values_can_be_sent,
+    driver_load.little_through_driver,
 )
 
 

@@ -18,12 +18,12 @@ from hfdsl.check.run import build_context, build_report
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, ProcessGroup, process_groups
 from hfdsl.deploy.pools import devices
+from hfdsl.deploy.value_bytes import has_no_rows, value_bytes
 from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.row_weights import row_weights_read
 from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature
 from hfdsl.plan.compiled import CompiledPlan
-from hfdsl.plan.driver_load import report_with_driver_load
 from hfdsl.plan.edges import edges
 from hfdsl.plan.optimize import Optimize
 from hfdsl.plan.plan import DRIVER, Balance, Layout, Step
@@ -72,15 +72,18 @@ def compile_dataflow(
         dims=dict(context.sizes),
         groups=groups,
         steps=tuple(steps),
-        edges=(),  # these, and the driver's load, are derived from the other fields
+        edges=(),  # derived from the other fields
         layouts=layouts,
         report=report,
         presence=provided(context),
+        value_bytes={
+            node.id: value_bytes(node, deployment) for node in context.program.graph.nodes if has_no_rows(node.result)
+        },
         optimize=switches,
         offloads=gpus.idle_periods,
         resident=tuple(resident for resident, _ in gpus.fullest),
     )
-    return replace(plan, edges=edges(plan), report=report_with_driver_load(plan))
+    return replace(plan, edges=edges(plan))
 
 
 # -- steps

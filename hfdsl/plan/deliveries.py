@@ -62,8 +62,9 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import NamedTuple
 
+from hfdsl.deploy.value_bytes import has_no_rows, is_plain_number
 from hfdsl.graph.columns import is_row_weight, stored_spec
-from hfdsl.graph.signatures import VALUE, ListType, RecordType, StaticType
+from hfdsl.graph.signatures import VALUE, ListType, RecordType
 from hfdsl.plan.channels import Channel, RoutingContext
 from hfdsl.plan.payloads import (
     ANY_HOST,
@@ -154,9 +155,8 @@ def pack_payloads(context: RoutingContext, segment_of: Mapping[int, int]) -> Out
 def _is_number(plan: Plan, part: ColumnSlice) -> bool:
     """Whether a slice is a metric, or a plain number as the whole of a result or of each entry of one."""
     result_type = plan.node(part.node).result
-    entry_type = result_type.inner if isinstance(result_type, ListType) else result_type
-    if isinstance(entry_type, StaticType):
-        return entry_type.annotation in (bool, int, float)
+    if has_no_rows(result_type):
+        return is_plain_number(result_type)
     return isinstance(stored_spec(result_type, part.column), MetricSpec) and not plan.layouts[part.node].lists
 
 

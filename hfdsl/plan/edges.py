@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from hfdsl.graph.columns import columns_read, row_bytes
 from hfdsl.graph.program import Input
-from hfdsl.plan.payloads import Process, Topology, planned_topology
+from hfdsl.plan.payloads import DRIVER_PROCESS, Process, Topology, planned_topology
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step, Transport
 from hfdsl.plan.reading import Read, locate_reads
 from hfdsl.plan.rows import RowTable, most_rows, row_table
@@ -120,23 +120,34 @@ def _edges(
         if plan.presence.get(node, {}).get(column, True):
             names[column] = None
     total, moved = dict.fromkeys(columns, 0), dict.fromkeys(columns, 0)
-    sizes = {(n, c): row_bytes(plan.graph, n, c, plan.dims) for n, names in columns.items() for c in names}
+    sizes = {(n, c): _column_bytes(plan, n, c) for n, names in columns.items() for c in names}
     widths = dict[tuple[int, tuple[str, ...]], int]()
     by_rank = locate_reads(plan, step, table) if table else None
     for rank, rank_reads in zip(step.ranks, by_rank or (), strict=False):
         for read in rank_reads:
             if (read.node, read.columns) not in widths:
                 widths[read.node, read.columns] = sum(sizes.get((read.node, name)) or 0 for name in read.columns)
-            amount = sum(stop - start for start, stop in read.rows or ()) * widths[read.node, read.columns]
+            rows = 1 if read.rows is None else sum(stop - start for start, stop in read.rows)
+            amount = rows * widths[read.node, read.columns]
             total[read.node] += amount
             if plan.layouts[read.node].producer(read.chunk) != (step.group, rank):
                 moved[read.node] += amount
     pairs = _process_pairs(plan, step, by_rank, rebalanced)
+    if step.custom and table:  # the driver reads whole values once, whatever its functions send on
+        for source, names in columns.items():
+            rows = table.rows.get(source, 1)
+            total[source] = moved[source] = rows * sum(sizes[source, name] or 0 for name in names)
+    for source in (source for source in columns if source in plan.value_bytes and not plan.layouts[source].lists):
+        readers = [DRIVER_PROCESS] if step.custom else [(step.group, rank) for rank in step.ranks]
+        each = plan.value_bytes[source] or 0
+        total[source] = each * len(readers)
+        moved[source] = each * sum(reader != plan.layouts[source].producer(0) for reader in readers)
     # The row table has rebalanced rows in their order; with weights, every one of them may have to move.
     for source in rebalanced & columns.keys():
         moved[source] = total[source]
     for source, names in columns.items():
-        known = table is not None and all(sizes[source, name] is not None for name in names)
+        has_size = table is not None or source in plan.value_bytes
+        known = has_size and all(sizes[source, name] is not None for name in names)
         yield Edge(
             source=source,
             target=step.node,
@@ -145,6 +156,13 @@ def _edges(
             moved=moved[source] if known else None,
             transport="nccl" if source in broadcast else _transport(plan, step, source, pairs[source], table, topology),
         )
+
+
+def _column_bytes(plan: Plan, node: int, column: str) -> int | None:
+    """Bytes of one row of a column; of the whole of a value without rows."""
+    if node in plan.value_bytes:
+        return plan.value_bytes[node]
+    return row_bytes(plan.graph, node, column, plan.dims)
 
 
 def _transport(

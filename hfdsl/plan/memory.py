@@ -26,6 +26,7 @@ class ProcessMemory:
     ``bytes`` is the most that it holds at once: results that it reads again, and what it received; ``step`` is where.
     ``payloads`` and ``sent_bytes`` are the number and the size of what leaves it. A column that may be absent is
     counted as present. Columns in ``unsized`` are not counted: their sizes are not known before a run.
+    ``sends_unsized`` says whether some of them leave the process.
     """
 
     process: Process
@@ -34,6 +35,7 @@ class ProcessMemory:
     payloads: int
     sent_bytes: int
     unsized: tuple[str, ...]
+    sends_unsized: bool = False
 
 
 def process_memory(plan: Plan, sizes: Mapping[Any, int], order: Iterable[Phase]) -> dict[Process, ProcessMemory]:
@@ -68,6 +70,7 @@ def process_memory(plan: Plan, sizes: Mapping[Any, int], order: Iterable[Phase])
             payloads=store.payloads,
             sent_bytes=store.sent_bytes,
             unsized=tuple(store.unsized),
+            sends_unsized=store.sends_unsized,
         )
         for process, store in stores.items()
     }
@@ -102,6 +105,7 @@ class _Store:
     payloads: int = 0
     sent_bytes: int = 0
     unsized: dict[str, None] = field(default_factory=dict)
+    sends_unsized: bool = False
 
     def receive(self, slices: Iterable[ColumnSlice], step: int) -> None:
         for part in slices:
@@ -115,6 +119,7 @@ class _Store:
         for payload in payloads:
             self.payloads += 1
             self.sent_bytes += sum(map(self._size, payload.slices))
+            self.sends_unsized |= any(self.measure.size(part) is None for part in payload.slices)
 
     def _size(self, part: ColumnSlice) -> int:
         size = self.measure.size(part)
@@ -152,14 +157,16 @@ class Measure:
         spec = stored_spec(result_type, part.column)
         if isinstance(spec, MetricSpec):
             return 0
+        if part.node in self._plan.value_bytes:
+            return self._plan.value_bytes[part.node]
         if isinstance(result_type, ListType) or isinstance(spec, ObjSpec):
             return None
         if (part.node, part.column) not in self._rows:
             self._rows[part.node, part.column] = row_bytes(self._plan.graph, part.node, part.column, self._sizes)
         per_row = self._rows[part.node, part.column]
-        if spec is None or part.rows is None:
-            return 0 if spec is None else None
-        return None if per_row is None else per_row * sum(stop - start for start, stop in part.rows)
+        if per_row is None or part.rows is None:
+            return None
+        return per_row * sum(stop - start for start, stop in part.rows)
 
     def name(self, part: ColumnSlice) -> str:
         """A column in words."""

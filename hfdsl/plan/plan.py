@@ -101,6 +101,7 @@ class Plan:
     ``steps`` are in program order. Steps of one ``stage`` may run at the same time, which print and pictures show; the
     run itself waits for values, not for stages. ``layouts`` says of every value where its chunks are. ``presence`` says
     of optional columns, by node, whether they are there, where that is known.
+    ``value_bytes`` are the bytes of values without rows (of each entry of a list), None where nothing declares them.
     ``offloads`` are the periods in which parts of roles are in host memory, ``resident`` the calls in which roles keep
     most memory of their GPUs.
     """
@@ -115,6 +116,7 @@ class Plan:
     layouts: Mapping[int, Layout]
     report: Report = field(compare=False)
     presence: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
+    value_bytes: Mapping[int, int | None] = field(default_factory=dict)
     optimize: Optimize = field(default_factory=Optimize)
     offloads: tuple[IdlePeriod, ...] = ()
     resident: tuple[ResidentMemory, ...] = ()

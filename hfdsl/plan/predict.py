@@ -40,10 +40,14 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A predicted step; ``critical`` are the nodes of its critical path, in order."""
+    """A predicted step; ``critical`` are the nodes of its critical path, in order.
+
+    ``unsized`` are the columns whose transfers count as taking no time, since nothing declares their sizes.
+    """
 
     timeline: Timeline
     critical: tuple[str, ...]
+    unsized: tuple[str, ...] = ()
 
 
 def durations(steps: Iterable[Timeline]) -> dict[str, Duration]:
@@ -125,7 +129,8 @@ class _Simulation:
     latency: float
     free: dict[Process, _Moment] = field(default_factory=dict)
     ended: dict[tuple[int, int], _Moment] = field(default_factory=dict)
-    sent: dict[PayloadKey, tuple[Process, Payload, int, _Moment]] = field(default_factory=dict)
+    sent: dict[PayloadKey, tuple[Process, Payload, int | None, _Moment]] = field(default_factory=dict)
+    unsized: dict[str, None] = field(default_factory=dict)
     intervals: list[Interval] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     submitted: _Moment = field(default_factory=_Moment)  # nothing that follows is submitted before this
@@ -153,7 +158,7 @@ class _Simulation:
             intervals=tuple(self.intervals),
             transfers=tuple(self.transfers),
         )
-        return Prediction(timeline, end.chain)
+        return Prediction(timeline, end.chain, tuple(self.unsized))
 
     def _segment(self, routes: Routes, segment: Segment, measure: Measure) -> None:
         receives, ends = routes.receives[segment.number], []
@@ -184,8 +189,11 @@ class _Simulation:
     def _send(self, payloads: Iterable[Payload], process: Process, now: _Moment, measure: Measure) -> _Moment:
         """When a process has sent these payloads: it copies those that do not go directly one after another."""
         for payload in payloads:
-            size = sum(measure.size(part) or 0 for part in payload.slices)
-            now = now if payload.direct else now.later(size / self.bandwidths["copy"])
+            sizes = {measure.name(part): measure.size(part) for part in payload.slices}
+            self.unsized |= dict.fromkeys(name for name, size in sizes.items() if size is None)
+            known = [size for size in sizes.values() if size is not None]
+            size = sum(known) if known else None
+            now = now if payload.direct else now.later((size or 0) / self.bandwidths["copy"])
             self.sent[payload.key] = process, payload, size, now
         return now
 
@@ -195,7 +203,7 @@ class _Simulation:
         for key in keys:
             source, payload, size, sent = self.sent[key]
             link = "gpu" if payload.direct else "network" if host_of(source) != host_of(target) else None
-            arrived = sent.later(self.latency + (size / self.bandwidths[link] if link else 0.0))
+            arrived = sent.later(self.latency + ((size or 0) / self.bandwidths[link] if link else 0.0))
             name = payload_name(payload, labels)
             self.transfers.append(
                 Transfer(source=source, target=target, name=name, bytes=size, sent=sent.time, arrived=arrived.time)

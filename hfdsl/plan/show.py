@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 
 from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input
@@ -13,6 +14,7 @@ from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.routes import Phase, phases
 from hfdsl.plan.transports import keeps_mapped
 from hfdsl.types.columns import ObjSpec
+from hfdsl.types.numbers import byte_amount
 
 
 def show(plan: Plan) -> str:
@@ -67,7 +69,10 @@ def _protocol(step: Step) -> str:
 def _edge(plan: Plan, edge: Edge) -> str:
     source = plan.node(edge.source).label
     named = ", ".join(f"{column}{_maybe(plan, edge.source, column)}" for column in edge.columns if column)
-    size = "? bytes" if edge.bytes is None else amount(edge.bytes)
+    size = "unknown size" if edge.bytes is None else byte_amount(edge.bytes)
+    each = plan.value_bytes.get(edge.source)
+    if each and edge.bytes != each:
+        size += f" ({byte_amount(each)} per rank)"
     if any(isinstance(stored_spec(plan.node(edge.source).result, column), ObjSpec) for column in edge.columns):
         size += " and objects"  # of unknown size before a run
     return f"<- {source}{f' ({named})' if named else ''}: {size} {edge.transport}"
@@ -86,11 +91,14 @@ def _sums(plan: Plan) -> Iterator[str]:
     together = [labels for labels in stages.values() if len(labels) > 1]
     yield "overlap  " + ("; ".join(" with ".join(labels) for labels in together) if together else "none")
     known = [edge for edge in plan.edges if edge.bytes is not None]
+    unknown = dict.fromkeys(plan.node(edge.source).label for edge in plan.edges if edge.bytes is None)
     if known:
         inputs = sum(edge.bytes or 0 for edge in known if isinstance(plan.node(edge.source).op, Input))
         moved = sum(edge.moved or 0 for edge in known if not isinstance(plan.node(edge.source).op, Input))
-        stay = amount(sum((edge.bytes or 0) - (edge.moved or 0) for edge in known))
-        yield f"bytes    {amount(inputs)} from the caller, {amount(moved)} between processes, {stay} read in place"
+        stay = sum((edge.bytes or 0) - (edge.moved or 0) for edge in known)
+        besides = f"; besides, {_listed(unknown)} of unknown size" if unknown else ""
+        sums = (inputs, "from the caller"), (moved, "between processes"), (stay, "read in place")
+        yield f"bytes    {', '.join(f'{byte_amount(count)} {where}' for count, where in sums)}{besides}"
     yield from (f"{'offload' if not i else '':8} {line}" for i, line in enumerate(offload_lines(plan)))
     if any(edge.transport == "cuda ipc" for edge in plan.edges) and plan.optimize.mappings:
         yield "mapped   " + (
@@ -120,24 +128,21 @@ def _memory(plan: Plan, processes: Collection[ProcessMemory]) -> Iterator[str]:
     lines = []
     for fullest in peaks(processes):
         unsized = fullest.unsized
-        more = f", and {', '.join(unsized[:2])}{' ...' if len(unsized) > 2 else ''}" if unsized else ""
+        more = f", and {_listed(unsized)}" if unsized else ""
         group, rank = fullest.process
-        text = f"{pools[group]} {amount(fullest.bytes)}{more} in rank {rank} at {fullest.step}"
-        size, count = max((memory.sent_bytes, memory.payloads) for memory in processes if memory.process[0] == group)
-        leaves = f"{count} object{'s' * (count != 1)} of {amount(size)}" if count else "nothing"
+        text = f"{pools[group]} {byte_amount(fullest.bytes)}{more} in rank {rank} at {fullest.step}"
+        most = max(
+            (memory for memory in processes if memory.process[0] == group),
+            key=lambda memory: (memory.sent_bytes, memory.payloads),
+        )
+        size = byte_amount(most.sent_bytes) if most.sent_bytes or not most.sends_unsized else "unknown size"
+        count = most.payloads
+        leaves = f"{count} object{'s' * (count != 1)} of {size}" if count else "nothing"
         lines.append(f"{text}; {leaves} leave{'s' * (count < 2)} a process")
     yield from (f"{'memory' if not i else '':8} {line}" for i, line in enumerate(lines))
 
 
-def amount(count: int) -> str:
-    """A number of bytes for people.
-
-    >>> amount(512), amount(3 * 2**20)
-    ('512 B', '3.0 MiB')
-    """
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+def _listed(names: Iterable[str]) -> str:
+    """The first two names, and a sign that there are more."""
+    first = tuple(islice(names, 3))
+    return f"{', '.join(first[:2])}{' ...' if len(first) > 2 else ''}"

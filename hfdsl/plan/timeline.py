@@ -32,12 +32,15 @@ class Interval(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Columns that went from one process to another: ``bytes`` of them, between the times ``sent`` and ``arrived``."""
+    """Columns that went from one process to another: ``bytes`` of them, between the times ``sent`` and ``arrived``.
+
+    ``bytes`` is None in a prediction where no size is known.
+    """
 
     source: Process
     target: Process
     name: str
-    bytes: int
+    bytes: int | None
     sent: float
     arrived: float
 
@@ -209,7 +212,8 @@ class TraceFile:
             yield f"{head('X', interval.process, interval.kind, interval.name)},{length},{step}{rows}}}}}"
         for transfer in timeline.transfers:
             self._flows += 1
-            named = f'"id":{self._flows},"args":{{"bytes":{transfer.bytes}}}}}'
+            sized = "" if transfer.bytes is None else f'"bytes":{transfer.bytes}'
+            named = f'"id":{self._flows},"args":{{{sized}}}}}'
             # A flow starts in the slice that is open at the time: one microsecond before its producer ends.
             yield f'{head("s", transfer.source, "transfer", transfer.name)},"ts":{at(transfer.sent - 1e-6)},{named}'
             end = f'"bp":"e","ts":{at(transfer.arrived)}'

@@ -245,7 +245,9 @@ def bytes_of(content: Mapping[Any, Any]) -> int:
 
 
 def size_of(value: Any) -> int:
-    """Bytes of a raw column; 0 for Python objects, whose size is unknown."""
+    """Bytes of a raw column, or of the tensors of a state; 0 for other Python objects, whose size is unknown."""
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
     return getattr(value, "nbytes", 0)
 
 

@@ -54,7 +54,7 @@ def _read(file: Path) -> tuple[Mapping[str, Duration], Timeline | None]:
 
 
 def _bandwidths(texts: Sequence[str]) -> dict[str, float]:
-    """``network=12.5e9``, in bytes a second."""
+    """``network=12.5e9``, in bytes per second."""
     bandwidths = {}
     for text in texts:
         name, _, number = text.partition("=")
@@ -78,6 +78,7 @@ def _as_dict(prediction: Prediction, measured: Timeline | None) -> dict[str, Any
             for label, times in prediction.timeline.nodes.items()
         },
         "critical": prediction.critical,
+        "unsized": prediction.unsized,
     }
 
 
@@ -91,7 +92,10 @@ def _table(prediction: Prediction, measured: Timeline | None) -> str:
         f"{name:{widths[0]}}  {predicted:>{widths[1]}}  {actual:>{widths[2]}}".rstrip()
         for name, predicted, actual in rows
     ]
-    return "\n".join([*lines, "", f"critical path  {' -> '.join(prediction.critical)}"])
+    lines += ["", f"critical path  {' -> '.join(prediction.critical)}"]
+    if prediction.unsized:
+        lines.append(f"not counted    {', '.join(prediction.unsized)}: of unknown size")
+    return "\n".join(lines)
 
 
 def _span(times: tuple[float, float] | None) -> str:

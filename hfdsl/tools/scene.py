@@ -12,8 +12,8 @@ from hfdsl.graph.columns import columns_of, origins
 from hfdsl.graph.program import Constant, Output, Ref
 from hfdsl.graph.signatures import VALUE
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
-from hfdsl.plan.show import amount
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.types.numbers import byte_amount
 
 Kind: TypeAlias = Literal["input", "call", "function", "result"]
 
@@ -230,8 +230,8 @@ def _named(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _amount(count: int | None) -> str:
-    """No bytes are those of Python objects and numbers, which have no declared size."""
-    return "? bytes" if count is None else amount(count) if count else ""
+    """Columns of Python objects and numbers count as no bytes, and are drawn without any."""
+    return "unknown size" if count is None else byte_amount(count) if count else ""
 
 
 def _leaves(output: Output, name: str) -> Iterator[tuple[str, object]]:

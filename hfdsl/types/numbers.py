@@ -1,4 +1,7 @@
-"""What counts as a number where users give one: ``True`` and ``False`` are ints to Python, and never meant as such."""
+"""What counts as a number where users give one, and numbers of bytes for people.
+
+``True`` and ``False`` are ints to Python, and never meant as such.
+"""
 
 from __future__ import annotations
 
@@ -21,3 +24,17 @@ def is_number(value: object) -> TypeGuard[int | float]:
     (True, False)
     """
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def byte_amount(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> byte_amount(512), byte_amount(3 * 2**20)
+    ('512 B', '3.0 MiB')
+    """
+    size, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

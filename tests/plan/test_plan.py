@@ -16,7 +16,7 @@ from hfdsl.plan.payloads import planned_topology
 from hfdsl.plan.plan import DRIVER
 from hfdsl.plan.routes import compute_routes
 from hfdsl.plan.rows import row_table
-from hfdsl.plan.show import amount
+from hfdsl.types.numbers import byte_amount
 from tests.nightly import examples
 from tests.plan.cells import Cells
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, plus, programs
@@ -179,7 +179,7 @@ def test_a_plan_prints_processes_steps_and_sums() -> None:
     ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**30, "3.0 GiB"), (2**52, "4096.0 TiB")]
 )
 def test_amounts(size: int, text: str) -> None:
-    assert amount(size) == text
+    assert byte_amount(size) == text
 
 
 # -- what is refused

@@ -79,7 +79,7 @@ def test_eager_is_the_same() -> None:
 
 def test_a_plan_counts_no_bytes_of_ragged_rows() -> None:
     plan = p.program.compile(deployment(4), {p.B: ROWS, p.R: 3})
-    assert "<- actor.generate (ids): ? bytes object store" in str(plan)
+    assert "<- actor.generate (ids): unknown size object store" in str(plan)
 
 
 def test_a_body_does_not_write_into_ragged_rows() -> None:

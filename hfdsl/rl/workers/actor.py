@@ -21,6 +21,7 @@ from hfdsl.rl.batches import (
 from hfdsl.rl.losses import DPO, PolicyLoss
 from hfdsl.rl.workers.config import ActorConfig
 from hfdsl.rl.workers.slicing import sliced
+from hfdsl.rl.workers.state_bytes import state_bytes
 
 FROM_FIRST = hf.Protocol("FROM_FIRST", collect={"dp": "first", "pp": "last", "tp": "first"})
 """All ranks take part, and the value is that of the first rank of ``dp`` and ``tp``, in the last stage of ``pp``."""
@@ -30,6 +31,7 @@ class Actor(hf.Worker):
     """The policy: it generates, learns by any loss of ``hfdsl.rl.losses``, and exports its weights to other roles."""
 
     sliced = staticmethod(sliced)
+    state_bytes = staticmethod(state_bytes)
 
     def __init__(self, config: ActorConfig) -> None:
         from hfdsl.rl.models.learning import Learner

@@ -1,0 +1,70 @@
+"""Bytes of the weights that a policy exports, read from its configuration or its files before it is loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.slicing import WithModel, model_config
+
+ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+NEEDED: Final = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+
+
+def state_bytes(config: WithModel) -> dict[str, int]:
+    """The bytes of the state ``"policy"``, where the model's files or configuration tell how many weights it has.
+
+    >>> from hfdsl.rl.workers import ReferenceConfig
+    >>> sizes = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 6}
+    >>> sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    >>> state_bytes(ReferenceConfig(ModelConfig(config={"model_type": "llama", **sizes})))
+    {'policy': 784}
+    """
+    weights = weight_count(config.model)
+    return {} if weights is None else {"policy": weights * ITEM_BYTES[config.model.dtype]}
+
+
+def weight_count(model: ModelConfig) -> int | None:
+    """How many weights a model exports, tied ones once for each of their names; None where that is not known."""
+    values = model_config(model)
+    shapes = _saved_shapes(Path(model.path)) if model.path is not None and not model.config else {}
+    if not shapes:
+        return _llama_like(values)
+    tied = values.get("tie_word_embeddings") and not any(name.startswith("lm_head") for name in shapes)
+    embeddings = next((shape for name, shape in shapes.items() if name.endswith("embed_tokens.weight")), [])
+    if tied and not embeddings:
+        return None
+    return sum(map(prod, shapes.values())) + (prod(embeddings) if tied else 0)
+
+
+def _saved_shapes(folder: Path) -> dict[str, list[int]]:
+    """The shapes in the headers of a folder's safetensors files: a length of 8 bytes, then JSON of that length."""
+    shapes: dict[str, list[int]] = {}
+    for file in folder.glob("*.safetensors"):
+        with file.open("rb") as opened:
+            header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        shapes |= {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+    return shapes
+
+
+def _llama_like(values: Mapping[str, Any]) -> int | None:
+    """The weights of a llama, mistral, qwen2 or qwen3 of which a configuration has all sizes."""
+    kind, key_heads, head_dim = (values.get(name) for name in ("model_type", "num_key_value_heads", "head_dim"))
+    sizes = [values.get(name) for name in NEEDED]
+    if kind not in ("llama", "mistral", "qwen2", "qwen3") or not all(isinstance(size, int) for size in sizes):
+        return None
+    vocabulary, width, inner, layers, heads = (int(size or 0) for size in sizes)
+    if not isinstance(key_heads, int) or (kind == "qwen3" and not isinstance(head_dim, int)):
+        return None  # the defaults differ between versions
+    head = head_dim if isinstance(head_dim, int) else width // heads
+    attention = 2 * width * head * heads + 2 * width * head * key_heads
+    if kind == "qwen2" or (kind in ("llama", "qwen3") and values.get("attention_bias")):
+        attention += head * (heads + 2 * key_heads) + (0 if kind == "qwen2" else width)
+    mlp = 3 * width * inner + (2 * inner + width if kind == "llama" and values.get("mlp_bias") else 0)
+    norms = 2 * width + (2 * head if kind == "qwen3" else 0)
+    return 2 * vocabulary * width + layers * (attention + mlp + norms) + width
