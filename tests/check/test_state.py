@@ -107,6 +107,53 @@ def test_the_check_tells_what_a_run_shows(chosen: list[tuple[str, int]], engine_
     assert sorted(codes) == sorted(expected), str(flow.check())
 
 
+def test_weights_that_nothing_trains_do_not_stand_in_for_those_that_learn() -> None:
+    def frozen_alone(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine) -> None:
+        hf.sync(frozen, engine)
+        trainer.update(engine.generate(rows))
+
+    def frozen_last(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine) -> None:
+        trainer.update(engine.generate(rows))
+        hf.sync(trainer, engine)
+        hf.sync(frozen, engine)
+
+    for program in (frozen_alone, frozen_last):
+        [finding] = hf.dataflow(program).check().findings
+        assert finding.code == "HF510"
+        assert "'engine' loads that of 'frozen', which nothing trains" in finding.message
+
+
+def test_an_engine_of_its_own_may_hold_frozen_weights() -> None:
+    class Scorer(Engine):
+        @register(Dispatch.DP_PROTO)
+        @hf.reads("policy")
+        def score(self, rows: Rows) -> Rows:
+            return rows
+
+    class Policy(Trainer):
+        @register(Dispatch.DP_PROTO)
+        @hf.reads("policy")
+        def generate(self, rows: Rows) -> Rows:
+            return rows
+
+    def two_engines(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine, scorer: Scorer) -> None:
+        trainer.update(scorer.score(engine.generate(rows)))
+        hf.sync(trainer, engine)
+        hf.sync(frozen, scorer)
+
+    def own_samples(rows: Rows, policy: Policy, frozen: Trainer, scorer: Scorer) -> None:
+        hf.sync(frozen, scorer)
+        policy.update(scorer.score(policy.generate(rows)))
+
+    def frozen_first(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine) -> None:
+        hf.sync(frozen, engine)
+        hf.sync(trainer, engine)
+        trainer.update(engine.generate(rows))
+
+    for program in (two_engines, own_samples, frozen_first):
+        assert hf.dataflow(program).check().codes == ()
+
+
 def test_a_copy_of_a_copy_is_as_old_as_its_source() -> None:
     class Relay(Engine):
         @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)

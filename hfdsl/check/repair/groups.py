@@ -25,9 +25,9 @@ def whole_groups(context: Context, filters: Sequence[int], group: int) -> Iterat
 
 
 def with_nodes(change: Callable[[Node], Node], context: Context) -> Context:
-    """The program with other nodes."""
+    """The program with other nodes; it has no text that could be traced once more."""
     graph = replace(context.program.graph, nodes=tuple(map(change, context.program.graph.nodes)))
-    return context.with_program(replace(context.program, graph=graph, inference=infer(graph)))
+    return context.with_program(replace(context.program, graph=graph, inference=infer(graph), body=None))
 
 
 def other_groups(context: Context, call: Node, signature: Signature, made: int, *, once: bool) -> Iterator[Suggestion]:

@@ -37,7 +37,7 @@ class _WeightVersions:
         return self.copies.get(holder, {})
 
     def staleness(self, holder: Holder) -> Late:
-        """From how many steps a copy lacks updates, and of which trained state."""
+        """From how many steps a copy lacks updates, and of which trained state; its own where it has none of any."""
         late = ((len(set(self.updates[of][n:])), of) for of, n in self.has(holder).items())
         return max(late, default=(0, holder))
 
@@ -57,6 +57,8 @@ def weights_are_fresh(context: Context) -> Iterator[Finding]:
             continue
         if holder not in loaded:
             finding = _never(context, node, effect, trained)
+        elif late[node.id, effect.state][1] == holder:
+            finding = _untrained(context, node, effect, trained, calls)
         else:
             steps, of = late[node.id, effect.state]
             finding = _late(node, effect, steps, loaded[holder], trained[of]) if steps > effect.staleness else None
@@ -123,6 +125,47 @@ def _never(context: Context, node: Node, effect: Effect, trained: dict[Holder, N
             else f"give {context.program.graph.roles[source].__name__} a method with @hf.exports, then {fix}",
         ),
     )
+
+
+def _untrained(
+    context: Context, node: Node, effect: Effect, trained: dict[Holder, Node], calls: list[tuple[Node, Effect]]
+) -> Finding | None:
+    """HF510, for a copy of weights that nothing trains, while those that are trained by what it makes reach no reader.
+
+    A second engine may well hold frozen weights, such as a teacher's. Here no other role reads the trained ones.
+    """
+    readers = {_role(call) for call, of in calls if of.kind == "reads" and of.state == effect.state}
+    loading = next(call for call, of in calls if of.kind == "loads" and _role(call) == _role(node))
+    for (role, state), writer in trained.items():
+        exporters = {
+            _role(call): call for call, of in calls if (of.kind, of.state) == ("exports", state) and _role(call) != role
+        }
+        sent = any((of.kind, of.state) == ("exports", state) and _role(call) == role for call, of in calls)
+        if state != effect.state or role in readers or (sent and len(readers) > 1) or not exporters:
+            continue
+        if node.id not in _values_behind(context, writer):
+            continue  # it does not learn from what is read here
+        source, call = next(iter(exporters.items()))
+        return Finding(
+            "HF510",
+            f"'{node.label}' reads '{state}', which '{writer.label}' trains, but '{_role(node)}' loads that of "
+            f"'{source}', which nothing trains",
+            Label(node.span, f"works with the weights of '{source}'"),
+            (Label(writer.span, "trains them"), Label(loading.span, f"loads what '{call.label}' exports")),
+            notes=(f"hf.sync({role}, {_role(node)}) after '{writer.label}'",),
+        )
+    return None
+
+
+def _values_behind(context: Context, node: Node) -> set[int]:
+    """The nodes that a value derives from."""
+    behind, waiting = set[int](), [ref.node for ref in node.refs]
+    while waiting:
+        number = waiting.pop()
+        if number not in behind:
+            behind.add(number)
+            waiting += [ref.node for ref in context.program.graph.nodes[number].refs]
+    return behind
 
 
 def _late(node: Node, effect: Effect, late: int, loading: Node, writer: Node) -> Finding:
