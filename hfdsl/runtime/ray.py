@@ -96,9 +96,8 @@ class RayBackend:
                     timeout=timeout,
                     deadline=None,  # a step has one; roles that load large models may take what they take
                 )
-            self._hosts = {
-                name: fetch([worker.host.remote() for worker in group.workers]) for name, group in self._groups.items()
-            }
+            self.begin()
+            self._hosts = {name: self._call_all(workers, "host") for name, workers in self._workers.items()}
             self._direct_groups.join(self._workers, deadline)
             self._direct_groups.prepare_plan(plan)
             self._start_relays(plan)
@@ -109,6 +108,16 @@ class RayBackend:
     @property
     def _workers(self) -> dict[str, Sequence[Any]]:
         return {name: group.workers for name, group in self._groups.items()}
+
+    @property
+    def _every_worker(self) -> list[Any]:
+        return [worker for group in self._groups.values() for worker in group.workers]
+
+    def _call_all(self, workers: Sequence[Any], method: str, *args: Any) -> list[Any]:
+        """What a method of ``RankProcess`` returns in these processes; HF807 where the deadline passed."""
+        refs = [getattr(worker, method).remote(*args) for worker in workers]
+        values = self._wait_for_all(refs, "processes")
+        return [values[ref] for ref in refs]
 
     def _pool(self, pool: ResourcePool, timeout: float) -> RayResourcePool:
         """The pool as placement groups; merged and split pools share those of the pools that they are made of."""
@@ -131,9 +140,10 @@ class RayBackend:
         return self._pools[pool.name]
 
     def add(self, plan: Plan) -> None:
-        """Send every process another plan of the same deployment."""
+        """Send every process another plan of the same deployment; HF807 where one does not take it in time."""
         self.driver.add(plan)
-        fetch([worker.add.remote(plan) for workers in self._workers.values() for worker in workers])
+        self.begin()
+        self._call_all(self._every_worker, "add", plan)
         self._direct_groups.prepare_plan(plan)
         self._start_relays(plan)
 
@@ -312,8 +322,7 @@ class RayBackend:
     def save(self, folder: str, background: bool) -> None:
         """All ranks at once; HF806 where a role's ``state()`` raises, HF807 where the deadline passed."""
         self.begin()
-        workers = [worker for group in self._workers.values() for worker in group]
-        self._wait_for_all([worker.save.remote(folder, background) for worker in workers], "states")
+        self._wait_for_all([worker.save.remote(folder, background) for worker in self._every_worker], "states")
 
     def saved(self, folder: str, wait: float) -> dict[str, list[dict[str, str]]] | None:
         """The files of all ranks; HF906 where one cannot be written, HF807 where a rank does not answer in time."""
@@ -334,9 +343,10 @@ class RayBackend:
         self._wait_for_all(loading, "states")
 
     def record(self, folder: str | None) -> None:
-        """Have every process write the calls of the next steps; returns when all are ready."""
+        """Have every process write the calls of the next steps; HF807 where one is not ready in time."""
         self.driver.record(folder)
-        fetch([worker.record.remote(folder) for workers in self._workers.values() for worker in workers])
+        self.begin()
+        self._call_all(self._every_worker, "record", folder)
 
     def close(self) -> None:
         """End the processes and give the slots back; a cluster that this backend started ends too."""

@@ -15,6 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from hfdsl.errors import HfError
 from hfdsl.plan.plan import Plan
 from hfdsl.runtime.backend import Submission
 from hfdsl.runtime.messages import INLINE, RELAYED, InlineResult, RankRequest, SegmentSpec, SendMode
@@ -23,6 +24,9 @@ from hfdsl.single_controller.waiting import fetch
 
 MIN_RANKS, MIN_RANKS_PER_HOST = 16, 4
 """Relays pay from so many ranks in all, and per host on average: see benchmarks/dataplane/relay.py."""
+
+START_SECONDS = 60.0
+"""The time in which all relays start; each is a process without GPUs or state."""
 
 
 def relays_pay(plan: Plan, hosts: Mapping[str, Sequence[str]], direct_groups: Collection[str]) -> bool:
@@ -122,7 +126,12 @@ class Relays:
             self._relay_of |= {(group, rank): position for group, ranks in groups.items() for rank in ranks}
         self._acknowledgments: list[RemoteHandle] = []
         self.begin()
-        fetch([relay.share.remote([], True, [], []) for relay in self._relays])  # returns once they are up
+        try:  # returns once they are up
+            fetch([relay.share.remote([], True, [], []) for relay in self._relays], START_SECONDS)
+        except GetTimeoutError:
+            self.close()
+            late = f"relays did not start within {START_SECONDS:g} s"
+            raise HfError("HF807", f"{late}; hf.Optimize(relay=False) does without them") from None
 
     def _start(self, host: str, ranks: Mapping[str, Mapping[int, Any]]) -> Any:
         where = NodeAffinitySchedulingStrategy(host, soft=False)

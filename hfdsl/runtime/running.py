@@ -61,6 +61,7 @@ class Running:
 
         Raises:
             ResourceError: HF519 where the plan is for another ``Deployment`` or has the name of one that runs.
+            HfError: HF807 where a process does not take the plan within the deadline.
         """
         if plan.deployment is not self.plan.deployment:
             raise ResourceError(
@@ -199,7 +200,7 @@ class Running:
 
         Raises:
             CheckpointError: HF906 where a recording exists already, HF908 where a role that trains has no state.
-            HfError: HF808 where the run is closed or broken.
+            HfError: HF807 where a process does not answer within the deadline, HF808 where the run is closed or broken.
         """
         backend, place = self._processes.usable_backend(self.plan.name), Path(folder).resolve()
         begin(place, self.plan, self._step_number, self._processes.seed, self.save)

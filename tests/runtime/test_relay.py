@@ -245,6 +245,13 @@ def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(nodes: No
         running.step(xs(1.0, 2.0, 3.0, 4.0))
 
 
+def test_relays_that_do_not_start_are_reported(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfdsl.runtime.relay_client.START_SECONDS", 1e-6)
+    plan = compiled(doubled, ON, p=hf.place(p.Worker, pool=pool(1)))
+    with pytest.raises(HfError, match=r"HF807: relays did not start within 1e-06 s; hf.Optimize\(relay=False\)"):
+        plan.launch("ray")
+
+
 # -- when, and how many calls
 
 
