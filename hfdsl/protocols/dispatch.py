@@ -30,7 +30,7 @@ class Group(Structural):
 
     @property
     def workers(self) -> Sequence[Any]:
-        """One handle a rank."""
+        """One handle per rank."""
         ...
 
 

@@ -82,7 +82,7 @@ def as_future(value: Any) -> Any:
 def entries_by_rank(
     args: Sequence[Any], kwargs: Mapping[str, Any], world_size: int, site: Site
 ) -> tuple[list[list[Any]], dict[str, list[Any]]]:
-    """One entry a rank: lists of ``world_size`` one each, or single values to everyone; HF411 for a mixture."""
+    """One entry per rank: lists of ``world_size`` one each, or single values to everyone; HF411 for a mixture."""
     items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     lists = [(key, value) for key, value in items if isinstance(value, (list, PerRank))]
     for key, value in lists:
@@ -90,14 +90,14 @@ def entries_by_rank(
             raise ProtocolError(
                 "HF411",
                 f"{site.argument(key)} is a list of {len(value)}, and the group has {world_size} ranks; give a list "
-                "with one entry a rank, or a tuple where everyone gets all of it",
+                "with one entry per rank, or a tuple where everyone gets all of it",
             )
     if lists and len(lists) < len(items):
         single = next(key for key, value in items if not isinstance(value, (list, PerRank)))
         raise ProtocolError(
             "HF411",
             f"{site.argument(lists[0][0])} is a list and {site.argument(single)} is not; give every argument as a list "
-            "with one entry a rank, or none of them",
+            "with one entry per rank, or none of them",
         )
 
     def each(value: Any) -> list[Any]:
@@ -117,7 +117,7 @@ def checked_pair(returned: Any, site: Site) -> tuple[Sequence[Any], Mapping[str,
 def checked_lists(
     args: Sequence[Any], kwargs: Mapping[str, Any], world_size: int, site: Site
 ) -> tuple[list[list[Any]], dict[str, list[Any]]]:
-    """The arguments that a dispatch function gave, each a list with one entry a rank; HF407 when one is not."""
+    """The arguments that a dispatch function gave, each a list with one entry per rank; HF407 when one is not."""
     items: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     for key, value in items:
         if not isinstance(value, (list, tuple, PerRank)) or len(value) != world_size:

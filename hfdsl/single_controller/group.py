@@ -1,4 +1,4 @@
-"""Worker groups: one process a slot of a pool, called together."""
+"""Worker groups: one process per slot of a pool, called together."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class RayWorkerGroup:
         return self._submit(target, placed, named, range(self.world_size))
 
     def execute_all_sync(self, method_name: str, /, *args: Any, **kwargs: Any) -> list[Any]:
-        """As ``execute_all_async``, and wait for the outputs, one a rank."""
+        """As ``execute_all_async``, and wait for the outputs, one per rank."""
         return self._wait(self.execute_all_async(method_name, *args, **kwargs), method_name)
 
     def execute_rank_zero_async(self, method_name: str, /, *args: Any, **kwargs: Any) -> ObjectRef[Any]:

@@ -26,7 +26,7 @@ PLACEMENT_TIMEOUT = 60.0
 
 @dataclass(eq=False)
 class PoolNode:
-    """The slots of a pool on one node: one placement group, one bundle a slot."""
+    """The slots of a pool on one node: one placement group, one bundle per slot."""
 
     size: int
     name: str

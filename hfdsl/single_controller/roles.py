@@ -61,7 +61,7 @@ class RayClassWithInitArgs:
 
 
 class ColocatedClasses(RayClassWithInitArgs):
-    """Several roles that share one process a rank."""
+    """Several roles that share one process per rank."""
 
     def __init__(self, roles: Mapping[str, RayClassWithInitArgs]) -> None:
         self._roles = dict(roles)
@@ -77,7 +77,7 @@ class ColocatedClasses(RayClassWithInitArgs):
 
 
 def create_colocated_worker_cls(class_dict: Mapping[str, RayClassWithInitArgs]) -> RayClassWithInitArgs:
-    """One process a rank that hosts all these roles; ``group.spawn(names)`` gives a group for each of them.
+    """One process per rank that hosts all these roles; ``group.spawn(names)`` gives a group for each of them.
 
     Raises ``DefinitionError``: HF112 for what are no roles, HF111 for two methods that would have one name.
     """

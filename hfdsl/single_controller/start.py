@@ -73,7 +73,7 @@ def create_actors(
     detached: bool,
     env: Mapping[str, str],
 ) -> list[Any]:
-    """One actor a slot; ``ResourceError`` (HF521) for a name that is taken, and those before it end again."""
+    """One actor per slot; ``ResourceError`` (HF521) for a name that is taken, and those before it end again."""
     options = {**role_class.options, **pool.process_share, "lifetime": "detached" if detached else None}
     if env:
         runtime = dict(options.get("runtime_env") or {})

@@ -20,8 +20,8 @@ class Difference:
 
     column: str
     row: int | None
-    one: str
-    other: str
+    expected: str
+    actual: str
     entry: int | None = None
 
     def __str__(self) -> str:
@@ -32,16 +32,16 @@ class Difference:
 
     @property
     def message(self) -> str:
-        """Where ``other`` is not what is meant, ``one``.
+        """Where ``actual`` differs from ``expected``.
 
         >>> Difference("", 1, "3", "2").message
         'row 1 is 2 instead of 3'
         """
-        return f"{self} is {self.other} instead of {self.one}"
+        return f"{self} is {self.actual} instead of {self.expected}"
 
 
-def first_difference(one: Any, other: Any, tolerance: float | None = None) -> Difference | None:
-    """Where ``other`` first differs from ``one``; None where it does not.
+def first_difference(expected: Any, actual: Any, tolerance: float | None = None) -> Difference | None:
+    """Where ``actual`` first differs from ``expected``; None where it does not.
 
     Without a tolerance values are equal bit for bit. With one, numbers differ where they are further apart than
     ``tolerance * (1 + |x|)``; two NaN are equal in any case.
@@ -53,101 +53,109 @@ def first_difference(one: Any, other: Any, tolerance: float | None = None) -> Di
     >>> print(first_difference(Rows(text=["a", "b"]), Rows(text=["a", "c"])))
     column 'text', row 1
     """
-    return next(_differences(one, other, tolerance), None)
+    return next(_differences(expected, actual, tolerance), None)
 
 
-def _differences(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
-    if isinstance(one, Batch) and isinstance(other, Batch):
-        mine, theirs = one.__hf_columns__, other.__hf_columns__
-        for name in dict.fromkeys((*mine, *theirs)):
-            for difference in _raw(mine.get(name), theirs.get(name), tolerance):
+def _differences(expected: Any, actual: Any, tolerance: float | None) -> Iterator[Difference]:
+    if isinstance(expected, Batch) and isinstance(actual, Batch):
+        expected_part, actual_part = expected.__hf_columns__, actual.__hf_columns__
+        for name in dict.fromkeys((*expected_part, *actual_part)):
+            for difference in _raw(expected_part.get(name), actual_part.get(name), tolerance):
                 yield replace(difference, column=name if not difference.column else f"{name}/{difference.column}")
-    elif isinstance(one, (PerRank, PerStage)) and isinstance(other, (PerRank, PerStage)):
-        if len(one) != len(other):
-            yield Difference("", None, f"{len(one)} entries", f"{len(other)} entries")
-        for number, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-            yield from (replace(difference, entry=number) for difference in _differences(mine, theirs, tolerance))
+    elif isinstance(expected, (PerRank, PerStage)) and isinstance(actual, (PerRank, PerStage)):
+        if len(expected) != len(actual):
+            yield Difference("", None, f"{len(expected)} entries", f"{len(actual)} entries")
+        for number, (expected_part, actual_part) in enumerate(zip(expected, actual, strict=False)):
+            yield from (
+                replace(difference, entry=number) for difference in _differences(expected_part, actual_part, tolerance)
+            )
     else:
-        yield from _raw(_unwrapped(one), _unwrapped(other), tolerance)
+        yield from _raw(_unwrapped(expected), _unwrapped(actual), tolerance)
 
 
 def _unwrapped(value: Any) -> Any:
     return value._value if isinstance(value, (Column, Obj, Metric)) else value
 
 
-def _raw(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
+def _raw(expected: Any, actual: Any, tolerance: float | None) -> Iterator[Difference]:
     """Differences of raw columns, numbers and plain values."""
-    if is_dataclass(one) and type(one) is type(other) and not isinstance(one, (type, Jagged)):
-        one, other = ({field.name: getattr(value, field.name) for field in fields(value)} for value in (one, other))
-    yield from _plain(one, other, tolerance)
+    if is_dataclass(expected) and type(expected) is type(actual) and not isinstance(expected, (type, Jagged)):
+        expected, actual = (
+            {field.name: getattr(value, field.name) for field in fields(value)} for value in (expected, actual)
+        )
+    yield from _plain(expected, actual, tolerance)
 
 
-def _plain(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
-    if isinstance(one, Jagged) and isinstance(other, Jagged):
-        if one.offsets.tolist() != other.offsets.tolist():
-            yield from _raw([len(row) for row in one.rows], [len(row) for row in other.rows], None)
-        for row, (mine, theirs) in enumerate(zip(one.rows, other.rows, strict=False)):
-            yield from (replace(difference, row=row) for difference in _raw(mine, theirs, tolerance))
-    elif hasattr(one, "untyped_storage") and hasattr(other, "untyped_storage"):
-        yield from _tensors(one, other, tolerance)
-    elif isinstance(one, Mapping) and isinstance(other, Mapping):
-        if list(one) != list(other):
-            yield Difference("", None, f"keys {list(one)}", f"keys {list(other)}")
-        for name in one.keys() & other.keys() if list(one) != list(other) else one:
+def _plain(expected: Any, actual: Any, tolerance: float | None) -> Iterator[Difference]:
+    if isinstance(expected, Jagged) and isinstance(actual, Jagged):
+        if expected.offsets.tolist() != actual.offsets.tolist():
+            yield from _raw([len(row) for row in expected.rows], [len(row) for row in actual.rows], None)
+        for row, (expected_part, actual_part) in enumerate(zip(expected.rows, actual.rows, strict=False)):
+            yield from (replace(difference, row=row) for difference in _raw(expected_part, actual_part, tolerance))
+    elif hasattr(expected, "untyped_storage") and hasattr(actual, "untyped_storage"):
+        yield from _tensors(expected, actual, tolerance)
+    elif isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        if list(expected) != list(actual):
+            yield Difference("", None, f"keys {list(expected)}", f"keys {list(actual)}")
+        for name in expected.keys() & actual.keys() if list(expected) != list(actual) else expected:
             yield from (
-                replace(difference, column=str(name)) for difference in _differences(one[name], other[name], tolerance)
+                replace(difference, column=str(name))
+                for difference in _differences(expected[name], actual[name], tolerance)
             )
-    elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        if len(one) != len(other):
-            yield Difference("", None, f"{len(one)} rows", f"{len(other)} rows")
-        for row, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-            inner = _differences(mine, theirs, tolerance)
+    elif isinstance(expected, (list, tuple)) and isinstance(actual, (list, tuple)):
+        if len(expected) != len(actual):
+            yield Difference("", None, f"{len(expected)} rows", f"{len(actual)} rows")
+        for row, (expected_part, actual_part) in enumerate(zip(expected, actual, strict=False)):
+            inner = _differences(expected_part, actual_part, tolerance)
             yield from (
                 difference if difference.row is not None else replace(difference, row=row) for difference in inner
             )
-    elif not _equal(one, other, tolerance):
-        yield Difference("", None, _shown(one), _shown(other))
+    elif not _equal(expected, actual, tolerance):
+        yield Difference("", None, _shown(expected), _shown(actual))
 
 
-def _equal(one: Any, other: Any, tolerance: float | None) -> bool:
-    if isinstance(one, float) and isinstance(other, (float, int)):
-        if isnan(one) or isnan(other):
-            return isnan(one) and isnan(other)
-        if tolerance is None or isinf(one) or isinf(other):
-            return one == other
-        return abs(one - other) <= tolerance * (1 + abs(one))
-    if type(one) is not type(other):
+def _equal(expected: Any, actual: Any, tolerance: float | None) -> bool:
+    if isinstance(expected, float) and isinstance(actual, (float, int)):
+        if isnan(expected) or isnan(actual):
+            return isnan(expected) and isnan(actual)
+        if tolerance is None or isinf(expected) or isinf(actual):
+            return expected == actual
+        return abs(expected - actual) <= tolerance * (1 + abs(expected))
+    if type(expected) is not type(actual):
         return False
-    return _same_array(one, other) if hasattr(one, "dtype") else bool(one == other)
+    return _same_array(expected, actual) if hasattr(expected, "dtype") else bool(expected == actual)
 
 
-def _same_array(one: Any, other: Any) -> bool:
+def _same_array(expected: Any, actual: Any) -> bool:
     """Of numpy's arrays and scalars."""
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and one.tobytes() == other.tobytes()
+    return (expected.dtype, expected.shape) == (actual.dtype, actual.shape) and expected.tobytes() == actual.tobytes()
 
 
-def _tensors(one: Any, other: Any, tolerance: float | None) -> Iterator[Difference]:
+def _tensors(expected: Any, actual: Any, tolerance: float | None) -> Iterator[Difference]:
     import torch
 
-    one, other = one.detach().cpu(), other.detach().cpu()
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        yield Difference("", None, f"{one.dtype} {list(one.shape)}", f"{other.dtype} {list(other.shape)}")
+    expected, actual = expected.detach().cpu(), actual.detach().cpu()
+    if (expected.dtype, expected.shape) != (actual.dtype, actual.shape):
+        yield Difference("", None, f"{expected.dtype} {list(expected.shape)}", f"{actual.dtype} {list(actual.shape)}")
         return
-    if tolerance is None or not one.dtype.is_floating_point:
-        bits = (as_bytes(value.contiguous()).view(one.numel(), -1) for value in (one, other))
-        wrong = torch.ne(*bits).any(1) if one.numel() else torch.zeros(0, dtype=torch.bool)
-        wrong = wrong & ~(one.isnan() & other.isnan()).reshape(-1)
+    if tolerance is None or not expected.dtype.is_floating_point:
+        bits = (as_bytes(value.contiguous()).view(expected.numel(), -1) for value in (expected, actual))
+        wrong = torch.ne(*bits).any(1) if expected.numel() else torch.zeros(0, dtype=torch.bool)
+        wrong = wrong & ~(expected.isnan() & actual.isnan()).reshape(-1)
     else:
-        wrong = ~torch.isclose(one.double(), other.double(), tolerance, tolerance, equal_nan=True).reshape(-1)
+        wrong = ~torch.isclose(expected.double(), actual.double(), tolerance, tolerance, equal_nan=True).reshape(-1)
     if not wrong.any():
         return
     places = wrong.nonzero().reshape(-1)
-    first, each = int(places[0]), max(one[0].numel(), 1) if one.dim() else 1
-    mine, theirs = one.reshape(-1)[first], other.reshape(-1)[first]
-    rest = f" (and {len(places) - 1} more of {one.numel()} values)" if len(places) > 1 else ""
-    place = f"[{', '.join(map(str, _index(first % each, one.shape[1:])))}] " if one.dim() > 1 else ""
+    first, each = int(places[0]), max(expected[0].numel(), 1) if expected.dim() else 1
+    expected_part, actual_part = expected.reshape(-1)[first], actual.reshape(-1)[first]
+    rest = f" (and {len(places) - 1} more of {expected.numel()} values)" if len(places) > 1 else ""
+    place = f"[{', '.join(map(str, _index(first % each, expected.shape[1:])))}] " if expected.dim() > 1 else ""
     yield Difference(
-        "", first // each if one.dim() else None, f"{place}{mine.item()!r}", f"{place}{theirs.item()!r}{rest}"
+        "",
+        first // each if expected.dim() else None,
+        f"{place}{expected_part.item()!r}",
+        f"{place}{actual_part.item()!r}{rest}",
     )
 
 

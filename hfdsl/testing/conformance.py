@@ -264,7 +264,7 @@ def _run(backend: AnyBackend, program: SuiteProgram, deployment: Deployment, run
         difference = first_difference(wanted, running.step(*batches))
         if difference is not None:
             node = _first_node(backend, program, deployment)
-            return f"step {number}, {difference}: {difference.one} is right, got {difference.other}{node}"
+            return f"step {number}, {difference}: {difference.expected} is right, got {difference.actual}{node}"
     return None
 
 
@@ -292,7 +292,7 @@ def _saved(running: Running) -> str | None:
         wanted = running.step(batch)
         running.load(folder)
         difference = first_difference(wanted, running.step(batch))
-    return f"after load, {difference}: {difference.one} is right, got {difference.other}" if difference else None
+    return f"after load, {difference}: {difference.expected} is right, got {difference.actual}" if difference else None
 
 
 def _fault(backend: AnyBackend, flow: Dataflow[..., Any], code: str, text: str) -> str | None:

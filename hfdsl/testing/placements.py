@@ -46,8 +46,8 @@ class Divergence:
         what = f"'{self.node}' ({self.span})" if self.node else "the result, though all nodes agree"
         return (
             f"'{self.dataflow}' has other values in step {self.step}, first in {what}: {self.difference}\n"
-            f"  {first:{width}}  {self.difference.one}\n"
-            f"  {second:{width}}  {self.difference.other}"
+            f"  {first:{width}}  {self.difference.expected}\n"
+            f"  {second:{width}}  {self.difference.actual}"
         )
 
 
@@ -73,7 +73,7 @@ def check_placements(
     A batch is the input of one step, a tuple where the dataflow takes several records. ``"eager"`` runs it once, as
     plain Python, with the roles of the first deployment; ``"local"`` and ``"ray"`` run it under each deployment. The
     first run is what the others are compared with: bit for bit, or within a ``tolerance``, as ``1e-6`` or
-    ``{"actor.update": 1e-6}`` (see ``first_difference``). Lists with a value a rank are compared where there are as
+    ``{"actor.update": 1e-6}`` (see ``first_difference``). Lists with a value per rank are compared where there are as
     many ranks.
 
     Raises:

@@ -100,7 +100,7 @@ class Replayed:
             return f"{head} gives what it gave then, bit for bit"
         return (
             f"{head} gives another result, first in {self.difference}:\n"
-            f"  then  {self.difference.one}\n  now   {self.difference.other}"
+            f"  then  {self.difference.expected}\n  now   {self.difference.actual}"
         )
 
 

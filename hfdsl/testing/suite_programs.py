@@ -62,7 +62,7 @@ def changed(batch: SuiteRows, by: float, tag: str, collected: bool = True) -> Su
     """Every column another one, row by row; garbage from a rank that is not collected."""
     if not collected:
         return SuiteRows(x=torch.full_like(batch.x.tensor, GARBAGE), name=["garbage"] * len(batch), tokens=batch.tokens,
-                    hint=batch.hint)  # fmt: skip  # one row a record
+                    hint=batch.hint)  # fmt: skip  # one row per record
     tokens, hint = [row + int(by) for row in batch.tokens.rows], batch.hint
     return SuiteRows(
         x=batch.x.tensor * 2 + by,
@@ -188,7 +188,7 @@ class Role(hf.Worker):
 
     @register(Dispatch.THREE_D_PP_ONLY)
     def stages(self, batch: SuiteRows) -> int:
-        """A value a stage."""
+        """A value per stage."""
         return self.coordinates.pp if self.coordinates.dp == 0 and self.coordinates.tp == 0 else int(GARBAGE)
 
     @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
@@ -363,7 +363,7 @@ def collectives(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, Total,
 def lists(
     batch: SuiteRows, a: Role, b: Role
 ) -> tuple[hf.PerRank[list[int]], hf.PerRank[list[int]], hf.PerStage[int], hf.PerRank[list[int]]]:
-    """A value a rank or a stage, and what each rank receives of such a list."""
+    """A value per rank or per stage, and what each rank receives of such a list."""
     return a.places(batch), b.places(batch), a.stages(batch), b.echoed(b.places(batch))
 
 

@@ -107,7 +107,7 @@ def _signature(role: type[Worker], method: str) -> Signature:
         raise WiringError("HF202", f"role '{role.__name__}' has no method '{method}'; {closest(method, [*signatures])}")
     signature = signatures[method]
     if isinstance(signature.result, ListType):
-        raise nothing("check_worker", f"{role.__name__}.{method} gives a list, one value a rank, and no whole")
+        raise nothing("check_worker", f"{role.__name__}.{method} gives a list, one value per rank, and no whole")
     if isinstance(signature.result, StaticType) and signature.result.annotation in (None, type(None)):
         raise nothing("check_worker", f"{role.__name__}.{method} gives nothing")
     return signature

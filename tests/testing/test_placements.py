@@ -90,7 +90,7 @@ def test_bits_are_compared(rows: list[list[float]], data: st.DataObject) -> None
 def test_where_values_differ(one: Any, other: Any, where: str, values: tuple[str, str]) -> None:
     found = first_difference(one, other)
     assert found is not None
-    assert (str(found), (found.one, found.other)) == (where, values)
+    assert (str(found), (found.expected, found.actual)) == (where, values)
     assert first_difference(one, one) is None
 
 

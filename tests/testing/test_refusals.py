@@ -195,7 +195,7 @@ WORKERS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     (
         (Role, "each", FOUR),
         {},
-        "HF922: check_worker would compare nothing: Role.each gives a list, one value a rank, and no",
+        "HF922: check_worker would compare nothing: Role.each gives a list, one value per rank, and no",
     ),
     (
         (Role, "twice", FOUR),

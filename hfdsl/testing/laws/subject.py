@@ -62,7 +62,7 @@ class LawSubject:
 
     @property
     def per_rank(self) -> bool:
-        """Whether the caller gives one value a rank."""
+        """Whether the caller gives one value per rank."""
         return self.declared is not None and self.declared.takes == "per_rank"
 
     def chunks(self, mesh: Mesh) -> int:

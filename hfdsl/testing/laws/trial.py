@@ -74,13 +74,13 @@ class Trial:
         return list(range(self.case.rows))
 
     def value(self) -> Any:
-        """The rows, in a container that nobody else has; where the caller gives one a rank, a list of those."""
+        """The rows, in a container that nobody else has; where the caller gives one per rank, a list of those."""
         if self.subject.per_rank:
             return [self.case.kind.make(self.of_rank(rank)) for rank in range(self.mesh.world_size)]
         return self.case.kind.make(self.rows)
 
     def of_rank(self, rank: int) -> list[int]:
-        """The rows that the caller means for a rank, where it gives one value a rank."""
+        """The rows that the caller means for a rank, where it gives one value per rank."""
         return [row + rank for row in self.rows]
 
     def dispatch(
@@ -90,7 +90,7 @@ class Trial:
         mesh = mesh or self.mesh
         placed, _, row_split = self.subject.dispatch(mesh, (value,), None if named is None else {"other": named}, pad)
         if len(placed) != 1 or not isinstance(placed[0], (list, tuple)):
-            raise Breach(f"dispatch of one argument gave {_kind(placed)}: give ([one value a rank], {{}})")
+            raise Breach(f"dispatch of one argument gave {_kind(placed)}: give ([one value per rank], {{}})")
         if len(placed[0]) != mesh.world_size:
             raise Breach(f"dispatch made {len(placed[0])} parts for {mesh.world_size} ranks")
         self.parts = list(placed[0])

@@ -10,9 +10,10 @@ try:
 except ImportError:
     raise ImportError("hfdsl.testing.strategies needs hypothesis: pip install 'hfdsl[testing]'") from None
 
-from hfdsl.testing.entry import register
+from hfdsl.testing.registration import register
 from hfdsl.testing.strategies.batches import batches, tensors
 from hfdsl.testing.strategies.graphs import Program, graphs
+from hfdsl.testing.strategies.lookup import strategy_of
 from hfdsl.testing.strategies.places import clusters, meshes, pools
 from hfdsl.testing.strategies.protocols import placements, protocols
 from hfdsl.testing.strategies.records import records
@@ -33,4 +34,4 @@ __all__ = [
     "tensors",
 ]
 
-register()
+register(strategy_of)

@@ -1,4 +1,4 @@
-"""Whole dataflows that are well typed, as source text: one call a line, so that they read well and can be changed."""
+"""Whole dataflows that are well typed, as source text: one call per line, so that they read well and can be changed."""
 
 from __future__ import annotations
 
