@@ -65,6 +65,7 @@ class Learner:
     """A module and its optimizer."""
 
     def __init__(self, module: Policy | Scorer, model: Any, config: TrainingConfig, peers: AxisGroup) -> None:
+        lr_factor(config.optimizer, config.optimizer.warmup_steps)  # a schedule without an end is refused here
         if config.checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", None)  # newer versions
             (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
@@ -184,6 +185,9 @@ class Learner:
 def lr_factor(config: OptimizerConfig, step: int) -> float:
     """The factor of the peak learning rate in a step, counted from 0.
 
+    Raises:
+        ResourceError: HF812 for a falling schedule without its end.
+
     >>> [lr_factor(OptimizerConfig(schedule="linear", warmup_steps=2, total_steps=4), step) for step in range(5)]
     [0.5, 1.0, 1.0, 0.5, 0.0]
     """
@@ -191,6 +195,8 @@ def lr_factor(config: OptimizerConfig, step: int) -> float:
         return (step + 1) / config.warmup_steps
     if config.schedule == "constant":
         return 1.0
+    if config.total_steps is None:
+        raise ResourceError("HF812", f"schedule={config.schedule!r} needs total_steps, the update at which it ends")
     done = min((step - config.warmup_steps) / max(config.total_steps - config.warmup_steps, 1), 1.0)
     shape = 1 - done if config.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * shape

@@ -34,6 +34,7 @@ from hfdsl.rl.training.algorithms import READY, READY_ARGUMENTS, READY_OPTIONS
 from hfdsl.rl.training.feeds import run_feed
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
+from hfdsl.rl.training.schedules import with_total_steps
 from hfdsl.rl.training.toml_spans import read_spans
 from hfdsl.rl.training.typed import NONE, build, hints, is_dataclass_type, required
 from hfdsl.types.batches import closest
@@ -145,6 +146,9 @@ def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find
     table = tables.with_changes(parts.table, parts.kind, [_dotted(change, parts.algorithm) for change in changes])
     # The options have been built already, to make the dataflows.
     config: RunConfig = build(parts.kind, _with_options(tables.resolve_references(table), parts))
+    tabled = [name for name in parts.roles if hasattr(config, name)]
+    update_graph = None if parts.update is None else parts.update.trace()
+    config = with_total_steps(config, tabled, parts.algorithm.trace(), update_graph)
     evaluation = config.evaluation and _found(find, config.evaluation.algorithm, "evaluation.algorithm")
     if evaluation is not None and not isinstance(evaluation, Dataflow):
         raise ConfigError("HF901", f"evaluation.algorithm: {evaluation!r} is no dataflow", "evaluation.algorithm")

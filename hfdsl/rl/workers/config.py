@@ -82,9 +82,10 @@ class OptimizerConfig:
     warmup_steps: Annotated[int, Within(at_least=0)] = 0
     """The updates over which the learning rate rises linearly to its peak; usually 0 to 5 % of ``total_steps``."""
 
-    total_steps: Count = 1
+    total_steps: Count | None = None
     """The update at which a falling learning rate arrives at its lowest; a constant one has no use for it. A step of a
-    dataflow may have several updates (mini-batches times epochs), and each counts."""
+    dataflow may have several updates (mini-batches times epochs), and each counts. In a configured run, None is all
+    updates of the run: its ``steps`` times those of a step."""
 
     min_lr_ratio: Share = field(default=0.0, metadata={"formerly": "final"})
     """The lowest learning rate of a falling schedule, as a share of the peak: 0 to 1, usually 0 or 0.1."""

@@ -10,7 +10,8 @@ from hfdsl.graph.dims import program_dims
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
 from hfdsl.rl.batches import R
 from hfdsl.rl.losses import PolicyLoss
-from hfdsl.rl.training.preflight.subject import READY_ROLES, Subject
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig
 

@@ -13,11 +13,10 @@ from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.run_config import RunConfig
+from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.typed import joined
 
 T = TypeVar("T")
-
-READY_ROLES = "hfdsl.rl.workers"
 
 
 @dataclass(frozen=True, slots=True)
