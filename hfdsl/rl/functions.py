@@ -19,6 +19,24 @@ from hfdsl.rl.batches import (
     Values,
 )
 
+# -- log-probs
+
+
+@hf.function
+def with_log_probs(rollout: Rollout, policy: ReferenceLogProbs) -> Rollout:
+    """The rollout with the log-probs that another policy has of its tokens, such as the one that learns.
+
+    So the ratio of an update begins at 1 where a copy sampled in another precision. That the samples are the copy's is
+    not corrected.
+    """
+    return Rollout(
+        ids=rollout.ids.tensor,
+        mask=rollout.mask.tensor,
+        response_mask=rollout.response_mask.tensor,
+        log_probs=policy.ref_log_probs.tensor,
+    )
+
+
 # -- rewards of tokens
 
 

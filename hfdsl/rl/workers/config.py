@@ -213,6 +213,17 @@ class SamplerConfig:
         check_fields(self)
 
 
+def computes(config: ActorConfig | SamplerConfig) -> FloatDType:
+    """The dtype in which a policy samples, and an actor learns.
+
+    >>> model = ModelConfig(path="model", dtype="bfloat16")
+    >>> [computes(SamplerConfig(model, GenerationConfig(8), autocast)) for autocast in (None, "float32")]
+    ['bfloat16', 'float32']
+    """
+    autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
+    return autocast or config.model.dtype
+
+
 @dataclass(frozen=True, slots=True)
 class ReferenceConfig:
     """A frozen policy: the reference of a KL term, or a teacher."""

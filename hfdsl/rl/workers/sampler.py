@@ -8,7 +8,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout
-from hfdsl.rl.workers.config import SamplerConfig
+from hfdsl.rl.workers.config import SamplerConfig, computes
 from hfdsl.rl.workers.slicing import sliced
 
 
@@ -16,6 +16,7 @@ class Sampler(hf.Worker):
     """Generates as the actor does, from a copy of its weights."""
 
     sliced = staticmethod(sliced)
+    computes = staticmethod(computes)
 
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.policies import policy, sampling
