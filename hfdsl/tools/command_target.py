@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from hfdsl.tools.rounds import RoundsAndUpdate
 
 
+AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
+"""Findings of a configuration that say at its keys what a check of the dataflow says without them."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
     """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
@@ -56,13 +60,15 @@ class CommandTarget:
 
         With ``elsewhere`` the run starts on another machine: the files and packages of this one say nothing.
         """
-        report, *others = (target.check() for target in (self, *self.beside))
+        report, *beside = (target.check() for target in (self, *self.beside))
         if self.loaded is not None:
             from hfdsl.rl.training.preflight.run import preflight
 
             findings = preflight(self.loaded, elsewhere=elsewhere)
-            report = replace(report, findings=order([*report.findings, *findings]))
-        return [report, *others]
+            repeated = {AT_A_KEY[finding.code] for finding in findings if finding.code in AT_A_KEY}
+            others = [finding for finding in report.findings if finding.code not in repeated]
+            report = replace(report, findings=order([*others, *findings]))
+        return [report, *beside]
 
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """The plans of a step: one, or that of a round and that of the update.

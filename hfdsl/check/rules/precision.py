@@ -16,6 +16,7 @@ COST = (
     "bfloat16 keeps 8 significant bits: log-probs of single tokens are off by some hundredths of a nat, so some tokens "
     "are clipped and a small KL is noise"
 )
+"""What another dtype costs."""
 
 
 def copies_compute_alike(context: Context) -> Iterator[Finding]:
@@ -40,11 +41,12 @@ def copies_compute_alike(context: Context) -> Iterator[Finding]:
                         Label(places[learner].span, f"computes in {learns}"),
                         Label(places[copy].span, f"computes in {samples}"),
                     ),
-                    notes=(COST, _correction(learner)),
+                    notes=(COST, correction(learner)),
                 )
 
 
-def _correction(learner: str) -> str:
+def correction(learner: str) -> str:
+    """What to do about it."""
     return (
         f"let both compute in one dtype, or take the log-probs from '{learner}': call its log_probs on the rollout and "
         "train on with_log_probs(rollout, log_probs) of hfdsl.rl.functions"

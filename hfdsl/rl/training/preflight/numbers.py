@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hfdsl.check.findings import Finding
+from hfdsl.check.rules.precision import COST, correction
 from hfdsl.graph.dims import program_dims
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
 from hfdsl.rl.batches import R
@@ -13,7 +14,7 @@ from hfdsl.rl.losses import PolicyLoss
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.typed import joined
-from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig
+from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes
 
 COMPARING = ("group_advantages", "centered_advantages", "leave_one_out_advantages")
 """The functions of ``hfdsl.rl.functions`` that compare the responses to a prompt with each other."""
@@ -92,33 +93,33 @@ def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:
 def dtypes_agree(subject: Subject) -> Iterator[Finding]:
     """Responses are sampled in the dtype in which the policy learns from them."""
     for learner, actor in _learners(subject):
-        computes = actor.training.autocast or actor.model.dtype
+        learns = computes(actor)
         for role in _generating(subject.graphs[""]):
             config = getattr(subject.config, role, None)
             if not isinstance(config, (ActorConfig, SamplerConfig)) or (role != learner and _learns(subject, role)):
                 continue
-            autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
             continuous = config.generation.engine == "continuous"
-            samples = config.model.dtype if continuous else autocast or config.model.dtype
-            if samples == computes:
+            samples = config.model.dtype if continuous else computes(config)
+            if samples == learns:
                 continue
+            autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
             engine = ', whose engine "continuous" computes in the dtype of the parameters,' if continuous else ""
             field = f"{role}.generation.engine" if continuous else f"{role}.{'autocast' if autocast else 'model.dtype'}"
             yield subject.finding(
                 "HF714",
-                f"'{role}'{engine} samples in {samples}, and '{learner}' learns in {computes}: their log-probs of the "
+                f"'{role}'{engine} samples in {samples}, and '{learner}' learns in {learns}: their log-probs of the "
                 "same tokens differ, so ratios are not 1 where the policy has not changed",
                 field,
-                notes=("bfloat16 keeps 8 significant bits: some clips, and much of a small KL, are noise then",),
-                related={f"{learner}.training": f"computes in {computes}"},
-                help=(_same_dtype(role, learner, computes, continuous=continuous),),
+                notes=(COST, correction(learner)),
+                related={f"{learner}.training": f"computes in {learns}"},
+                help=(_same_dtype(role, learns, continuous=continuous),),
             )
 
 
-def _same_dtype(role: str, learner: str, computes: str, *, continuous: bool) -> str:
+def _same_dtype(role: str, learns: str, *, continuous: bool) -> str:
     if continuous:
         return f'set {role}.generation.engine to "auto", which samples with the autocast of the role'
-    return f"set {role}.autocast to \"{computes}\", or let '{learner}' compute the old log-probs itself"
+    return f'set {role}.autocast to "{learns}"'
 
 
 # -- the dataflow
