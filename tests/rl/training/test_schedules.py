@@ -11,6 +11,7 @@ from hfdsl.errors import ConfigError, ResourceError
 from hfdsl.rl.models.learning import lr_factor
 from hfdsl.rl.training.config import load
 from hfdsl.rl.workers.config import OptimizerConfig
+from hfdsl.tools.training import Finder
 
 ROOT = Path(__file__).parents[3]
 SCHEDULE = "actor.training.optimizer.schedule=cosine"
@@ -64,18 +65,15 @@ def test_a_schedule_without_an_end_is_refused_outside_of_a_configured_run() -> N
 def test_updates_in_rounds_have_no_known_number(tmp_path: Path) -> None:
     flows = tmp_path / "flows.py"
     flows.write_text(ROUNDS)
-    run = (
-        Path("examples/spelling.toml")
-        .read_text("utf-8")
-        .replace("hfdsl.rl.dataflows.grpo:grpo", f"{flows}:learning_round")
-    )
+    run = Path("examples/spelling.toml").read_text("utf-8")
+    run = run.replace("hfdsl.rl.dataflows.grpo:grpo", f"{flows}:learning_round")
     run = run[: run.index("[evaluation]")] + run[run.index("[checkpoints]") :]
     run = run[: run.index("[reference]")] + run[run.index("[reward]") :]
     update = '[update]\nalgorithm = "hfdsl.rl.dataflows.dapo:dapo_update"\nrows = 64\n'
     file = tmp_path / "rounds.toml"
     file.write_text(run.replace("[options]\ngroup = 8\nloss = { kl = 0.0 }\n", update))
     with pytest.raises(ConfigError, match=r"total_steps' is missing: only the run knows how many rounds"):
-        load(file, [SCHEDULE])
+        load(file, [SCHEDULE], Finder())
 
 
 ROUNDS = """
