@@ -118,7 +118,7 @@ def _role_step(context: Context, groups: tuple[ProcessGroup, ...], node: Node, o
         raise TypeError(node)
     group = next(group for group in groups if op.role in group.roles)
     mesh, world = placement.mesh, tuple(range(placement.mesh.world_size))
-    base = Step(  # of a method whose protocol is a pair of functions; the others replace what differs
+    base = Step(  # of a method with a custom protocol; the others replace what differs
         node=node.id,
         label=node.label,
         group=group.name,

@@ -59,7 +59,7 @@ class Step:
     ``chunk_of[i]`` is the chunk of ``ranks[i]``. With ``per_rank`` every rank gets its own entry of a list,
     otherwise with ``chunks == 1`` the whole value. ``rows_from`` is the node whose rows are split, ``balance``
     what they are balanced by; a function keeps the partition of its rows that the steps it ``follows`` have. ``custom``
-    is a protocol that is a pair of functions.
+    is a protocol given as a pair of functions.
     """
 
     node: int

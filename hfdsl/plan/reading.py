@@ -291,7 +291,7 @@ def locate_reads(plan: Plan, step: Step, table: RowTable) -> tuple[tuple[Read, .
 
 
 def locate_arguments(plan: Plan, step: Step, table: RowTable) -> Iterator[Read]:
-    """What the driver reads for a step whose protocol is a pair of functions, which get whole values."""
+    """What the driver reads for a step with a custom protocol, whose functions get whole values."""
     for name, operand in step.arguments:
         port = step.signature.port(name)
         if isinstance(operand, Ref) and port is not None:

@@ -69,7 +69,7 @@ class Segment:
 
     @property
     def custom(self) -> bool:
-        """Whether its protocol is a pair of functions, which get whole values in the driver."""
+        """Whether its protocol is a custom one, whose functions get whole values in the driver."""
         return self.steps[0].custom is not None
 
 

@@ -42,7 +42,7 @@ class Turns:
         self._count = 0
         self._stuck: str | None = None
         self._tasks: list[_Tasks] = []
-        finalize(self, _end, self._tasks)
+        finalize(self, _stop_threads, self._tasks)
 
     def run(self, bodies: Sequence[Callable[[], T]]) -> list[T]:
         """Run all; the first error is raised after every rank has ended."""
@@ -67,7 +67,7 @@ class Turns:
         while len(self._tasks) < len(bodies):
             self._tasks.append(SimpleQueue())
             threading.Thread(
-                target=_work, args=self._tasks[-1:], name=f"rank {len(self._tasks) - 1}", daemon=True
+                target=_run_tasks, args=self._tasks[-1:], name=f"rank {len(self._tasks) - 1}", daemon=True
             ).start()
         for rank, body in enumerate(bodies):
             self._tasks[rank].put(partial(copy_context().run, partial(run_rank, rank, body)))
@@ -111,23 +111,27 @@ class Turns:
             self._condition.notify_all()
 
 
-def _work(tasks: _Tasks) -> None:
+def _run_tasks(tasks: _Tasks) -> None:
     while (task := tasks.get()) is not None:
         task()
         del task  # so that it is not kept alive while the thread waits for the next one
 
 
-def _end(queues: list[_Tasks]) -> None:
+def _stop_threads(queues: list[_Tasks]) -> None:
     for tasks in queues:
         tasks.put(None)
 
 
-class _Board:
-    """Where the ranks of one role leave values for each other; counts how often each rank has called each group."""
+class _LocalCollectives:
+    """Where the ranks of a process group exchange values.
+
+    A collective is known by its ranks and its position among theirs, so ``calls`` counts those of each rank; ``values``
+    holds what its ranks have given so far.
+    """
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
-        self.slots: dict[tuple[tuple[int, ...], int], dict[int, Any]] = {}
+        self.values: dict[tuple[tuple[int, ...], int], dict[int, Any]] = {}
         self.calls: Counter[tuple[tuple[int, ...], int]] = Counter()
 
     def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
@@ -136,26 +140,27 @@ class _Board:
 
     def forget(self) -> None:
         """Drop all values: between steps nobody waits."""
-        self.slots.clear()
+        self.values.clear()
         self.calls.clear()
 
 
 class _LocalGroup(AxisGroup):
     in_threads = True
 
-    def __init__(self, board: _Board, ranks: tuple[int, ...], rank: int) -> None:
-        self._board, self._ranks, self._me = board, ranks, rank
+    def __init__(self, collectives: _LocalCollectives, ranks: tuple[int, ...], rank: int) -> None:
+        self._collectives, self._ranks, self._rank = collectives, ranks, rank
         self.size, self.rank = len(ranks), ranks.index(rank)
 
     def all_gather(self, value: T) -> list[T]:
         """Every rank's value, in coordinate order; tensors are copies, as they would be from another process."""
-        refuse_without_peers((self._board, self._me))
-        collective = self._board.calls[self._ranks, self._me]
-        self._board.calls[self._ranks, self._me] += 1
-        slot = self._board.slots.setdefault((self._ranks, collective), {})
-        slot[self._me] = copied(value)
-        self._board.turns.wait(self._me, lambda: len(slot) == len(self._ranks))
-        return record_collective((self._board, self._me), "gathered", [copied(slot[rank]) for rank in self._ranks])
+        endpoint = self._collectives, self._rank
+        refuse_without_peers(endpoint)
+        position = self._collectives.calls[self._ranks, self._rank]
+        self._collectives.calls[self._ranks, self._rank] += 1
+        values = self._collectives.values.setdefault((self._ranks, position), {})
+        values[self._rank] = copied(value)
+        self._collectives.turns.wait(self._rank, lambda: len(values) == len(self._ranks))
+        return record_collective(endpoint, "gathered", [copied(values[rank]) for rank in self._ranks])
 
 
 class _LocalPayload:
@@ -178,7 +183,7 @@ class LocalBackend:
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self._turns = {group.name: Turns() for group in plan.groups}
-        self._boards = {name: _Board(turns) for name, turns in self._turns.items()}
+        self._collectives = {name: _LocalCollectives(turns) for name, turns in self._turns.items()}
         self._executors: dict[str, list[Executor]] = {}
         self._roles = {group.name: group.roles for group in plan.groups}
         self.driver = Executor(plan=plan, group=DRIVER, roles=(), context=RankContext(), seed=seed, collectives=None)
@@ -196,12 +201,12 @@ class LocalBackend:
                         roles=group.roles,
                         context=context,
                         seed=seed,
-                        collectives=self._boards[group.name],
+                        collectives=self._collectives[group.name],
                     )
                     for context in contexts
                 ]
             )
-            self._boards[group.name].forget()
+            self._collectives[group.name].forget()
 
     def _every_executor(self) -> Iterator[Executor]:
         yield self.driver
@@ -278,7 +283,7 @@ class LocalBackend:
         try:
             return self._turns[group].run(bodies)
         finally:
-            self._boards[group].forget()
+            self._collectives[group].forget()
 
     def begin(self) -> None:
         """Nothing to wait for, hence no deadline."""
