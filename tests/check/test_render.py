@@ -66,7 +66,7 @@ def test_a_mark_stands_under_what_is_meant(source: str) -> None:
     assert mark == "      |         ^^^^^^^^^^^ here"
 
 
-def shown(file: Path, text: str, span: tuple[int, ...], label: str = "") -> list[str]:
+def shown(file: Path, text: str, span: tuple[int, int, int, int], label: str = "") -> list[str]:
     """What is shown of a place in a file of this text, without the head, and of the same place as another one."""
     file.write_text(text, encoding="utf-8")
     place = Label(Span(str(file), *span), label)
@@ -88,7 +88,7 @@ def shown(file: Path, text: str, span: tuple[int, ...], label: str = "") -> list
     ],
 )
 def test_a_mark_is_as_long_as_what_is_meant(
-    text: str, span: tuple[int, ...], line: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, span: tuple[int, int, int, int], line: str, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     column = (*span, 0)[1] + 1

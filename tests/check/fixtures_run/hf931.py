@@ -13,4 +13,4 @@ class Counter(hf.Worker):
 
 with RayResourcePool([1], use_gpu=False) as pool, RayWorkerGroup(pool, RayClassWithInitArgs(Counter)) as group:
     # good: group.with_deadline(30).add(1)
-    group.with_deadline("30").add(1)  # <- bad
+    group.with_deadline("30").add(1)  # type: ignore[arg-type]  # <- bad
