@@ -42,13 +42,13 @@ size. A constraint that is not linear (``B * B``) narrows nothing; it is evaluat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count, islice
 from math import ceil, floor, gcd, lcm
 
-from hfdsl.types.dims import Dim, Size, evaluate
+from hfdsl.types.dims import Dim, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,26 @@ class Constraint:
 
     def met(self, dim: type[Dim], number: int) -> bool:
         """Whether it holds with this number for the one dim that the size has left."""
-        return self.holds(evaluate(self.size, {dim: number}))
+        return self.predicate(dim)(number)
+
+    def predicate(self, dim: type[Dim]) -> Callable[[int], bool]:
+        """``met`` for many numbers, in whole numbers: with n / 6 + 2 / n it looks at (n * n + 12) / (6 * n)."""
+        powers = {sum(power for atom, power in monomial if atom is dim): factor for monomial, factor in self.size.terms}
+        lowest, highest = min((0, *powers)), max((0, *powers))
+        scale = lcm(*(factor.denominator for factor in powers.values()))
+        factors = [int(powers.get(power, 0) * scale) for power in range(highest, lowest - 1, -1)]
+        divisor, strict = self.divisor, self.strict
+
+        def holds(number: int) -> bool:
+            value = 0
+            for factor in factors:
+                value = value * number + factor
+            if divisor is not None:
+                below: int = number**-lowest
+                return value % (divisor * scale * below) == 0
+            return value > 0 or (value == 0 and not strict)
+
+        return holds
 
     def holds(self, value: Fraction) -> bool:
         """Whether it holds where the size has this value."""

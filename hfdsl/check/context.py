@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from hfdsl.check.bindings import Component, components
 from hfdsl.check.demands import Demand, KnownSizes
 from hfdsl.check.findings import Finding, Fix
-from hfdsl.check.gather import gather, scope_of_call
+from hfdsl.check.gather import gather, read_together, scope_of_call
 from hfdsl.check.program import Program
 from hfdsl.check.requirements import Scope
 from hfdsl.deploy.cluster import Cluster
@@ -19,8 +19,31 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.types.dims import Answer, Dim, Size, constant
 
+MAX_COST = 4096
+"""What all combinations of sizes may cost, so that a check of many sizes takes no more time."""
+
+MIN_COMBINATIONS = 8
+"""As many are looked at in a program of any size."""
+
 EVERYTHING = "<dims>"
 """The key of the value given for ``dims`` where that is not a mapping."""
+
+
+@dataclass
+class Budget:
+    """What a check may still spend on suggestions. It counts work, never time: a report is the same on all machines."""
+
+    evaluations: int = 150_000  # of a constraint, for one candidate size
+    verifications: int = 12_000  # of a demand, with candidate sizes that meet all constraints
+    visits: int = 16_000  # of demands and nodes, where a change is tried by checking everything again
+    exhausted: bool = False
+
+    def spend(self, kind: Literal["evaluations", "verifications", "visits"], count: int) -> bool:
+        """Whether there is so much left, which is then gone."""
+        left: int = getattr(self, kind) - count
+        setattr(self, kind, left)
+        self.exhausted |= left < 0
+        return left >= 0
 
 
 @dataclass(frozen=True)
@@ -39,6 +62,8 @@ class Context:
     cluster: Cluster | None = None
     offload: bool = True  # whether idle roles may be moved to host memory
     trials: Callable[[Finding], Tester | None] | None = field(default=None, compare=False)  # None: nothing is tried
+    search: bool = True  # whether sizes are searched for; a trial only needs to know which findings there are
+    budget: Budget = field(default_factory=Budget, compare=False)
 
     @classmethod
     def of(cls, program: Program, sizes: Mapping[type[Dim], int]) -> Context:
@@ -86,15 +111,31 @@ class Context:
         """A dim, with its size where it has several."""
         return f"{dim} = {self.sizes[dim]}" if dim in self.alternatives else str(dim)
 
-    def each_size(self) -> Iterator[Context]:
-        """The program with each combination of its sizes."""
-        for sizes in product(*self.alternatives.values()):
-            yield self.with_sizes(dict(zip(self.alternatives, sizes, strict=True)))
+    @cached_property
+    def components(self) -> tuple[Component, ...]:
+        """The dims with several sizes, in groups that are read together (``check/bindings.py``)."""
+        if not self.alternatives:
+            return ()
+        limit = max(MAX_COST // self.cost, MIN_COMBINATIONS)
+        return components(self.alternatives, read_together(self.program, self.demands, self.sizes), limit)
+
+    @property
+    def cost(self) -> int:
+        """How long all rules take with one combination of sizes, where a division takes 1."""
+        return sum(demand.cost for demand in self.demands) + len(self.program.graph.nodes)
+
+    @cached_property
+    def combinations(self) -> tuple[Context, ...]:
+        """The program with the first size of each dim, and with all combinations that may differ from that."""
+        first = {dim: sizes[0] for dim, sizes in self.alternatives.items()}
+        bindings = [{**first, **binding} for part in self.components for binding in part.bindings] or [first]
+        unique = {tuple(binding.values()): binding for binding in bindings}
+        return tuple(self.with_sizes(binding) for binding in unique.values())
 
     def with_this(self, dim: type[Dim]) -> list[Context]:
         """The combinations that have the size of ``dim`` which this one has; this one first."""
         others = (
-            other for other in self.each_size() if other.sizes[dim] == self.sizes[dim] and other.sizes != self.sizes
+            other for other in self.combinations if other.sizes[dim] == self.sizes[dim] and other.sizes != self.sizes
         )
         return [self, *others]
 

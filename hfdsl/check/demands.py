@@ -55,7 +55,7 @@ from hfdsl.check.requirements import holds, names
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature
-from hfdsl.types.dims import Answer, KeptGroups, Size, constant
+from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, constant
 
 KnownSizes: TypeAlias = Mapping[Any, Size]
 """Dims that have a size, each with its number as a ``Size``."""
@@ -72,6 +72,7 @@ class Demand(ABC):
     why: str
 
     arithmetic: ClassVar[bool] = True  # whether other sizes may repair it, and must not break it
+    cost: ClassVar[int] = 1  # how long it takes to verify, where a division takes 1
 
     @property
     def node(self) -> Node:
@@ -82,6 +83,16 @@ class Demand(ABC):
     def key(self) -> DemandKey:
         """The first call and the reason."""
         return self.node.id, self.why
+
+    @property
+    @abstractmethod
+    def reads(self) -> tuple[Size, ...]:
+        """The sizes that decide whether it holds."""
+
+    @property
+    def dims(self) -> set[Atom]:
+        """The dims in these sizes, with those that bound what a filter keeps."""
+        return dims_of_sizes(self.reads)
 
     @abstractmethod
     def verify(self, known: KnownSizes) -> Answer:
@@ -119,6 +130,11 @@ class Divisible(Demand):
             return f"{self.size} must be whole and at least 1"
         return f"{self.divisor * parts} must divide {self.size * constant(parts)}"
 
+    @property
+    def reads(self) -> tuple[Size, ...]:
+        """The size."""
+        return (self.size,)
+
     def verify(self, known: KnownSizes) -> Answer:
         """Whether the divisor divides the size."""
         size = self.size.substitute(known)
@@ -145,6 +161,11 @@ class Bound(Demand):
     def need(self) -> str:
         """The demand in words."""
         return f"{self.text} with {self.where}" if self.where else self.text
+
+    @property
+    def reads(self) -> tuple[Size, ...]:
+        """The size."""
+        return (self.constraint.size,)
 
     def verify(self, known: KnownSizes) -> Answer:
         """Whether the size is within the bound."""
@@ -174,10 +195,17 @@ class Requirement(Demand):
     scope: CallScope
     labels: tuple[Label, ...]
 
+    cost: ClassVar[int] = 8
+
     @property
     def text(self) -> str:
         """As it is declared."""
         return self.why
+
+    @property
+    def reads(self) -> tuple[Size, ...]:
+        """The sizes that it names."""
+        return tuple(self.scope.sizes[name] for name in names(self.text) if name in self.scope.sizes)
 
     def resolved(self, known: KnownSizes) -> Demand:
         """``B % R == 0`` is arithmetic once R has a size."""
@@ -207,6 +235,11 @@ class EqualRows(Demand):
     port: str
     sizes: tuple[Size, Size]
 
+    @property
+    def reads(self) -> tuple[Size, ...]:
+        """Both."""
+        return self.sizes
+
     def verify(self, known: KnownSizes) -> Answer:
         """Whether both are the same number."""
         return rows_are_equal(*self.sizes, known)
@@ -218,6 +251,11 @@ class EnoughRows(Demand):
 
     size: Size
     count: int
+
+    @property
+    def reads(self) -> tuple[Size, ...]:
+        """The rows that there are."""
+        return (self.size,)
 
     def verify(self, known: KnownSizes) -> Answer:
         """Whether there can be as many."""
@@ -246,6 +284,11 @@ class AlignedRows(Demand):
     def paired(self) -> bool:
         """Whether a fixed number of rows of one goes with each row of the other."""
         return proportional(self.size, self.first_size)
+
+    @property
+    def reads(self) -> tuple[Size, ...]:
+        """Both numbers of rows."""
+        return self.size, self.first_size
 
     def verify(self, known: KnownSizes) -> Answer:
         """Whether both have the same number of rows, or rows that belong together; padding keeps no such pairs."""
@@ -298,6 +341,11 @@ def proportional(size: Size, base: Size) -> bool:
 def filtered(size: Size) -> bool:
     """Whether only a run determines this size."""
     return any(isinstance(atom, KeptGroups) for atom in size.atoms)
+
+
+def dims_of_sizes(sizes: Iterable[Size]) -> set[Atom]:
+    """The dims in sizes, with those that bound what a filter keeps."""
+    return {atom for size in sizes for atom in (*size.atoms, *at_most(size).atoms)}
 
 
 def at_most(size: Size) -> Size:

@@ -18,6 +18,7 @@ from hfdsl.check.demands import (
     EqualRows,
     Requirement,
     at_most,
+    dims_of_sizes,
     divisible_by_requirement,
 )
 from hfdsl.check.findings import Label
@@ -27,9 +28,9 @@ from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, RoleCall, Take
 from hfdsl.graph.signatures import Signature
-from hfdsl.protocols.conditions import requirements_of
+from hfdsl.protocols.conditions import provisions_of, requirements_of
 from hfdsl.protocols.placement import faults
-from hfdsl.types.dims import Answer, Dim, Size, atom_size, constant
+from hfdsl.types.dims import Answer, Atom, Dim, Size, atom_size, constant
 from hfdsl.types.rows import Grouped
 
 
@@ -176,7 +177,7 @@ def _collected(program: Program, nodes: tuple[Node, ...], signature: Signature) 
         return
     if rows is None or LOST in rows.atoms or faults(protocol, placement.mesh, dict(signature.registration.leaves)):
         return
-    parts = len(protocol.collected(placement.mesh))
+    parts = protocol.collected_count(placement.mesh)
     if parts > (program.chunk_count(node) or 1):
         yield _divisible(EQUAL_PARTS, nodes, rows, parts, Label(placement.span, f"placed on {placement.mesh}"))
 
@@ -313,3 +314,17 @@ def scope_of_call(program: Program, node: Node, signature: Signature, sized: Ite
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
     sizes = dims_of_call(program, node, signature, sized)
     return Scope(sizes, program.placement(node), isinstance(node.op, RoleCall), program.config(node) or {})
+
+
+def read_together(program: Program, demands: Iterable[Demand], sized: Iterable[type[Dim]]) -> Iterator[set[Atom]]:
+    """The sets of dims whose sizes decide a finding together: those of a demand, of rows, of a presence condition."""
+    for demand in demands:
+        yield demand.dims
+    for node, *_ in program.kinds:
+        yield dims_of_sizes(program.argument_rows[node.id].values())
+        signature = signature_of(node)
+        conditions = [said.when for said in provisions_of(signature.body) if said.when] if signature else []
+        if signature and conditions:
+            sizes = scope_of_call(program, node, signature, sized).sizes
+            for condition in conditions:
+                yield dims_of_sizes(sizes[name] for name in names(condition) if name in sizes)

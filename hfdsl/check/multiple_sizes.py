@@ -3,41 +3,104 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
+from typing import TypeAlias
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.types.dims import Dim
 
-Occurrences = list[tuple[Context, Finding]]
-"""The findings of one mistake, one for each combination of sizes that shows it."""
+Rule: TypeAlias = Callable[[Context], Iterable[Finding]]
 
+SizesShown: TypeAlias = Mapping[type[Dim], tuple[int, ...]]
+"""The sizes of each dim with which a mistake shows, where it depends on the dim."""
 
-def check_each_size(context: Context, findings: Callable[[Context], Sequence[Finding]]) -> list[Finding]:
-    """The findings for all combinations of sizes: each mistake once, with the sizes that show it."""
-    mistakes: dict[tuple[object, ...], Occurrences] = {}
-    for binding in context.each_size():
-        for finding in findings(binding):
-            # The numbers in a message differ from size to size, the mistake does not.
-            mistake = finding.code, finding.primary.span, re.sub(r"\d+", "#", finding.message)
-            mistakes.setdefault(mistake, []).append((binding, finding))
-    return [_one(context, occurrences) for occurrences in mistakes.values()]
+MAX_SEARCHED = 4
+"""With how many of the combinations of sizes that show mistakes a rule searches for other sizes."""
 
 
-def _one(context: Context, occurrences: Occurrences) -> Finding:
-    _, finding = occurrences[0]
-    where = []
-    for dim, sizes in context.alternatives.items():
-        showing = dict.fromkeys(binding.sizes[dim] for binding, _ in occurrences)
-        if len(showing) < len(sizes):
-            where.append(f"{dim} = {' or '.join(map(str, showing))} of {', '.join(map(str, sizes))}")
-    note = (f"for {' and '.join(where)}",) if where else ()
-    lines = dict.fromkeys(line for _, each in occurrences for line in each.help)
-    mending = tuple(
-        line for line in lines if all(line in each.help for _, each in occurrences) or _of_one_size(context, line)
+def check_each_size(context: Context, plain: Context, rule: Rule) -> list[Finding]:
+    """The findings of a rule for all combinations of sizes: each mistake once, with the sizes that show it.
+
+    ``plain`` is the same without suggestions; they are made for a few combinations only.
+    """
+    bindings = context.combinations
+    findings = [list(rule(binding)) for binding in plain.combinations]
+    mistakes: dict[object, dict[int, int]] = {}  # by the place of the combination, the place among its findings
+    for place, findings_there in enumerate(findings):
+        for number, finding in enumerate(findings_there):
+            mistakes.setdefault(_mistake(finding), {}).setdefault(place, number)
+    sizes_shown = [
+        _sizes_shown(context, bindings, {place: findings[place][number].message for place, number in shown.items()})
+        for shown in mistakes.values()
+    ]
+    searched: dict[int, list[Finding]] = {}
+    wanted = [list(_representatives(bindings, *pair)) for pair in zip(mistakes.values(), sizes_shown, strict=True)]
+    if context.search:
+        places = dict.fromkeys(chain.from_iterable(wanted))
+        searched = {place: list(rule(bindings[place])) for place in islice(places, MAX_SEARCHED)}
+        context.budget.exhausted |= len(places) > MAX_SEARCHED
+    merged: dict[object, Finding] = {}
+    for shown, sizes, representatives in zip(mistakes.values(), sizes_shown, wanted, strict=True):
+        place, number = next(iter(shown.items()))
+        first = searched.get(place, findings[place])[number]
+        others = [searched[place][shown[place]] for place in representatives if place in searched]
+        finding = _merged(context, first, others, sizes, complete=len(others) == len(representatives))
+        merged.setdefault(_mistake(finding), finding)
+    return list(merged.values())
+
+
+def _mistake(finding: Finding) -> object:
+    """What makes findings one mistake: the numbers in a message differ from size to size, the mistake does not."""
+    return finding.code, finding.primary.span, re.sub(r"\d+", "#", finding.message)
+
+
+def _sizes_shown(context: Context, bindings: Sequence[Context], messages: Mapping[int, str]) -> SizesShown:
+    """The sizes with which a mistake shows; ``messages`` are those of the combinations that show it."""
+    first, sizes_shown = bindings[0].sizes, dict[type[Dim], tuple[int, ...]]()
+    for part in context.components:
+        others = context.alternatives.keys() - set(part.dims)
+        combined = [p for p, b in enumerate(bindings) if all(b.sizes[dim] == first[dim] for dim in others)]
+        showing = [place for place in combined if place in messages]
+        alike = len({messages[place] for place in showing}) <= 1
+        if showing and not (alike and len(showing) == len(combined)):  # else it does not depend on these dims
+            for dim in part.dims:
+                sizes_shown[dim] = tuple(dict.fromkeys(bindings[place].sizes[dim] for place in showing))
+    return {dim: sizes_shown[dim] for dim in context.alternatives if dim in sizes_shown}
+
+
+def _representatives(bindings: Sequence[Context], shown: Mapping[int, int], sizes_shown: SizesShown) -> Iterator[int]:
+    """The first combination that shows a mistake, the first one with each size that does, and the last one.
+
+    A suggestion may depend on a size that the mistake does not depend on, and is made if all of these have it.
+    """
+    yield next(iter(shown))
+    for dim, sizes in sizes_shown.items():
+        for size in sizes:
+            yield next(place for place in shown if bindings[place].sizes[dim] == size)
+    for dim in bindings[0].alternatives:
+        yield max(shown, key=lambda place: (bindings[place].sizes[dim] != bindings[0].sizes[dim], -place))
+
+
+def _merged(
+    context: Context, first: Finding, helped: Sequence[Finding], sizes_shown: SizesShown, *, complete: bool
+) -> Finding:
+    where = " and ".join(
+        f"{dim} = {' or '.join(map(str, sizes))} of {', '.join(map(str, context.alternatives[dim]))}"
+        for dim, sizes in sizes_shown.items()
+        if len(sizes) < len(context.alternatives[dim])
     )
-    fixes = tuple(fix for fix in finding.fixes if all(fix in each.fixes for _, each in occurrences))
-    return replace(finding, notes=(*note, *finding.notes), help=mending, fixes=fixes)
+    lines = dict.fromkeys(line for finding in helped for line in finding.help)
+    mending = tuple(
+        line
+        for line in lines
+        if _of_one_size(context, line) or (complete and all(line in finding.help for finding in helped))
+    )
+    fixes = tuple(fix for fix in first.fixes if complete and all(fix in finding.fixes for finding in helped))
+    notes = (*((f"for {where}",) if where else ()), *first.notes)
+    return replace(first, notes=notes, help=mending, fixes=fixes)
 
 
 def _of_one_size(context: Context, line: str) -> bool:

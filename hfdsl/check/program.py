@@ -49,7 +49,7 @@ class PlacedMethod:
         """Why the protocol does not work on this mesh."""
         try:
             self.protocol.chunk_count(self.placement.mesh)
-            self.protocol.collected(self.placement.mesh)
+            self.protocol.collected_count(self.placement.mesh)
         except HfError as error:
             return error
         return None

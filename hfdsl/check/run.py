@@ -100,6 +100,24 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     driver_load.little_through_driver,
 )
 
+SIZE_RULES = frozenset(
+    {
+        wiring.mismatches,
+        results.results,
+        presence.certain_columns,
+        presence.provisions_are_right,
+        presence.tests_of_columns,
+        presence.returned_columns,
+        sizes.row_arithmetic,
+        filtered.filtered_rows,
+        filtered.enough_rows,
+        sizes.rows_split_alike,
+        sizes.requirements,
+        padding.pad_rows_count_for_nothing,
+    }
+)
+"""The rules whose findings depend on sizes. The others are the same for all of them."""
+
 
 def check(
     body: Callable[..., Any],
@@ -169,18 +187,21 @@ def build_report(context: Context, start: float) -> Report:
     milliseconds = (perf_counter() - start) * 1000
     nodes, roles = len(context.program.graph.nodes), len(context.program.graph.roles)
     counts = f"{nodes} node{'s' * (nodes != 1)}, {roles} role{'s' * (roles != 1)}"
-    facts = f" ({counts}, {milliseconds:.1f} ms)"
+    combinations = sum(part.combinations for part in context.components)
+    looked_at = sum(len(part.bindings) for part in context.components)
+    left_out = f", {looked_at:,} of {combinations:,} combinations of sizes" if looked_at < combinations else ""
+    cut_off = ", the search for suggestions was cut off" if context.budget.exhausted else ""
+    facts = f" ({counts}{left_out}{cut_off}, {milliseconds:.1f} ms)"
     return Report(context.program.graph.name, findings, facts)
 
 
 def run_rules(context: Context) -> Sequence[Finding]:
-    """The findings of all rules, for each combination of the sizes."""
-    return check_each_size(context, _with_one_size_each) if context.alternatives else _with_one_size_each(context)
-
-
-def _with_one_size_each(context: Context) -> list[Finding]:
+    """The findings of all rules, those of sizes for each combination of them."""
     findings: dict[tuple[object, ...], Finding] = {}
-    for finding in (finding for rule in RULES for finding in rule(context)):
-        # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
-        findings.setdefault((finding.code, finding.primary.span, finding.message), finding)
+    plain = replace(context, trials=None, search=False) if context.search else context
+    for rule in RULES:
+        several = context.alternatives and rule in SIZE_RULES
+        for finding in check_each_size(context, plain, rule) if several else rule(context):
+            # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
+            findings.setdefault((finding.code, finding.primary.span, finding.message), finding)
     return list(findings.values())

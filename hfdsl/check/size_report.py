@@ -109,7 +109,7 @@ def _demand_report(context: Context, node: Node, demand: Divisible | Bound) -> D
 
 def _holds(context: Context, constraint: Constraint) -> bool | None:
     """Whether a constraint holds with all sizes that are given."""
-    values = [combination.known(constraint.size).value for combination in context.each_size()]
+    values = [combination.known(constraint.size).value for combination in context.combinations]
     known = [value for value in values if value is not None]
     return all(map(constraint.holds, known)) if known == values else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -113,6 +113,19 @@ class Protocol:
         """
         return _collected(self, mesh)
 
+    def collected_count(self, mesh: Mesh) -> int:
+        """How many ranks' outputs are taken: ``len(self.collected(mesh))``, without a look at each rank.
+
+        Raises ``ProtocolError`` (HF404) when a picked coordinate is not on ``mesh``.
+        """
+        picked = _picked(self, mesh)
+        if "rank" in picked:
+            return len(self.collected(mesh))
+        # Replicas of a model are alike: what is picked of one is picked of each.
+        dp, replica = picked.pop("dp", None), replace(mesh, dp=1)
+        per_replica = sum(_is_picked(replica, rank, picked) for rank in range(replica.world_size))
+        return per_replica * (mesh.dp if dp is None else 1)
+
     def __str__(self) -> str:
         return self.name
 
@@ -130,13 +143,20 @@ def _chunk_of(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _collected(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
-    picked = {axis: _coordinate(protocol, mesh, axis, pick) for axis, pick in protocol.picks if pick != "join"}
+    picked = _picked(protocol, mesh)
     # Axes nest the way dispatch cut them, the others as declared; a picked axis has one coordinate and orders nothing.
     nesting = (*protocol.split, *(axis for axis, _ in protocol.picks))
-    ranks = (
-        rank for rank in range(mesh.world_size) if all(axis_rank(mesh, axis, rank) == at for axis, at in picked.items())
-    )
+    ranks = (rank for rank in range(mesh.world_size) if _is_picked(mesh, rank, picked))
     return tuple(sorted(ranks, key=lambda rank: tuple(axis_rank(mesh, axis, rank) for axis in nesting)))
+
+
+def _picked(protocol: Protocol, mesh: Mesh) -> dict[str, int]:
+    """The coordinate that is picked along each axis."""
+    return {axis: _coordinate(protocol, mesh, axis, pick) for axis, pick in protocol.picks if pick != "join"}
+
+
+def _is_picked(mesh: Mesh, rank: int, picked: Mapping[str, int]) -> bool:
+    return all(axis_rank(mesh, axis, rank) == at for axis, at in picked.items())
 
 
 def _coordinate(protocol: Protocol, mesh: Mesh, axis: str, pick: Pick) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
-from math import prod
 from typing import Any, Generic, Literal, TypeAlias, TypeGuard, TypeVar, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
@@ -148,6 +147,9 @@ class Size:
             return sizes.get(self.bare, self)
         if not any(atom in sizes for atom in self.atoms):
             return self
+        numbers = {atom: sizes[atom].value for atom in self.atoms if atom in sizes}
+        if len(numbers) == len(self.atoms) and None not in numbers.values():
+            return constant(evaluate(self, numbers))
         terms: list[tuple[Monomial, Fraction]] = []
         for monomial, coefficient in self.terms:
             term = Size(((tuple(pair for pair in monomial if pair[0] not in sizes), coefficient),))
@@ -334,9 +336,15 @@ def _factors(monomial: Monomial, sign: int) -> Iterator[str]:
             yield from [atom.__name__] * abs(power)
 
 
-def evaluate(expression: Size, sizes: Mapping[Any, int]) -> Fraction:
+def evaluate(expression: Size, sizes: Mapping[Any, Any]) -> Fraction:
     """The number that an expression is for the given dims (all of its dims must be given)."""
-    return sum(
-        (c * prod((Fraction(sizes[a]) ** p for a, p in m), start=Fraction(1)) for m, c in expression.terms),
-        start=Fraction(0),
-    )
+    total: int | Fraction = 0
+    for monomial, coefficient in expression.terms:
+        above, below = coefficient.numerator, coefficient.denominator
+        for atom, power in monomial:
+            if power > 0:
+                above *= sizes[atom] ** power
+            else:
+                below *= sizes[atom] ** -power
+        total += above if below == 1 else Fraction(above, below)
+    return Fraction(total)

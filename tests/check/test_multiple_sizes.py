@@ -92,7 +92,7 @@ def test_one_size_is_mended_beside_what_else_is_wrong_with_it() -> None:
 
 
 def test_combinations_are_told_by_the_dims_that_matter() -> None:
-    limit, rows = program.check(deployment, dims={B: (512, 100), R: [8, 9]}).findings
+    rows, limit = program.check(deployment, dims={B: (512, 100), R: [8, 9]}).findings
     assert (rows.code, rows.notes[0]) == ("HF310", "for B = 100 of 512, 100")
     assert (limit.code, limit.notes) == ("HF322", ("for R = 9 of 8, 9",))
     assert limit.help == ("set R = 9 to 8: this then works out",)  # with B = 100 the rows do not

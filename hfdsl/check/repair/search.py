@@ -6,36 +6,43 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush, merge
-from itertools import islice
+from itertools import islice, takewhile
 
 from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.types.dims import Dim, constant
 
-SEARCH = 4096  # how many sizes are examined on both sides
-TRIALS = 64  # how many of those that meet all constraints are tried against all other rules
-NEAR = 64  # of two dims: how many sizes of one are examined on both sides
-BESIDE = 2  # and how many of the other for each, where its constraints are linear, so that the nearest meet them
+MAX_SIZES = 4096  # how many sizes are examined on both sides of the one that is given
+MAX_TRIED = 64  # how many of those that meet all constraints are tried against all other rules
+MAX_FIRST = 64  # of two dims: how many sizes of the first are examined on both sides
+MAX_SECOND = 2  # and how many of the second for each, where its constraints are linear, so that the nearest meet them
+SUBSTITUTION = 64  # how many evaluations of a constraint take as long as putting a size into it
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search for another size of ``dim``, which is ``now``; ``tried`` says whether a size works."""
+    """The search for another size of ``dim``, which is ``now``; ``tried`` says whether a size works.
+
+    ``spend`` is called with a number of evaluations before they are made; the search ends where it refuses.
+    """
 
     dim: type[Dim]
     now: int
     constraints: Sequence[Constraint]
     tried: Callable[[int], bool]
+    spend: Callable[[int], bool] = lambda _: True
 
     def nearest(self) -> tuple[int, ...]:
         """The nearest size below and the nearest above that work, if any."""
         sizes, others = _narrowed(self.dim, self.constraints)
-        sides = sizes.downward(self.now - 1, SEARCH), sizes.upward(self.now + 1, SEARCH)
-        firsts = (self._first(side, others) for side in sides)
+        met = [constraint.predicate(self.dim) for constraint in others]
+        sides = sizes.downward(self.now - 1, MAX_SIZES), sizes.upward(self.now + 1, MAX_SIZES)
+        firsts = (self._first(side, met) for side in sides)
         return tuple(size for size in firsts if size is not None)
 
-    def _first(self, numbers: Iterable[int], constraints: Sequence[Constraint]) -> int | None:
-        satisfying = (n for n in numbers if all(constraint.met(self.dim, n) for constraint in constraints))
-        return next(filter(self.tried, islice(satisfying, TRIALS)), None)
+    def _first(self, sizes: Iterable[int], met: Sequence[Callable[[int], bool]]) -> int | None:
+        affordable = takewhile(lambda _: self.spend(1 + len(met)), sizes)
+        satisfying = (size for size in affordable if all(holds(size) for holds in met))
+        return next(filter(self.tried, islice(satisfying, MAX_TRIED)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class PairSearch:
     now: tuple[int, int]
     constraints: Sequence[Constraint]
     tried: Callable[[int, int], bool]
+    spend: Callable[[int], bool] = lambda _: True
 
     def change(self, first: int, second: int) -> Fraction:
         """The sum of the relative changes of the two sizes."""
@@ -58,7 +66,7 @@ class PairSearch:
 
     def nearest(self) -> tuple[int, int] | None:
         """The pair with the smallest change that works, of those that are examined."""
-        return next((pair for pair in islice(self._pairs(), TRIALS) if self.tried(*pair)), None)
+        return next((pair for pair in islice(self._pairs(), MAX_TRIED) if self.tried(*pair)), None)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         """The pairs that meet all constraints, the smallest change first."""
@@ -79,13 +87,19 @@ class PairSearch:
         joint = [constraint for constraint in self.constraints if len(constraint.size.atoms) > 1]
         firsts, beside = _narrowed(first_dim, alone[first_dim])
         seconds, others = _narrowed(second_dim, alone[second_dim])
-        for first in _around(firsts, self.now[0], NEAR):
-            fixed = [replace(c, size=c.size.substitute({first_dim: constant(first)})) for c in joint]
-            left, more = _narrowed(second_dim, fixed, seconds)
-            nonlinear = others + more
-            if all(constraint.met(first_dim, first) for constraint in beside):
-                for second in _around(left, self.now[1], NEAR if nonlinear else BESIDE):
-                    if all(constraint.met(second_dim, second) for constraint in nonlinear):
+        met_by_first = [constraint.predicate(first_dim) for constraint in beside]
+        met_by_second = [constraint.predicate(second_dim) for constraint in others]
+        for first in _around(firsts, self.now[0], MAX_FIRST):
+            if not self.spend(1 + SUBSTITUTION * len(joint)):
+                return
+            if all(holds(first) for holds in met_by_first):
+                fixed = [replace(c, size=c.size.substitute({first_dim: constant(first)})) for c in joint]
+                left, more = _narrowed(second_dim, fixed, seconds)
+                met = [*met_by_second, *(constraint.predicate(second_dim) for constraint in more)]
+                for second in _around(left, self.now[1], MAX_FIRST if met else MAX_SECOND):
+                    if not self.spend(1 + len(met)):
+                        return
+                    if all(holds(second) for holds in met):
                         yield first, second
 
 
@@ -121,11 +135,16 @@ def conflict(dim: type[Dim], constraints: Sequence[Constraint]) -> tuple[Constra
     >>> [(str(constraint.size), constraint.divisor) for constraint in clash]
     [('B', 16), ('-B+8', None)]
     """
-    kept = list(constraints)
-    if not _narrowed(dim, kept)[0].empty:
-        return ()
-    for constraint in reversed(kept):
-        fewer = [other for other in kept if other is not constraint]
-        if _narrowed(dim, fewer)[0].empty:
-            kept = fewer
-    return tuple(kept)
+    core, left, candidates = list[int](), SizeSet(), len(constraints)
+    while not left.empty:
+        sizes = left
+        for place in range(candidates):
+            sizes = sizes.satisfying(dim, constraints[place]) or sizes
+            if sizes.empty:
+                break
+        else:
+            return ()
+        # The conflict begins with this constraint, so that it is part of it: the others are among those before.
+        core.append(place)
+        left, candidates = left.satisfying(dim, constraints[place]) or left, place
+    return tuple(constraints[place] for place in sorted(core))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, combinations
 
 from hfdsl.check.constraints import Constraint
 from hfdsl.check.context import Change, Context
-from hfdsl.check.demands import Bound, DemandKey, Divisible, solvable
+from hfdsl.check.demands import Bound, DemandKey, Divisible, KnownSizes, solvable
 from hfdsl.check.findings import Fix
-from hfdsl.check.repair.search import PairSearch, Search
+from hfdsl.check.repair.search import SUBSTITUTION, PairSearch, Search
 from hfdsl.check.repair.suggestions import Suggestion
-from hfdsl.types.dims import Dim
+from hfdsl.types.dims import Answer, Dim, constant
 
 Sizes = Mapping[type[Dim], Sequence[int]]
 """Other sizes for each dim, the sizes of the other dims unchanged."""
 
 WORKS = "every split and requirement then works out"
+THIS_WORKS = "this then works out"
 MAX_PAIRS = 4  # pairs of dims that are searched for one finding
 
 
@@ -51,12 +52,15 @@ def suggested_sizes(
     The sizes satisfy ``wanted`` too.
     """
     sizes = {}
-    for dim in _sized(context, atoms):
+    for dim in _sized(context, atoms) if context.search else ():
+        if not context.budget.spend("evaluations", SUBSTITUTION * len(context.demands)):
+            break
         constraints = list(constraints_on(context, dim))
         if wanted is not None:
             others = {other: size for other, size in context.known_sizes.items() if other is not dim}
             constraints.append(replace(wanted, size=wanted.size.substitute(others)))
-        search = Search(dim, context.sizes[dim], constraints, _Trial(context, (dim,), broken).works)
+        spend = partial(context.budget.spend, "evaluations")
+        search = Search(dim, context.sizes[dim], constraints, _Trial(context, (dim,), broken).works, spend)
         if nearest := search.nearest():
             sizes[dim] = nearest
     return sizes
@@ -70,8 +74,7 @@ def _sized(context: Context, atoms: Iterable[object]) -> list[type[Dim]]:
 def resized(context: Context, sizes: Sizes, works: str = WORKS) -> Iterator[Suggestion]:
     """Other sizes of one dim; whatever else is broken stays so."""
     for dim, new_sizes in sizes.items():
-        after = chain.from_iterable(_with(context, {dim: new_size}) for new_size in new_sizes)
-        then = "this then works out" if any(map(refuted, after)) else works
+        then = works if all(_repairs_all(context, {dim: new_size}) for new_size in new_sizes) else THIS_WORKS
         changes = tuple(_size_change(context, {dim: new_size}, str(new_size)) for new_size in new_sizes)
         yield Suggestion(changes, f"set {context.named(dim)} to ", f": {then}")
 
@@ -86,20 +89,22 @@ def resized_together(context: Context, atoms: Iterable[object], broken: set[Dema
     changes = []
     for dims in _pairs(context, atoms)[:MAX_PAIRS]:
         now, trial = (context.sizes[dims[0]], context.sizes[dims[1]]), _Trial(context, dims, broken)
-        search = PairSearch(dims, now, list(constraints_on(context, *dims)), trial.works)
+        spend = partial(context.budget.spend, "evaluations")
+        search = PairSearch(dims, now, list(constraints_on(context, *dims)), trial.works, spend)
         if (pair := search.nearest()) is not None:
             changes.append((search.change(*pair), dims, pair))
     for _, dims, pair in sorted(changes, key=lambda change: change[0]):
         sizes = dict(zip(dims, pair, strict=True))
-        then = "this then works out" if any(map(refuted, _with(context, sizes))) else WORKS
+        then = WORKS if _repairs_all(context, sizes) else THIS_WORKS
         words = " and ".join(f"{dim} to {new_size}" for dim, new_size in zip(dims, pair, strict=True))
         yield Suggestion((_size_change(context, sizes, words),), "set ", f": {then}")
 
 
-def _with(context: Context, sizes: Mapping[type[Dim], int]) -> Iterator[Context]:
-    """The program with these sizes, and with all sizes that the other dims have."""
-    dim, *_ = sizes
-    return (combination.with_sizes(sizes) for combination in context.with_this(dim))
+def _repairs_all(context: Context, sizes: Mapping[type[Dim], int]) -> bool:
+    """Whether no other demand is broken with these sizes, with all sizes that the other dims have."""
+    combinations = _pinned(sizes, context).combinations
+    affordable = context.budget.spend("verifications", len(combinations) * context.cost)
+    return affordable and not any(map(refuted, combinations))
 
 
 def _pairs(context: Context, atoms: Iterable[object]) -> list[tuple[type[Dim], type[Dim]]]:
@@ -136,13 +141,28 @@ class _Trial:
     """Whether other sizes repair what is ``broken`` and break nothing, with all sizes of the other dims."""
 
     def __init__(self, context: Context, dims: tuple[type[Dim], ...], broken: set[DemandKey]) -> None:
-        self.dims, self.broken = dims, broken
-        self.combinations = [(combination, refuted(combination)) for combination in context.with_this(dims[0])]
+        self.dims, self.broken, self.budget = dims, broken, context.budget
+        self.demands = [demand for demand in context.demands if demand.arithmetic and not demand.dims.isdisjoint(dims)]
+        self.combinations = [combination.known_sizes for combination in context.with_this(dims[0])]
+        self.cost = sum(demand.cost for demand in self.demands) * len(self.combinations)
 
-    def works(self, *new_sizes: int) -> bool:
+    @cached_property
+    def before(self) -> list[set[DemandKey]]:
+        """What each combination breaks now."""
+        return [set(self._refuted(known)) for known in self.combinations]
+
+    def works(self, *sizes: int) -> bool:
         """Whether these sizes do."""
-        sizes = dict(zip(self.dims, new_sizes, strict=True))
-        return all(
-            (after := refuted(combination.with_sizes(sizes))) <= before and not after & self.broken
-            for combination, before in self.combinations
-        )
+        new_sizes = {dim: constant(size) for dim, size in zip(self.dims, sizes, strict=True)}
+        if not self.budget.spend("verifications", self.cost):
+            return False
+        for known, before in zip(self.combinations, self.before, strict=True):
+            if any(key in self.broken or key not in before for key in self._refuted({**known, **new_sizes})):
+                return False
+        return True
+
+    def _refuted(self, known: KnownSizes) -> Iterator[DemandKey]:
+        """What these sizes break of the demands that read the dims."""
+        for demand in self.demands:
+            if demand.resolved(known).verify(known) is Answer.REFUTED:
+                yield demand.key

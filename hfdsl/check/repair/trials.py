@@ -56,10 +56,20 @@ class Trials:
     results: dict[tuple[FindingKey, str, Fix | None], bool] = field(default_factory=dict)
 
     @cached_property
+    def visits(self) -> int:
+        """How many nodes and mistakes a trial visits."""
+        graph, wrong = self.context.program.graph, self.context.program.inference.mismatches
+        return len(graph.nodes) + len(graph.misuses) + len(wrong) + 1
+
+    @cached_property
+    def cost(self) -> int:
+        """What a trial costs: all rules run on all combinations of sizes."""
+        return (self.visits + sum(demand.cost for demand in self.context.demands)) * len(self.context.combinations)
+
+    @property
     def most(self) -> int:
         """At how many places repairs are tried."""
-        graph, wrong = self.context.program.graph, self.context.program.inference.mismatches
-        return min(MAX_PLACES, MAX_VISITS // (len(graph.nodes) + len(graph.misuses) + len(wrong) + 1))
+        return min(MAX_PLACES, MAX_VISITS // self.visits)
 
     def admit(self, finding: Finding) -> bool:
         """Whether repairs of a finding are tried: at ``most`` places, and at each of them for all findings there."""
@@ -73,7 +83,7 @@ class Trials:
         return self._keys(self.context)
 
     def _keys(self, context: Context) -> Counter[FindingKey]:
-        return Counter(map(finding_key, self.run_rules(replace(context, trials=None))))
+        return Counter(map(finding_key, self.run_rules(replace(context, trials=None, search=False))))
 
     def removes(self, finding: Finding, change: Change) -> bool:
         """Whether a change removes a finding and adds none: it is made, and all rules run again."""
@@ -85,6 +95,8 @@ class Trials:
         return self.results[key]
 
     def _removes(self, finding: Finding, change: Change) -> bool:
+        if not thorough.get() and not self.context.budget.spend("visits", self.cost):
+            return False
         changed, baseline = change.transform(self.context), change.baseline and change.baseline(self.context)
         before = self.before if baseline is None else self._keys(baseline)
         return changed is not None and improves(finding_key(finding), before, self._keys(changed))

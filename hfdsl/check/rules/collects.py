@@ -143,7 +143,7 @@ def lists_are_not_joined(context: Context) -> Iterator[Finding]:
         if protocol.takes == "whole" or not protocol.joins or method.signature.returns in NOTHING:
             continue
         with suppress(ProtocolError):  # the rule on protocols and meshes reports that
-            if (ranks := len(protocol.collected(placement.mesh))) > 1:
+            if (ranks := protocol.collected_count(placement.mesh)) > 1:
                 yield Finding(
                     "HF413",
                     f"'{node.label}' takes a value for each rank, and {protocol} joins what {ranks} ranks make of "
@@ -166,5 +166,5 @@ def _length(context: Context, operand: Operand) -> tuple[int | None, tuple[Label
         return None, ()
     label = Label(placement.span, f"'{producer.label}' makes one value for each rank of {placement.mesh}")
     with suppress(ProtocolError):  # reported by the rule on placements
-        return len(signature.protocol.collected(placement.mesh)), (label,)
+        return signature.protocol.collected_count(placement.mesh), (label,)
     return None, ()

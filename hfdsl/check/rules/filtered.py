@@ -12,7 +12,7 @@ from hfdsl.check.demands import Divisible, EnoughRows, at_calls, at_most, filter
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.alternatives import registered
-from hfdsl.check.repair.search import SEARCH
+from hfdsl.check.repair.search import MAX_SIZES
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.graph.program import Filter, Node, RoleCall
 from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, atom_size, constant
@@ -77,7 +77,7 @@ def _enough(context: Context, demands: list[Divisible], kept: Atom, multiple: in
     """The greatest number of groups that a filter may keep with which all demands hold; a ``multiple`` of some."""
     most = context.known(at_most(atom_size(kept))).value
     sizes = [context.known(demand.size) for demand in demands]
-    for count in range(int(most), max(0, int(most) - SEARCH), -1) if most is not None else ():
+    for count in range(int(most), max(0, int(most) - MAX_SIZES), -1) if most is not None else ():
         pairs = ((size.substitute({kept: constant(count)}), d.divisor) for size, d in zip(sizes, demands, strict=True))
         if count % multiple == 0 and all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in pairs):
             return count

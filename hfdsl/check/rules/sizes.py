@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
+from typing import TypeAlias
 
 from hfdsl.check.context import EVERYTHING, Context
-from hfdsl.check.demands import AlignedRows, DemandKey, Divisible, Requirement, at_calls, filtered
+from hfdsl.check.demands import AlignedRows, Bound, DemandKey, Divisible, Requirement, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.search import conflict
 from hfdsl.check.repair.sizes import constraints_on, in_words, resized, resized_together, suggested_sizes
@@ -19,11 +21,15 @@ from hfdsl.types.dims import Answer, Atom
 Called = tuple[Node, Divisible]
 """A demand at one of its calls."""
 
+Clash: TypeAlias = Callable[[Atom], tuple[Divisible | Bound, ...]]
+"""The demands that no size of a dim meets together."""
+
 
 def row_arithmetic(context: Context) -> Iterator[Finding]:
     """One finding for all splits that the same sizes break, with sizes that satisfy every demand of the program."""
+    clash = cache(partial(_clash, context))
     for _, broken in _by_dims(_divisible(context, Answer.REFUTED)):
-        yield _uneven(context, broken)
+        yield _uneven(context, broken, clash)
     # HF301 reports these: the run would not know them either.
     open_row_dims = set(undetermined_row_dims(context) if context.program.deployment else ())
     unknown = _divisible(context, Answer.UNKNOWN)
@@ -32,7 +38,7 @@ def row_arithmetic(context: Context) -> Iterator[Finding]:
             continue
         needs = ", ".join(dict.fromkeys(demand.need for _, demand in undecided))
         (first, demand), *others = undecided
-        yield _impossible(context, atoms) or Finding(
+        yield _impossible(context, atoms, clash) or Finding(
             "HF319",
             f"cannot decide before launch whether the rows work out: {needs}",
             Label(first.span, f"for {demand.why}"),
@@ -57,7 +63,7 @@ def _by_dims(calls: list[Called]) -> Iterator[tuple[tuple[Atom, ...], list[Calle
     yield from groups.items()
 
 
-def _uneven(context: Context, broken: list[Called]) -> Finding:
+def _uneven(context: Context, broken: list[Called], clash: Clash) -> Finding:
     (node, first), *others = broken
     rows = context.known(first.size).value
     sizes = ", ".join(f"{d} = {n}" for d, n in context.sizes.items() if d in first.size.atoms)
@@ -72,7 +78,7 @@ def _uneven(context: Context, broken: list[Called]) -> Finding:
         (*first.labels, *related),
         notes=(f"with {sizes}",) if sizes and shown != sizes else (),
     )
-    return _resized(context, finding, first.size.atoms, {demand.key for _, demand in broken})
+    return _resized(context, finding, first.size.atoms, {demand.key for _, demand in broken}, clash)
 
 
 def _invalid(context: Context, names: Iterable[str]) -> bool:
@@ -84,11 +90,12 @@ def _invalid(context: Context, names: Iterable[str]) -> bool:
 def requirements(context: Context) -> Iterator[Finding]:
     """``hf.requires`` of role methods and functions, with the rows of the call and the fields of the role's config."""
     unproved = (d for d, answer in context.verdicts if answer is not Answer.PROVED and isinstance(d, Requirement))
+    clash = cache(partial(_clash, context))
     for node, demand in at_calls(unproved):
-        yield from _evaluated(context, node, demand)
+        yield from _evaluated(context, node, demand, clash)
 
 
-def _evaluated(context: Context, node: Node, demand: Requirement) -> Iterator[Finding]:
+def _evaluated(context: Context, node: Node, demand: Requirement, clash: Clash) -> Iterator[Finding]:
     evaluation, text = demand.evaluated(context.known_sizes), demand.text
     if evaluation is None:
         return  # the rows that it names are not whole: that is reported where they are made
@@ -106,7 +113,7 @@ def _evaluated(context: Context, node: Node, demand: Requirement) -> Iterator[Fi
         sizes = demand.scope.sizes
         atoms = list(dict.fromkeys(atom for name in names(text) if name in sizes for atom in sizes[name].atoms))
         finding = Finding("HF322", f"{where}, but {evaluation.shown}", Label(node.span, "calls it"), demand.labels)
-        yield _resized(context, finding, atoms, {demand.key})
+        yield _resized(context, finding, atoms, {demand.key}, clash)
     elif _invalid(context, names(text)):
         return
     elif placement or (context.program.deployment and isinstance(node.op, FunctionCall)):
@@ -114,15 +121,30 @@ def _evaluated(context: Context, node: Node, demand: Requirement) -> Iterator[Fi
         yield Finding("HF319", message, Label(node.span, "calls it"), (Label(declared, f"requires {text}"),))
 
 
-def _resized(context: Context, finding: Finding, atoms: Sequence[Atom], broken: set[DemandKey]) -> Finding:
+def _resized(
+    context: Context, finding: Finding, atoms: Sequence[Atom], broken: set[DemandKey], clash: Clash
+) -> Finding:
     """The finding with sizes that repair it; where no size of one dim does, the conflict, and sizes of two dims."""
+    hopeless = not context.alternatives and all(clash(dim) for dim in atoms if dim in context.sizes)
+    reported = (hopeless and _impossible(context, atoms, clash, least=2)) or finding
+    if not context.search:
+        return reported
     sizes = suggested_sizes(context, atoms, broken)
-    reported = finding if sizes else _impossible(context, atoms, least=2) or finding
-    note = f"with {in_words(context, sizes)} this works out" if sizes else ""
     helped = with_suggestions(context, reported, resized(context, sizes))
-    if helped.help:
+    if not helped.help:
+        note = f"with {in_words(context, sizes)} this works out" if sizes else ""
+        helped = with_suggestions(context, reported, resized_together(context, atoms, broken), note, most=1)
+    conflict = None if sizes or hopeless else _impossible(context, atoms, clash, least=2)
+    if conflict is None:
         return helped
-    return with_suggestions(context, reported, resized_together(context, atoms, broken), note, most=1)
+    return replace(
+        helped,
+        code=conflict.code,
+        message=conflict.message,
+        primary=conflict.primary,
+        related=conflict.related,
+        notes=conflict.notes,
+    )
 
 
 def _renamed(context: Context, finding: Finding, demand: Requirement) -> Finding:
@@ -131,28 +153,35 @@ def _renamed(context: Context, finding: Finding, demand: Requirement) -> Finding
     from hfdsl.check.repair.fixes import calls_of, required
 
     signature = demand.signature
-    scopes = [context.scope_at(node, signature) for node in calls_of(context.program, signature)]
+    calls = list(calls_of(context.program, signature))
+    scopes = [binding.scope_at(node, signature) for binding in context.combinations for node in calls]
     return replace(finding, fixes=tuple(required(signature, demand.text, scopes)))
 
 
-def _impossible(context: Context, atoms: Iterable[Atom], least: int = 1) -> Finding | None:
+def _clash(context: Context, dim: Atom) -> tuple[Divisible | Bound, ...]:
+    """The demands that no size of this dim meets together, as few as possible; none where some size may."""
+    if not isinstance(dim, type):
+        return ()
+    demands = constraints_on(context, dim)
+    return tuple(demands[constraint] for constraint in conflict(dim, list(demands)))
+
+
+def _impossible(context: Context, atoms: Iterable[Atom], clash: Clash, least: int = 1) -> Finding | None:
     """The finding that no size of one of these dims satisfies all that is demanded of it, where that is certain.
 
     With fewer than ``least`` demands in conflict there is none: the demand that fails is reported as itself.
     """
     for dim in atoms:
-        if not isinstance(dim, type):
-            continue
-        demands = constraints_on(context, dim)
-        clash = [demands[constraint] for constraint in conflict(dim, list(demands))]
-        if len(clash) >= least:
-            others = dict.fromkeys(atom for demand in clash for atom in demand.constraint.size.atoms if atom is not dim)
+        demands = clash(dim)
+        if len(demands) >= least:
+            others = {atom for demand in demands for atom in demand.constraint.size.atoms if atom is not dim}
             sizes = ", ".join(f"{other} = {size}" for other, size in context.sizes.items() if other in others)
+            first, *later = demands
             return Finding(
                 "HF318",
-                f"no size of {dim} satisfies all of this: {', '.join(dict.fromkeys(demand.need for demand in clash))}",
-                Label(clash[0].node.span, f"for {clash[0].why}"),
-                tuple(Label(demand.node.span, f"for {demand.why}") for demand in clash[1:]),
+                f"no size of {dim} satisfies all of this: {', '.join(dict.fromkeys(d.need for d in demands))}",
+                Label(first.node.span, f"for {first.why}"),
+                tuple(Label(demand.node.span, f"for {demand.why}") for demand in later),
                 notes=(f"with {sizes}",) if sizes else (),
             )
     return None
