@@ -63,6 +63,20 @@ class Tolerant(Engine):
         return self._read(rows)
 
 
+class Scorer(Engine):
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def score(self, rows: Rows) -> Rows:
+        return rows
+
+
+class Policy(Trainer):
+    @register(Dispatch.DP_PROTO)
+    @hf.reads("policy")
+    def generate(self, rows: Rows) -> Rows:
+        return rows
+
+
 def flow_of(calls: list[tuple[str, int]], engine_type: type[Engine]) -> hf.Dataflow[..., Any]:
     def program(rows: Rows, trainer: Trainer, left: Any, right: Any) -> None:
         for name, which in calls:
@@ -124,18 +138,6 @@ def test_weights_that_nothing_trains_do_not_stand_in_for_those_that_learn() -> N
 
 
 def test_an_engine_of_its_own_may_hold_frozen_weights() -> None:
-    class Scorer(Engine):
-        @register(Dispatch.DP_PROTO)
-        @hf.reads("policy")
-        def score(self, rows: Rows) -> Rows:
-            return rows
-
-    class Policy(Trainer):
-        @register(Dispatch.DP_PROTO)
-        @hf.reads("policy")
-        def generate(self, rows: Rows) -> Rows:
-            return rows
-
     def two_engines(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine, scorer: Scorer) -> None:
         trainer.update(scorer.score(engine.generate(rows)))
         hf.sync(trainer, engine)

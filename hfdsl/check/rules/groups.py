@@ -65,7 +65,7 @@ def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
     Rows that start over in ``fill`` are as many copies, which are not consecutive.
     """
     intervals = [origin.row(row, case) for row in range(min(rows, 2 * group + 2))]
-    if any(a is not None and a == b for a, b in pairwise(intervals)):
+    if any(a is not None and a == b and a[1] - a[0] == 1 for a, b in pairwise(intervals)):
         return prod(step.times for step in origin.steps if isinstance(step, RepeatStep)) or 1
     for step in origin.steps:
         if isinstance(step, FillStep) and not origin.filters():

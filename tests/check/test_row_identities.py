@@ -1,0 +1,216 @@
+"""Provenance against what runs: pipelines whose rows carry their identities, and what meets in their bodies.
+
+Every row carries its question, the position of its prompt, and its sample. Random pipelines of repeats, filters, takes,
+fills, mini-batches and bodies run on the local backend for several draws of what their filters keep. The bodies note
+whether the rows that they are given belong together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import hfdsl as hf
+from hfdsl import Dispatch, i64, register
+from tests.nightly import examples
+
+QUESTIONS = 12
+DRAWS = 6
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    question: i64[B]
+    sample: i64[B]
+
+
+class Kept(hf.Batch):
+    keep: hf.bool_[B]
+
+
+@dataclass
+class Notes:
+    """What the bodies saw: questions side by side that differ, groups in which they differ, cut groups of the data."""
+
+    side_by_side: bool = False
+    mixed: bool = False
+    cut: bool = False
+
+
+NOTES = Notes()
+
+
+class Judge(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def judge(self, rows: Rows) -> Rows:
+        return Rows(question=rows.question, sample=rows.sample)
+
+
+@hf.function
+def beside(left: Rows, right: Rows) -> Rows:
+    NOTES.side_by_side |= not torch.equal(left.question.tensor, right.question.tensor)
+    return Rows(question=left.question, sample=left.sample)
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def compared(rows: Rows, *, group: int) -> Rows:
+    groups = rows.question.tensor.view(-1, group)
+    questions = rows.question.tensor
+    made = bool((questions[1:] == questions[:-1]).any())  # without repeats, the groups are those of the data
+    NOTES.mixed |= made and bool((groups != groups[:, :1]).any())
+    NOTES.cut |= bool((groups // group != groups[:, :1] // group).any())
+    return Rows(question=rows.question, sample=rows.sample)
+
+
+@hf.function(rows=hf.Whole)
+def reversed_rows(rows: Rows) -> Rows:
+    return Rows(question=rows.question.tensor.flip(0), sample=rows.sample.tensor.flip(0))
+
+
+@hf.function
+def choice(rows: Rows, *, number: int, group: int) -> Kept:
+    """Some rows of each draw, whole groups of them; the first draw keeps everything."""
+    places = (rows.sample.tensor // group + 977 * number + 40503 * CHOICE.draw) * 2654435761 % 2**32
+    return Kept(keep=(places // 7 % 3 != 0) | (CHOICE.draw == 0))
+
+
+@dataclass
+class Choice:
+    """The draw of a run: number 0 keeps everything."""
+
+    draw: int = 0
+
+
+CHOICE = Choice()
+
+
+@hf.function
+def numbered(rows: Rows) -> Rows:
+    """A sample of its own for every row."""
+    return Rows(question=rows.question, sample=torch.arange(len(rows)))
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a pipeline: its name, how many rows it has, and the first value that has the same rows."""
+
+    name: str
+    rows: int
+    same: str
+
+
+Line = tuple[str, int, bool]
+"""The text of a line, how many rows it gives, and whether they are those of the value that it was drawn for."""
+
+
+def drawn_line(values: list[Value], value: Value, keeps: dict[str, list[str]], draw: st.DrawFn) -> Line | None:
+    """One more line on a value; None where it would not divide."""
+    name, rows = value.name, value.rows
+    match draw(st.sampled_from(["repeat", "part", "take", "fill", "filter", "judge", "beside", "compared", "whole"])):
+        case "repeat" if rows <= 48:
+            times = draw(st.sampled_from([2, 3, 4]))
+            return f"numbered(hf.repeat({name}, {times}))", rows * times, False
+        case "part":
+            count = draw(st.sampled_from([2, 3, 4]))
+            index = draw(st.integers(0, count - 1))
+            return None if rows % count else (f"hf.minibatches({name}, {count})[{index}]", rows // count, False)
+        case "take" if rows >= 4:
+            taken = draw(st.sampled_from([4, rows // 2, rows]))
+            return f"hf.take({name}, {taken})", taken, False
+        case "fill":
+            filled = draw(st.sampled_from([12, 24, 48, rows * 2]))
+            return f"hf.fill({name}, {filled})", filled, False
+        case "filter":
+            group = draw(st.sampled_from([1, 2, 3, 4]))
+            known = keeps.setdefault(f"{value.same} {group}", [])
+            if rows % group:
+                return None
+            if not known or draw(st.booleans()):
+                known.append(f"choice(numbered({name}), number={len(values)}, group={group}).keep")
+            keep = draw(st.sampled_from(known))
+            return f"hf.fill(hf.filter({name}, {keep}, group={group}), {rows})", rows, False
+        case "judge":
+            return f"judge.judge({name})", rows, True
+        case "beside":
+            other = draw(st.sampled_from([other for other in values if other.rows == rows]))
+            return f"beside({name}, {other.name})", rows, True
+        case "compared":
+            group = draw(st.sampled_from([2, 3, 4, 6]))
+            return None if rows % group else (f"compared({name}, group={group})", rows, True)
+        case "whole":
+            return f"reversed_rows({name})", rows, False
+    return None
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> str:
+    """The body of a dataflow on prompts."""
+    values, lines, keeps = [Value("rows", QUESTIONS, "rows")], list[str](), dict[str, list[str]]()
+    for _ in range(draw(st.integers(2, 9))):
+        value, name = draw(st.sampled_from(values)), f"v{len(values)}"
+        line = drawn_line(values, value, keeps, draw)
+        if line is not None:
+            text, rows, same = line
+            lines.append(f"    {name} = {text}\n")
+            values.append(Value(name, rows, value.same if same else name))
+    names = ", ".join(value.name for value in values[1:])
+    return "".join(lines) + f"    return [{names}]\n"
+
+
+def load(body: str) -> hf.Dataflow[..., Any]:
+    names: dict[str, Any] = {**globals()}
+    exec(f"@hf.dataflow\ndef program(rows: Rows, judge: Judge):\n{body}", names)  # noqa: S102  # a program of our own
+    program: hf.Dataflow[..., Any] = names["program"]
+    return program
+
+
+def seen(program: hf.Dataflow[..., Any], report: hf.Report) -> Notes:
+    """What the bodies see over all draws with which a run goes through; a clean program runs on the local backend."""
+    rows = Rows(question=torch.arange(QUESTIONS), sample=torch.arange(QUESTIONS))
+    for field in fields(NOTES):
+        setattr(NOTES, field.name, False)
+    placed = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False)))
+    running = program.compile(placed, dims={B: QUESTIONS}).launch("local") if report.ok else None
+    for draw in range(DRAWS):
+        CHOICE.draw, before = draw, replace(NOTES)
+        try:
+            if running is None:
+                program(rows, Judge())
+            else:
+                running.step(rows)
+        except hf.HfError as error:
+            if "HF321" not in str(error):  # a filter keeps nothing, or too little for a take
+                raise
+            for field in fields(NOTES):
+                setattr(NOTES, field.name, getattr(before, field.name))
+            if running is not None:
+                running.close()
+                running = program.compile(placed, dims={B: QUESTIONS}).launch("local")
+    if running is not None:
+        running.close()
+    return replace(NOTES)
+
+
+many = settings(
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+@many
+@given(pipelines())
+def test_what_meets_in_a_run_is_what_a_check_finds(body: str) -> None:
+    program = load(body)
+    report = program.check(dims={B: QUESTIONS})
+    notes, codes, shown = seen(program, report), set(report.codes), f"{body}\n{report}"
+    if "reversed_rows" not in body:  # what it returns may stand beside anything
+        assert "HF333" in codes or not notes.side_by_side, shown
+        assert codes & {"HF330", "HF331", "HF333"} or not notes.mixed, shown
+    assert notes.side_by_side or "HF333" not in codes, shown
+    assert notes.mixed or "HF330" not in codes or "repeat" not in body, shown
+    assert notes.mixed or notes.cut or "HF331" not in codes, shown
