@@ -22,7 +22,8 @@ def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind
 
     With r = reference - policy (Schulman, 2020, Approximating KL Divergence): k1 is -r, unbiased, of either sign;
     k2 is r**2 / 2, biased, with the gradient of the KL; k3 is exp(r) - r - 1, unbiased and never negative; abs is |r|.
-    As a term of a loss k1 has a gradient of 0 on average. k3 takes r as at most 20 in size in its exponential.
+    As a term of a loss k1 has a gradient of 0 on average. k3 takes r as at most 20 in size in its exponential, and is
+    itself not clamped: verl holds it to 10 nats, where it has no gradient.
 
     Raises:
         ConfigError: HF940 for another kind.
@@ -45,24 +46,6 @@ def kl_estimate(log_probs: torch.Tensor, reference_log_probs: torch.Tensor, kind
             return torch.expm1(gap.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)) - gap
         case "abs":
             return gap.abs()
-
-
-def kl_divergence(logits: torch.Tensor, reference_logits: torch.Tensor) -> torch.Tensor:
-    """KL(policy || reference) at every token over the whole vocabulary, f32[..., V] twice -> f32[...], in nats.
-
-    Tokens that the policy rules out (a logit of -inf) count for 0; the gradient goes to either.
-
-    >>> import torch
-    >>> kl_divergence(torch.tensor([0.0, 0.0]), torch.tensor([0.0, 0.0])).item()
-    0.0
-    >>> never = torch.tensor([0.0, float("-inf")])
-    >>> round(kl_divergence(never, torch.tensor([0.0, 0.0])).item(), 4)  # log 2
-    0.6931
-    """
-    log_policy, log_reference = logits.log_softmax(-1), reference_logits.log_softmax(-1)
-    ruled_out = log_policy.isneginf()
-    gap = log_policy.masked_fill(ruled_out, 0.0) - log_reference.masked_fill(ruled_out, 0.0)
-    return (log_policy.exp() * gap).sum(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from hfdsl.errors import ConfigError
 from hfdsl.rl.fields import NonNegative, Positive, check_fields
-from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_divergence, kl_estimate
+from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_estimate
 from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
 from hfdsl.types.bounds import Within
 
@@ -319,21 +319,3 @@ def entropy(logits: torch.Tensor) -> torch.Tensor:
     """
     log_policy = logits.log_softmax(-1)
     return -(log_policy.exp() * log_policy.masked_fill(log_policy.isneginf(), 0.0)).sum(-1)
-
-
-def distillation(
-    logits: torch.Tensor, teacher_logits: torch.Tensor, mask: torch.Tensor, *, forward: bool = False
-) -> torch.Tensor:
-    """The KL between student and teacher at every token, f32[B, R, V] twice -> f32[B, R], in nats.
-
-    Reverse, KL(student || teacher), makes the student choose (Gu et al., 2024, MiniLLM, equation 1); ``forward``,
-    KL(teacher || student), makes it cover everything that the teacher does (Hinton et al., 2015, Distilling the
-    Knowledge in a Neural Network). Agarwal et al., 2024, On-Policy Distillation of Language Models, have both on its
-    own samples.
-
-    >>> import torch
-    >>> distillation(torch.zeros(1, 1, 3), torch.ones(1, 1, 3), torch.ones(1, 1)).abs().item() < 1e-6
-    True
-    """
-    student, teacher = masked(logits, mask[..., None]), masked(teacher_logits, mask[..., None])
-    return kl_divergence(teacher, student) if forward else kl_divergence(student, teacher)

@@ -1,7 +1,9 @@
 """On-policy distillation: a teacher scores every token of its student's responses.
 
-Agarwal et al., 2024, On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes; the reverse KL
-as the reward of a token is that of Gu et al., 2024, MiniLLM.
+The student samples, as in Agarwal et al., 2024, On-Policy Distillation of Language Models: Learning from Self-Generated
+Mistakes. It learns by the policy gradient of the reverse KL (Gu et al., 2024, MiniLLM: Knowledge Distillation of Large
+Language Models), with log(teacher / student) of each sampled token as that token's advantage. It reads the teacher's
+log-probs of the sampled tokens only; divergences over the whole vocabulary, as Agarwal et al. have them, are not here.
 """
 
 from __future__ import annotations
