@@ -26,7 +26,7 @@ class B(hf.Dim): ...
 
 
 class Rows(hf.Batch):
-    ids: hf.i64[B]
+    ids: hf.Obj[int, B]  # of no known size, so that billions of rows may be returned
 
 
 class Role(hf.Worker):

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hfdsl as hf
 from hfdsl import Dispatch, ResourcePool, register
@@ -42,8 +44,65 @@ def test_what_ends_within_a_group_is_a_node() -> None:
     assert check(right.merge(left), hf.Mesh(dp=2, tp=4)).codes == ("HF503",)  # two ranks of one, then of the other
 
 
-def test_groups_that_are_no_runs_of_ranks_are_a_layout_of_choice() -> None:
+def test_groups_that_are_no_runs_of_ranks_are_a_layout_of_choice_on_an_unknown_cluster() -> None:
     assert check(ResourcePool([2, 6]), hf.Mesh(dp=2, tp=4, order=("pp", "tp", "dp"))).codes == ()
+
+
+def described(pool: ResourcePool) -> hf.Cluster:
+    """Nodes that hold the pool, and are not linked."""
+    return hf.Cluster(hf.Nodes(len(pool.processes) + 1, gpus=max(pool.processes), gpu_memory_gib=80, cpus=96))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mesh", "ranks", "ends"),
+    [
+        ([2, 6], hf.Mesh(dp=2, tp=4, order=("pp", "tp", "dp")), "1, 3, 5, 7", 1),
+        ([8, 8], hf.Mesh(dp=2, tp=8, order=("pp", "tp", "dp")), "1, 3, 5, 7, ...", 7),
+        ([4, 4], hf.Mesh(dp=4, tp=2, order=("tp", "dp", "pp")), "3, 7", 3),
+        ([4, 4], hf.Mesh(pp=2, dp=2, tp=2, gen_tp=1, order=("pp", "tp", "dp")), None, 0),  # a stage fills a node
+        ([8], hf.Mesh(dp=2, tp=4, order=("tp", "pp", "dp")), None, 0),
+    ],
+)
+def test_the_order_of_axes_may_number_a_group_across_nodes(
+    nodes: list[int], mesh: hf.Mesh, ranks: str | None, ends: int
+) -> None:
+    pool = ResourcePool(nodes)
+    findings = check(pool, mesh, described(pool)).findings
+    assert [finding.code for finding in findings] == ([] if ranks is None else ["HF503"])
+    for finding in findings:
+        assert f"ranks {ranks} are one group of the order {mesh.order}" in finding.message
+        assert finding.message.endswith(f"ends a node after rank {ends}")
+
+
+@given(
+    st.permutations(["pp", "dp", "tp"]),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)),
+    st.data(),
+)
+def test_a_crossing_is_found_where_a_group_has_ranks_on_two_nodes(
+    order: list[Any], sizes: tuple[int, int, int], data: st.DataObject
+) -> None:
+    pp, dp, tp = sizes
+    mesh = hf.Mesh(pp=pp, dp=dp, tp=tp, order=tuple(order))
+    nodes, left = list[int](), mesh.world_size
+    while left:
+        nodes.append(data.draw(st.integers(1, left)))
+        left -= nodes[-1]
+    node_of = [node for node, slots in enumerate(nodes) for _ in range(slots)]
+    groups: dict[tuple[int, int], set[int]] = {}
+    for rank in range(mesh.world_size):
+        at = mesh.coordinates(rank)
+        groups.setdefault((at.pp, at.dp), set()).add(node_of[rank])
+    crosses = any(len(used) > 1 for used in groups.values())
+    pool = ResourcePool(nodes)
+    assert ("HF503" in check(pool, mesh, described(pool), rows=36).codes) is crosses
+
+
+def test_tp_innermost_is_offered_where_it_keeps_groups_on_a_node() -> None:
+    pool = ResourcePool([4, 4])
+    [finding] = check(pool, hf.Mesh(dp=2, tp=4, order=("tp", "pp", "dp")), described(pool)).findings
+    [help_line] = finding.help
+    assert help_line == "number the ranks of a group one after another: hf.Mesh(dp=2, tp=4)"
 
 
 def test_nodes_that_are_linked_two_by_two_may_hold_a_group() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, chain
+from math import prod
 from typing import Any
 
 from hfdsl.check.capacity import shape
@@ -19,29 +21,62 @@ from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import node_runs, stretches
 from hfdsl.protocols.mesh import Mesh
 
+MOST_NAMED = 4
+"""How many ranks of a group are named where they are not consecutive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A tensor-parallel group that is known to cross nodes: its ranks, and the first rank of a node among them."""
+
+    ranks: range
+    boundary: int
+
+    @property
+    def named(self) -> str:
+        """The ranks in words: consecutive ones by their ends."""
+        if self.ranks.step == 1:
+            return f"{self.ranks[0]} to {self.ranks[-1]}"
+        first = [str(rank) for rank in self.ranks[:MOST_NAMED]]
+        return f"{', '.join(first)}{', ...' if len(self.ranks) > MOST_NAMED else ''}"
+
 
 def tensor_groups_stay(context: Context) -> Iterator[Finding]:
     """The ranks of a tensor-parallel group, which communicate in every layer, are on one node of their pool."""
-    for name, placement, first, before in crossings(context):
-        tp, pool = placement.mesh.tp, placement.pool
+    for name, placement, crossing in crossings(context):
+        mesh, pool = placement.mesh, placement.pool
+        order = "" if crossing.ranks.step == 1 else f" of the order {mesh.order}"
         finding = Finding(
             "HF503",
-            f"role '{name}': a tensor-parallel group crosses nodes: ranks {first} to {first + tp - 1} are one group, "
-            f"and pool '{pool.name}' {shape(pool.processes)} ends a node after rank {first + before - 1}",
-            Label(placement.span, f"tp = {tp}"),
+            f"role '{name}': a tensor-parallel group crosses nodes: ranks {crossing.named} are one group{order}, "
+            f"and pool '{pool.name}' {shape(pool.processes)} ends a node after rank {crossing.boundary - 1}",
+            Label(placement.span, f"tp = {mesh.tp}"),
             notes=(
                 "for nodes whose GPUs are linked as one node's are, describe the cluster: hf.Nodes(..., domain=...)",
             ),
         )
-        yield with_suggestions(context, finding, _narrower(context, name, placement), most=1)
+        yield with_suggestions(
+            context, finding, chain(_reordered(context, name, placement), _narrower(context, name, placement)), most=1
+        )
 
 
-def crossings(context: Context) -> Iterator[tuple[str, Placement[Any], int, int]]:
-    """The roles with a group that is known to cross nodes: its first rank, and how many of its ranks one node has."""
+def crossings(context: Context) -> Iterator[tuple[str, Placement[Any], Crossing]]:
+    """The roles with a group that is known to cross nodes."""
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         crossing = _crossing(context, placement)
         if crossing is not None:
-            yield name, placement, *crossing
+            yield name, placement, crossing
+
+
+def _reordered(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
+    """The same mesh with tp innermost, where its groups then stay on a node."""
+    mesh = placement.mesh
+    if _stride(mesh) > 1:
+        others = tuple(axis for axis in mesh.order if axis != "tp")
+        other = replace(placement, mesh=replace(mesh, order=(*others, "tp")))
+        if _crossing(context, other) is None and works(context, {name: other}):
+            text = f"number the ranks of a group one after another: {spelled(other.mesh)}"
+            yield Suggestion((Change(text, partial(moved, {name: other})),))
 
 
 def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
@@ -51,36 +86,45 @@ def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterato
         if mesh.tp % size == 0 and size % (mesh.gen_tp or 1) == 0:
             other = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
             narrow = replace(placement, mesh=other)
-            if _runs(other) and works(context, {name: narrow}):  # what another split breaks anyway counts too
+            if _stride(other) == 1 and works(context, {name: narrow}):  # what another split breaks anyway counts too
                 text = f"where a GPU holds 1/{size} of a layer, use {spelled(other)}: its groups stay on a node"
                 yield Suggestion((Change(text, partial(moved, {name: narrow})),))
 
 
-def _crossing(context: Context, placement: Placement[Any]) -> tuple[int, int] | None:
-    """The first group that is known to cross nodes, as ``crossings`` has it.
+def _crossing(context: Context, placement: Placement[Any]) -> Crossing | None:
+    """The first group that is known to cross nodes.
 
-    None if the user orders the axes such that a group is not a range of ranks: that layout is deliberate. Nodes of one
-    pool are different nodes; nodes of merged pools may be the same.
+    The ranks of a group are ``stride`` apart, and its block, in which groups with the same other coordinates alternate,
+    is ``tp * stride`` ranks long. So a node that ends within a block cuts every group that has ranks on both sides.
+    Nodes of one pool are different nodes; nodes of merged pools may be the same. Groups of generation are parts of
+    these groups.
     """
     mesh, pool, tp = placement.mesh, placement.pool, placement.mesh.tp
-    if not _runs(mesh) or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(context.cluster):
+    if tp == 1 or not pool.use_gpu or mesh.world_size != pool.world_size or _linked(context.cluster):
         return None
+    stride = _stride(mesh)
+    if stride > 1 and context.cluster is None:
+        return None  # this order is the user's choice, and the nodes may be linked
+    block = tp * stride
     if all(
-        first % tp == end % tp == 0 and not any(n % tp for n in set(r.processes)) for r, first, end in stretches(pool)
+        first % block == end % block == 0 and not any(n % block for n in set(r.processes))
+        for r, first, end in stretches(pool)
     ):
-        return None  # every node ends with a group: no need to look at each of them, which may be thousands
+        return None  # every node ends with a block: no need to look at each of them, which may be thousands
     runs = [(root.name, node, slots) for root, node, slots in node_runs(pool)]
-    rank = 0
-    for here, after in pairwise(runs):
-        rank += here[2]
-        if rank % tp and here[0] == after[0] and here[1] != after[1]:
-            return rank - rank % tp, rank % tp
+    ends = list(accumulate(slots for *_, slots in runs))
+    for boundary in (end for end in ends[:-1] if end % block):
+        start = boundary - boundary % block
+        before = boundary - 1 if boundary - 1 + stride < start + block else boundary - stride
+        left, right = (runs[bisect_right(ends, rank)] for rank in (before, before + stride))
+        if left[0] == right[0] and left[1] != right[1]:
+            return Crossing(range(start + (before - start) % stride, start + block, stride), boundary)
     return None
 
 
-def _runs(mesh: Mesh) -> bool:
-    """Whether the ranks of a tensor-parallel group follow each other."""
-    return all(getattr(mesh, axis) == 1 for axis in mesh.order[mesh.order.index("tp") + 1 :])
+def _stride(mesh: Mesh) -> int:
+    """How many ranks lie between neighbors of a tensor-parallel group: 1 where tp is the innermost axis."""
+    return prod(getattr(mesh, axis) for axis in mesh.order[mesh.order.index("tp") + 1 :])
 
 
 def _linked(cluster: Cluster | None) -> bool:
