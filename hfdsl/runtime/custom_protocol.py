@@ -28,7 +28,7 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
     """The arguments that a dispatch function returns for whole values, one set per rank.
 
     Raises:
-        WiringError: HF407 where it makes anything but one entry per rank.
+        WiringError: HF407 where it returns anything but one entry per rank for each argument.
     """
     values = {}
     for name, operand in step.arguments:
@@ -36,14 +36,51 @@ def dispatched(step: Step, group: GroupView, reader: Reader) -> list[dict[str, A
         if port is not None:
             rows = reader.table.rows.get(operand.node, 0) if isinstance(operand, Ref) else 0
             values[name] = reader.value(operand, port.type, ((0, rows),))
-    keyword_only = {port.name for port in step.signature.ports if port.keyword_only}
-    positional = {name: value for name, value in values.items() if name not in keyword_only}
-    keywords = {name: value for name, value in values.items() if name in keyword_only}
-    args, kwargs = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
-    lists = dict(zip(positional, args, strict=False)) | dict(kwargs)
+    positional, keywords = _passed(step, values)
+    returned = step.custom.dispatch_fn(group, *positional.values(), **keywords) if step.custom else ((), {})
+    lists = _by_name(step, tuple(positional), returned)
     for name, entries in lists.items():
         _check_entries(step, group, name, entries)
     return [{name: entries[rank] for name, entries in lists.items()} for rank in range(group.world_size)]
+
+
+def _passed(step: Step, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values passed by position and by keyword, both in the order of the parameters, however the call wrote them.
+
+    A parameter after one that is left to its default can only be passed by keyword.
+    """
+    positional, keywords = dict[str, Any](), dict[str, Any]()
+    by_position = True
+    for port in step.signature.ports:
+        by_position = by_position and port.name in values and not port.keyword_only
+        if port.name in values:
+            (positional if by_position else keywords)[port.name] = values[port.name]
+    return positional, keywords
+
+
+def _by_name(step: Step, positional: Sequence[str], returned: Any) -> dict[str, Any]:
+    """What a dispatch function returned, by the parameters that receive it."""
+    match returned:
+        case (tuple() | list() as args, Mapping() as kwargs):
+            pass
+        case _:
+            got = type(returned).__name__
+            if isinstance(returned, (tuple, list)):
+                got = f"({', '.join(type(part).__name__ for part in returned)})"
+            raise _dispatch_error(step, f"returned {got}, and has to return (args, kwargs)")
+    if len(args) > len(positional):
+        raise _dispatch_error(step, f"returned {len(args)} positional arguments, and received {len(positional)}")
+    lists = dict(zip(positional, args, strict=False))
+    for name, entries in kwargs.items():
+        if name in lists:
+            raise _dispatch_error(step, f"returned argument '{name}' twice, by position and by keyword")
+        if step.signature.port(name) is None:
+            raise _dispatch_error(step, f"returned argument '{name}', which the method does not have")
+        lists[name] = entries
+    for port in step.signature.ports:
+        if port.required and port.name not in lists:
+            raise _dispatch_error(step, f"returned nothing for argument '{port.name}'")
+    return lists
 
 
 def _check_entries(step: Step, group: GroupView, name: str, entries: Any) -> None:
@@ -52,11 +89,11 @@ def _check_entries(step: Step, group: GroupView, name: str, entries: Any) -> Non
     got = type(entries).__name__
     if isinstance(entries, (list, tuple)):
         got = f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
-    raise WiringError(
-        "HF407",
-        f"the dispatch function of '{step.label}' made {got} for argument '{name}'; "
-        f"the mesh has {group.world_size} ranks ({step.signature.span})",
-    )
+    raise _dispatch_error(step, f"made {got} for argument '{name}'; the mesh has {group.world_size} ranks")
+
+
+def _dispatch_error(step: Step, why: str) -> WiringError:
+    return WiringError("HF407", f"the dispatch function of '{step.label}' {why} ({step.signature.span})")
 
 
 def collected(step: Step, group: GroupView, contents: Sequence[PayloadContent], table: RowTable) -> Any:

@@ -97,3 +97,97 @@ def test_a_collected_value_has_the_declared_rows_or_is_refused(rows: int) -> Non
 
 def test_a_metric_has_no_rows() -> None:
     assert step(totals, scores=Scores).sum.value == float(ROWS)
+
+
+# -- dispatch functions
+
+RECEIVED: list[tuple[list[list[float]], dict[str, list[float]]]] = []
+
+
+def noting(group: Any, *args: Rows, **kwargs: Rows) -> Any:
+    RECEIVED.append(([a.x.tensor.tolist() for a in args], {name: k.x.tensor.tolist() for name, k in kwargs.items()}))
+    n = group.world_size
+    return tuple([value] * n for value in args), {name: [value] * n for name, value in kwargs.items()}
+
+
+def first(group: Any, outputs: Sequence[Rows]) -> Rows:
+    return outputs[0]
+
+
+RETURNED: Any = None
+"""What the dispatch function of ``by_returned`` returns; tests change it."""
+
+
+class Differences(hf.Worker):
+    @register({"dispatch_fn": noting, "collect_fn": first})
+    def between(self, a: Rows, b: Rows, c: Rows | None = None, *, d: Rows | None = None) -> Rows:
+        return Rows(x=a.x.tensor - b.x.tensor)
+
+    @register({"dispatch_fn": lambda group, a, b: RETURNED(a, b), "collect_fn": first})
+    def by_returned(self, a: Rows, b: Rows, c: Rows | None = None) -> Rows:
+        return Rows(x=a.x.tensor - b.x.tensor)
+
+
+@hf.dataflow
+def in_order(a: Rows, b: Rows, roles: Differences) -> Rows:
+    return roles.between(a, b)
+
+
+@hf.dataflow
+def by_keyword(a: Rows, b: Rows, roles: Differences) -> Rows:
+    return roles.between(b=b, a=a)
+
+
+@hf.dataflow
+def by_returned(a: Rows, b: Rows, roles: Differences) -> Rows:
+    return roles.by_returned(a, b)
+
+
+def difference(flow: Any) -> list[float]:
+    placed = hf.Deployment(roles=hf.place(Differences, pool=hf.ResourcePool([2], use_gpu=False)))
+    with flow.compile(placed, {B: 2}).launch() as running:
+        result: list[float] = running.step(Rows(x=torch.tensor([5.0, 6.0])), Rows(x=torch.ones(2))).x.tensor.tolist()
+    return result
+
+
+@pytest.mark.parametrize("flow", [in_order, by_keyword])
+def test_a_dispatch_function_receives_arguments_in_the_order_of_the_parameters(flow: Any) -> None:
+    RECEIVED.clear()
+    assert difference(flow) == [4.0, 5.0]
+    assert RECEIVED == [([[5.0, 6.0], [1.0, 1.0]], {})]
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        (lambda a, b: ([a] * 2, [b] * 2), r"returned \(list, list\), and has to return \(args, kwargs\)"),
+        (lambda a, b: [[a] * 2], r"returned \(list\), and has to return \(args, kwargs\)"),
+        (lambda a, b: None, r"returned NoneType, and has to return \(args, kwargs\)"),
+        (lambda a, b: (([a] * 2, [b] * 2, [a] * 2), {}), "returned 3 positional arguments, and received 2"),
+        (lambda a, b: (([a] * 2,), {}), "returned nothing for argument 'b'"),
+        (lambda a, b: (([a] * 2, [b] * 2), {"b": [b] * 2}), "returned argument 'b' twice, by position and by keyword"),
+        (lambda a, b: (([a] * 2, [b] * 2), {"e": [b] * 2}), "returned argument 'e', which the method does not have"),
+        (lambda a, b: (([a] * 2, [b]), {}), "made 1 entry for argument 'b'; the mesh has 2 ranks"),
+        (lambda a, b: (([a] * 2, b), {}), "made Rows for argument 'b'; the mesh has 2 ranks"),
+    ],
+)
+def test_a_dispatch_function_that_does_not_cover_the_arguments_is_refused(
+    returned: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.RETURNED", returned)
+    with pytest.raises(WiringError, match=f"HF407: the dispatch function of 'roles.by_returned' {why}"):
+        difference(by_returned)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda a, b: (([a] * 2, [b] * 2), {}),
+        lambda a, b: ((), {"b": [b] * 2, "a": [a] * 2}),
+        lambda a, b: (([a] * 2,), {"b": [b] * 2, "c": [None] * 2}),
+        lambda a, b: [[[a] * 2, [b] * 2], {}],
+    ],
+)
+def test_arguments_may_be_returned_by_position_or_by_keyword(returned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.RETURNED", returned)
+    assert difference(by_returned) == [4.0, 5.0]
