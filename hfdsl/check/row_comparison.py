@@ -13,7 +13,7 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
-from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, Pack, Repeat, RoleCall, Take
+from hfdsl.graph.program import Derived, Filter, FunctionCall, Input, MiniBatch, Node, Pack, Repeat, RoleCall, Take
 from hfdsl.graph.row_steps import GroupStep, Origin, PartStep, RepeatStep, RowInterval, SampleStep, SizeCase
 from hfdsl.graph.signatures import Signature
 from hfdsl.types.batches import schema
@@ -97,7 +97,14 @@ class Comparison:
 
     def origin(self, column: RowColumn) -> Origin | None:
         """The origin of a column's rows; None also for a record that is blamed itself."""
-        return None if column.ref.node in self.blamed else self.origins.of(column.ref)
+        return None if self.is_blamed(column) else self.origins.of(column.ref)
+
+    def is_blamed(self, column: RowColumn) -> bool:
+        """Whether a column is of a record whose columns are blamed, or of some rows of it: one mistake, one finding."""
+        node = self.nodes[column.ref.node]
+        while isinstance(node.op, Derived) and not isinstance(node.op, Pack) and node.batch is not None:
+            node = self.nodes[node.batch.node]
+        return node.id in self.blamed
 
     def rows(self, column: RowColumn) -> Size | None:
         """How many rows a column has."""

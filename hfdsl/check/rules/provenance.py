@@ -104,7 +104,8 @@ def _different_tokens(
     """A dim, and two columns in which it counts the tokens of different samples."""
     by_dim: dict[Any, list[SampleColumns]] = {}
     for column in meeting.columns:
-        for dim, call in context.program.origins.samples(column.ref).items():
+        calls = {} if compare.is_blamed(column) else context.program.origins.samples(column.ref)
+        for dim, call in calls.items():
             _add(compare, by_dim.setdefault(dim, []), column, call)
     for dim, samples in by_dim.items():
         pair = _adrift(context, samples)
