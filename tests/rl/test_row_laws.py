@@ -11,14 +11,23 @@ import hfdsl as hf
 from hfdsl.graph.program import Constant, FunctionCall
 from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.rl import functions
+from hfdsl.rl import workers as w
+from hfdsl.rl.batches import Prompts, Rollout
 from hfdsl.rl.dataflows.dapo import dapo_round
 from hfdsl.testing import check_rows
 from tests.rl.dataflows.programs import PROGRAMS
 
 
+@hf.dataflow
+def corrected(prompts: Prompts, actor: w.Actor, sampler: w.Sampler) -> Rollout:
+    """A rollout with the log-probs of the policy that learns, as where the sampler computes in another dtype."""
+    rollout = sampler.generate(prompts)
+    return functions.with_log_probs(rollout, actor.log_probs(rollout))
+
+
 def calls() -> Iterator[tuple[Signature, dict[str, Any]]]:
     """Every function that a dataflow calls, with the constants that it is given."""
-    for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4)):
+    for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4), corrected):
         for node in flow.trace().nodes:
             if isinstance(node.op, FunctionCall):
                 constants = {name: one.value for name, one in node.arguments if isinstance(one, Constant)}
