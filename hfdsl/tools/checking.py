@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hfdsl.check.findings import Finding
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.tools import output
-from hfdsl.tools.importing import UsageError
-from hfdsl.tools.target import discovered, load
+from hfdsl.tools.command_target import CommandTarget
+from hfdsl.tools.importing import UsageError, parts_of
+from hfdsl.tools.target import discovered_files, load, programs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +51,40 @@ class Question:
 
 
 def outcomes(question: Question) -> Iterator[TargetOutcome]:
-    """Check every target."""
-    sizes, cluster = question.sizes, question.cluster
+    """Check every target; what is wrong with one does not keep the others from being checked."""
     for text in question.targets:
         try:
-            targets = discovered(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]
-            for target in targets:
-                reports = target.reports(elsewhere=question.elsewhere)
-                yield from (TargetOutcome(target.text, report) for report in reports)
-                if target.rounds is not None and all(reports):
-                    target.rounds.plans()  # whether the two go together
+            places = list(discovered_files(text)) if question.discover else [text]
         except UsageError as error:
             yield TargetOutcome(text, failure=str(error))
-        except HfError as error:
-            findings = output.findings_of(error)
-            if not findings:
-                raise
-            yield TargetOutcome(text, Report(text, findings), raised=True)
+            continue
+        for place in places:
+            yield from _outcomes_of(place, question)
+
+
+def _outcomes_of(text: str, question: Question) -> Iterator[TargetOutcome]:
+    """The outcomes of one target, or of all programs of one file."""
+    sizes, cluster = question.sizes, question.cluster
+    try:
+        for target in programs_of(text, sizes, cluster) if question.discover else [load(text, sizes, cluster)]:
+            reports = target.reports(elsewhere=question.elsewhere)
+            for report in reports:
+                yield TargetOutcome(target.text, _named(report, target) if question.discover else report)
+            if target.rounds is not None and all(reports):
+                target.rounds.plans()  # whether the two go together
+    except UsageError as error:
+        yield TargetOutcome(text, failure=str(error))
+    except HfError as error:
+        findings = output.findings_of(error)
+        if not findings:
+            raise
+        yield TargetOutcome(text, Report(text, findings), raised=True)
+
+
+def _named(report: Report, target: CommandTarget) -> Report:
+    """A report that names its file."""
+    file = target.text if target.loaded is not None else parts_of(target.text)[0]
+    return replace(report, facts=f" in {file}{report.facts}")
 
 
 def check_targets(arguments: argparse.Namespace) -> int:
@@ -107,4 +125,4 @@ def _show_people(results: Sequence[TargetOutcome], arguments: argparse.Namespace
         if i:
             output.say()
         if outcome.report is not None:
-            output.show_report(outcome.report, arguments, sys.stderr if outcome.raised else sys.stdout)
+            output.show_report(outcome.report, arguments, sys.stderr if outcome.raised else output.stdout())

@@ -16,6 +16,8 @@ from hfdsl.tools.importing import UsageError
 
 DESCRIPTION = "Check, plan, draw and run typed dataflows for reinforcement-learning post-training."
 
+STEPPING = ("run", "train", "replay")
+
 EPILOG = """\
 TARGET is path/to/file.py:attribute or package.module:attribute, or the TOML file of a run. The attribute is an
 hf.Experiment, a function under @hf.dataflow, or a function without parameters that returns one; it may be omitted
@@ -32,9 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     arguments = _parser().parse_args(argv)
+    # The steps of a run are the program's own: what they print belongs to the people who watch it.
+    if arguments.name in STEPPING and arguments.format == "human":
+        return _outcome(arguments)
+    with output.own_stdout(for_good=argv is None):
+        return _outcome(arguments)
+
+
+def _outcome(arguments: argparse.Namespace) -> int:
+    """Run the command of a command line and report what it raises."""
     try:
         code: int = arguments.command(arguments)
-        sys.stdout.flush()
+        output.stdout().flush()
     except UsageError as error:
         output.say(f"hfdsl {arguments.name}: {error}", file=sys.stderr)
         return output.USAGE
@@ -48,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.say("interrupted", file=sys.stderr)
         return output.INTERRUPTED
     except BrokenPipeError:  # the reader, such as head, has gone; nobody reads any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.stdout().fileno())
         return output.FINDINGS
     except Exception:  # noqa: BLE001  # every mistake of a user has been reported above
         traceback.print_exc()

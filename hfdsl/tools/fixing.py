@@ -39,7 +39,7 @@ def fix(arguments: argparse.Namespace) -> int:
     session, after = repaired(original, before)
     diffs = [diff(file, text) for file, text in session.texts.items()]
     fixed = sum(keys(before).values()) - sum(keys(after).values())
-    stream = sys.stdout if arguments.format == "human" else sys.stderr
+    stream = output.stdout() if arguments.format == "human" else sys.stderr
     if diffs:
         output.say("".join(diffs), file=stream)
     files = f"{len(diffs)} file{'' if len(diffs) == 1 else 's'}"

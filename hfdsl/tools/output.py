@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 from hfdsl.check.codes import CODES
@@ -22,9 +25,52 @@ def colored(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+_STDOUT: ContextVar[TextIO | None] = ContextVar("hfdsl_stdout", default=None)
+
+
+def stdout() -> TextIO:
+    """Where the output of a command goes, whatever the program does to ``sys.stdout``."""
+    return _STDOUT.get() or sys.stdout
+
+
+@contextmanager
+def own_stdout(*, for_good: bool = False) -> Iterator[None]:
+    """Within this context only ``say`` writes to stdout; what programs and their processes print goes to stderr.
+
+    Libraries may write to the file descriptor, or when they end. So the descriptor is replaced as well, and with
+    ``for_good`` it stays so until this process ends.
+    """
+    original = sys.stdout
+    original.flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # one of them is closed
+        kept = None
+    try:
+        on_descriptor = kept is not None and original.fileno() == 1
+    except (OSError, ValueError):  # a stream of another kind, such as that of a test
+        on_descriptor = False
+    stream = original
+    if kept is not None and on_descriptor:
+        stream = os.fdopen(os.dup(kept), "w", encoding=original.encoding, errors=original.errors)
+    token, sys.stdout = _STDOUT.set(stream), sys.stderr
+    try:
+        yield
+    finally:
+        with suppress(BrokenPipeError, ValueError):
+            stream.flush()
+        if not for_good:
+            _STDOUT.reset(token)
+            sys.stdout = original
+            if kept is not None:
+                os.dup2(kept, 1)
+                os.close(kept)
+
+
 def say(*parts: object, file: TextIO | None = None) -> None:
     """Print and flush, so that a reader at the other end of a pipe sees a step when it is done."""
-    print(*parts, file=file or sys.stdout, flush=True)
+    print(*parts, file=file or stdout(), flush=True)
 
 
 def machine(arguments: argparse.Namespace) -> bool:
@@ -41,7 +87,7 @@ def show_json(value: Any) -> None:
 
 def show_report(report: Report, arguments: argparse.Namespace, file: TextIO | None = None) -> None:
     """Print a report: one finding a line for machines, the full text for people."""
-    stream = file or sys.stdout
+    stream = file or stdout()
     if not machine(arguments):
         say(report.text(color=colored(stream)), file=stream)
     elif report.findings:

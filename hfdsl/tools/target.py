@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from hfdsl.tools.importing import (
     source_of,
 )
 from hfdsl.types.dims import Dim, Sizes
+
+OF_RUNS = ("data", "deployment", "dims", "output", "roles", "steps")
+"""Fields of a run, of which a configuration has one at least beside ``algorithm``."""
 
 
 def load(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> CommandTarget:
@@ -71,41 +75,75 @@ def _cluster(file: str) -> Cluster:
         raise UsageError(error.message) from None
 
 
-def discovered(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Iterator[CommandTarget]:
-    """All programs of a file, or of the files of a folder; files that define none are not imported.
+def discovered_files(text: str) -> Iterator[str]:
+    """The files below a file or folder that define a program or configure a run; a target with its attribute as it is.
+
+    Files of a folder that do neither are left out, without importing them.
+
+    Raises:
+        UsageError: where there is no such file or folder.
+    """
+    place, attribute = parts_of(text)
+    if attribute:
+        yield text
+        return
+    for file in _files(Path(place)):
+        if _configures_run(file) if file.suffix == ".toml" else _defines_programs(file):
+            yield str(file)
+
+
+def programs_of(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Iterator[CommandTarget]:
+    """All programs of a file.
 
     A program is an experiment, a function that says it returns one, or a dataflow that is in none of these.
 
     Raises:
-        UsageError: where there is no such file or folder, and where importing one fails.
+        UsageError: where there is no such file, and where importing it fails.
     """
     place, attribute = parts_of(text)
     if attribute or text.endswith(".toml"):
         yield load(text, sizes, cluster)
         return
-    for file in _files(Path(place)):
-        if not _defines_programs(file):
-            continue
-        source = source_of(str(file))
-        names = [name for name, value in candidates(source.module) if not isinstance(value, Dataflow)]
-        targets = [load(f"{file}:{name}", sizes, cluster) for name in names]
-        used = [target.dataflow for target in targets]
-        flows = [(n, v) for n, v in candidates(source.module) if isinstance(v, Dataflow)]
-        yield from targets
-        yield from (load(f"{file}:{n}", sizes, cluster) for n, v in flows if not any(v is flow for flow in used))
+    source = source_of(place)
+    names = [name for name, value in candidates(source.module) if not isinstance(value, Dataflow)]
+    targets = [load(f"{place}:{name}", sizes, cluster) for name in names]
+    used = [target.dataflow for target in targets]
+    flows = [(n, v) for n, v in candidates(source.module) if isinstance(v, Dataflow)]
+    yield from targets
+    yield from (load(f"{place}:{n}", sizes, cluster) for n, v in flows if not any(v is flow for flow in used))
 
 
 def _files(place: Path) -> list[Path]:
-    """A file, or the Python files of a folder less those of hidden folders and of environments."""
+    """A file, or the Python and TOML files of a folder less those of hidden folders, environments and past runs."""
     if not place.is_dir():
         return [place]
     files: list[Path] = []
     for entry in sorted(place.iterdir()):
         if entry.is_dir() and not entry.name.startswith((".", "__")) and not (entry / "pyvenv.cfg").exists():
             files += _files(entry)
-        elif entry.suffix == ".py" and entry.is_file():
+        elif entry.suffix in (".py", ".toml") and entry.is_file() and not _is_left_by_run(entry):
             files.append(entry)
     return files
+
+
+def _is_left_by_run(file: Path) -> bool:
+    """Whether a file is the configuration that a run has saved beside its metrics."""
+    return file.name == "config.toml" and (file.parent / "metrics.jsonl").is_file()
+
+
+def _configures_run(file: Path) -> bool:
+    """Whether a TOML file configures a run; one that is no TOML does where it begins like one."""
+    import tomllib
+
+    if not file.is_file():
+        raise UsageError(f"there is no file '{file}'")
+    text = file.read_text("utf-8", errors="replace")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return bool(re.search(r"^algorithm\s*=\s*[\"'][\w./\\]+:\w+", text.partition("\n[")[0], re.MULTILINE))
+    algorithm = table.get("algorithm")
+    return isinstance(algorithm, str) and ":" in algorithm and not table.keys().isdisjoint(OF_RUNS)
 
 
 def _defines_programs(file: Path) -> bool:

@@ -240,3 +240,60 @@ def test_discover_of_a_file_that_is_not_there(write: Write, capsys: Capture) -> 
 def test_no_color_where_no_terminal_is(program: str, capsys: Capture) -> None:
     for form in ("human", "json", "sarif", "github"):
         assert "\033" not in said(capsys, "shouting.py:experiment", "--set", "B=3", "--format", form)[1]
+
+
+RUN = """
+algorithm = "hfdsl.rl.dataflows.grpo:grpo"
+output = "run"
+steps = 1
+dims = { B = 7, P = 4, R = 3 }
+roles = { reward = "hfdsl.rl.workers:Verifier" }
+deployment = { pools = { all = { processes = [2], gpu = false } }, default = { pool = "all" } }
+options = { group = 3 }
+
+[data]
+source = { kind = "JsonLines", path = "words.jsonl" }
+tokenizer = { kind = "Characters", alphabet = "ab" }
+
+[actor]
+model.config = { model_type = "llama" }
+generation = { max_tokens = 3 }
+
+[reference]
+model = "$actor.model"
+
+[reward]
+function = "rewards:score"
+"""
+
+
+def test_discover_finds_configurations_and_names_their_files(write: Write, capsys: Capture) -> None:
+    write("runs/first.toml", RUN)
+    write("runs/second.toml", RUN.replace("group = 3", "groups = 3"))
+    write("runs/third.toml", RUN.replace("[data]", "[data"))
+    write("runs/done/config.toml", RUN)
+    write("runs/done/metrics.jsonl", "")
+    for other in ('algorithm = "md5"\n', '[tool]\nalgorithm = "a:b"\n', "[pools.all]\nprocesses = [1]\n", "]["):
+        write(f"other{len(other)}.toml", other)
+    write("broken.py", "import hfdsl, nothing\nhfdsl.dataflow\n")
+    code, out, err = said(capsys, "--discover", "--elsewhere", ".")
+    assert code == output.USAGE
+    assert re.findall(r"^check of '(.*?)'.* in (\S+)", out, re.MULTILINE) == [("grpo", "runs/first.toml")]
+    assert re.findall(r"^check of '(.*?)'", err, re.MULTILINE) == ["runs/second.toml", "runs/third.toml"]
+    assert "importing" in err
+    assert re.findall(r"--> (\S+)", out + err) == [
+        "runs/first.toml:5:10",
+        "runs/second.toml:8:13",
+        "runs/third.toml:10:6",
+    ]
+
+
+def test_findings_of_a_ready_dataflow_are_in_the_file_of_the_run(
+    write: Write, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write("run.toml", RUN)
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    _, github, _ = said(capsys, "--elsewhere", "--format", "github", "run.toml")
+    assert re.findall(r"file=([^,]*),line=(\d+)", github) == [("run.toml", "5")]
+    _, sarif, _ = said(capsys, "--elsewhere", "--format", "sarif", "run.toml")
+    assert set(re.findall(r'"uri": "(.*?)"', sarif)) == {"run.toml"}

@@ -61,8 +61,8 @@ def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[
 
 def test_the_hook_is_one_that_pre_commit_takes() -> None:
     found = hook()
-    assert (found["id"], found["language"], found["types"]) == ("hfdsl-check", "python", ["python"])
-    assert set(found) <= {"id", "name", "description", "entry", "language", "types", "require_serial"}
+    assert (found["id"], found["language"], found["types_or"]) == ("hfdsl-check", "python", ["python", "toml"])
+    assert set(found) <= {"id", "name", "description", "entry", "language", "types_or", "require_serial"}
     assert found["require_serial"] is True  # no two checks write the same bytecode, and one report is shown
 
 
