@@ -79,6 +79,24 @@ def test_what_is_returned_is_counted_once_and_inputs_are_not() -> None:
     assert finding.message == "'returned' returns 2.0 GiB per step, all of which the driver fetches"
 
 
+def test_a_number_and_a_loose_column_may_be_returned() -> None:
+    class Judge(hf.Worker):
+        @register(Dispatch.DP_PROTO)
+        def loss(self, prompts: Prompts) -> hf.Metric[float, Literal["mean"]]: ...
+
+        @register(Dispatch.DP_PROTO)
+        def scores(self, prompts: Prompts) -> f32[B, R]: ...
+
+    def program(prompts: Any, judge: Any) -> Any:
+        return judge.loss(prompts), judge.scores(prompts)
+
+    program.__annotations__ = {"prompts": Prompts, "judge": Judge}
+    placed = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([4])))
+    flow = hf.dataflow(program)
+    assert flow.check(placed, {B: ROWS, R: ENOUGH}).codes == ()
+    assert flow.check(placed, {B: ROWS, R: ENOUGH + 1}).codes == ("HF804",)
+
+
 @pytest.mark.parametrize("dims", [{}, {B: ROWS}, {R: 8 * ENOUGH}])
 def test_sizes_that_nobody_gave_are_not_guessed(dims: Any) -> None:
     assert "HF804" not in returned.compile(deployment, dims).report.codes

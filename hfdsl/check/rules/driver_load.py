@@ -15,6 +15,7 @@ from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.program import Input, RoleCall
 from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.dispatch import Execute, Functions
+from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.numbers import byte_amount
 
 LIMIT_BYTES = 1 << 30
@@ -77,6 +78,6 @@ def _bytes(context: Context, columns: Iterable[tuple[int, str]]) -> int:
 def _most_rows(context: Context, node: int) -> int:
     """How many rows a value has at most; 0 where that is unknown."""
     value = context.program.inference.values[node]
-    rows = value.rows if isinstance(value, RecordValue) else getattr(value, "dims", (None,))[0]
+    rows = value.rows if isinstance(value, RecordValue) else value.dims[0] if isinstance(value, ColumnSpec) else None
     most = context.known(at_most(rows)).value if rows is not None else None
     return int(most) if most is not None else 0

@@ -223,15 +223,17 @@ def unused(context: Context) -> Iterator[Finding]:
 def _unused_selections(context: Context, read: AbstractSet[int]) -> Iterator[Finding]:
     """Lines that repeat or select rows and whose result is never read, as if the argument had changed.
 
-    The last round of a loop may leave one over, so a line counts as read if any of its nodes is.
+    The last round of a loop may leave one over, so a line counts as read if any of its nodes is; so does one that asks
+    whether a column is present, which is another mistake.
     """
     lines: dict[tuple[Span, str], list[Node]] = {}
+    tested = {(span.file, span.line) for span, *_ in context.program.graph.optional_reads}
     for node in context.program.graph.nodes:
         if isinstance(node.op, (Repeat, MiniBatch, Filter, Take)):
             function = "minibatches" if isinstance(node.op, MiniBatch) else node.op.label
             lines.setdefault((node.span, function), []).append(node)
     for (span, function), nodes in lines.items():
-        if read.isdisjoint(node.id for node in nodes):
+        if (span.file, span.line) not in tested and read.isdisjoint(node.id for node in nodes):
             yield Finding(
                 "HF602",
                 f"nothing reads what 'hf.{function}' returns, and its argument keeps its rows",
