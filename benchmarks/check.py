@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain, cycle, islice
 from pathlib import Path
 from time import perf_counter, process_time
@@ -270,6 +271,63 @@ def checks(folder: Path, sizes: Sequence[int], times: int) -> Iterator[Row]:
     yield replace(row, facts=f"{finding.code} with a size that works")
 
 
+def many_sizes(folder: Path, times: int) -> Iterator[Row]:
+    """Small programs with sizes, requirements and a mesh that give a check much to do."""
+    text = """\
+import hfdsl as hf
+from hfdsl import Dispatch, register
+
+
+class B(hf.Dim): ...
+class P(hf.Dim): ...
+class R(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    prompts: hf.i64[B, P]
+    responses: hf.i64[B, R]
+
+
+class Role(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("B % 7 == 0", "P % 64 == 0", "R % 64 == 0")
+    def split(self, rows: Rows) -> Rows: ...
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.requires("B * P * R <= 16777216", "(P + R) % 128 == 0", "P * R % 4096 == 0", "R >= 2 * P")
+    def joint(self, rows: Rows) -> Rows: ...
+
+
+@hf.dataflow
+def split(rows: Rows, role: Role):
+    return role.split(rows)
+
+
+@hf.dataflow
+def joint(rows: Rows, role: Role):
+    return role.joint(rows)
+
+
+def place(ranks, tp=1):
+    pool = hf.ResourcePool([ranks], name="pool")
+    return hf.Deployment(role=hf.place(Role, pool=pool, mesh=hf.Mesh(dp=ranks // tp, tp=tp)))
+"""
+    module = written(folder, "bench_sizes", text)
+    b, p, r = module.B, module.P, module.R
+    many = {b: tuple(range(56, 88)), p: tuple(range(64, 81)), r: tuple(range(64, 80))}
+    cases = {
+        "3 sizes of 3 dims, few that work": (module.split, 8, {b: (64, 57, 113), p: (64, 127, 255), r: (64, 127, 191)}),
+        "32 x 17 x 16 sizes": (module.split, 8, many),
+        "32 x 17 x 16 sizes, read together": (module.joint, 8, many),
+        "4 requirements over 3 dims": (module.joint, 8, {b: 10_007, p: 100_003, r: 999_983}),
+        "400,000 ranks": (module.joint, 400_000, {b: 400_001, p: 64, r: 64}),
+    }
+    for name, (program, ranks, dims) in cases.items():
+        deployment = module.place(ranks, tp=2)
+        row = repeated(name, 500, times, partial(program.check, deployment, dims))
+        yield replace(row, facts=" ".join(program.check(deployment, dims).codes))
+
+
 def processes(folder: Path, times: int) -> Iterator[Row]:
     """``hfdsl check FILE`` as a process, beside an import of the same file."""
     name = "bench_process"
@@ -329,7 +387,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         sys.path.insert(0, str(folder))
-        rows = list(chain(checks(folder, arguments.sizes, arguments.times), processes(folder, arguments.times)))
+        times = arguments.times
+        tables = checks(folder, arguments.sizes, times), many_sizes(folder, times), processes(folder, times)
+        rows = list(chain.from_iterable(tables))
     if arguments.json:
         print(json.dumps({"machine": machine(), "rows": [asdict(row) for row in rows]}))
     else:

@@ -19,7 +19,7 @@ from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.types.dims import Answer, Dim, Size, constant
 
-MAX_COST = 4096
+MAX_COST = 2048
 """What all combinations of sizes may cost, so that a check of many sizes takes no more time."""
 
 MIN_COMBINATIONS = 8
@@ -33,9 +33,9 @@ EVERYTHING = "<dims>"
 class Budget:
     """What a check may still spend on suggestions. It counts work, never time: a report is the same on all machines."""
 
-    evaluations: int = 150_000  # of a constraint, for one candidate size
-    verifications: int = 12_000  # of a demand, with candidate sizes that meet all constraints
-    visits: int = 16_000  # of demands and nodes, where a change is tried by checking everything again
+    evaluations: int = 80_000  # of a constraint, for one candidate size
+    verifications: int = 6_000  # of a demand, with candidate sizes that meet all constraints
+    visits: int = 6_000  # of demands and nodes, where a change is tried by checking everything again
     exhausted: bool = False
 
     def spend(self, kind: Literal["evaluations", "verifications", "visits"], count: int) -> bool:

@@ -77,7 +77,7 @@ def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
 def _mixes(origin: Origin, rows: int, group: int, case: SizeCase) -> bool:
     """Whether a group has rows of certainly different questions."""
     groups = rows // group
-    for index in {0, 1, groups // 2, groups - 1} & set(range(groups)):
+    for index in {index for index in (0, 1, groups // 2, groups - 1) if index < groups}:
         members = [origin.row(index * group + row, case) for row in {0, 1, group // 2, group - 1}]
         if any(disjoint(members[0], member) for member in members):
             return True
