@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import lcm, prod
 from typing import Any
 
@@ -74,10 +75,11 @@ class Comparison:
         self.nodes = self.context.program.graph.nodes
         self.blamed: set[int] = set()
         self.known: dict[Any, bool] = {}
-        self.base = SizeCase(self.context.sizes, self.origins.filters, size_of=self._size_of)
+        self.base = SizeCase(self.context.sizes, self.origins.filters, size_of=lambda _: self.unknown_size)
 
-    def _size_of(self, dim: Any) -> int:
-        """A size for a dim that was given none, which everything divides that the program divides by."""
+    @cached_property
+    def unknown_size(self) -> int:
+        """The size of a dim that was given none: everything divides it that the program divides by."""
         counts = {1}
         for node in self.nodes:
             match node.op:

@@ -182,6 +182,7 @@ class _Pass:
         self.rows: list[ValueRows] = []
         self.tokens: list[Tokens] = []
         self.filters: dict[KeptGroups, FilterKey] = {}
+        self.keys: dict[tuple[Ref, Origin | None, int], FilterKey] = {}
         for node in self.graph.nodes:
             match node.op:
                 case Input():
@@ -242,7 +243,8 @@ class _Pass:
         rows, atom = self.of(keep), None if after is None else next(iter(after.atoms), None)
         if not isinstance(column, Ref) or not isinstance(atom, KeptGroups):
             return None
-        name = FilterKey(column, rows if isinstance(rows, Origin) else None, group)
+        same = column, rows if isinstance(rows, Origin) else None, group
+        name = self.keys.setdefault(same, FilterKey(len(self.keys), column, group))
         self.filters.setdefault(atom, name)
         return FilterStep(name, node.id)
 

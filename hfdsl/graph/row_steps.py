@@ -15,11 +15,11 @@ RowInterval: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True, slots=True)
 class FilterKey:
-    """Which rows a filter keeps: the column that says so, the origin of its rows, and how many go together."""
+    """Which rows a filter keeps, by ``column`` in groups of ``group``; filters with one ``number`` keep the same."""
 
-    column: Ref
-    rows: Origin | None
-    group: int
+    number: int
+    column: Ref = field(compare=False)
+    group: int = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,14 @@ class SizeCase:
     filters: Mapping[KeptGroups, FilterKey]
     dropping: FilterKey | None = None
     size_of: Callable[[Any], int] = field(default=lambda _: 1)
+    numbers: dict[Size, int | None] = field(default_factory=dict, compare=False)
 
     def number(self, size: Size) -> int | None:
         """A size as a number; None where it is not whole."""
-        value = evaluate(size, {atom: self._atom(atom) for atom in size.atoms})
-        return int(value) if value.denominator == 1 else None
+        if size not in self.numbers:
+            value = evaluate(size, {atom: self._atom(atom) for atom in size.atoms})
+            self.numbers[size] = int(value) if value.denominator == 1 else None
+        return self.numbers[size]
 
     def _atom(self, atom: Any) -> int:
         if not isinstance(atom, KeptGroups):

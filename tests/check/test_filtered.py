@@ -123,6 +123,15 @@ def test_demands_of_one_call_are_told_once() -> None:
     assert [label.text for label in finding.related] == ["keeps some of B rows", "declared rows=Grouped(2)"]
 
 
+@pytest.mark.parametrize("rows", [24, 30, 48])
+@pytest.mark.parametrize("body", [compared, grouped_first])
+def test_where_groups_are_read_no_help_leaves_them_cut(body: Any, rows: int) -> None:
+    """A fill alone would make the number right, and the groups wrong without a word (HF331)."""
+    lines = found(body, rows).help
+    assert lines
+    assert all("group=" in line for line in lines)
+
+
 def test_padding_is_offered_where_it_is_all_that_lacks() -> None:
     finding = found(lambda kept, role: role.learn(kept), 1)
     assert finding.help == ("register 'role.learn' with pad=\"repeat_last\"",)

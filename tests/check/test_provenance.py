@@ -10,6 +10,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Add, Dispatch, Div, Mul, bool_, f32, i64, register
+from hfdsl.check.run import build_context
 
 
 class B(hf.Dim): ...
@@ -624,3 +625,16 @@ def test_without_sizes_nothing_else_is_found(name: str) -> None:
 def test_a_valid_program_is_not_blamed(name: str, sizes: dict[type[hf.Dim], Any]) -> None:
     codes = [code for code in check(VALID[name], sizes).codes if code.startswith("HF33")]
     assert codes == []
+
+
+def test_filters_that_follow_one_another_take_no_time_to_compare() -> None:
+    """The key of a filter has the origin of its column, which has the keys of the filters before."""
+
+    def filtered(prompts: Prompts, actor: Actor) -> Rollout:
+        rollout = actor.generate(prompts)
+        for _ in range(60):
+            rollout = hf.filter(rollout, keeping(actor.score(rollout)).keep)
+        return rollout
+
+    origins = build_context(filtered, None, {B: 24}).program.origins
+    assert len(set(origins.filters.values())) == 60
