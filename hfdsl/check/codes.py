@@ -116,6 +116,9 @@ CODES: dict[str, Code] = {
     "HF524": Code("a transport that does not reach its readers"),
     "HF525": Code("a role that cannot be offloaded"),
     "HF526": Code("a version of Ray that was not tried"),
+    "HF540": Code("a constructor argument of another type than its parameter's annotation"),
+    "HF541": Code("a placed class whose method differs from the one that the dataflow calls"),
+    "HF542": Code("batches of an experiment that are not what its dataflow takes"),
     # HF6xx the graph
     "HF602": Code("a result that is never read", "warning"),
     "HF603": Code("a dataflow result that is not a value of the graph, or not of the annotated type"),

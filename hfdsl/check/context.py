@@ -60,6 +60,7 @@ class Context:
     invalid: Mapping[Any, Any] = field(default_factory=dict)  # values given as sizes that are not sizes
     call_site: Span = NOWHERE  # where the user's code gives the sizes
     cluster: Cluster | None = None
+    loader: Callable[[], Any] | None = None  # of an experiment: what gives its batches
     offload: bool = True  # whether idle roles may be moved to host memory
     trials: Callable[[Finding], Tester | None] | None = field(default=None, compare=False)  # None: nothing is tried
     search: bool = True  # whether sizes are searched for; a trial only needs to know which findings there are

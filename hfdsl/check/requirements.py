@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import math
 import operator
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from hfdsl.check.constructor_types import misfits, parameters
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.protocols.mesh import AXIS_SIZE, Mesh
@@ -80,8 +80,9 @@ class Scope:
 
 
 def numbers(fields: Mapping[str, Any]) -> list[str]:
-    """The fields of a config that are numbers."""
-    return [name for name, value in fields.items() if _number(value) is not None]
+    """The fields of a config that are numbers, each by its shortest name."""
+    shortest = (name for name in fields if name.partition(".")[2] not in fields)
+    return [name for name in shortest if _number(fields[name]) is not None]
 
 
 def _number(value: object) -> Fraction | None:
@@ -92,30 +93,45 @@ def _number(value: object) -> Fraction | None:
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
-    """The constructor's arguments by name, and the fields of those that are objects; None if it does not take them."""
+    """What the names in a requirement mean: the constructor's arguments, and the fields of the configs among them.
+
+    A field is named by the end of its path: ``config.optimizer.warmup`` as ``optimizer.warmup`` or ``warmup``. Of
+    several fields of one name the least nested is meant; where those differ, only a longer name says which. None if
+    the constructor does not take the arguments.
+    """
     try:
         role: type = placement.role
-        arguments = parameters(role).bind(*placement.args, **placement.kwargs)
+        bound = parameters(role).bind(*placement.args, **placement.kwargs)
     except TypeError:
         return None
-    arguments.apply_defaults()
-    fields: dict[str, Any] = {}
-    for name, value in arguments.arguments.items():
-        inner = value if isinstance(value, Mapping) else {f: getattr(value, f) for f in _field_names(value)}
-        fields |= {str(key): item for key, item in inner.items()}
-        fields[name] = value
+    if next(misfits(placement), None) is not None:
+        return None
+    bound.apply_defaults()
+    arguments = {(name,): value for name, value in bound.arguments.items()}
+    first = {(name, key): entry for (name,), value in arguments.items() for key, entry in _fields(value).items()}
+    fields = {path[-1]: value for path, value in (first | arguments).items()}  # an argument hides a field of its name
+    level: dict[tuple[str, ...], Any] = {**first}
+    while level:
+        names = [(".".join(path[start:]), value) for path, value in level.items() for start in range(len(path))]
+        values = dict(names)
+        unclear = {name for name, value in names if values[name] is not value and values[name] != value}
+        fields = {name: value for name, value in values.items() if name not in unclear} | fields
+        level = {(*path, key): entry for path, value in level.items() for key, entry in _nested_fields(value).items()}
     return fields
 
 
-@lru_cache(maxsize=256)
-def parameters(role: Any) -> inspect.Signature:
-    """The parameters of a role's constructor; a role without one has none, although ``object`` has."""
-    return inspect.Signature() if role.__init__ is object.__init__ else inspect.signature(role)
-
-
-def _field_names(value: Any) -> list[str]:
+def _fields(value: Any) -> Mapping[str, Any]:
+    """The fields of an object or mapping that a constructor is given."""
+    if isinstance(value, Mapping):
+        return {str(key): entry for key, entry in value.items()}
     declared = getattr(value, "__dataclass_fields__", None) or getattr(value, "__dict__", {})
-    return [name for name in declared if not name.startswith("_")]
+    return {name: getattr(value, name) for name in declared if not name.startswith("_")}
+
+
+def _nested_fields(value: Any) -> Mapping[str, Any]:
+    """The fields of a config within a config: a dataclass or a mapping, which hold no circles."""
+    config = isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type))
+    return _fields(value) if config else {}
 
 
 def holds(text: str, scope: Scope) -> tuple[Answer, str]:
@@ -187,8 +203,14 @@ def evaluate(node: ast.expr, scope: Scope, used: dict[str, Fraction | None] | No
 
 @lru_cache(maxsize=256)
 def parsed(text: str) -> ast.expr:
-    """A requirement as a tree."""
-    return ast.parse(text.strip(), mode="eval").body
+    """A requirement as a tree, in which ``config.optimizer.warmup`` is one name."""
+    return _DottedNames().visit(ast.parse(text.strip(), mode="eval").body)  # type: ignore[no-any-return]
+
+
+class _DottedNames(ast.NodeTransformer):
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        owner = self.visit(node.value)
+        return ast.Name(f"{owner.id}.{node.attr}", ast.Load()) if isinstance(owner, ast.Name) else node
 
 
 @lru_cache(maxsize=256)

@@ -17,13 +17,16 @@ from hfdsl.check.rules import (
     balances,
     classes,
     collects,
+    constructors,
     definitions,
     dims,
     driver_load,
     filtered,
     groups,
+    loaders,
     memory,
     misuses,
+    overrides,
     padding,
     placements,
     precision,
@@ -82,7 +85,10 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     placements.placed_roles_are_called,
     placements.meshes_fill_pools,
     placements.pools_are_told_apart,
-    placements.constructors_take_arguments,
+    constructors.constructors_take_arguments,
+    constructors.constructors_take_types,
+    overrides.overrides_agree,
+    loaders.batches_fit,
     placements.protocols_fit_meshes,
     collects.values_are_kept,
     placements.results_can_be_joined,
@@ -125,14 +131,18 @@ def check(
     dims: Mapping[type[Dim], Sizes],
     cluster: Cluster | None = None,
     call_site: Span | None = None,
+    loader: Callable[[], Any] | None = None,
 ) -> Report:
-    """The report on a dataflow: every finding of every rule; ``call_site`` is where its sizes are given."""
+    """The report on a dataflow: every finding of every rule.
+
+    ``call_site`` is where its sizes are given, ``loader`` gives the batches of an experiment.
+    """
     start = perf_counter()
     try:
         context = build_context(body, deployment, dims, cluster, call_site)
     except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
-    return build_report(context, start)
+    return build_report(replace(context, loader=loader), start)
 
 
 def build_context(

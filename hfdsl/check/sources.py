@@ -135,7 +135,11 @@ def return_span(function: Span) -> Span:
 
 def port_span(signature: Signature, port: str) -> Span:
     """The declaration of a port in its ``def``."""
-    place = signature.span
+    return parameter_span(signature.span, port)
+
+
+def parameter_span(place: Span, name: str) -> Span:
+    """A parameter of the ``def`` at ``place``; the ``def`` itself if it is not found there."""
     definition = _places(place.file).functions.get(place.line)
     arguments = (*definition.args.posonlyargs, *definition.args.args, *definition.args.kwonlyargs) if definition else ()
-    return next((span_of(place.file, argument) for argument in arguments if argument.arg == port), place)
+    return next((span_of(place.file, argument) for argument in arguments if argument.arg == name), place)

@@ -14,6 +14,8 @@ from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.protocols.mesh import Mesh, check_mesh
 from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import PROCESSES_PER_SLOT, Worker
+from hfdsl.types.arguments import constructor_takes
+from hfdsl.types.batches import closest
 
 W = TypeVar("W", bound=Worker, covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,12 +40,15 @@ class Placement(Generic[W]):
     span: Span = field(default=NOWHERE, compare=False)
 
 
-def _require_pool(place: F) -> F:
-    """Refuse a call without ``pool=`` with its code; to type checkers the argument stays required."""
+def _named_parts(place: F) -> F:
+    """Refuse a call without a role or ``pool=`` with its code; to type checkers both stay required."""
 
     @wraps(place)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if args and "pool" not in kwargs:
+        if not args:
+            given = f", with {', '.join(kwargs)}=" if kwargs else ""
+            raise ResourceError("HF507", f"place is called without a role{given}: its first argument is the role class")
+        if "pool" not in kwargs:
             named = getattr(args[0], "__name__", repr(args[0]))
             raise ResourceError(
                 "HF507", f"place({named}) has no pool=: it takes the hf.ResourcePool whose slots {named} runs on"
@@ -53,7 +58,7 @@ def _require_pool(place: F) -> F:
     return checked  # type: ignore[return-value]  # the signature is that of `place`
 
 
-@_require_pool
+@_named_parts
 def place(
     role: type[W],
     /,
@@ -93,6 +98,9 @@ def place(
         raise ResourceError("HF507", f"place({role.__name__}): pool= takes an hf.ResourcePool, got {pool!r}")
     check_mesh(mesh, f"place({role.__name__})")
     memory = None if gpu_memory is None else GpuMemory.read(gpu_memory, f"place({role.__name__})")
+    for name, flag in (("colocate", colocate), ("offload", offload)):
+        if not isinstance(flag, bool) and (name, flag) != ("offload", None):
+            raise ResourceError("HF507", f"place({role.__name__}): {name}= is True or False, got {flag!r}")
     if transport is not None and transport not in (ways := get_args(Way)):
         known = ", ".join(map(repr, ways))
         raise ResourceError("HF524", f"place({role.__name__}): transport= takes one of {known}, got {transport!r}")
@@ -115,6 +123,7 @@ def place(
     )
 
 
+@constructor_takes(ResourceError, "HF507", "hf.Deployment")
 class Deployment:
     """The places of all roles, by the names that they have in the dataflow.
 
@@ -132,6 +141,8 @@ class Deployment:
         self.span = caller_span()
 
     def __getitem__(self, role: str) -> Placement[Any]:
+        if not isinstance(role, str) or role not in self.placements:
+            raise ResourceError("HF507", f"role {role!r} has no place; {closest(str(role), list(self.placements))}")
         return self.placements[role]
 
     def __iter__(self) -> Iterator[str]:

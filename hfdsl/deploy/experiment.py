@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,14 +10,17 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError, ResourceError
 from hfdsl.graph.dataflow import Dataflow
-from hfdsl.graph.spans import NOWHERE, Span, frame_span
+from hfdsl.graph.spans import NOWHERE, Span, caller_span
+from hfdsl.types.arguments import constructor_takes
 from hfdsl.types.dims import Dim, Sizes
+from hfdsl.types.numbers import is_count
 
 if TYPE_CHECKING:
     from hfdsl.check.report import Report
     from hfdsl.plan.compiled import CompiledPlan
 
 
+@constructor_takes(ResourceError, "HF507", "hf.Experiment")
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """A dataflow, where its roles run, and how large its dims are.
@@ -30,7 +32,7 @@ class Experiment:
     Raises:
         DefinitionError: HF118 where ``dataflow`` is not made by ``@hf.dataflow``.
         ResourceError: HF507 where ``deployment`` is not an ``hf.Deployment``, HF523 where ``cluster`` is no
-            ``hf.Cluster``.
+            ``hf.Cluster``, HF542 where ``batches`` is no function.
 
     >>> import hfdsl as hf
     >>> class B(hf.Dim): ...
@@ -58,17 +60,25 @@ class Experiment:
     span: Span = field(default=NOWHERE, init=False, repr=False, compare=False)  # where it is written
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "span", frame_span(sys._getframe(2)))  # past the __init__ that dataclass makes
+        object.__setattr__(self, "span", caller_span())
         if not isinstance(self.dataflow, Dataflow):
             raise DefinitionError("HF118", f"an experiment takes a function under @hf.dataflow, got {self.dataflow!r}")
         if not isinstance(self.deployment, Deployment):
             raise ResourceError("HF507", f"an experiment takes an hf.Deployment, got {self.deployment!r}")
         if not isinstance(self.cluster, Cluster | None):
             raise ResourceError("HF523", f"an experiment takes an hf.Cluster, got {self.cluster!r}")
+        if self.batches is not None and not callable(self.batches):
+            text = "batches= of an experiment is a function without parameters that gives the batches"
+            raise ResourceError("HF542", f"{text}, got {type(self.batches).__name__}: write lambda: ...")
+        if not is_count(self.seed, least=0):
+            raise ResourceError("HF507", f"seed= of an experiment is a whole number, got {self.seed!r}")
 
     def check(self) -> Report:
         """Everything that can be known to be wrong before launch; see ``Dataflow.check``."""
-        return self.dataflow.check(self.deployment, self.dims, self.cluster)
+        from hfdsl.check.run import check  # late: the room of checks comes after this one
+
+        sizes = {} if self.dims is None else self.dims
+        return check(self.dataflow.body, self.deployment, sizes, self.cluster, self.span, self.batches)
 
     def compile(self) -> CompiledPlan:
         """The plan; see ``Dataflow.compile``.
@@ -76,4 +86,11 @@ class Experiment:
         Raises:
             CheckError: with the report, where ``check`` finds errors.
         """
-        return self.dataflow.compile(self.deployment, self.dims, self.cluster)
+        from hfdsl.check.report import CheckError, Report  # late, as above
+        from hfdsl.check.rules.loaders import loader_findings
+
+        plan = self.dataflow.compile(self.deployment, self.dims, self.cluster)
+        findings = () if self.batches is None else loader_findings(self.dataflow.trace(), self.batches, self.span)
+        if wrong := tuple(findings):
+            raise CheckError(Report(self.dataflow.body.__name__, wrong))
+        return plan

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count
 
 from hfdsl.errors import ResourceError
+from hfdsl.types.arguments import constructor_takes, takes
 from hfdsl.types.numbers import is_count
 
 _names = count(1)
 
 
+@constructor_takes(ResourceError, "HF514", "hf.ResourcePool")
 @dataclass(frozen=True, slots=True)
 class ResourcePool:
     """A set of devices: ``processes[i]`` slots on node i, one GPU each (with ``use_gpu=False`` one CPU process each).
@@ -48,6 +50,8 @@ class ResourcePool:
             )
         if not isinstance(use_gpu, bool):
             raise ResourceError("HF514", f"use_gpu= of a pool is True or False, got {use_gpu!r}")
+        if name is not None and not isinstance(name, str):
+            raise ResourceError("HF514", f"name= of a pool is text, got {name!r}")
         for attribute, value in (
             ("processes", tuple(processes)),
             ("use_gpu", use_gpu),
@@ -62,12 +66,17 @@ class ResourcePool:
         """The number of slots."""
         return sum(self.processes)
 
+    @takes(ResourceError, "HF514", "merge of a pool")
     def merge(self, other: ResourcePool, name: str | None = None) -> ResourcePool:
         """The pool of this one's slots and then the other's, on the same devices.
 
         Raises:
             ResourceError: HF514 where one has GPUs and the other has none, or a device is in both.
         """
+        if not isinstance(other, ResourcePool):
+            raise ResourceError(
+                "HF514", f"cannot merge '{self.name}' with {other!r}: merge takes another hf.ResourcePool"
+            )
         if self.use_gpu != other.use_gpu:
             raise ResourceError(
                 "HF514", f"cannot merge '{self.name}' and '{other.name}': one uses GPUs, the other does not"
@@ -77,13 +86,17 @@ class ResourcePool:
         merged = name or f"{self.name}+{other.name}"
         return ResourcePool(self.processes + other.processes, self.use_gpu, merged, parts=(self, other))
 
+    @takes(ResourceError, "HF514", "split of a pool")
     def split(self, sizes: Sequence[int]) -> tuple[ResourcePool, ...]:
         """Consecutive runs of this pool's slots as pools of their own, on the same devices.
 
         Raises:
             ResourceError: HF514 where the sizes do not add up to the pool.
         """
-        if sum(sizes) != self.world_size or any(size < 1 for size in sizes):
+        if not isinstance(sizes, Sequence) or not all(is_count(size, least=0) for size in sizes):
+            text = f"split of '{self.name}' takes a list with the number of slots of each part, got {sizes!r}"
+            raise ResourceError("HF514", text)
+        if sum(sizes) != self.world_size or 0 in sizes:
             raise ResourceError(
                 "HF514",
                 f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: they must add up to it",

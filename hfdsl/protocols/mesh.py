@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from hfdsl.errors import ProtocolError, ResourceError
+from hfdsl.types.arguments import constructor_takes
 from hfdsl.types.numbers import is_count
 
 AXES = ("pp", "dp", "tp")
@@ -25,6 +26,7 @@ class Coordinates:
         return f"pp={self.pp} dp={self.dp} tp={self.tp}"
 
 
+@constructor_takes(ResourceError, "HF501", "hf.Mesh")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
     """The axes that a role's ranks are laid out on; ``order`` numbers the ranks, outermost axis first.
@@ -56,9 +58,10 @@ class Mesh:
                 continue
             if not is_count(size):
                 raise ResourceError("HF501", f"mesh axis {axis!r} needs a whole number of at least 1, got {size!r}")
-        object.__setattr__(self, "order", tuple(self.order))
-        if sorted(self.order) != sorted(AXES):
+        listed = isinstance(self.order, (tuple, list))
+        if not listed or set(map(repr, self.order)) != set(map(repr, AXES)) or len(self.order) != len(AXES):
             raise ProtocolError("HF409", f"a mesh's order names each of {AXES} once, got {self.order!r}")
+        object.__setattr__(self, "order", tuple(self.order))
         for axis, size, generation in (("pp", self.pp, self.gen_pp), ("tp", self.tp, self.gen_tp)):
             if generation is not None and size % generation:
                 divisors = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)

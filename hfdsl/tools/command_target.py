@@ -48,7 +48,8 @@ class CommandTarget:
         """The report, with the deployment where there is one."""
         deployment = self.experiment.deployment if self.experiment else None
         span = self.experiment.span if self.experiment and not self.loaded else NOWHERE  # a file's have no expression
-        report = check(self.dataflow.body, deployment, self.dims, self.cluster, span)
+        loader = self.experiment.batches if self.experiment and not self.loaded else None
+        report = check(self.dataflow.body, deployment, self.dims, self.cluster, span, loader)
         if self.loaded is None:
             return report
         from hfdsl.rl.training.experiments import checked  # late, as below: other targets need nothing of rl

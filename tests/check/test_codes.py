@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import hfdsl as hf
 from hfdsl.check.codes import CODES, explain
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
@@ -87,6 +88,7 @@ def outcome(snippet: str, code: str) -> set[str]:
     reports = [
         flow.check(names.get("deployment"), names.get("dims", {}), names.get("cluster")) for flow in flows(names)
     ]
+    reports += [value.check() for value in names.values() if isinstance(value, hf.Experiment)]
     return {found for report in reports for found in report.codes}
 
 

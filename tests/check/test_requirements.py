@@ -93,11 +93,15 @@ def fields(*config: Any) -> dict[str, Any]:
         (Settings(), {"micro": 2}),
         (SimpleNamespace(micro=5, _hidden=3), {"micro": 5}),
         ({"heads": 8, 1: 2}, {"heads": 8, "1": 2}),
-        (Config(), {"given": {"heads": 8, "layers": 4}}),
+        (Config(), {"given": {"heads": 8, "layers": 4}, "heads": 8, "layers": 4, "given.heads": 8, "given.layers": 4}),
     ],
 )
 def test_a_config_object_lends_its_fields(settings: Any, inner: dict[str, Any]) -> None:
-    assert fields(settings, 16) == {**inner, "settings": settings, "width": 16, "model": "small"}
+    paths = {f"settings.{name}" for name in inner if "." in name or f"given.{name}" not in inner}
+    known = fields(settings, 16)
+    assert {name for name in known if name.startswith("settings.")} == paths
+    others = {name: value for name, value in known.items() if name not in paths}
+    assert others == {**inner, "settings": settings, "width": 16, "model": "small"}
 
 
 @pytest.mark.parametrize(

@@ -375,8 +375,8 @@ def test_a_number_that_is_none() -> None:
     wrong: Any = float("nan")
     deployment = hf.Deployment(model=hf.place(Model, wrong, 24, pool=hf.ResourcePool([8])))
     [found] = modeled.check(deployment, {B: 64}).findings
-    assert found.code == "HF323"
-    assert "'heads' is neither a number of the role's config nor" in found.message
+    assert found.code == "HF540"
+    assert "argument 'heads' of Model is annotated int and is given the float nan" in found.message
 
 
 def test_a_role_that_cannot_be_built_is_one_mistake() -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.requirements import parameters
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
 from hfdsl.graph.program import Constant, MisuseKind, Node, Ref, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
-from hfdsl.graph.spans import definition_span
-from hfdsl.types.batches import closest, schema
+from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.rows import WholeRows
 
@@ -153,38 +150,6 @@ def _without_body(context: Context, name: str, role: type) -> str | None:
         if isinstance(node.op, RoleCall) and node.op.role == name
     )
     return next((one for one in called if getattr(getattr(role, one, None), "__isabstractmethod__", False)), None)
-
-
-def _constructor(role: Any) -> Label:
-    return Label(definition_span(role.__init__), "its constructor")
-
-
-def _unknown(taken: inspect.Signature, arguments: Iterable[str]) -> str | None:
-    """An argument that a constructor does not have: reported before the one that is missing."""
-    kinds = {parameter.kind for parameter in taken.parameters.values()}
-    stray = [name for name in arguments if name not in taken.parameters]
-    if not stray or not taken.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
-        return None
-    return f"it takes no '{stray[0]}'; {closest(stray[0], list(taken.parameters))}"
-
-
-def constructors_take_arguments(context: Context) -> Iterator[Finding]:
-    """The arguments given to ``hf.place`` fit the role's constructor."""
-    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
-        role: type = placement.role
-        taken = parameters(role)
-        try:
-            taken.bind(*placement.args, **placement.kwargs)
-        except TypeError as error:
-            unknown = _unknown(taken, placement.kwargs)
-            bare = [taken.parameters[p].replace(annotation=inspect.Parameter.empty) for p in taken.parameters]
-            shown = taken.replace(parameters=bare, return_annotation=inspect.Signature.empty)
-            yield Finding(
-                "HF516",
-                f"role '{name}': {placement.role.__name__}{shown} cannot be built: {unknown or error}",
-                Label(placement.span),
-                () if placement.role.__init__ is object.__init__ else (_constructor(placement.role),),
-            )
 
 
 def protocols_fit_meshes(context: Context) -> Iterator[Finding]:

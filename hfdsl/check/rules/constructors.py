@@ -1,0 +1,101 @@
+"""Constructors: do the arguments given to ``hf.place`` fit the role's constructor, by number, name and type?"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import reprlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hfdsl.check.constructor_types import constructor_of, misfits, parameters
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import call_at, keyword_span, parameter_span, span_of
+from hfdsl.deploy.deployment import Placement
+from hfdsl.graph.fits import annotation_text
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.batches import closest
+
+
+def _constructor(role: Any) -> Label:
+    return Label(definition_span(role.__init__), "its constructor")
+
+
+def _unknown(taken: inspect.Signature, arguments: Iterable[str]) -> str | None:
+    """An argument that a constructor does not have: reported before the one that is missing."""
+    kinds = {parameter.kind for parameter in taken.parameters.values()}
+    stray = [name for name in arguments if name not in taken.parameters]
+    if not stray or not taken.parameters or inspect.Parameter.VAR_KEYWORD in kinds:
+        return None
+    return f"it takes no '{stray[0]}'; {closest(stray[0], list(taken.parameters))}"
+
+
+def constructors_take_arguments(context: Context) -> Iterator[Finding]:
+    """The arguments given to ``hf.place`` fit the role's constructor."""
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+        role: type = placement.role
+        taken = parameters(role)
+        try:
+            taken.bind(*placement.args, **placement.kwargs)
+        except TypeError as error:
+            unknown = _unknown(taken, placement.kwargs)
+            bare = [taken.parameters[p].replace(annotation=inspect.Parameter.empty) for p in taken.parameters]
+            shown = taken.replace(parameters=bare, return_annotation=inspect.Signature.empty)
+            yield Finding(
+                "HF516",
+                f"role '{name}': {placement.role.__name__}{shown} cannot be built: {unknown or error}",
+                Label(placement.span),
+                () if placement.role.__init__ is object.__init__ else (_constructor(placement.role),),
+            )
+
+
+def constructors_take_types(context: Context) -> Iterator[Finding]:
+    """The arguments given to ``hf.place`` are of the types that the constructor's parameters are annotated with."""
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+        for parameter, annotation, value in misfits(placement):
+            where = f"argument '{parameter}' of {placement.role.__name__}"
+            yield Finding(
+                "HF540",
+                f"role '{name}': {where} is annotated {annotation_text(annotation)} and is given {_shown(value)}",
+                Label(_argument_span(placement, parameter)),
+                (Label(parameter_span(definition_span(constructor_of(placement.role)), parameter), "its parameter"),),
+                notes=tuple(_advice(value, annotation)),
+            )
+
+
+def _argument_span(placement: Placement[Any], parameter: str) -> Span:
+    """An argument in the call of ``hf.place``; the whole call where it is not written there."""
+    by_name = keyword_span(placement.span, parameter)
+    call = call_at(placement.span)
+    role: type = placement.role
+    names = list(parameters(role).parameters)
+    position = names.index(parameter) + 1  # the first argument is the role
+    if by_name != placement.span or call is None or position >= len(call.args):
+        return by_name
+    return span_of(placement.span.file, call.args[position])
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    shown = reprlib.repr(value)
+    return (
+        f"an object of class {type(value).__name__}" if shown.startswith("<") else f"the {type(value).__name__} {shown}"
+    )
+
+
+def _advice(value: object, annotation: Any) -> Iterator[str]:
+    """For a dict in the place of a dataclass, and a class in the place of an object, how it is written."""
+    if not dataclasses.is_dataclass(annotation) or not isinstance(annotation, type):
+        return
+    if isinstance(value, dict):
+        fields = [field.name for field in dataclasses.fields(annotation) if field.init]
+        unknown = [key for key in value if key not in fields]
+        if unknown:
+            yield f"{annotation.__name__} has no field {unknown[0]!r}; {closest(str(unknown[0]), fields)}"
+        else:
+            written = ", ".join(f"{key}={reprlib.repr(entry)}" for key, entry in value.items())
+            yield f"write {annotation.__name__}({written})"
+    elif value is annotation:
+        yield f"call it: {annotation.__name__}(...)"

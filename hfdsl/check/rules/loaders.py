@@ -1,0 +1,110 @@
+"""Loaders: do the batches of an experiment, as their function is annotated, fit the records that the dataflow takes?"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.program import Graph, Input
+from hfdsl.graph.signatures import type_hints
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.batches import Batch
+
+
+def batches_fit(context: Context) -> Iterator[Finding]:
+    """The loader of an experiment is called without arguments, and gives the records that the dataflow takes."""
+    if context.loader is not None:
+        yield from loader_findings(context.program.graph, context.loader, context.call_site)
+
+
+def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) -> Iterator[Finding]:
+    """What is wrong with the loader of an experiment; nothing where its annotation says nothing."""
+    function, inputs = _function(loader), [node.op for node in graph.inputs if isinstance(node.op, Input)]
+    name = getattr(function, "__name__", type(loader).__name__)
+    takes = ", ".join(f"{node.name}: {node.record.__name__}" for node in inputs) or "no records"
+    places = (
+        Label(experiment, "in this experiment"),
+        Label(definition_span(function)),
+        Label(graph.span, f"takes {takes}"),
+    )
+    what = f"the batches of '{graph.name}': '{name}'"
+    if needed := _needed(loader):
+        message = f"{what} is called without arguments, and needs {', '.join(map(repr, needed))}"
+        yield Finding("HF542", message, places[0], places[1:], notes=("give it those: lambda: loader(...)",))
+    elif problem := _problem(_returned(function), [node.record for node in inputs]):
+        yield Finding("HF542", f"{what} {problem}", places[1], (places[2], places[0]))
+
+
+def _function(loader: Any) -> Any:
+    """What a loader runs, and is annotated."""
+    while isinstance(loader, functools.partial):
+        loader = loader.func
+    if isinstance(loader, type):
+        return getattr(loader, "__iter__", loader)
+    return loader if hasattr(loader, "__name__") else type(loader).__call__
+
+
+def _needed(loader: Callable[..., Any]) -> list[str]:
+    """The parameters without which a loader cannot be called."""
+    try:
+        parameters = inspect.signature(loader).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    anything = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in anything
+    ]
+
+
+def _returned(function: Any) -> Any:
+    try:
+        return type_hints(function, "the loader").get("return", Any)
+    except DefinitionError:
+        return Any
+
+
+def _problem(returns: Any, records: list[type[Batch]]) -> str | None:
+    """How what is returned differs from batches of these records; None if it does not, or if it is not certain."""
+    origin, inner = get_origin(returns), get_args(returns)
+    if isinstance(returns, type) and issubclass(returns, Batch):
+        return f"returns one {returns.__name__} where batches are expected, one a step: yield it, or return a list"
+    if not isinstance(origin, type) or not issubclass(origin, Iterable) or issubclass(origin, dict) or not inner:
+        return None
+    kinds = [kind for kind in inner if kind is not ...] if origin is tuple else inner[:1]
+    return next((problem for kind in kinds if (problem := _differs(kind, records))), None)
+
+
+def _records(count: int) -> str:
+    return "one record" if count == 1 else f"tuples of {count} records"
+
+
+def _differs(kind: Any, records: list[type[Batch]]) -> str | None:
+    """How one batch differs from the records of a step."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        problems = [_differs(option, records) for option in inner]
+        return None if None in problems else problems[0]
+    if origin is tuple and ... not in inner:
+        parts: tuple[Any, ...] = inner
+    elif isinstance(kind, type) and issubclass(kind, Batch):
+        parts = (kind,)
+    else:
+        return None
+    if len(parts) != len(records):
+        return f"gives {_records(len(parts))} where a step takes {len(records)}" if records else None
+    for part, record in zip(parts, records, strict=True):
+        if (
+            isinstance(part, type)
+            and issubclass(part, Batch)
+            and not (issubclass(part, record) or issubclass(record, part))
+        ):
+            return f"gives {part.__name__} where {record.__name__} is taken"
+    return None

@@ -1,0 +1,137 @@
+"""Overrides: does a placed class declare the methods that are called as the dataflow's own class does?
+
+A plan follows the declaration that the dataflow calls: its ports, its protocol and its row dependence. A derived class
+may take more and return more, never less, and a protocol that it registers instead would have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import getattr_static
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.sources import port_span
+from hfdsl.errors import DefinitionError
+from hfdsl.graph.fits import fits_type
+from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.signatures import Signature, StaticType, role_signature
+from hfdsl.graph.spans import Span
+from hfdsl.protocols.register import Registration, registered_methods
+from hfdsl.types.rows import Grouped, IndependentRows, RowDependence, WholeRows
+
+
+def overrides_agree(context: Context) -> Iterator[Finding]:
+    """A placed class declares every method that is called as the dataflow's own class does, or more widely."""
+    deployment, roles = context.program.deployment, context.program.graph.roles
+    reported: set[tuple[str, str, str]] = set()
+    for node in context.program.graph.nodes:
+        if not isinstance(node.op, RoleCall):
+            continue
+        called, role = node.op.signature, node.op.role
+        placement = deployment.placements.get(role) if deployment is not None else None
+        placed = roles[role] if placement is None else placement.role
+        if not issubclass(placed, roles[role]) or (override := _override(called, placed)) is None:
+            continue
+        for difference in _differences(called, override, node):
+            if (role, called.name, difference.text) in reported:
+                continue
+            reported.add((role, called.name, difference.text))
+            yield Finding(
+                "HF541",
+                f"role '{role}' is placed as {placed.__name__}, whose '{called.name}' {difference.text}",
+                Label(difference.override),
+                (
+                    Label(difference.called, difference.declared),
+                    Label(node.span, "called here"),
+                    *([Label(placement.span, "placed here")] if placement is not None else []),
+                ),
+                notes=(difference.advice,),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """How an override differs (``text``), where, and what the called method declares there."""
+
+    text: str
+    override: Span
+    called: Span
+    declared: str
+    advice: str
+
+
+def _override(called: Signature, placed: type) -> Signature | None:
+    """The method that a placed class runs instead of the called one; None if it is that one, or not readable."""
+    if getattr_static(placed, called.name, None) is called.body or called.name not in registered_methods(placed):
+        return None  # one without `register` runs as the called one is registered
+    try:
+        override = role_signature(placed, called.name)
+    except DefinitionError:
+        return None
+    return None if override.body is called.body else override
+
+
+def _differences(called: Signature, override: Signature, node: Node) -> Iterator[_Difference]:
+    yield from _registered(called, override)
+    wired = {name for name, _ in node.arguments}
+    for port in called.ports:
+        own = override.port(port.name)
+        where = port_span(called, port.name)
+        if own is None:
+            text, place = f"has no port '{port.name}'", override.span
+        elif not fits_type(own.type, port.type):
+            text, place = f"takes {own.type} as '{port.name}'", port_span(override, port.name)
+        elif own.required and port.name not in wired:
+            text, place = f"needs '{port.name}', which is not wired", port_span(override, port.name)
+        else:
+            continue
+        yield _Difference(text, place, where, f"the dataflow is written for {port.type}", _ports_advice(called))
+    for own in override.ports:
+        if own.required and called.port(own.name) is None:
+            text = f"needs '{own.name}', which the called method does not have"
+            yield _Difference(
+                text, port_span(override, own.name), called.span, "the called method", _ports_advice(called)
+            )
+    if called.returns != StaticType(type(None)) and not fits_type(called.returns, override.returns):
+        yield _Difference(
+            f"returns {override.returns}",
+            override.span,
+            called.span,
+            f"the dataflow is written for {called.returns}",
+            f"return {called.returns}, or a class derived from it",
+        )
+
+
+def _ports_advice(called: Signature) -> str:
+    return f"take what '{called.name}' takes there, or a base class; further ports need a default"
+
+
+def _registered(called: Signature, override: Signature) -> Iterator[_Difference]:
+    first, second = called.registration, override.registration
+    if first is None or second is None:
+        return
+    advice = f"register it as the class above it: {_words(first)}"
+    if (first.meaning, first.execute_mode) != (second.meaning, second.execute_mode):
+        text = f"is registered with {_words(second)}"
+        yield _Difference(text, override.span, called.span, f"called as registered with {_words(first)}", advice)
+    elif first.leaves != second.leaves:
+        text = "leaves its output otherwise on the mesh"
+        yield _Difference(text, override.span, called.span, "leaves= of the called method", advice)
+    elif not _covered(second.rows, first.rows):
+        text = f"needs rows={second.rows}"
+        advice = f"say so in the class above it too: rows={second.rows}"
+        yield _Difference(text, override.span, called.span, f"called with rows={first.rows}", advice)
+
+
+def _words(registration: Registration) -> str:
+    mode = registration.execute_mode.name
+    return registration.name if mode == "ALL" else f"{registration.name} and Execute.{mode}"
+
+
+def _covered(needed: RowDependence, promised: RowDependence) -> bool:
+    """Whether rows that stay together as promised stay together as needed."""
+    if isinstance(needed, IndependentRows) or isinstance(promised, WholeRows):
+        return True
+    return isinstance(needed, Grouped) and isinstance(promised, Grouped) and promised.n % needed.n == 0

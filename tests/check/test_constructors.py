@@ -1,0 +1,167 @@
+"""Constructors: arguments against annotations, where they can be decided; loaders of experiments likewise."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol, TypedDict, TypeVar
+
+import pytest
+
+import hfdsl as hf
+from hfdsl import Dispatch, register
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+Name = NewType("Name", str)
+
+
+class B(hf.Dim): ...
+
+
+class Rows(hf.Batch):
+    values: hf.f32[B]
+
+
+class More(Rows):
+    others: hf.f32[B]
+
+
+class Scores(hf.Batch):
+    reward: hf.f32[B]
+
+
+class Sized(Protocol):
+    def size(self) -> int: ...
+
+
+class Table(TypedDict):
+    a: int
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 1
+
+
+class Role(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    def score(self, rows: Rows) -> Scores: ...  # type: ignore[empty-body]
+
+
+@hf.dataflow
+def program(rows: Rows, role: Role) -> Scores:
+    return role.score(rows)
+
+
+def codes(annotation: Any, *args: Any, **kwargs: Any) -> tuple[str, ...]:
+    def built(self: Any, value: Any = None, *more: Any, **named: Any) -> None: ...
+
+    built.__annotations__ = {"value": annotation, "more": annotation, "named": annotation, "return": None}
+    placed = type("Placed", (Role,), {"__init__": built, "__module__": __name__})
+    deployment = hf.Deployment(role=hf.place(placed, *args, pool=hf.ResourcePool([2]), **kwargs))
+    return program.check(deployment, {B: 8}).codes
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (float, 1), (int, True), ("int", 3), ("int | None", None), (int, None), (Any, object()), (Sized, 3), (T, 3),
+        ("Decimal", 3), ("no such name", 3), (Table, {"a": 1}), (list[Any], [1, "a"]), (Sequence[float], (1, 2.5)),
+        (Mapping[str, int], {"a": 1}), (Literal["a", "b"], "b"), (type[Config], Config), (Callable[[int], int], len),
+        (Name, "x"), (Config, Config()), ("Config", Config(2)), (str | Path, Path()), (tuple[int, ...], ()),
+        (InitVar[int], 3), (object, Config), (Iterable[int], range(3)), (None, None),
+        (dict[str, list[int]], {"a": [1]}),
+    ],
+)  # fmt: skip  # a table
+def test_what_fits_or_cannot_be_decided_is_silent(annotation: Any, value: Any) -> None:
+    assert codes(annotation, value) == ()
+    assert codes(annotation, value, value, another=value) == () or value is None
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (int, "3"), ("int", "3"), (float, "1e-6"), (Config, {"width": 2}), ("Config | None", {"width": 2}), (int, 1.5),
+        (Config, Config), (list[int], [1, "2"]), (dict[str, int], {"a": "b"}), (Literal["a"], "c"),
+        (type[Config], Role),
+        (Callable[[], int], 3), (tuple[int, int], (1, 2, 3)), (str, Path()), (Name, 3), (str, 3), (bool, "yes"),
+    ],
+)  # fmt: skip  # as above
+def test_a_value_of_another_type_is_reported_once(annotation: Any, value: Any) -> None:
+    assert codes(annotation, value) == ("HF540",)
+    assert codes(annotation, value=value) == ("HF540",)
+    assert codes(annotation, None, named=value) == ("HF540",)
+
+
+def test_a_dict_in_the_place_of_a_dataclass_is_shown_as_it_is_written() -> None:
+    def notes(value: Any) -> tuple[str, ...]:
+        class Placed(Role):
+            def __init__(self, config: Config) -> None: ...
+
+        deployment = hf.Deployment(role=hf.place(Placed, value, pool=hf.ResourcePool([2])))
+        [finding] = program.check(deployment, {B: 8})
+        return finding.notes
+
+    assert notes({"width": 2}) == ("write Config(width=2)",)
+    assert notes({"widht": 2}) == ("Config has no field 'widht'; did you mean 'width'?",)
+    assert notes(Config) == ("call it: Config(...)",)
+
+
+def loaded(loader: Any) -> tuple[str, ...]:
+    deployment = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2])))
+    experiment = hf.Experiment(program, deployment, {B: 8}, loader)
+    found = experiment.check().codes
+    if found:
+        with pytest.raises(hf.CheckError, match="HF542"):
+            experiment.compile()
+    else:
+        experiment.compile()
+    return found
+
+
+def gives(kind: Any) -> Any:
+    def loader(start: int = 0) -> Any: ...
+
+    loader.__annotations__["return"] = kind
+    return loader
+
+
+class Loader:
+    def __call__(self) -> Iterator[Rows]: ...  # type: ignore[empty-body]
+
+
+class Batches:
+    def __iter__(self) -> Iterator[Scores]: ...  # type: ignore[empty-body]
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        *map(gives, [Iterator[Rows], list[More], Iterable[tuple[Rows]], list[Any], Iterator[hf.Batch], Any]),
+        *map(gives, [dict[str, Rows], tuple[Rows, More], tuple[Rows, ...], list[Rows | Scores], "Unknown", int]),
+        list,
+        lambda *_: [],
+        Loader(),
+        functools.partial(lambda start: [start], 3),
+        print,
+    ],
+)  # fmt: skip  # a table
+def test_a_loader_that_fits_or_says_nothing_is_silent(loader: Any) -> None:
+    assert loaded(loader) == ()
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        *map(gives, [Iterator[Scores], list[tuple[Rows, Scores]], Rows, tuple[Rows, Scores], list[tuple[Scores]]]),
+        lambda start: [start],
+        Batches,
+    ],
+)
+def test_a_loader_of_other_records_is_reported(loader: Any) -> None:
+    assert loaded(loader) == ("HF542",)
