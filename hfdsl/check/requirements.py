@@ -108,9 +108,11 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
         return None
     bound.apply_defaults()
     arguments = {(name,): value for name, value in bound.arguments.items()}
-    first = {(name, key): entry for (name,), value in arguments.items() for key, entry in _fields(value).items()}
+    first: dict[tuple[str, ...], Any] = {
+        (name, key): entry for (name,), value in arguments.items() for key, entry in _fields(value).items()
+    }
     fields = {path[-1]: value for path, value in (first | arguments).items()}  # an argument hides a field of its name
-    level: dict[tuple[str, ...], Any] = {**first}
+    level = first
     while level:
         names = [(".".join(path[start:]), value) for path, value in level.items() for start in range(len(path))]
         values = dict(names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import DefinitionError, ResourceError
-from hfdsl.graph.dataflow import Dataflow
+from hfdsl.graph.dataflow import Dataflow, check_experiment, require_batches
 from hfdsl.graph.spans import NOWHERE, Span, caller_span
 from hfdsl.types.arguments import constructor_takes
 from hfdsl.types.dims import Dim, Sizes
@@ -75,10 +75,7 @@ class Experiment:
 
     def check(self) -> Report:
         """Everything that can be known to be wrong before launch; see ``Dataflow.check``."""
-        from hfdsl.check.run import check  # late: the room of checks comes after this one
-
-        sizes = {} if self.dims is None else self.dims
-        return check(self.dataflow.body, self.deployment, sizes, self.cluster, self.span, self.batches)
+        return check_experiment(self.dataflow, self.deployment, self.dims, self.cluster, self.span, self.batches)
 
     def compile(self) -> CompiledPlan:
         """The plan; see ``Dataflow.compile``.
@@ -86,11 +83,7 @@ class Experiment:
         Raises:
             CheckError: with the report, where ``check`` finds errors.
         """
-        from hfdsl.check.report import CheckError, Report  # late, as above
-        from hfdsl.check.rules.loaders import loader_findings
-
         plan = self.dataflow.compile(self.deployment, self.dims, self.cluster)
-        findings = () if self.batches is None else loader_findings(self.dataflow.trace(), self.batches, self.span)
-        if wrong := tuple(findings):
-            raise CheckError(Report(self.dataflow.body.__name__, wrong))
+        if self.batches is not None:
+            require_batches(self.dataflow, self.batches, self.span)
         return plan

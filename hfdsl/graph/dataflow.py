@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hfdsl.deploy.cluster import Cluster
     from hfdsl.deploy.deployment import Deployment
     from hfdsl.graph.program import Graph
+    from hfdsl.graph.spans import Span
     from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.plan.optimize import Optimize
 
@@ -159,6 +160,31 @@ class Dataflow(Generic[P, R]):
 
         _placed(self, deployment)
         return compile_dataflow(self.body, deployment, _sizes(dims), _described(self, cluster), optimize)
+
+
+def check_experiment(
+    flow: Dataflow[..., Any],
+    deployment: Deployment,
+    dims: Mapping[type[Dim], Sizes] | None,
+    cluster: Cluster | None,
+    place: Span,
+    loader: Callable[[], Any] | None,
+) -> Report:
+    """The report on a dataflow with the loader of its batches; ``place`` is where both are written."""
+    from hfdsl.check.run import check
+
+    return check(flow.body, deployment, _sizes(dims), cluster, place, loader)
+
+
+def require_batches(flow: Dataflow[..., Any], loader: Callable[[], Any], place: Span) -> None:
+    """Hold the loader of an experiment against the records that its dataflow takes.
+
+    Raises:
+        CheckError: with HF542, where it gives others.
+    """
+    from hfdsl.check.rules.loaders import require_fit
+
+    require_fit(flow.trace(), loader, place)
 
 
 def _with_defaults(body: Callable[P, R], defaults: dict[str, Any]) -> Callable[P, R]:

@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.report import CheckError, Report
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Graph, Input
 from hfdsl.graph.signatures import type_hints
@@ -39,6 +40,16 @@ def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) 
         yield Finding("HF542", message, places[0], places[1:], notes=("give it those: lambda: loader(...)",))
     elif problem := _problem(_returned(function), [node.record for node in inputs]):
         yield Finding("HF542", f"{what} {problem}", places[1], (places[2], places[0]))
+
+
+def require_fit(graph: Graph, loader: Callable[..., Any], experiment: Span) -> None:
+    """Raise what is wrong with a loader.
+
+    Raises:
+        CheckError: with HF542.
+    """
+    if findings := tuple(loader_findings(graph, loader, experiment)):
+        raise CheckError(Report(graph.name, findings))
 
 
 def _function(loader: Any) -> Any:
