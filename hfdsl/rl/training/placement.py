@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import hfdsl as hf
@@ -149,10 +149,12 @@ class DeploymentConfig:
         return None if name not in self.roles and (not_offloadable(role) or not pool.use_gpu) else offload
 
     def _mesh(self, role: str, axes: Mapping[str, Any]) -> hf.Mesh:
-        try:
-            return hf.Mesh(**axes)
-        except TypeError as error:
-            raise ConfigError("HF901", f"{self._where}the mesh of '{role}': {error}") from None
+        known = [entry.name for entry in fields(hf.Mesh)]
+        for axis in axes:
+            if axis not in known:
+                near = closest(axis, known)
+                raise ConfigError("HF901", f"{self._where}the mesh of '{role}': it has no axis '{axis}'; {near}")
+        return hf.Mesh(**axes)
 
     @property
     def _where(self) -> str:
