@@ -133,11 +133,11 @@ def counted(a: X, judge: Worker, counter: Counter) -> tuple[X, X, X]:
 
 
 @hf.dataflow
-def mixed(a: X, p: Worker, q: Worker) -> tuple[Made, Sum, Sum]:
+def mixed(a: X, p: Worker, q: Worker) -> tuple[Made, Sum, Sum, Sum]:
     made = p.make(a)
     first, second = hf.minibatches(q.mix(made), 2)
     again = p.mix(p.mix(made))
-    return again, q.total(first.x, second.draws), p.total(again.x, made.draws)
+    return again, q.total(first.x, first.draws), q.total(second.x, second.draws), p.total(again.x, made.draws)
 
 
 @hf.dataflow
