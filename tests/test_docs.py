@@ -112,7 +112,7 @@ def test_the_page_on_clusters_is_one_program(program: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["clusters.md"], indirect=True)
-def test_the_page_on_clusters_shows_its_mistake_as_it_is_told(
+def test_the_page_on_clusters_shows_its_mistake_as_it_is_reported(
     program: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(program.parent)

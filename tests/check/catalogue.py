@@ -152,7 +152,7 @@ CATALOGUE = (
     row("HF701", "generation with weights that are too old", "hf701"),
     row("HF702", "two writers of one state", "test_calls_of_one_role_keep_the_order_of_the_program",
         codes="", why="calls of a role keep the order of the program"),
-    row("HF703", "a body that writes into a shared value", "test_a_role_that_writes_into_its_argument_is_told"),
+    row("HF703", "a body that writes into a shared value", "test_a_role_that_writes_into_its_argument_is_reported"),
     row("HF704", "a column that another engine computes again", "hf205",
         codes="HF205", why="a column of a record has one maker, which is written down"),
     row("HF705", "random numbers without a seed", "test_the_numbers_of_a_row_are_the_same_on_any_mesh",
@@ -160,11 +160,11 @@ CATALOGUE = (
     row("HF706", "steps that overlap more than staleness allows", "hf701",
         codes="HF701", why="steps do not overlap; staleness is counted over several of them"),
     # running
-    row("HF801", "a role that workers cannot import", "test_a_module_that_workers_cannot_import_is_told"),
+    row("HF801", "a role that workers cannot import", "test_a_module_that_workers_cannot_import_is_reported"),
     row("HF802", "a value that cannot be pickled", "hf802", "hf802_function"),
     row("HF804", "much data through the driver", "test_what_is_returned_is_counted_once_and_inputs_are_not"),
     row("HF805", "a result that breaks its port", "test_a_result_is_held_against_its_signature"),
-    row("HF806", "a worker that does not answer", "test_an_exception_in_a_body_is_told_once_while_its_peers_wait"),
+    row("HF806", "a worker that does not answer", "test_an_exception_in_a_body_is_reported_once_while_its_peers_wait"),
 )  # fmt: skip
 
 BESIDES = (

@@ -60,7 +60,7 @@ def scores() -> Scores:
     return Scores(reward=torch.tensor([3.0, 0.5]))
 
 
-def test_a_role_that_writes_into_its_argument_is_told() -> None:
+def test_a_role_that_writes_into_its_argument_is_reported() -> None:
     message = "HF703: 'role.in_place' wrote into column 'reward' of its argument 'scores' in place"
     with pytest.raises(WiringError, match=message):
         clamp(scores(), Clamp())
@@ -68,7 +68,7 @@ def test_a_role_that_writes_into_its_argument_is_told() -> None:
         running.step(scores())
 
 
-def test_a_function_that_writes_into_its_argument_is_told() -> None:
+def test_a_function_that_writes_into_its_argument_is_reported() -> None:
     with double.compile(deployment()).launch() as running, pytest.raises(WiringError, match="HF703: 'doubled' wrote"):
         running.step(scores())
 

@@ -179,7 +179,7 @@ def test_outside_of_a_dataflow_functions_and_methods_are_plain_python() -> None:
         Role().score(prompts(2))
 
 
-def test_an_unknown_method_is_told_by_name() -> None:
+def test_an_unknown_method_is_reported_by_name() -> None:
     @hf.dataflow
     def flow(batch: Prompts, role: Role) -> Values:
         values: Values = role.scor(batch)  # type: ignore[attr-defined]  # a mistake on purpose
@@ -368,7 +368,7 @@ def test_a_result_is_held_against_its_declaration() -> None:
         false(named())
 
 
-def test_wrong_arguments_are_told_by_dataflow_and_parameter() -> None:
+def test_wrong_arguments_are_reported_by_dataflow_and_parameter() -> None:
     flow: Any = inner
 
     @hf.dataflow

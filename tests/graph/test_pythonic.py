@@ -166,7 +166,7 @@ REFUSED: list[tuple[Callable[[Any, Any], object], MisuseKind, str]] = [
 
 
 @pytest.mark.parametrize(("body", "kind", "name"), REFUSED)
-def test_what_cannot_work_is_told_once_on_the_users_line(
+def test_what_cannot_work_is_reported_once_on_the_users_line(
     body: Callable[[Any, Any], object], kind: MisuseKind, name: str
 ) -> None:
     [misuse] = graph_of(body).misuses
@@ -175,13 +175,13 @@ def test_what_cannot_work_is_told_once_on_the_users_line(
     assert misuse.span.file == __file__
 
 
-def test_an_error_within_a_library_is_told_where_the_user_called_it() -> None:
+def test_an_error_within_a_library_is_reported_where_the_user_called_it() -> None:
     [misuse] = graph_of(lambda r, _: dataclasses.replace(r, ids=1)).misuses
     line = Path(__file__).read_text("utf-8").splitlines()[misuse.span.line - 1]
     assert "dataclasses.replace" in line
 
 
-def test_unpacking_is_told_and_the_trace_goes_on() -> None:
+def test_unpacking_is_reported_and_the_trace_goes_on() -> None:
     @hf.dataflow
     def flow(prompts: Prompts, actor: Actor) -> object:
         for row in actor.generate(prompts):  # type: ignore[attr-defined]  # a mistake on purpose

@@ -151,7 +151,7 @@ def test_a_span_within_a_helper_is_the_helpers_line() -> None:
     assert [text_at(node.span) for node in flow.trace().calls] == ["actor.generate(prompts)", "actor.score(rollout)"]
 
 
-def test_loops_unroll_and_random_numbers_are_told_apart_by_call() -> None:
+def test_loops_unroll_and_random_numbers_differ_by_call() -> None:
     @hf.dataflow
     def flow(prompts: Prompts, actor: Actor) -> list[Scores]:
         rollout = actor.generate(prompts)
@@ -196,7 +196,7 @@ def test_two_traces_agree_and_share_nothing() -> None:
     assert first == second
 
 
-def test_a_value_of_another_trace_is_told() -> None:
+def test_a_value_of_another_trace_is_reported() -> None:
     kept: list[Any] = []
 
     @hf.dataflow
@@ -268,7 +268,7 @@ COMPUTE = [
 
 
 @pytest.mark.parametrize("body", COMPUTE)
-def test_computation_in_a_dataflow_is_told_once_with_its_place(body: Callable[[Any, Any], object]) -> None:
+def test_computation_in_a_dataflow_is_reported_once_with_its_place(body: Callable[[Any, Any], object]) -> None:
     graph = flow_of(body)
     [misuse] = graph.misuses
     assert misuse.kind is MisuseKind.COMPUTE
@@ -291,7 +291,7 @@ CONTROL = [
 
 
 @pytest.mark.parametrize(("body", "what"), CONTROL)
-def test_control_flow_on_a_value_is_told(body: Callable[[Any, Any], object], what: str) -> None:
+def test_control_flow_on_a_value_is_reported(body: Callable[[Any, Any], object], what: str) -> None:
     [misuse] = flow_of(body).misuses
     assert (misuse.kind, misuse.name) == (MisuseKind.CONTROL, what)
 
@@ -334,7 +334,7 @@ def test_mistakes_are_written_down_instead_of_raised(body: Callable[[Any, Any], 
         assert misuse.span != NOWHERE
 
 
-def test_one_mistake_is_told_once_and_the_trace_goes_on() -> None:
+def test_one_mistake_is_reported_once_and_the_trace_goes_on() -> None:
     @hf.dataflow
     def flow(prompts: Prompts, actor: Actor) -> Scores:
         rollout = actor.generat(prompts)  # type: ignore[attr-defined]  # a mistake on purpose
@@ -350,7 +350,7 @@ def test_one_mistake_is_told_once_and_the_trace_goes_on() -> None:
     ]
 
 
-def test_a_raise_of_the_users_own_is_told_at_its_line() -> None:
+def test_a_raise_of_the_users_own_is_reported_at_its_line() -> None:
     def helper() -> None:
         raise KeyError("nowhere")
 
@@ -373,7 +373,7 @@ def test_what_a_dataflow_may_not_return() -> None:
     assert (misuse.kind, misuse.subject) == (MisuseKind.NOT_A_RESULT, "a 'object'")
 
 
-def test_a_parameter_that_is_neither_record_nor_role_is_told() -> None:
+def test_a_parameter_that_is_neither_record_nor_role_is_reported() -> None:
     @hf.dataflow
     def flow(prompts: Prompts, actor: Actor, scale: float) -> Scores:
         return actor.score(actor.generate(prompts), scale=scale)

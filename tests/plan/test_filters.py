@@ -99,7 +99,7 @@ def test_a_filter_keeps_or_drops_whole_groups() -> None:
         pairs(batch(1, 0, 0, 0), Judge())
 
 
-def test_rows_that_are_missing_are_told() -> None:
+def test_rows_that_are_missing_are_reported() -> None:
     for flow, code in ((first, r"HF321.*take.* of 3 rows: there are only 2"), (filled, r"HF321.*no rows are left")):
         x = batch(*((1, 1, 0, 0) if flow is first else (0, 0)))
         with plan(flow).launch() as running, pytest.raises(hf.SizeError, match=code):

@@ -308,7 +308,7 @@ def test_no_more_moves_than_the_gpus_need() -> None:
     assert {period.part for period in flow(PPO).compile(roles(**halves), {B: 8}).offloads} == BOTH
 
 
-def test_what_cannot_fit_is_told_with_the_call_and_what_is_there_then() -> None:
+def test_what_cannot_fit_is_reported_with_the_call_and_what_is_there_then() -> None:
     forty: dict[str, Any] = {"gpu_memory": "40GiB"}
     sizes = {"a": {"gpu_memory": {"weights": "30GiB", "optimizer": "60GiB"}}, "b": forty}
     report = flow(PPO).check(roles(**sizes), {B: 8}, cluster=CLUSTER)

@@ -109,7 +109,7 @@ def test_a_node_takes_what_its_last_rank_needs() -> None:
     assert durations([waited, step((0.0, 7.0), (0.0, 1.0)), step((0.0, 9.0), (0.0, 9.0))]) == {"a.f": Duration(7.0, 2)}
 
 
-def test_a_step_without_a_time_is_told() -> None:
+def test_a_step_without_a_time_is_reported() -> None:
     with pytest.raises(KeyError, match=r"b\.flat"):
         free(planned(pool(), pool(), pool()), {"a.flat": Duration(1.0)})
 

@@ -154,7 +154,7 @@ def test_what_weighs_less_than_nothing_weighs_nothing(weights: list[int]) -> Non
         (["a", "b"], "rows", "HF425: .* no whole number for each row"),
     ],
 )
-def test_what_does_not_weigh_is_told(value: Any, balance: str, text: str) -> None:
+def test_what_does_not_weigh_is_reported(value: Any, balance: str, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         given_to(value, balance)
 
@@ -169,6 +169,6 @@ def test_rows_that_are_put_back_are_where_they_were(weights: Sequence[int]) -> N
     assert restored(3.0, row_split) == 3.0, "what has no rows has no order"
 
 
-def test_rows_of_which_nobody_knows_whose_they_are_are_told() -> None:
+def test_rows_of_which_nobody_knows_whose_they_are_are_reported() -> None:
     with pytest.raises(SizeError, match="HF310: the output has 3 rows for 4 rows that were balanced"):
         restored([1, 2, 3], halves([9, 9, 1, 1]), "the output")

@@ -241,7 +241,7 @@ def test_a_registration_without_meaning_is_refused_at_decoration(options: dict[s
         register(**options)
 
 
-def test_a_missing_function_is_told_from_a_wrong_one() -> None:
+def test_a_missing_function_is_distinguished_from_a_wrong_one() -> None:
     with pytest.raises(DefinitionError, match=r"needs a callable 'collect_fn'; it has none$"):
         register({"dispatch_fn": give_rank})
     with pytest.raises(DefinitionError, match=r"needs a callable 'collect_fn'; got 3$"):

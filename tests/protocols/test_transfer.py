@@ -110,7 +110,7 @@ def test_the_pad_rows_themselves() -> None:
     assert split([1, 2, 3], 2, pad="cycle") == [[1, 2], [3, 1]]
 
 
-def test_pad_rows_that_cannot_be_told_are_an_error() -> None:
+def test_pad_rows_that_cannot_be_attributed_are_an_error() -> None:
     with pytest.raises(SizeError, match=r"HF310.*7 rows for 3 rows and 1 pad rows"):
         run("DP_PROTO", Mesh(dp=2), [1, 2, 3], lambda part: [*part, 0] if part == [1, 2] else [0] * 4, pad="cycle")
 
@@ -162,7 +162,7 @@ def test_a_value_without_rows_is_named(value: object, kind: str) -> None:
         dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=2), ([1, 2],), {"clip": value}, site=site)
 
 
-def test_rows_that_do_not_divide_are_told_with_the_numbers() -> None:
+def test_rows_that_do_not_divide_are_reported_with_the_numbers() -> None:
     with pytest.raises(SizeError, match=r"HF310: argument 0 of f has 11 rows.*4 chunks \(11 % 4 = 3\); give 8 or 12"):
         dispatch(PREDEFINED["DP_PROTO"], Mesh(dp=4), (list(range(11)),), {}, site=Site("f"))
     with pytest.raises(SizeError, match=r"4 chunks \(3 % 4 = 3\); give 4 rows"):

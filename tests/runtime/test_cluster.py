@@ -18,7 +18,7 @@ def gone() -> str:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_a_cluster_that_has_gone_is_told(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_has_gone_is_reported(gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", gone)
     port = gone.partition(":")[2]
     with pytest.raises(HfError, match=rf"HF807: no Ray cluster answers at \S+:{port}, in RAY_ADDRESS .*'local'"):

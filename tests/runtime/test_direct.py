@@ -130,7 +130,7 @@ def test_nothing_stays_when_the_reference_is_gone(ray_cluster: Any, actors: list
     assert not any(map(global_worker.rdt_manager.is_managed_object, keys))
 
 
-def test_a_failing_producer_is_told_to_the_reader(ray_cluster: Any, actors: list[Any]) -> None:
+def test_a_failing_producer_is_reported_to_the_reader(ray_cluster: Any, actors: list[Any]) -> None:
     parcel = direct(actors[0].fails).remote()
     with pytest.raises(KeyError, match="no such parcel"):
         ray_cluster.get(actors[1].hold.remote(parcel))

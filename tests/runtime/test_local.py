@@ -86,7 +86,7 @@ def test_a_rank_keeps_its_thread_until_nobody_needs_it() -> None:
         assert not thread.is_alive()
 
 
-def test_a_rank_that_waits_for_nobody_is_told() -> None:
+def test_a_rank_that_waits_for_nobody_is_reported() -> None:
     turns = Turns()
 
     def waits() -> None:
@@ -246,7 +246,7 @@ def test_a_role_error_says_role_method_rank_step_and_the_workers_lines() -> None
             running.step(rows(4))
 
 
-def test_a_constructor_that_raises_is_told_before_the_first_step() -> None:
+def test_a_constructor_that_raises_is_reported_before_the_first_step() -> None:
     with pytest.raises(RoleError, match=r"HF806: 'role.__init__ \(Fails\)' raised on rank 0: OSError: no checkpoint"):
         run(lambda batch, role: role.third(batch), Fails, hf.Mesh(dp=2), "init")
 

@@ -142,7 +142,7 @@ def test_plain_numbers_come_with_the_acknowledgement(telling: dict[bool, Running
 
 
 @pytest.mark.nightly
-def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
+def test_a_rank_that_fails_is_reported_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
     deployment = hf.Deployment(p=hf.place(p.Worker, pool=pool(2)))
     plan, told = (
         p.judges.compile(deployment, {p.B: 4}),

@@ -205,7 +205,7 @@ def launch_fault(fault: str, ranks: int = 2, **options: Any) -> None:
                 running.step(p.batch(4))
 
 
-def test_an_exception_in_a_body_is_told_once_while_its_peers_wait(ray_cluster: Any) -> None:
+def test_an_exception_in_a_body_is_reported_once_while_its_peers_wait(ray_cluster: Any) -> None:
     with pytest.raises(RoleError) as told:
         launch_fault("raise")
     text = str(told.value)
@@ -214,20 +214,20 @@ def test_an_exception_in_a_body_is_told_once_while_its_peers_wait(ray_cluster: A
     assert text.count("Traceback") == 1
 
 
-def test_a_dead_process_is_told(ray_cluster: Any) -> None:
+def test_a_dead_process_is_reported(ray_cluster: Any) -> None:
     with pytest.raises(RoleError, match="died"):
         launch_fault("die")
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("fault", "told"), [("rows", "3 rows of"), ("record", "declares Scores and returned Rollout")])
-def test_a_wrong_result_is_told(ray_cluster: Any, fault: str, told: str) -> None:
+def test_a_wrong_result_is_reported(ray_cluster: Any, fault: str, told: str) -> None:
     with pytest.raises(HfError, match="HF805") as error:
         launch_fault(fault, ranks=1)
     assert told in str(error.value)
 
 
-def test_a_constructor_that_raises_is_told_and_leaves_nothing(ray_cluster: Any) -> None:
+def test_a_constructor_that_raises_is_reported_and_leaves_nothing(ray_cluster: Any) -> None:
     plan = p.fails.compile(faulty("constructor"), {p.B: 4, p.P: 2, p.R: 3})
     with releases_everything(ray_cluster), pytest.raises(RoleError) as told:
         plan.launch("ray")
@@ -353,7 +353,7 @@ def alive(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_a_value_that_cannot_be_sent_is_told_with_its_path(ray_cluster: Any) -> None:
+def test_a_value_that_cannot_be_sent_is_reported_with_its_path(ray_cluster: Any) -> None:
     one = pool(1)
     placed = hf.Deployment(
         actor=hf.place(p.Actor, p.Config(), pool=one),
@@ -369,7 +369,7 @@ def test_a_value_that_cannot_be_sent_is_told_with_its_path(ray_cluster: Any) -> 
 
 
 @pytest.mark.nightly
-def test_a_module_that_workers_cannot_import_is_told(ray_cluster: Any, tmp_path: Path) -> None:
+def test_a_module_that_workers_cannot_import_is_reported(ray_cluster: Any, tmp_path: Path) -> None:
     file = tmp_path / "only_the_driver.py"
     file.write_text("from tests.runtime import ray_programs as p\nclass Reward(p.Reward): ...\n", "utf-8")
     spec = importlib.util.spec_from_file_location("only_the_driver", file)

@@ -228,7 +228,7 @@ def test_the_timeline_is_the_same(through: Through) -> None:
         ("slow", HfError, "HF807: 2 of 2 parts of the step were not done after 3 s"),
     ],
 )
-def test_failures_are_told_as_without(nodes: None, fault: str, error: type[HfError], said: str) -> None:
+def test_failures_are_reported_as_without(nodes: None, fault: str, error: type[HfError], said: str) -> None:
     """A peer waits for the rank that fails."""
     plan = faults.fails.compile(faulty(fault), {faults.B: 4, faults.P: 2, faults.R: 3}, optimize=ON)
     with plan.launch("ray", deadline=3.0 if fault == "slow" else 60.0) as running:
@@ -239,7 +239,7 @@ def test_failures_are_told_as_without(nodes: None, fault: str, error: type[HfErr
             running.step(faults.batch(4))
 
 
-def test_a_rank_that_fails_is_told_while_the_driver_waits_for_its_peer(nodes: None) -> None:
+def test_a_rank_that_fails_is_reported_while_the_driver_waits_for_its_peer(nodes: None) -> None:
     plan = p.judges.compile(hf.Deployment(p=hf.place(p.Worker, pool=pool(2))), {p.B: 4}, optimize=ON)
     with plan.launch("ray", deadline=60) as running, pytest.raises(RoleError, match="raised on rank 1 in step 0"):
         running.step(xs(1.0, 2.0, 3.0, 4.0))

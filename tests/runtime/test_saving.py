@@ -87,7 +87,7 @@ def test_a_state_of_a_run_that_is_closed_is_not_called_whole(tmp_path: Path) -> 
         saving.wait()
 
 
-def test_a_folder_that_is_not_empty_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_reported(tmp_path: Path) -> None:
     (tmp_path / "actor-0.safetensors").write_bytes(b"left")
     with (
         learn.compile(deployment()).launch("local", seed=7) as running,
@@ -133,7 +133,7 @@ def test_another_mesh_or_seed_is_refused(saved: Path) -> None:
     assert "it has seed 7 instead of 8" in load(saved, deployment(), seed=8)
 
 
-def test_a_state_that_is_not_there_is_told(saved: Path) -> None:
+def test_a_state_that_is_not_there_is_reported(saved: Path) -> None:
     manifest = json.loads((saved / "state.json").read_text())
     del manifest["roles"]["critic"]
     (saved / "state.json").write_text(json.dumps(manifest))
@@ -141,7 +141,7 @@ def test_a_state_that_is_not_there_is_told(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "gone", "manifest"])
-def test_a_damaged_file_is_told(saved: Path, harm: str) -> None:
+def test_a_damaged_file_is_reported(saved: Path, harm: str) -> None:
     file = saved / ("state.json" if harm == "manifest" else "critic-rank-1.safetensors")
     content = bytearray(file.read_bytes())
     if harm == "gone":
@@ -200,7 +200,7 @@ def refused(tmp_path: Path, **roles: type[hf.Worker]) -> str:
     return str(caught.value)
 
 
-def test_a_role_that_trains_and_keeps_nothing_is_told(tmp_path: Path) -> None:
+def test_a_role_that_trains_and_keeps_nothing_is_reported(tmp_path: Path) -> None:
     assert refused(tmp_path, actor=Forgetful) == (
         "HF908: role 'actor' (Forgetful) 'update' writes its state 'policy', and a checkpoint needs both state() and "
         "load_state(state)"
@@ -208,7 +208,7 @@ def test_a_role_that_trains_and_keeps_nothing_is_told(tmp_path: Path) -> None:
     assert "role 'sieve' (Silent) has an optimizer, self.adam, and" in refused(tmp_path, sieve=Silent)
 
 
-def test_a_state_that_cannot_be_kept_is_told(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_kept_is_reported(tmp_path: Path) -> None:
     assert refused(tmp_path, critic=Odd).startswith(
         "HF908: the state of role 'critic' (Odd) holds a dtype at 'total/a/1/0'; it takes tensors"
     )

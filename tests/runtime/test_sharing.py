@@ -209,12 +209,12 @@ def test_what_was_made_in_inference_mode_can_be_trained_on() -> None:
     assert of_policy(trained).value == 2.0 * (0 + 1 + 2 + 3)
 
 
-def test_writes_into_what_was_made_in_inference_mode_are_told() -> None:
+def test_writes_into_what_was_made_in_inference_mode_are_reported() -> None:
     with pytest.raises(WiringError, match=r"HF703: 'policy.overwrite' wrote into column 'x'"):
         of_policy(overwritten)
 
 
-def test_a_result_that_changes_after_it_was_returned_is_told() -> None:
+def test_a_result_that_changes_after_it_was_returned_is_reported() -> None:
     with pytest.raises(WiringError, match=r"HF703: column 'x' of its result was changed after 'role.get'"):
         step(state, xs())
 

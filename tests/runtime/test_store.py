@@ -64,7 +64,7 @@ def test_what_is_dropped_is_gone_and_the_most_is_remembered() -> None:
     assert store.peak_bytes == 0
 
 
-def test_a_value_that_was_written_after_it_was_kept_is_told() -> None:
+def test_a_value_that_was_written_after_it_was_kept_is_reported() -> None:
     store, column = Store(), torch.zeros(4)
     store.put(0, 0, StoredValue.of("role.make", {"x": column}))
     column[0] = 1

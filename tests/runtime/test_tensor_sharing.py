@@ -140,7 +140,7 @@ def test_a_block_is_named_by_its_maker_its_number_and_its_place(driver: Driver) 
     assert device_memory.region(driver.allocate(100)).block.buffer_id == 2
 
 
-def test_a_maker_that_is_gone_is_told_and_nothing_of_it_stays(driver: Driver) -> None:
+def test_a_maker_that_is_gone_is_reported_and_nothing_of_it_stays(driver: Driver) -> None:
     keep_mapped(True)
     here, gone = shared(driver.allocate(10)), shared(driver.allocate(10))
     read_shared(here)

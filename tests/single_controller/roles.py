@@ -143,7 +143,7 @@ class Methods(Worker):
         return rows
 
     @register(Dispatch.DP_PROTO, pad="cycle", balance="lengths", blocking=False)
-    def dealt_later(self, lengths: Any, names: Any) -> Any:
+    def balanced_later(self, lengths: Any, names: Any) -> Any:
         """The names twice, each with the weight of all rows of its rank."""
         return [f"{name} of {sum(lengths)}" for name in names for _ in range(2)]
 
@@ -371,10 +371,10 @@ class ByLambda(Worker):
 
 class Child:
     def __init__(self, number: int) -> None:
-        self.kept = number
+        self.stored = number
 
     def number(self) -> int:
-        return self.kept * 10
+        return self.stored * 10
 
 
 class Grid(Worker):

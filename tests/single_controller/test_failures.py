@@ -129,8 +129,8 @@ def test_a_worker_that_ray_restarts_has_its_rank_again(pair: RayResourcePool, ra
                 group.exit_alone(rank)
         assert group.count() == [(1, 0, 2, port), (1, 1, 2, port)], "the constructor has run again"
         assert ray_cluster.get(group.workers[1].count.remote()) == (2, 1, 2, port)
-        found = RayWorkerGroup.from_detached(group.worker_names, restarted)
-        assert found.echo([1, 2]) == [1, 2]
+        attached = RayWorkerGroup.from_detached(group.worker_names, restarted)
+        assert attached.echo([1, 2]) == [1, 2]
 
 
 def test_what_cannot_be_sent_with_a_class_is_refused(pair: RayResourcePool) -> None:

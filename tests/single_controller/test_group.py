@@ -125,10 +125,10 @@ def test_padding(methods: RayWorkerGroup) -> None:
 def test_rows_are_dealt_by_their_weights(methods: RayWorkerGroup) -> None:
     # Two rows a rank: 9 with 1, 8 with 2, and so on; without, 17 are on the first rank.
     lengths, names = [9, 8, 7, 6, 1, 2, 3, 4], list("abcdefgh")
-    dealt = methods.dealt_later(lengths, names)
-    assert dealt.get() == [f"{name} of 10" for name in names for _ in range(2)]
-    assert methods.padded(dealt) == dealt.get(), "handed on before it is here, it is in its order too"
-    later = methods.dealt_later(methods.double_later(lengths), names).get()
+    balanced = methods.balanced_later(lengths, names)
+    assert balanced.get() == [f"{name} of 10" for name in names for _ in range(2)]
+    assert methods.padded(balanced) == balanced.get(), "handed on before it is here, it is in its order too"
+    later = methods.balanced_later(methods.double_later(lengths), names).get()
     assert [text[0] for text in later] == [name for name in names for _ in range(2)]
     assert {text[-2:] for text in later} == {"34", "26", " 6", "14"}, "a future's rows are not here to be weighed"
 
@@ -189,7 +189,7 @@ def test_a_mesh_in_an_unusual_order(grid: RayWorkerGroup) -> None:
     assert grid.over_tp([1, 2, 3, 4]) == [1, 2, 3, 4]
 
 
-def test_a_failure_outside_of_the_collected_ranks_is_told(grid: RayWorkerGroup) -> None:
+def test_a_failure_outside_of_the_collected_ranks_is_reported(grid: RayWorkerGroup) -> None:
     with pytest.raises(RoleError, match=r"HF806: Grid.fail_quietly raised ValueError on rank [23] of 4: not"):
         grid.fail_quietly([1]).get()
 
@@ -197,7 +197,7 @@ def test_a_failure_outside_of_the_collected_ranks_is_told(grid: RayWorkerGroup) 
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_failing_body_is_told_once_with_its_own_lines(methods: RayWorkerGroup) -> None:
+def test_a_failing_body_is_reported_once_with_its_own_lines(methods: RayWorkerGroup) -> None:
     with pytest.raises(RoleError) as caught:
         methods.fail_on([1, 2, 3, 4])
     text = str(caught.value)

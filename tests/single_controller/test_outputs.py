@@ -59,10 +59,10 @@ def test_rows_that_can_be_attributed_are_none(rows: RayWorkerGroup) -> None:
 
 
 def test_a_container_may_have_no_rows_at_all(rows: RayWorkerGroup) -> None:
-    given = roles.Notes({"loss": []}, [1, 2, 3, 4])
-    assert rows.metrics(given).notes == {"loss": [0.0, 1.0]}
-    assert rows.container(given).rows == [1, 2, 3, 4]
-    assert rows.container_later(given).get().rows == [1, 2, 3, 4]
+    notes = roles.Notes({"loss": []}, [1, 2, 3, 4])
+    assert rows.metrics(notes).notes == {"loss": [0.0, 1.0]}
+    assert rows.container(notes).rows == [1, 2, 3, 4]
+    assert rows.container_later(notes).get().rows == [1, 2, 3, 4]
 
 
 def test_jagged_tensors_are_split_and_joined(rows: RayWorkerGroup) -> None:

@@ -41,10 +41,10 @@ def test_ranks_on_nodes() -> None:
 
 
 def test_merge_and_split() -> None:
-    one, other = cpu_pool(4), cpu_pool(4)
-    merged = merge_resource_pool(one, other)
+    first, second = cpu_pool(4), cpu_pool(4)
+    merged = merge_resource_pool(first, second)
     assert merged.local_rank_list() == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert (merged.world_size, merged.store, merged.slots[:4]) == (8, [4, 4], one.slots)
+    assert (merged.world_size, merged.store, merged.slots[:4]) == (8, [4, 4], first.slots)
     assert [part.world_size for part in split_resource_pool(merged, 2)] == [2, 2, 2, 2]
     first, second = split_resource_pool(merged, [5, 3])
     assert (first.local_rank_list(), first.store) == ([0, 1, 2, 3, 0], [4, 1])
@@ -106,7 +106,7 @@ def test_a_pool_that_can_never_fit_fails_at_once(ray_cluster: Any) -> None:
     assert pending(ray_cluster) == []
 
 
-def test_a_cluster_without_gpus_is_told_as_such(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_gpus_is_reported_as_such(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.single_controller.cluster.node_totals", lambda: [{"CPU": 4.0}])
     with pytest.raises(ResourceError, match=r"HF502: pool .* 1 GPUs .* has 0 .* no slot fits"):
         RayResourcePool([1]).place()
@@ -125,15 +125,19 @@ def test_a_pool_that_finds_no_room_fails_at_its_deadline(ray_cluster: Any) -> No
 
 
 def test_groups_on_unequal_nodes_on_halves_and_on_the_whole(ray_cluster: Any) -> None:
-    given = RayClassWithInitArgs(roles.Accumulator)
-    one, other = cpu_pool(2), cpu_pool(1)
-    whole = merge_resource_pool(one, other)
-    with one, other:
-        groups = RayWorkerGroup(one, given), RayWorkerGroup(other, given), RayWorkerGroup(whole, given)
+    accumulator = RayClassWithInitArgs(roles.Accumulator)
+    first_pool, second_pool = cpu_pool(2), cpu_pool(1)
+    whole = merge_resource_pool(first_pool, second_pool)
+    with first_pool, second_pool:
+        groups = (
+            RayWorkerGroup(first_pool, accumulator),
+            RayWorkerGroup(second_pool, accumulator),
+            RayWorkerGroup(whole, accumulator),
+        )
         with groups[0] as first, groups[1] as second, groups[2] as all3:
             assert first.execute_all_sync("add", 0) == [0, 1]
             assert second.execute_all_sync("add", 0) == [0]
-            about = [told[:4] for told in all3.execute_all_sync("about")]
+            about = [facts[:4] for facts in all3.execute_all_sync("about")]
             assert about == [(0, 3, 0, 2), (1, 3, 1, 2), (2, 3, 0, 1)]
             assert [len(slot.users) for slot in whole.slots] == [2, 2, 2]
         assert [len(slot.users) for slot in whole.slots] == [0, 0, 0]

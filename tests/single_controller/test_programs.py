@@ -86,9 +86,9 @@ def test_a_mode_of_lambdas_at_module_level(pair: RayResourcePool) -> None:
 
 def test_roles_that_share_processes(pair: RayResourcePool, accumulators: RayWorkerGroup) -> None:
     rollouts = RayClassWithInitArgs(roles.ActorRollout, b=10)
-    given = {"actor": RayClassWithInitArgs(roles.Actor), "actor_rollout": rollouts}
-    with RayWorkerGroup(pair, create_colocated_worker_cls(given)) as group:
-        spawned = group.spawn(prefix_set=given.keys())
+    role_classes = {"actor": RayClassWithInitArgs(roles.Actor), "actor_rollout": rollouts}
+    with RayWorkerGroup(pair, create_colocated_worker_cls(role_classes)) as group:
+        spawned = group.spawn(prefix_set=role_classes.keys())
         actor, rollout = spawned["actor"], spawned["actor_rollout"]
         pids = [name.split()[-1] for name in actor.name()]
         assert [name.split()[:2] for name in rollout.name()] == [["rollout", "10"]] * 2
@@ -108,9 +108,14 @@ def test_roles_that_share_processes(pair: RayResourcePool, accumulators: RayWork
 
 def test_colocated_roles_without_meaning() -> None:
     actor = RayClassWithInitArgs(roles.Actor)
-    for given in ({}, {"a b": actor}, {"actor": roles.Actor}, {"actor": create_colocated_worker_cls({"a": actor})}):
+    for role_classes in (
+        {},
+        {"a b": actor},
+        {"actor": roles.Actor},
+        {"actor": create_colocated_worker_cls({"a": actor})},
+    ):
         with pytest.raises(DefinitionError, match=r"HF112"):
-            create_colocated_worker_cls(given)  # type: ignore[arg-type]
+            create_colocated_worker_cls(role_classes)  # type: ignore[arg-type]
 
     class Clash(Worker):
         @register(Dispatch.ONE_TO_ALL)
@@ -128,8 +133,8 @@ def test_a_group_is_found_again_by_name(methods: RayWorkerGroup, ray_cluster: An
         return group.worker_names, group.custom(x=[1, 2], y=[5, 6]), group.rank_zero(x=1, y=2), group.master_port
 
     names = methods.worker_names
-    found = ray_cluster.get(ray_cluster.remote(elsewhere).remote(list(reversed(names))))
-    assert found == (names, [8, 10, 8, 10], 5, methods.master_port)
+    attached = ray_cluster.get(ray_cluster.remote(elsewhere).remote(list(reversed(names))))
+    assert attached == (names, [8, 10, 8, 10], 5, methods.master_port)
     with pytest.raises(ResourceError, match=r"HF521: no worker of this name"):
         RayWorkerGroup.from_detached(["nobody"], RayClassWithInitArgs(roles.Methods, x=2))
     with pytest.raises(ResourceError, match=r"HF521: these workers are ranks \[0, 2\] of 4"):
@@ -145,9 +150,11 @@ def test_a_detached_group_outlives_its_owner(ray_cluster: Any) -> None:
     pool = RayResourcePool([1], use_gpu=False, detached=True)
     names = RayWorkerGroup(pool, RayClassWithInitArgs(roles.Accumulator, 5), name_prefix="kept").worker_names
     assert names == ["keptAccumulator_0:0"]
-    found = RayWorkerGroup.from_detached(worker_names=names, ray_cls_with_init=RayClassWithInitArgs(roles.Accumulator))
-    assert found.execute_all_sync("add", x=1) == [6]
-    found.shutdown()
+    attached = RayWorkerGroup.from_detached(
+        worker_names=names, ray_cls_with_init=RayClassWithInitArgs(roles.Accumulator)
+    )
+    assert attached.execute_all_sync("add", x=1) == [6]
+    attached.shutdown()
     pool.shutdown()
 
 

@@ -116,7 +116,7 @@ def test_a_seed_decides_where_no_dataflow_runs() -> None:
     assert not same(one, other)
 
 
-def test_what_nothing_tells_is_told() -> None:
+def test_what_nothing_else_reports_is_reported() -> None:
     with pytest.raises(WiringError) as failure:
         fake(f.Model)("path", heads=1).make(fake_batch(f.Prompts, SIZES))
     assert str(failure.value) == (

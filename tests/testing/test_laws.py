@@ -216,7 +216,7 @@ L5 order: the numbering of ranks does not change what the caller receives
 containers="list")"""
 
 
-def test_a_broken_law_is_told_with_its_smallest_case() -> None:
+def test_a_broken_law_is_reported_with_its_smallest_case() -> None:
     with pytest.raises(BrokenLaws) as raised:
         check_laws(pair(by_dp_and_tp, last_stage_in_rank_order))
     assert str(raised.value) == TOLD
@@ -227,7 +227,7 @@ def again(error: BrokenLaws) -> list[str]:
     return re.findall(r"^  again +(.*)$", str(error), re.MULTILINE)
 
 
-def test_the_call_that_is_told_shows_the_same_broken_law() -> None:
+def test_the_call_that_is_reported_shows_the_same_broken_law() -> None:
     protocol = pair(by_dp_and_tp, last_stage_in_rank_order)
     with pytest.raises(BrokenLaws) as raised:
         check_laws(protocol, like="3D_PROTO", seed=3, containers=["tensor"])
@@ -239,7 +239,7 @@ def test_the_call_that_is_told_shows_the_same_broken_law() -> None:
         assert repeated.value.broken == (broken,)
 
 
-def test_the_call_that_is_told_of_a_declared_protocol_can_be_pasted_as_it_is() -> None:
+def test_the_call_that_is_reported_of_a_declared_protocol_can_be_pasted_as_it_is() -> None:
     copies = hf.Protocol("COPIES", split=("dp",), collect={"dp": "join", "tp": "join", "pp": "last"})
     with pytest.raises(BrokenLaws) as raised:
         check_laws(copies, only=["L3", "L4"])
@@ -262,7 +262,7 @@ def test_meshes_are_those_that_are_given() -> None:
     check_laws(protocol, only=("L1", "order"), meshes=(mesh for mesh in [Mesh(pp=2, dp=2, tp=2)]))
 
 
-def test_what_a_protocol_raises_is_told_with_its_place() -> None:
+def test_what_a_protocol_raises_is_reported_with_its_place() -> None:
     def lost(group: Any, outputs: Any) -> Any:
         return outputs[group.world_size]
 
@@ -270,7 +270,7 @@ def test_what_a_protocol_raises_is_told_with_its_place() -> None:
         check_laws(pair(by_dp, lost), only="L3", max_examples=5)
 
 
-def test_every_broken_law_of_a_protocol_is_told() -> None:
+def test_every_broken_law_of_a_protocol_is_reported() -> None:
     every_rank = hf.Protocol("COPIES", split=("dp",), collect={"dp": "join", "tp": "join", "pp": "last"})
     with pytest.raises(BrokenLaws) as raised:
         check_laws(every_rank)
@@ -323,7 +323,7 @@ def test_a_protocol_may_be_made_for_some_containers_alone() -> None:
         check_laws(pair(by_dp, lists), containers="tensors")
 
 
-def test_what_is_no_protocol_or_no_law_is_told() -> None:
+def test_what_is_no_protocol_or_no_law_is_reported() -> None:
     with pytest.raises(ProtocolError, match="HF412: no protocol is called '3D_PROT'; did you mean '3D_PROTO'"):
         check_laws("3D_PROT")
     with pytest.raises(DefinitionError, match=r"HF112: the protocol .* needs a callable 'collect_fn'; it has none"):

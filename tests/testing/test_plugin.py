@@ -104,14 +104,14 @@ def test_a_failure_shows_the_lines_of_the_test_and_none_of_hfdsl(tmp_path: Path)
     assert "KeyError: 'no model'" in found
 
 
-def test_a_size_that_is_none_is_told(tmp_path: Path) -> None:
+def test_a_size_that_is_none_is_reported(tmp_path: Path) -> None:
     tests = "def test_a(ray_cluster): ..."
     found = run(tmp_path, tests, "--hf-nodes", "0")
     assert "hf_nodes is a whole number of at least 1, got 0" in found
 
 
 @pytest.mark.ray
-def test_what_a_test_leaves_on_the_cluster_is_told_with_its_name(tmp_path: Path) -> None:
+def test_what_a_test_leaves_on_the_cluster_is_reported_with_its_name(tmp_path: Path) -> None:
     tests = """
         import pytest
         import hfdsl.testing.plugin
@@ -135,7 +135,7 @@ def test_what_a_test_leaves_on_the_cluster_is_told_with_its_name(tmp_path: Path)
             pool = ray_cluster.util.placement_group([{"CPU": 1}], name="my pool")
             kept.extend([ray_cluster.remote(Stays).options(name="me").remote(), ray_cluster.put("x" * 10), pool])
 
-        def test_what_was_left_before_is_not_told_again(ray_cluster): ...
+        def test_what_was_left_before_is_not_reported_again(ray_cluster): ...
 
         def test_fails(ray_cluster):
             here = ray_cluster.put(1)

@@ -150,7 +150,7 @@ def test_a_call_that_failed_fails_again(tmp_path: Path) -> None:
     assert "testing/replaying.py" not in text
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     folder = recorded(tmp_path)
     for asked, told in (
         (

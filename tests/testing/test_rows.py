@@ -107,7 +107,7 @@ def test_functions_that_keep_what_they_declare(function: Any, options: dict[str,
     check_rows(function, max_examples=30, **options)
 
 
-def test_a_function_that_looks_at_places_is_told_with_the_smallest_example() -> None:
+def test_a_function_that_looks_at_places_is_reported_with_the_smallest_example() -> None:
     with pytest.raises(BrokenRows) as raised:
         check_rows(numbered)
     assert str(raised.value) == (
@@ -125,7 +125,7 @@ def test_a_function_that_looks_at_places_is_told_with_the_smallest_example() -> 
         (needlessly_whole, "declares rows=Whole, and in none of 100 examples a row depends on another: declare rows="),
     ],
 )
-def test_other_faults_are_told(function: Any, text: str) -> None:
+def test_other_faults_are_reported(function: Any, text: str) -> None:
     with pytest.raises(BrokenRows, match=text):
         check_rows(function)
 

@@ -344,7 +344,7 @@ def test_the_sizes_of_a_program_satisfy_all_that_it_requires(sizes: dict[Any, in
     assert judged.check(THREE, sizes).ok
 
 
-def test_a_program_that_no_size_satisfies_is_told() -> None:
+def test_a_program_that_no_size_satisfies_is_reported() -> None:
     @hf.dataflow
     def never(tokens: Tokens, judge: Judge) -> Tokens:
         return judge.score(tokens)

@@ -72,7 +72,7 @@ def test_what_is_the_same_everywhere_passes() -> None:
     check_worker(Model, "learns", ROWS, meshes=[hf.Mesh(dp=2)])
 
 
-def test_a_method_that_forgets_the_other_ranks_is_told_with_the_meshes() -> None:
+def test_a_method_that_forgets_the_other_ranks_is_reported_with_the_meshes() -> None:
     with pytest.raises(BrokenWorker) as raised:
         check_worker(Model, "centered", ROWS, meshes=[hf.Mesh(dp=2), hf.Mesh(tp=2), hf.Mesh(pp=2)])
     assert str(raised.value) == (

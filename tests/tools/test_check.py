@@ -69,7 +69,7 @@ def test_the_worst_of_several_targets_counts(write: Write, capsys: Capture) -> N
     assert out.startswith("error[HF202]")  # the others are checked all the same
 
 
-def test_a_bug_is_told_in_every_form(program: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_a_bug_is_reported_in_every_form(program: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def broken(*_: object, **__: object) -> Any:
         raise ZeroDivisionError
 

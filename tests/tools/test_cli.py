@@ -81,7 +81,7 @@ def test_wrong_options_are_usage(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("command", ["check", "plan", "draw", "run"])
-def test_a_size_of_a_configuration_is_told_without_a_line_of_who_started_the_command(
+def test_a_size_of_a_configuration_is_reported_without_a_line_of_who_started_the_command(
     command: str, capsys: Capture
 ) -> None:
     alone = ("--elsewhere",) if command == "check" else ()  # the example's model is made by another

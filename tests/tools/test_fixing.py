@@ -50,7 +50,7 @@ def test_all_that_can_be_fixed_is_fixed(write: Write, capsys: Capture) -> None:
     assert out.count("no findings") == 2
 
 
-def test_what_remains_is_told_and_counts(write: Write, capsys: Capture) -> None:
+def test_what_remains_is_reported_and_counts(write: Write, capsys: Capture) -> None:
     text = wrong(MESH).replace(
         "return answers, judge.score(answers)", "return answers, judge.score(actor.think(questions))"
     )
@@ -109,7 +109,7 @@ def test_a_dry_run_changes_nothing(write: Write, capsys: Capture) -> None:
     assert Path(file).read_text() == text
 
 
-def test_the_machine_is_told_what_remains(write: Write, capsys: Capture) -> None:
+def test_the_machine_learns_what_remains(write: Write, capsys: Capture) -> None:
     file = write("program.py", wrong(METHOD))
     code, out, err = said(capsys, f"{file}:experiment", "--format", "sarif")
     assert (code, json.loads(out)["runs"][0]["results"]) == (output.OK, [])
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_written_is_left_as_it_was(write: Write, capsys: C
     assert Path(file).read_text() == wrong(METHOD)
 
 
-def test_a_module_that_exits_is_told(write: Write, capsys: Capture) -> None:
+def test_a_module_that_exits_is_reported(write: Write, capsys: Capture) -> None:
     file = write("program.py", "import hfdsl as hf\nimport sys\nsys.exit('tired')\n")
     code, _, err = said(capsys, file)
     assert code == output.USAGE

@@ -85,7 +85,7 @@ def test_a_mistake_has_the_code_that_a_check_gives_it(said: dict[str, dict[int, 
     assert set(codes.values()) == {"HF204", "HF205", "HF210", "HF220", "HF401", "call-arg"}
 
 
-def test_a_mistake_is_told_in_the_words_of_a_check(said: dict[str, dict[int, str]]) -> None:
+def test_a_mistake_is_reported_in_the_words_of_a_check(said: dict[str, dict[int, str]]) -> None:
     spec = importlib.util.spec_from_file_location("ports", ROOT / PORTS)
     assert spec is not None
     assert spec.loader is not None

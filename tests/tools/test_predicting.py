@@ -103,7 +103,7 @@ def test_a_plan_without_sizes_predicts_nothing(write: Callable[[str, str], str],
     assert "--predict needs the size of every dim that rows depend on" in err
 
 
-def test_a_trace_that_cannot_be_written_is_told_before_the_launch(program: str, capsys: Capture) -> None:
+def test_a_trace_that_cannot_be_written_is_reported_before_the_launch(program: str, capsys: Capture) -> None:
     code, out, err = said(capsys, "run", "shouting.py:experiment", "--trace", "absent/steps.json")
     assert (code, out) == (output.USAGE, "")
     assert err == "hfdsl run: cannot write 'absent/steps.json': No such file or directory\n"

@@ -75,7 +75,9 @@ def test_a_resume_of_another_configuration_is_refused(config: str, capsys: Captu
         (("run.toml", "--set", "algorithm=flows"), "'flows' is read as 'file.py:name' or 'package.module:name'"),
     ],
 )
-def test_a_mistake_in_the_configuration_is_told(config: str, capsys: Capture, argv: tuple[str, ...], text: str) -> None:
+def test_a_mistake_in_the_configuration_is_reported(
+    config: str, capsys: Capture, argv: tuple[str, ...], text: str
+) -> None:
     code, out, err = said(capsys, "train", *argv)
     assert (code, out) == (output.FINDINGS, "")
     assert text in err
@@ -110,7 +112,7 @@ def test_checking_a_configuration_loads_nothing_heavy(monkeypatch: pytest.Monkey
     assert loaded_by(CHECK_A_CONFIGURATION) == []
 
 
-def test_a_file_that_is_not_there_is_told_without_a_line(config: str, capsys: Capture) -> None:
+def test_a_file_that_is_not_there_is_reported_without_a_line(config: str, capsys: Capture) -> None:
     nothing = "error[HF901]: nothing.toml: No such file or directory\n\ncheck of 'nothing.toml': 1 error\n"
     assert said(capsys, "train", "nothing.toml")[2] == nothing
     assert said(capsys, "check", "nothing.toml")[2] == nothing
