@@ -89,7 +89,7 @@ def test_a_part_of_the_combinations_has_each_size(lengths: list[int], limit: int
 
 
 def test_a_report_counts_the_combinations_that_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    dims = {B: 4, P: tuple(range(1, 9)), R: (1,), S: 1}
+    dims: dict[Any, Any] = {B: 4, P: tuple(range(1, 9)), R: (1,), S: 1}
     assert "combinations" not in near.check(deployment, dims).facts
     monkeypatch.setattr(context, "MAX_COST", 1)
     monkeypatch.setattr(context, "MIN_COMBINATIONS", 4)

@@ -88,6 +88,8 @@ def resized_together(context: Context, atoms: Iterable[object], broken: set[Dema
     """Other sizes of two dims at once, the pair with the smallest relative change first."""
     changes = []
     for dims in _pairs(context, atoms)[:MAX_PAIRS]:
+        if not context.budget.spend("evaluations", SUBSTITUTION * len(context.demands)):
+            break
         now, trial = (context.sizes[dims[0]], context.sizes[dims[1]]), _Trial(context, dims, broken)
         spend = partial(context.budget.spend, "evaluations")
         search = PairSearch(dims, now, list(constraints_on(context, *dims)), trial.works, spend)

@@ -95,7 +95,7 @@ class Trials:
         return self.results[key]
 
     def _removes(self, finding: Finding, change: Change) -> bool:
-        if not thorough.get() and not self.context.budget.spend("visits", self.cost):
+        if not thorough.get() and not self.context.budget.spend("visits", self.cost * (2 if change.baseline else 1)):
             return False
         changed, baseline = change.transform(self.context), change.baseline and change.baseline(self.context)
         before = self.before if baseline is None else self._keys(baseline)
