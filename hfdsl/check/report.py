@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
-from hfdsl.check.findings import Finding, Severity
+from hfdsl.check.findings import VERSION, Finding, Severity
 from hfdsl.check.render import render
 from hfdsl.errors import HfError
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What a check looked at: ``checked`` of ``combinations`` of sizes; a search for suggestions may have been cut off.
+
+    >>> Coverage(checked=448, combinations=32_800).omissions
+    ('448 of 32,800 combinations of sizes',)
+    """
+
+    checked: int = 0
+    combinations: int = 0
+    search_cut_off: bool = False
+
+    @property
+    def all_sizes(self) -> bool:
+        """Whether no combination of sizes was left out."""
+        return self.checked >= self.combinations
+
+    @property
+    def omissions(self) -> tuple[str, ...]:
+        """What was left out, in words; none where the check looked at everything."""
+        sizes = () if self.all_sizes else (f"{self.checked:,} of {self.combinations:,} combinations of sizes",)
+        return (*sizes, "the search for suggestions was cut off") if self.search_cut_off else sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +39,13 @@ class Report:
     """All findings of one check, errors first, each kind in the order of the program.
 
     ``str(report)`` is for people, ``report.json()`` for machines; a report is true where there is no error in it.
+    ``coverage`` says whether the check left something out.
     """
 
     dataflow: str
     findings: tuple[Finding, ...] = ()
     facts: str = field(default="", compare=False)
+    coverage: Coverage = field(default=Coverage(), compare=False)
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -59,10 +85,13 @@ class Report:
         return self.text()
 
     def json(self) -> str:
-        """One object a line."""
+        """One object per finding, each on a line; where the check left something out, a last one with a ``summary``."""
         import json  # not at the top: `import hfdsl` is kept fast
 
-        return "\n".join(json.dumps(finding.as_dict()) for finding in self.findings)
+        records = [finding.as_dict() for finding in self.findings]
+        if self.coverage.omissions:
+            records.append({"version": VERSION, "summary": {"dataflow": self.dataflow, **asdict(self.coverage)}})
+        return "\n".join(map(json.dumps, records))
 
 
 class CheckError(HfError):

@@ -12,7 +12,7 @@ from hfdsl.check.context import EVERYTHING, Context, Tester
 from hfdsl.check.findings import Finding, Label, order
 from hfdsl.check.multiple_sizes import check_each_size
 from hfdsl.check.program import Program
-from hfdsl.check.report import Report
+from hfdsl.check.report import Coverage, Report
 from hfdsl.check.rules import (
     balances,
     classes,
@@ -197,12 +197,13 @@ def build_report(context: Context, start: float) -> Report:
     milliseconds = (perf_counter() - start) * 1000
     nodes, roles = len(context.program.graph.nodes), len(context.program.graph.roles)
     counts = f"{nodes} node{'s' * (nodes != 1)}, {roles} role{'s' * (roles != 1)}"
-    combinations = sum(part.combinations for part in context.components)
-    looked_at = sum(len(part.bindings) for part in context.components)
-    left_out = f", {looked_at:,} of {combinations:,} combinations of sizes" if looked_at < combinations else ""
-    cut_off = ", the search for suggestions was cut off" if context.budget.exhausted else ""
-    facts = f" ({counts}{left_out}{cut_off}, {milliseconds:.1f} ms)"
-    return Report(context.program.graph.name, findings, facts)
+    coverage = Coverage(
+        checked=sum(len(part.bindings) for part in context.components),
+        combinations=sum(part.combinations for part in context.components),
+        search_cut_off=context.budget.exhausted,
+    )
+    facts = f" ({', '.join([counts, *coverage.omissions, f'{milliseconds:.1f} ms'])})"
+    return Report(context.program.graph.name, findings, facts, coverage)
 
 
 def run_rules(context: Context) -> Sequence[Finding]:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 from hfdsl.check.findings import Edit, Finding, Fix, Label
 from hfdsl.check.repair.edits import apply, overlap
-from hfdsl.check.report import Report
+from hfdsl.check.report import Coverage, Report
 from hfdsl.graph.spans import Span
 from hfdsl.tools import output
 from hfdsl.tools.checking import Question, TargetOutcome, exit_code, show
@@ -211,7 +211,8 @@ def write(file: Path, text: str) -> None:
 def _outcome(fields: dict[str, Any]) -> TargetOutcome:
     report = fields["report"]
     if report is not None:
-        report = Report(**{**report, "findings": tuple(map(_finding, report["findings"]))})
+        findings, coverage = tuple(map(_finding, report["findings"])), Coverage(**report["coverage"])
+        report = Report(**{**report, "findings": findings, "coverage": coverage})
     return TargetOutcome(**{**fields, "report": report})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import linecache
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,16 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_json(reports: Sequence[Report], failures: Sequence[str]) -> str:
-    """One finding a line; failures go to stderr only."""
-    return "\n".join(report.json() for report in reports if report.findings)
+    """One finding a line, and one for what a check left out; failures go to stderr only."""
+    return "\n".join(text for report in reports if (text := report.json()))
 
 
 def as_sarif(reports: Sequence[Report], failures: Sequence[str]) -> str:
     """One SARIF log: every code among the findings is a rule with its explain page."""
     findings = [finding for report in reports for finding in report]
     codes = sorted({finding.code for finding in findings})
-    failed = [{"level": "error", "message": {"text": failure}} for failure in failures]
+    messages = [*(("error", failure) for failure in failures), *_omissions(reports)]
+    notifications = [{"level": level, "message": {"text": text}} for level, text in messages]
     run = {
         "tool": {
             "driver": {
@@ -38,16 +39,29 @@ def as_sarif(reports: Sequence[Report], failures: Sequence[str]) -> str:
             }
         },
         "columnKind": "unicodeCodePoints",
-        "invocations": [{"executionSuccessful": not failures, "toolExecutionNotifications": failed}],
+        "invocations": [{"executionSuccessful": not failures, "toolExecutionNotifications": notifications}],
         "results": [_result(finding, codes.index(finding.code)) for finding in findings],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
 def as_github(reports: Sequence[Report], failures: Sequence[str]) -> str:
-    """One annotation a finding."""
+    """One annotation a finding, and one for what a check left out or could not read."""
     lines = [_annotation(finding) for report in reports for finding in report]
+    lines += [f"::{ANNOTATIONS[level]} title=hfdsl::{_data(text)}" for level, text in _omissions(reports)]
     return "\n".join([*lines, *(f"::error title=hfdsl::{_data(failure)}" for failure in failures)])
+
+
+ANNOTATIONS = {"warning": "warning", "note": "notice"}
+"""The levels of SARIF as GitHub calls them."""
+
+
+def _omissions(reports: Sequence[Report]) -> Iterator[tuple[str, str]]:
+    """What checks left out: unchecked sizes, which may hide a mistake, are a warning."""
+    for report in reports:
+        if report.coverage.omissions:
+            level = "note" if report.coverage.all_sizes else "warning"
+            yield level, f"check of '{report.dataflow}': {', '.join(report.coverage.omissions)}"
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Report], Sequence[str]], str]] = {

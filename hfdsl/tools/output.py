@@ -88,10 +88,9 @@ def show_json(value: Any) -> None:
 def show_report(report: Report, arguments: argparse.Namespace, file: TextIO | None = None) -> None:
     """Print a report: one finding a line for machines, the full text for people."""
     stream = file or stdout()
-    if not machine(arguments):
-        say(report.text(color=colored(stream)), file=stream)
-    elif report.findings:
-        say(report.json(), file=stream)
+    text = report.json() if machine(arguments) else report.text(color=colored(stream))
+    if text:
+        say(text, file=stream)
 
 
 def finding_of(error: HfError) -> Finding | None:

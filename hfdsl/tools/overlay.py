@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import Any
@@ -53,7 +53,7 @@ def as_dict(outcome: TargetOutcome) -> dict[str, Any]:
     report, fields = outcome.report, None
     if report is not None:
         findings = [(spelt(finding) if outcome.raised else finding).as_dict() for finding in report]
-        fields = {"dataflow": report.dataflow, "findings": findings, "facts": report.facts}
+        fields = {**asdict(replace(report, findings=())), "findings": findings}
     return {"target": outcome.target, "report": fields, "failure": outcome.failure, "raised": outcome.raised}
 
 

@@ -12,8 +12,10 @@ import pytest
 
 import hfdsl
 from hfdsl.check.codes import CODES, explain
+from hfdsl.check.report import Coverage, Report
 from hfdsl.tools import output
 from hfdsl.tools.cli import main
+from hfdsl.tools.formats import FORMATS
 from tests.tools.conftest import PROGRAM
 
 Capture = pytest.CaptureFixture[str]
@@ -139,6 +141,35 @@ def test_sarif_of_a_clean_program_and_of_one_that_is_not_there(program: str, cap
     assert code == output.USAGE
     assert invocation["executionSuccessful"] is False
     assert invocation["toolExecutionNotifications"][0]["message"]["text"] in err
+
+
+def test_sizes_that_were_not_checked_are_in_every_form(
+    write: Write, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    write("many.py", PROGRAM.replace("dims={B: 4}", "dims={B: tuple(range(2, 22, 2))}"))
+    assert said(capsys, "many.py:experiment", "--format", "json") == (output.OK, "", "")
+    monkeypatch.setattr("hfdsl.check.context.MAX_COST", 1)
+    monkeypatch.setattr("hfdsl.check.context.MIN_COMBINATIONS", 4)
+    assert "5 of 10 combinations of sizes" in said(capsys, "many.py:experiment")[1]
+    code, out, _ = said(capsys, "many.py:experiment", "--format", "json")
+    summary = {"dataflow": "shout", "checked": 5, "combinations": 10, "search_cut_off": False}
+    assert (code, json.loads(out)) == (output.OK, {"version": 1, "summary": summary})
+    [run] = json.loads(said(capsys, "many.py:experiment", "--format", "sarif")[1])["runs"]
+    text = "check of 'shout': 5 of 10 combinations of sizes"
+    notification = {"level": "warning", "message": {"text": text}}
+    assert run["invocations"] == [{"executionSuccessful": True, "toolExecutionNotifications": [notification]}]
+    assert run["results"] == []
+    assert said(capsys, "many.py:experiment", "--format", "github")[1] == f"::warning title=hfdsl::{text}\n"
+
+
+def test_a_search_that_was_cut_off_is_in_every_form() -> None:
+    report = Report("step", coverage=Coverage(checked=2, combinations=2, search_cut_off=True))
+    assert json.loads(FORMATS["json"]([report], []))["summary"]["search_cut_off"] is True
+    text = "check of 'step': the search for suggestions was cut off"
+    [run] = json.loads(FORMATS["sarif"]([report], []))["runs"]
+    [notification] = run["invocations"][0]["toolExecutionNotifications"]
+    assert notification == {"level": "note", "message": {"text": text}}
+    assert FORMATS["github"]([report], []) == f"::notice title=hfdsl::{text}"
 
 
 def test_a_declaration_without_meaning_is_a_result(write: Write, capsys: Capture) -> None:
