@@ -135,6 +135,7 @@ CODES: dict[str, Code] = {
     "HF712": Code("policies that are compared and have different temperatures", "warning"),
     "HF713": Code("a KL coefficient without a reference"),
     "HF714": Code("responses that are sampled in another dtype than the policy learns in", "warning"),
+    "HF715": Code("a model in parts where it has to be whole"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

@@ -54,6 +54,23 @@ def test_the_mended_configuration_has_no_finding(name: str, tmp_path: Path) -> N
     assert [report.findings for report in reports(file)] == [()] * len(reports(file))
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("hf715", "backend=ray"),
+        ("hf715", "deployment.pools.all.processes=[1]"),
+        ("hf715", "deployment.default.mesh={ tp = 2 }"),
+        ("hf715_compile", "actor.training.sharding=none"),
+        ("hf715_sliced", "deployment.roles.actor.mesh={ dp = 2 }"),
+        ("hf715_engine", "actor.generation.engine=auto"),
+        ("hf715_engine", "deployment.roles.actor.mesh={ dp = 2 }"),
+    ],
+)
+def test_what_can_be_in_parts_is_not_reported(name: str, change: str) -> None:
+    [report] = load(str(FIXTURES_CONFIG / f"{name}.toml"), [change]).reports(elsewhere=True)
+    assert report.findings == ()
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name[:5] in ("hf710", "hf902", "hf812")])
 def test_files_and_packages_of_this_machine_are_left_out_elsewhere(name: str) -> None:
     [report, *_] = load(str(FIXTURES_CONFIG / f"{name}.toml")).reports(elsewhere=True)

@@ -29,7 +29,7 @@ def lengths_agree(subject: Subject) -> Iterator[Finding]:
         field, width = _size_of(subject, table, "R")
         if width is None or R not in program_dims(graph):
             continue
-        for role in _generating(graph):
+        for role in generating(graph):
             generation = getattr(getattr(subject.config, role, None), "generation", None)
             if isinstance(generation, GenerationConfig) and generation.max_tokens != width:
                 yield subject.finding(
@@ -94,7 +94,7 @@ def dtypes_agree(subject: Subject) -> Iterator[Finding]:
     """Responses are sampled in the dtype in which the policy learns from them."""
     for learner, actor in _learners(subject):
         learns = computes(actor)
-        for role in _generating(subject.graphs[""]):
+        for role in generating(subject.graphs[""]):
             config = getattr(subject.config, role, None)
             if not isinstance(config, (ActorConfig, SamplerConfig)) or (role != learner and _learns(subject, role)):
                 continue
@@ -145,7 +145,8 @@ def _calls(graph: Graph, *names: str) -> Iterator[tuple[RoleCall, Node]]:
             yield op, node
 
 
-def _generating(graph: Graph) -> list[str]:
+def generating(graph: Graph) -> list[str]:
+    """The roles that generate with a ready method."""
     return list(dict.fromkeys(op.role for op, _ in _calls(graph, "generate")))
 
 
@@ -167,7 +168,7 @@ def _learners(subject: Subject) -> Iterator[tuple[str, ActorConfig]]:
 def _compared(subject: Subject, learner: str) -> Iterator[tuple[str, float, str]]:
     """The other policies whose log-probs meet the learner's: their temperatures, and the fields that have them."""
     graph = subject.graphs[""]
-    for role in _generating(graph):
+    for role in generating(graph):
         generation = getattr(getattr(subject.config, role, None), "generation", None)
         if role != learner and isinstance(generation, GenerationConfig):
             yield role, generation.temperature, "generation.temperature"

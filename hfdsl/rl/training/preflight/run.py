@@ -21,6 +21,11 @@ from hfdsl.rl.training.preflight.numbers import (
 )
 from hfdsl.rl.training.preflight.packages import packages_are_installed
 from hfdsl.rl.training.preflight.rewards import rules_are_there
+from hfdsl.rl.training.preflight.sharding import (
+    compiled_models_are_whole,
+    engines_have_whole_models,
+    shards_have_processes,
+)
 from hfdsl.rl.training.preflight.sources import data_can_be_read
 from hfdsl.rl.training.preflight.subject import Subject
 
@@ -31,6 +36,9 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     groups_compare,
     coefficients_have_a_reference,
     dtypes_agree,
+    shards_have_processes,
+    compiled_models_are_whole,
+    engines_have_whole_models,
 )
 """What the configuration says by itself, on any machine."""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from hfdsl.check.findings import Finding, Label
+from hfdsl.deploy.deployment import Deployment
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.program import Graph
 from hfdsl.graph.spans import NOWHERE
+from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.run_config import RunConfig
@@ -19,7 +22,7 @@ from hfdsl.rl.training.typed import joined
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
     """A configured run under check."""
 
@@ -76,6 +79,15 @@ class Subject:
         for name in (field.name for field in fields(self.config)):
             if name not in self.loaded.roles or is_ready(self.loaded.roles[name]):
                 yield from _parts(getattr(self.config, name), name, kind)
+
+    @cached_property
+    def deployment(self) -> Deployment:
+        """The deployment of all roles."""
+        return self.loaded.deployment()
+
+    def mesh(self, role: str) -> Mesh:
+        """The mesh of a role's ranks."""
+        return self.deployment.placements[role].mesh
 
     def role_of(self, field: str) -> str | None:
         """The role in whose table a field is."""

@@ -1,0 +1,88 @@
+"""Models in parts: what needs a process for every rank, or the whole model on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.findings import Finding
+from hfdsl.rl.training.preflight.numbers import generating
+from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, TrainingConfig
+
+WHOLE_MODEL_ENGINES = ("continuous", "captured")
+"""The engines that sample from the whole model alone. The first one fails when it is used, the other at once."""
+
+
+def shards_have_processes(subject: Subject) -> Iterator[Finding]:
+    """FSDP runs on a backend that has a process for every rank."""
+    if subject.config.backend != "local":
+        return
+    for role, _ in _trainings(subject):
+        if _is_sharded(subject, role):
+            yield subject.finding(
+                "HF715",
+                f"'{role}' shards its model over dp = {subject.mesh(role).dp}, which needs a process for every rank; "
+                'backend = "local" simulates all ranks in one',
+                f"{role}.training.sharding",
+                related={"backend": 'backend = "local"'},
+                help=(f'set backend to "ray", or {role}.training.sharding to "none"',),
+            )
+
+
+def compiled_models_are_whole(subject: Subject) -> Iterator[Finding]:
+    """A model is either compiled, or sharded or sliced."""
+    trainings = dict(_trainings(subject))
+    for field, model in subject.parts(ModelConfig):
+        role = subject.role_of(field)
+        if role is None or not model.compile:
+            continue
+        tp, training = subject.mesh(role).tp, trainings.get(role)
+        sharded = training is not None and training.sharding == "fsdp"  # of one rank, too
+        if tp > 1 or sharded:
+            cut = f"tp = {tp}" if tp > 1 else 'sharding = "fsdp"'
+            yield subject.finding(
+                "HF715",
+                f"'{role}' compiles its model, and {cut} divides it: the two do not go together",
+                f"{field}.compile",
+                related={_cause(subject, role): cut},
+                help=(f"set {field}.compile to false",),
+            )
+
+
+def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
+    """The engine of a policy whose ranks have parts of it is one that can sample from parts."""
+    used = {role for graph in subject.graphs.values() for role in generating(graph)}
+    for field, generation in subject.parts(GenerationConfig):
+        role, engine = subject.role_of(field), generation.engine
+        if role is None or engine not in WHOLE_MODEL_ENGINES or (engine == "continuous" and role not in used):
+            continue
+        tp = subject.mesh(role).tp
+        if tp > 1 or _is_sharded(subject, role):
+            cut = f"tp = {tp}" if tp > 1 else 'sharding = "fsdp"'
+            yield subject.finding(
+                "HF715",
+                f"'{role}' generates with engine = \"{engine}\", which needs the whole model on every rank, "
+                f"and {cut} gives a part to each",
+                f"{field}.engine",
+                related={_cause(subject, role): cut},
+                help=(f'set {field}.engine to "plain"',),
+            )
+
+
+def _trainings(subject: Subject) -> Iterator[tuple[str, TrainingConfig]]:
+    """The roles that train, with how they do."""
+    for field, training in subject.parts(TrainingConfig):
+        role = subject.role_of(field)
+        if role is not None:
+            yield role, training
+
+
+def _is_sharded(subject: Subject, role: str) -> bool:
+    """Whether each rank of a role holds a shard: with one rank of ``dp`` FSDP leaves the model as it is."""
+    training = dict(_trainings(subject)).get(role)
+    return training is not None and training.sharding == "fsdp" and subject.mesh(role).dp > 1
+
+
+def _cause(subject: Subject, role: str) -> str:
+    """The field that divides the model of a role."""
+    return f"deployment.roles.{role}.mesh" if subject.mesh(role).tp > 1 else f"{role}.training.sharding"
