@@ -13,9 +13,19 @@ from math import lcm, prod
 from typing import Any
 
 from hfdsl.check.context import Context
-from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
+from hfdsl.graph.origins import RowColumn, signature_rows
 from hfdsl.graph.program import Derived, Filter, FunctionCall, Input, MiniBatch, Node, Pack, Repeat, RoleCall, Take
-from hfdsl.graph.row_steps import GroupStep, Origin, PartStep, RepeatStep, RowInterval, SampleStep, SizeCase
+from hfdsl.graph.row_steps import (
+    FilterKey,
+    GroupStep,
+    Origin,
+    PartStep,
+    RepeatStep,
+    RowInterval,
+    RowStep,
+    SizeCase,
+    row_back,
+)
 from hfdsl.graph.signatures import Signature
 from hfdsl.types.batches import schema
 from hfdsl.types.dims import Size
@@ -47,11 +57,11 @@ def meetings(context: Context) -> Iterator[Meeting]:
                 if not _rows_belong_together(context, node, signature):
                     continue
                 by_dim: dict[Size | None, list[RowColumn]] = {}
-                for column in row_columns(program.inference, node):
+                for column in program.origins.columns[node.id]:
                     by_dim.setdefault(column.row, []).append(column)
                 yield from (Meeting(node, tuple(columns)) for columns in by_dim.values() if len(columns) > 1)
             case Pack() | Filter():
-                yield Meeting(node, tuple(row_columns(program.inference, node)))
+                yield Meeting(node, program.origins.columns[node.id])
 
 
 def _rows_belong_together(context: Context, node: Node, signature: Signature) -> bool:
@@ -91,10 +101,10 @@ class Comparison:
         unit = 4 * prod(counts) * lcm(*counts)
         return unit * (rows // unit + 1)
 
-    def cases(self, *origins: Origin) -> Iterator[SizeCase]:
-        """All filters keep everything; or one of those on the way drops its first group."""
+    def cases(self, *filters: FilterKey) -> Iterator[SizeCase]:
+        """All filters keep everything; or one of these drops its first group."""
         yield self.base
-        for kept in dict.fromkeys(kept for origin in origins for kept in origin.filters()):
+        for kept in dict.fromkeys(filters):
             yield self.base.with_dropped(kept)
 
     def origin(self, column: RowColumn) -> Origin | None:
@@ -114,42 +124,35 @@ class Comparison:
 
     def different_rows(self, meeting: Meeting) -> tuple[RowColumn, RowColumn] | None:
         """The first two columns of a meeting with certainly different rows."""
-        first: list[tuple[RowColumn, Origin]] = []
+        columns: list[RowColumn] = []
+        origins: list[Origin] = []
         for column in meeting.columns:
             origin = self.origin(column)
-            if origin is None or any(origin == other for _, other in first):
+            if origin is None or origin in origins:  # most are one object, which is found by identity
                 continue
-            for other_column, other in first:
+            for other_column, other in zip(columns, origins, strict=True):
                 if other_column.port != column.port and self.differ(other_column, other, column, origin):
                     self.blamed.add(meeting.node.id)
                     return other_column, column
-            first.append((column, origin))
+            columns.append(column)
+            origins.append(origin)
         return None
 
     def differ(
         self, left: RowColumn, origin: Origin, right: RowColumn, other: Origin, sample: int | None = None
     ) -> bool:
         """Whether two values have certainly different rows."""
-        sizes = self.rows(left), self.rows(right)
-        key = origin, other, sizes, sample
-        if key not in self.known:
-            self.known[key] = self._differ(origin, other, sizes, sample)
-        return self.known[key]
-
-    def _differ(
-        self, origin: Origin, other: Origin, sizes: tuple[Size | None, Size | None], sample: int | None
-    ) -> bool:
         if origin.source != other.source and sample is None:
             return self.other_parts(origin, other)
-        for case in self.cases(origin, other):
-            rows, others = (None if size is None else case.number(size) for size in sizes)
-            if rows is None or rows != others:
-                continue
-            for row in _probes(rows):
-                pair = origin.row(row, case, sample), other.row(row, case, sample)
-                if disjoint(*pair):
-                    return True
-        return False
+        path, other_path = origin.path(sample), other.path(sample)
+        if path is None or other_path is None or path == other_path:
+            return False
+        # Without the calls that generated samples, the iterations of an unrolled loop compare alike: once is enough.
+        sizes, filters = (self.rows(left), self.rows(right)), (*origin.filters(), *other.filters())
+        key = path, other_path, sizes, filters
+        if key not in self.known:
+            self.known[key] = any(_part(path, other_path, sizes, case) for case in self.cases(*filters))
+        return self.known[key]
 
     def other_parts(self, origin: Origin, other: Origin) -> bool:
         """Whether two inputs with one row dim are the same but for which mini-batches of them are read."""
@@ -157,10 +160,20 @@ class Comparison:
         dims = [schema(op.record).row if isinstance(op, Input) else None for op in inputs]
         if dims[0] is None or dims[0] != dims[1]:
             return False
-        steps, others = ([step for step in each.steps if not isinstance(step, SampleStep)] for each in (origin, other))
+        steps, others = origin.path() or (), other.path() or ()
         if not all(isinstance(step, (RepeatStep, PartStep, GroupStep)) for step in (*steps, *others)):
             return False
         return steps != others and [_any_part(step) for step in steps] == [_any_part(step) for step in others]
+
+
+def _part(
+    path: tuple[RowStep, ...], other: tuple[RowStep, ...], sizes: tuple[Size | None, Size | None], case: SizeCase
+) -> bool:
+    """Whether a row that two values have in a case is certainly another row at the beginning of their paths."""
+    rows, others = (None if size is None else case.number(size) for size in sizes)
+    if rows is None or rows != others:
+        return False
+    return any(disjoint(row_back(row, path, case), row_back(row, other, case)) for row in _probes(rows))
 
 
 def _any_part(step: Any) -> object:

@@ -26,11 +26,12 @@ intervals meet, nothing is claimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
 
-from hfdsl.graph.infer import Inference, MismatchKind, RecordValue
+from hfdsl.graph.infer import Inference, MismatchKind, RecordValue, operand_value
 from hfdsl.graph.program import (
     Derived,
     ErrorValue,
@@ -78,20 +79,27 @@ _IDENTITIES = (Repeat(1), MiniBatch(0, 1))
 TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
 
 
-@dataclass(frozen=True, slots=True)
-class RowColumn:
-    """A column that an operation reads: at which port, which value it is, and the row dim that it has there."""
+class RowColumn(NamedTuple):  # a program has thousands of them, and a tuple is made fast
+    """A column that an operation reads: at which port, which value it is, and the row dim that it has there.
+
+    ``inner`` has the dims of the column beside its rows.
+    """
 
     port: str
     ref: Ref
     row: Size | None
     spec: ColumnSpec | ObjSpec
+    inner: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Origins:
-    """The origins of all values of a graph; ``filters`` names equal filters by one of them."""
+    """The origins of all values of a graph; ``filters`` names equal filters by one of them.
 
+    ``columns`` has by node the columns with rows that a call, a filter or a record of columns reads.
+    """
+
+    columns: tuple[tuple[RowColumn, ...], ...]
     rows: tuple[ValueRows, ...]
     tokens: tuple[Tokens, ...]
     filters: Mapping[KeptGroups, FilterKey]
@@ -115,13 +123,6 @@ def signature_rows(kind: PortType) -> Size | None:
     return kind.dims[0] if isinstance(kind, ColumnSpec) else None
 
 
-def is_opaque(node: Node) -> bool:
-    """Whether a call says nothing on which rows its result has: ``Whole``, or no protocol that the graph knows."""
-    if isinstance(node.op, RoleCall) and (node.op.signature.protocol is None or node.op.signature.per_rank):
-        return True
-    return isinstance(node.op, (RoleCall, FunctionCall)) and node.op.signature.rows == Whole
-
-
 def row_columns(inference: Inference, node: Node) -> Iterator[RowColumn]:
     """The columns with rows that a call reads, or that a record is put together from."""
     for port, operand in node.arguments:
@@ -130,14 +131,24 @@ def row_columns(inference: Inference, node: Node) -> Iterator[RowColumn]:
         formal, value = _declared(node, port), inference.operand(operand)
         row = None if formal is None else signature_rows(formal)
         if isinstance(value, RecordValue):
-            read = formal.record if isinstance(formal, RecordType) else value.type.record
-            have = schema(value.type.record).fields
-            for ref in (Ref(operand.node, name) for name in schema(read).fields if name in have):
-                spec = inference.operand(ref)
-                if isinstance(spec, (ColumnSpec, ObjSpec)):
-                    yield RowColumn(port, ref, row, spec)
+            read = formal if isinstance(formal, RecordType) else value.type
+            for name, spec, inner in _columns(value, read):
+                yield RowColumn(port, Ref(operand.node, name), row, spec, inner)
         elif isinstance(value, (ColumnSpec, ObjSpec)):
-            yield RowColumn(port, operand, row, value)
+            yield RowColumn(port, operand, row, value, _inner(value))
+
+
+@lru_cache(maxsize=1024)  # few kinds of records, read many times
+def _columns(value: RecordValue, read: RecordType) -> tuple[tuple[str, ColumnSpec | ObjSpec, tuple[Any, ...]], ...]:
+    """The columns with rows of a record that a reader of ``read`` gets, as they are there, and their inner dims."""
+    have = schema(value.type.record).fields
+    columns = ((name, operand_value((value,), Ref(0, name))) for name in schema(read.record).fields if name in have)
+    return tuple((name, spec, _inner(spec)) for name, spec in columns if isinstance(spec, (ColumnSpec, ObjSpec)))
+
+
+def _inner(spec: ColumnSpec | ObjSpec) -> tuple[Any, ...]:
+    """The dims of a column beside its rows."""
+    return tuple(atom for size in spec.dims[1:] for atom in size.atoms if isinstance(atom, type))
 
 
 def _is_misfit(inference: Inference, node: Node, port: str) -> bool:
@@ -168,6 +179,24 @@ def stored_column(graph: Graph, operand: Operand) -> Operand:
     return operand
 
 
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What a signature says of its result: the row dim of a whole value, and the rows that it comes from.
+
+    ``opaque`` is a body that says nothing of those: ``Whole``, or one without a protocol that the graph knows.
+    """
+
+    row: Size | None
+    opaque: bool
+
+    @classmethod
+    def of(cls, signature: Signature) -> _Result:
+        """Read from the signature of a function, or of a role's method."""
+        known = signature.registration is None or (signature.protocol is not None and not signature.per_rank)
+        row = signature_rows(signature.returns) if signature.gives == "whole" else None
+        return cls(row, not known or signature.rows == Whole)
+
+
 def origins(graph: Graph, inference: Inference) -> Origins:
     """One forward pass over a traced graph."""
     return _Pass(graph, inference).run()
@@ -179,11 +208,15 @@ class _Pass:
     inference: Inference
 
     def run(self) -> Origins:
+        self.columns: list[tuple[RowColumn, ...]] = []
         self.rows: list[ValueRows] = []
         self.tokens: list[Tokens] = []
         self.filters: dict[KeptGroups, FilterKey] = {}
+        self.results: dict[Signature, _Result] = {}
         self.keys: dict[tuple[Ref, Origin | None, int], FilterKey] = {}
         for node in self.graph.nodes:
+            reads = isinstance(node.op, (RoleCall, FunctionCall, Filter, Pack))
+            self.columns.append(tuple(row_columns(self.inference, node)) if reads else ())
             match node.op:
                 case Input():
                     self.rows.append(Origin((), node.id))
@@ -193,7 +226,7 @@ class _Pass:
                 case Derived():
                     self.rows.append(self.derived(node, node.op))
                     self.tokens.append(self.derived_tokens(node, node.op))
-        return Origins(tuple(self.rows), tuple(self.tokens), self.filters)
+        return Origins(tuple(self.columns), tuple(self.rows), tuple(self.tokens), self.filters)
 
     # -- rows
 
@@ -250,18 +283,19 @@ class _Pass:
 
     def call(self, node: Node, signature: Signature) -> None:
         """The origin of a call's result, and the samples of its columns."""
-        columns = list(row_columns(self.inference, node))
-        introduced = self.call_tokens(node, signature, columns)
-        rows = None if is_opaque(node) else self.result_rows(signature, columns)
+        if signature not in self.results:
+            self.results[signature] = _Result.of(signature)
+        columns, result = self.columns[node.id], self.results[signature]
+        introduced = self.call_tokens(node, result, columns)
+        rows = None if result.opaque else self.result_rows(signature, result.row, columns)
         if rows is None:
             rows = Origin((), node.id)
         elif introduced:
             rows = rows.after(SampleStep(node.id))
         self.rows.append(rows)
 
-    def result_rows(self, signature: Signature, columns: list[RowColumn]) -> Origin | None:
+    def result_rows(self, signature: Signature, row: Size | None, columns: Sequence[RowColumn]) -> Origin | None:
         """The rows of a result: those of the arguments with its row dim, or groups of them."""
-        row = signature_rows(signature.returns) if signature.gives == "whole" else None
         if row is None:
             return None
         group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
@@ -279,25 +313,26 @@ class _Pass:
 
     # -- tokens
 
-    def call_tokens(self, node: Node, signature: Signature, columns: list[RowColumn]) -> bool:
+    def call_tokens(self, node: Node, result: _Result, columns: Sequence[RowColumn]) -> bool:
         """Note the samples of a call's columns; whether it generates some."""
-        outputs = list(_result_columns(self.inference, node, signature))
-        if not any(len(spec.dims) > 1 for _, spec in outputs):
+        outputs = _result_columns(self.inference, node)
+        if not any(len(spec.dims) > 1 for _, spec, _ in outputs):
             self.tokens.append({})
             return False
         inherited: dict[Any, set[int | None]] = {}
         for column in columns:
-            samples = self.tokens[column.ref.node].get(column.ref.column or VALUE, {})
-            for dim in _inner(column.spec):
-                inherited.setdefault(dim, set()).add(samples.get(dim))
+            if column.inner:
+                samples = self._tokens(column.ref)
+                for dim in column.inner:
+                    inherited.setdefault(dim, set()).add(samples.get(dim))
         new: set[Any] = set()
         if _may_generate(node, columns):
-            new = {dim for _, spec in outputs if is_token_column(spec) for dim in _inner(spec) if dim not in inherited}
-            new = {dim for dim in new if _is_sampled(node, dim, [spec for _, spec in outputs], inherited)}
-        known = {dim: next(iter(calls)) for dim, calls in inherited.items() if len(calls) == 1 and not is_opaque(node)}
+            new = {dim for _, spec, inner in outputs if is_token_column(spec) for dim in inner if dim not in inherited}
+            new = {dim for dim in new if _is_sampled(node, dim, [spec for _, spec, _ in outputs], inherited)}
+        known = {dim: next(iter(calls)) for dim, calls in inherited.items() if len(calls) == 1 and not result.opaque}
         known |= dict.fromkeys(new, node.id)
         self.tokens.append(
-            {name: {d: c for d in _inner(spec) if (c := known.get(d)) is not None} for name, spec in outputs}
+            {name: {d: c for d in inner if (c := known.get(d)) is not None} for name, _, inner in outputs}
         )
         return bool(new)
 
@@ -314,28 +349,19 @@ class _Pass:
         return self.tokens[ref.node].get(ref.column or VALUE, {})
 
 
-def _inner(spec: ColumnSpec | ObjSpec) -> Iterator[Any]:
-    """The dims of a column beside its rows."""
-    for size in spec.dims[1:]:
-        yield from (atom for atom in size.atoms if isinstance(atom, type))
-
-
 def is_token_column(spec: FieldSpec) -> bool:
     """Whether a column may hold tokens: integers."""
     return isinstance(spec, ColumnSpec) and spec.dtype in TOKEN_DTYPES
 
 
-def _result_columns(
-    inference: Inference, node: Node, signature: Signature
-) -> Iterator[tuple[str, ColumnSpec | ObjSpec]]:
+def _result_columns(inference: Inference, node: Node) -> Sequence[tuple[str, ColumnSpec | ObjSpec, tuple[Any, ...]]]:
     value = inference.values[node.id]
-    fields: Mapping[str, Any] = {VALUE: value}
     if isinstance(value, RecordValue):
-        fields = schema(value.type.record).fields
-    yield from ((name, spec) for name, spec in fields.items() if isinstance(spec, (ColumnSpec, ObjSpec)))
+        return _columns(value, value.type)
+    return [(VALUE, value, _inner(value))] if isinstance(value, (ColumnSpec, ObjSpec)) else []
 
 
-def _may_generate(node: Node, columns: list[RowColumn]) -> bool:
+def _may_generate(node: Node, columns: Sequence[RowColumn]) -> bool:
     """Whether the tokens that a call adds may be samples: a role's, from tokens or from weights.
 
     A function is stateless, and a role that makes tokens of text alone may be a tokenizer, whose results are equal.

@@ -187,20 +187,22 @@ class Origin:
         """The origin of what a further operation makes of these rows."""
         return Origin((step, *self.steps), self.source)
 
-    def row(self, row: int, case: SizeCase, sample: int | None = None) -> RowInterval | None:
-        """The rows of the source that a row may come from, or those of the call that generated its ``sample``.
+    def path(self, sample: int | None = None) -> tuple[RowStep, ...] | None:
+        """The steps that change rows, back to the source, or to the call that generated a ``sample``.
 
-        None where the case cannot happen, or the rows do not come from that call.
+        None where the rows do not come from that call.
         """
-        rows: RowInterval = (row, row + 1)
+        steps: list[RowStep] = []
         for step in self.steps:
-            if sample is not None and isinstance(step, SampleStep) and step.node == sample:
-                return rows
-            before = step.back(rows, case)
-            if before is None:
-                return None
-            rows = before
-        return rows if sample is None or sample == self.source else None
+            if not isinstance(step, SampleStep):
+                steps.append(step)
+            elif step.node == sample:
+                return tuple(steps)
+        return tuple(steps) if sample is None or sample == self.source else None
+
+    def row(self, row: int, case: SizeCase) -> RowInterval | None:
+        """The rows of the source that a row may come from; None where the case cannot happen."""
+        return row_back(row, self.steps, case)
 
     def filters(self) -> tuple[FilterKey, ...]:
         """The filters on the way."""
@@ -212,3 +214,14 @@ class Origin:
         for step in reversed(self.steps):
             text = step.words(text)
         return text
+
+
+def row_back(row: int, steps: tuple[RowStep, ...], case: SizeCase) -> RowInterval | None:
+    """The rows before ``steps`` that a row may come from; None where the case cannot happen."""
+    rows: RowInterval = (row, row + 1)
+    for step in steps:
+        before = step.back(rows, case)
+        if before is None:
+            return None
+        rows = before
+    return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
+from typing import TypeAlias
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -14,39 +15,51 @@ from hfdsl.check.row_comparison import Comparison, disjoint
 from hfdsl.check.rules.provenance import words
 from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
 from hfdsl.graph.program import Input, Node, Ref, Repeat, Take
-from hfdsl.graph.row_steps import FillStep, FilterKey, FilterStep, Origin, RepeatStep, SizeCase
+from hfdsl.graph.row_steps import FillStep, FilterKey, FilterStep, Origin, RepeatStep, RowStep, SizeCase
 from hfdsl.graph.signatures import VALUE, Signature
+from hfdsl.types.dims import Size
+
+Reading: TypeAlias = "tuple[tuple[RowStep, ...] | None, Signature, Size | None, Size | None]"
+"""What decides whether a call of a signature reads whole groups: the steps to the source, the row dim, and the rows."""
 
 
 def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
     """HF330, HF331, HF332: a function on groups of rows reads the groups that ``repeat`` made."""
-    compare = Comparison(context)
+    compare, whole = Comparison(context), set[Reading]()
     for node in context.program.graph.calls:
         signature = signature_of(node)
         if signature is None or signature.group_size == 1:
             continue
-        origins: set[Origin] = set()
-        for column in row_columns(context.program.inference, node):
+        origins: list[Origin] = []
+        for column in context.program.origins.columns[node.id]:
             origin = compare.origin(column)
             if origin is not None and origin not in origins:
-                origins.add(origin)
-                finding = _groups(context, compare, node, signature, column, origin)
+                origins.append(origin)
+                finding = _groups(context, compare, whole, node, signature, column, origin)
                 if finding is not None:
                     yield finding
                     break
 
 
 def _groups(
-    context: Context, compare: Comparison, node: Node, signature: Signature, column: RowColumn, origin: Origin
+    context: Context,
+    compare: Comparison,
+    whole: set[Reading],
+    node: Node,
+    signature: Signature,
+    column: RowColumn,
+    origin: Origin,
 ) -> Finding | None:
     size, group = compare.rows(column), signature.group_size
     rows = None if size is None else compare.base.number(size)
     if rows is None or rows % group or not isinstance(compare.nodes[origin.source].op, Input):
         return None
+    if (reading := (origin.path(), signature, column.row, size)) in whole:
+        return None
     made = _made_groups(origin, rows, group, compare.base)
     if made and _mixes(origin, rows, group, compare.base):
         return _mixed(context, node, signature, column, made)
-    for case in compare.cases(origin):
+    for case in compare.cases(*origin.filters()):
         if case.dropping is None or size is None or not (left := case.number(size)) or left % group:
             continue
         cut = _mixes(origin, left, group, case) if made else _cuts(origin, left, group, compare.base, case)
@@ -56,6 +69,7 @@ def _groups(
         sizes = _sizes_of_groups(origin)
         if group not in sizes:
             return _partial(context, node, signature, column, made)
+    whole.add(reading)
     return None
 
 

@@ -122,7 +122,7 @@ def _add(compare: Comparison, samples: list[SampleColumns], column: RowColumn, c
         first = sample.columns[0]
         known = compare.origin(first)
         if sample.call == call and (
-            origin is None or known is None or origin == known or not compare.differ(first, known, column, origin, call)
+            origin is None or known is None or origin is known or not compare.differ(first, known, column, origin, call)
         ):
             sample.columns.append(column)
             return
