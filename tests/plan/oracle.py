@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 import hfdsl as hf
+from tests.plan.provenance import ValueRows, rows_after, rows_of_batch
 
 WIDTH = 2
 GARBAGE = -999
@@ -183,6 +184,12 @@ def centre(rows: Rows) -> Rows:
 
 
 @hf.function(rows=hf.Whole)
+def cross(left: Rows, right: Rows) -> Rows:
+    """Other rows side by side, on purpose."""
+    return Rows(x=left.x.tensor + right.x.tensor * 3, name=right.name, y=left.y, echo=left.echo)
+
+
+@hf.function(rows=hf.Whole)
 def keepers(rows: Rows, group: int) -> hf.bool_[B]:
     return hf.bool_(torch.tensor(p_keepers(rows_of(rows), group)))
 
@@ -293,6 +300,8 @@ class Program:
                         values.append(swap(values[v]))
                     case "centre", v:
                         values.append(centre(values[v]))
+                    case "cross", v, w:
+                        values.append(cross(values[v], values[w]))
                     case "sieve", v, group, count, r:
                         keep = keepers(values[v], group)
                         kept = hf.filter(values[v], keep, group=group)
@@ -377,7 +386,7 @@ class Program:
                     values.append([(tuple(i * 4 for i in x), name * 2, y) for x, name, y in values[v]])
                 case "numbered", _, v:
                     values.append([(x, f"{name}{row}", y) for row, (x, name, y) in enumerate(values[v])])
-                case (("both" | "even_both"), _, v, w):
+                case ("cross", v, w) | ("both" | "even_both", _, v, w):
                     pairs = zip(values[v], values[w], strict=True)
                     values.append([(tuple(i + 3 * j for i, j in zip(a, c, strict=True)), n, y)
                                    for (a, _, y), (c, n, _) in pairs])  # fmt: skip  # one row
@@ -456,54 +465,50 @@ def programs(draw: st.DrawFn, length: int = 8, fixed: bool = True) -> Program:
     ``fixed``: some make a number of rows that does not change with those of the input.
     """
     program = Program(draw(places()), draw(st.sampled_from([12, 8, 24, 4, 6, 3, 2, 1])), draw(st.booleans()))
-    sizes = [program.rows]
-    for _ in range(draw(st.integers(2, length))):
-        v = max(0, len(sizes) - 1 - draw(st.integers(0, 2)))
-        n = sizes[v]
-        kinds = options(draw, program, v, n, [w for w, size in enumerate(sizes) if size == n])
+    values = [rows_of_batch(program.rows)]
+    for number in range(1, 1 + draw(st.integers(2, length))):
+        v = max(0, len(values) - 1 - draw(st.integers(0, 2)))
+        kinds = options(draw, program, v, values)
         kinds = kinds if fixed else kinds[:-1]
         step = draw(st.sampled_from([group for group in kinds if group]).flatmap(st.sampled_from))
         program.steps.append(step)
         if step[0] != "total":
-            sizes.append(size_after(step, n))
+            values.append(rows_after(step, number, values))
     return program
 
 
-def size_after(step: tuple[Any, ...], n: int) -> int:
-    match step:
-        case "repeat", _, times:
-            return n * int(times)
-        case "part", _, count, _:
-            return n // int(count)
-        case ("sieve", _, _, count, _) | ("first", _, count):
-            return int(count)
-    return n
-
-
-def options(draw: st.DrawFn, program: Program, v: int, n: int, alike: list[int]) -> list[list[tuple[Any, ...]]]:
-    """The instructions that work out on value ``v`` of ``n`` rows, by kind; ``alike``: values of as many rows."""
+def options(draw: st.DrawFn, program: Program, v: int, values: list[ValueRows]) -> list[list[tuple[Any, ...]]]:
+    """The instructions that work out on value ``v``, by kind."""
+    n, pairs = len(values[v]), len(values[v]) % 2 == 0 and values[v].has_pairs()
+    as_many = [w for w, rows in enumerate(values) if len(rows) == n]
+    alike = [w for w in as_many if values[w].meets(values[v])]
+    others = [w for w in alike if w != v]
+    beside = st.sampled_from([*others, *others, v])
     functions = [
         ("plus", v, draw(st.integers(-3, 3))),
         ("centre", v),
         ("loose", v),
-        *([("swap", v)] if n % 2 == 0 else []),
+        *([("swap", v)] if pairs else []),
     ]
     repeats = [("repeat", v, times) for times in (2, 3) if n * times <= 36]
     parts = [("part", v, count, index) for count in (2, 3) for index in range(count) if n % count == 0]
+    again = [(s[0], v, *s[2:]) for s in program.steps if s[0] in ("repeat", "part") and s[1] in others]
     count, role = draw(st.integers(1, 12)), draw(st.sampled_from([None, *range(len(program.places))]))
-    chosen = [("sieve", v, group, count, role) for group in (1, 2, 3) if n % group == 0] + [("first", v, min(count, n))]
+    groups = [group for group in (1, 2, 3) if n % group == 0 and (group != 2 or pairs)]
+    chosen = [("sieve", v, group, count, role) for group in groups] + [("first", v, min(count, n))]
     simple: list[tuple[Any, ...]] = []
-    two: list[tuple[Any, ...]] = [("pack", v, draw(st.sampled_from(alike)))]
+    two: list[tuple[Any, ...]] = [("pack", v, draw(beside)), ("cross", v, draw(st.sampled_from(as_many)))]
     lists: list[tuple[Any, ...]] = []
     for r, place in enumerate(program.places):
-        simple += [(m, r, v) for m in (*SIMPLE, *OTHERS) if n % place.chunks(m) == 0]
+        methods = [m for m in (*SIMPLE, *OTHERS) if pairs or m not in ("pairs", "even_pairs")]
+        simple += [(m, r, v) for m in methods if n % place.chunks(m) == 0]
         if n % place.chunks("both") == 0:
-            two += [(m, r, v, draw(st.sampled_from(alike))) for m in ("both", "column")]
+            two += [(m, r, v, draw(beside)) for m in ("both", "column")]
         if n % place.chunks("even_both") == 0:
-            two.append(("even_both", r, v, draw(st.sampled_from(alike))))
+            two.append(("even_both", r, v, draw(beside)))
         rank, stage = draw(st.integers(0, place.mesh.world_size - 1)), draw(st.integers(0, place.mesh.pp - 1))
         lists += [("everywhere", r, v, rank), ("given", r, v, rank), ("stages", r, v, stage)]
-    return [simple, functions, [*repeats, *parts, *parts], simple, two, lists, chosen]
+    return [simple, functions, [*repeats, *parts, *parts, *again, *again, *again], simple, two, lists, chosen]
 
 
 def batch_of(rows: list[Row], echo: bool = False) -> Rows:
