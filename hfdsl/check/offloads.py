@@ -1,13 +1,70 @@
-"""Offloads: which parts of which roles are on the host while idle, and what GPUs hold meanwhile.
+"""Offloads: which parts of which roles are in host memory while idle, and what GPUs hold meanwhile.
 
-A dataflow is one step of a loop, so idle time wraps around its end: a part that is used last in one step and first in
-the next is never idle. This decides a schedule: ``IdlePeriod`` and ``ResidentMemory`` are fields of a plan.
+A worked example. Two roles share a GPU of 80 GiB. The actor has 30 GiB of weights and 30 GiB of optimizer states, the
+reward model 40 GiB of weights; 100 GiB are too many. The dataflow is one step of a loop, so that idle time wraps around
+its end:
+
+>>> import hfdsl as hf
+>>> from hfdsl.check.run import build_context
+>>> class B(hf.Dim): ...
+>>> class Rows(hf.Batch):
+...     x: hf.f32[B]
+>>> class Model(hf.Worker):
+...     @hf.register(hf.Dispatch.DP_PROTO)
+...     @hf.reads("weights")
+...     def apply(self, rows: Rows) -> Rows: ...
+...     def offload(self, part: str) -> None: ...
+...     def onload(self, part: str) -> None: ...
+>>> class Actor(Model):
+...     @hf.register(hf.Dispatch.DP_PROTO)
+...     @hf.writes("weights")
+...     def update(self, rows: Rows) -> Rows: ...
+>>> def step(rows: Rows, actor: Actor, reward: Model) -> Rows:
+...     return actor.update(reward.apply(actor.apply(rows)))
+>>> pool = hf.ResourcePool([1])
+>>> deployment = hf.Deployment(
+...     actor=hf.place(Actor, pool=pool, gpu_memory={"weights": "30GiB", "optimizer": "30GiB"}),
+...     reward=hf.place(Model, pool=pool, gpu_memory="40GiB"),
+... )
+>>> cluster = hf.Cluster(hf.Nodes(1, gpus=1, gpu_memory_gib=80, cpus=8))
+>>> gpus = SharedGpus(build_context(step, deployment, {B: 8}, cluster))
+
+Each part has a gap between every use and the next one, with the calls (0, 1, 2) that run on its GPUs meanwhile. The
+actor's weights have none between call 2 and call 0 of the next step, for nothing runs in between:
+
+>>> for gap in gpus.gaps:
+...     print(gap.period.role, gap.period.part, sorted(gap.calls))
+actor weights [1]
+actor optimizer [0, 1]
+reward weights [0, 2]
+
+Call 0 is too full. Without the reward model it holds 60 GiB, without the optimizer 70 GiB, so the reward model is
+chosen, which makes room in call 2 as well. Call 1 is too full: the reward model is in use there, so the actor is chosen,
+with both of its parts. Finally each gap is dropped if all calls fit without it: the actor's weights can stay, since call
+1 then holds 70 GiB. The schedule::
+
+                      0 actor.apply   1 reward.apply   2 actor.update
+    actor weights          30               30               30
+    actor optimizer       host             host              30
+    reward weights        host              40              host
+    on the GPU             30               70               60      GiB
+
+>>> [(period.role, period.part) for period in gpus.idle_periods]
+[('actor', 'optimizer'), ('reward', 'weights')]
+>>> [(resident.place, int(resident.gib)) for resident, _ in gpus.fullest]
+[(1, 70)]
+
+Why this is right. A gap ends before the next use of its part, so whichever gaps are taken, every call finds on the GPU
+what it uses. Taking another gap never adds to what a GPU holds. Each round takes a new gap or is the last, so the search
+ends. It ends with a call too full only if everything that may be idle during that call is on the host; no other choice
+of gaps would fit either. A gap is dropped only if all calls fit without it. Among the choices that fit, the order of the
+search decides only about cost: few moves, and none within a loop where that can be avoided.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -25,7 +82,10 @@ from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.offloading import Part, not_offloadable, parts_of, parts_used
 
 MAX_PRUNED_MOVES = 64
-"""Up to so many moves, those that can be left out are found at no cost worth counting."""
+"""Of more gaps than this, none is tried without: each trial looks at all calls."""
+
+UNKNOWN_GPU_GIB = 100
+"""The memory of a GPU of unknown size, to compare shares of it with amounts in GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,45 +133,31 @@ class ResidentMemory:
         return size is not None and self.part * size + self.gib > size
 
     def of(self, size: Fraction | None) -> Fraction:
-        """How much it is, for comparisons; if the size is unknown, of a GPU of 100 GiB."""
-        return self.part * (size or 100) + self.gib
-
-
-def _schedule(gpus: SharedGpus) -> list[_Gap]:
-    asked = {gap for gap in gpus.gaps if gpus.places[gap.period.role].offload and not gap.loop}
-    needed: list[_Gap] = []
-    while gpus.gaps:
-        more: list[_Gap] = []
-        for resident in gpus.too_full([*asked, *needed]):
-            if not any(resident.place in gap.calls for gap in more):
-                more += gpus.relief(resident)
-        if not more:
-            break
-        needed = list(dict.fromkeys([*needed, *more]))
-    if len(needed) <= MAX_PRUNED_MOVES:
-        for gap in sorted(needed, key=lambda gap: (not gap.loop, len(gap.calls))):  # the most expensive first
-            others = [other for other in needed if other is not gap]
-            needed = needed if any(gpus.too_full([*asked, *others])) else others
-    taken = asked.union(needed)
-    return [gap for gap in gpus.gaps if gap in taken]
+        """How much it is in GiB, for comparisons."""
+        return self.part * (size or UNKNOWN_GPU_GIB) + self.gib
 
 
 @dataclass(frozen=True, slots=True)
 class _PlacedCall:
+    """A call of a placed role, with the parts that it uses."""
+
     node: int
     role: str
     parts: tuple[Part, ...]
-    by_all: bool  # of the role's ranks: a rank that is not called does not move anything either
+    by_all_ranks: bool  # a rank that is not called does not move anything either
     method: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A possible ``IdlePeriod``, with the calls in between, by their positions in the step."""
+    """A possible ``IdlePeriod``, with the calls on the same GPUs in between, by their positions in the step.
+
+    ``in_loop`` says that it lies between two calls of one method, the turns of a loop.
+    """
 
     period: IdlePeriod
     calls: frozenset[int]
-    loop: bool
+    in_loop: bool
 
 
 class SharedGpus:
@@ -124,7 +170,33 @@ class SharedGpus:
 
     @cached_property
     def _taken(self) -> list[_Gap]:
-        return _schedule(self)
+        """The gaps in which parts are on the host, as in the worked example."""
+        asked = [gap for gap in self.gaps if self.places[gap.period.role].offload and not gap.in_loop]
+        taken = {*asked, *self._without_spare(asked, self._needed(asked))}
+        return [gap for gap in self.gaps if gap in taken]
+
+    def _needed(self, asked: Sequence[_Gap]) -> Sequence[_Gap]:
+        """What to take beside ``asked``, so that no call is too full, or as little as possible."""
+        needed: dict[_Gap, None] = {}
+        while self.gaps:
+            relieving: list[_Gap] = []
+            for resident in self.too_full([*asked, *needed]):
+                if not any(resident.place in gap.calls for gap in relieving):
+                    relieving += self.relief(resident)
+            if not relieving:
+                break
+            needed |= dict.fromkeys(relieving)
+        return tuple(needed)
+
+    def _without_spare(self, asked: Sequence[_Gap], needed: Sequence[_Gap]) -> Sequence[_Gap]:
+        """``needed`` without the gaps that can be dropped; gaps in loops and short ones are tried first."""
+        if len(needed) > MAX_PRUNED_MOVES:
+            return needed
+        for gap in sorted(needed, key=lambda gap: (not gap.in_loop, len(gap.calls))):
+            others = [other for other in needed if other is not gap]
+            if not any(self.too_full([*asked, *others])):
+                needed = others
+        return needed
 
     @property
     def idle_periods(self) -> tuple[IdlePeriod, ...]:
@@ -149,25 +221,24 @@ class SharedGpus:
         return list(most.values())
 
     @cached_property
-    def runs(self) -> Mapping[str, tuple[ResourcePool, list[tuple[int, int, str]]]]:
-        """The slots of each pool with GPUs, as (first, end, role)."""
-        runs: dict[str, tuple[ResourcePool, list[tuple[int, int, str]]]] = {}
-        for root, first, end, name in (
-            slots_in_use(self.context.program.deployment) if self.context.program.deployment else ()
-        ):
+    def slots(self) -> Mapping[str, tuple[ResourcePool, list[tuple[int, int, str]]]]:
+        """The slots in use of each pool with GPUs, as (first, end, role)."""
+        deployment = self.context.program.deployment
+        by_pool: dict[str, tuple[ResourcePool, list[tuple[int, int, str]]]] = {}
+        for root, first, end, role in slots_in_use(deployment) if deployment else ():
             if root.use_gpu:
-                runs.setdefault(root.name, (root, []))[1].append((first, end, name))
-        return runs
+                by_pool.setdefault(root.name, (root, []))[1].append((first, end, role))
+        return by_pool
 
     @cached_property
-    def near(self) -> Mapping[str, list[int]]:
+    def calls_on_gpus_of(self) -> Mapping[str, list[int]]:
         """For each role the calls that run on its GPUs, by their positions in order."""
         sharing: dict[str, set[str]] = {}
-        for _, runs in self.runs.values():
-            for first, end, name in runs:
-                sharing.setdefault(name, set()).update(other for a, b, other in runs if a < end and first < b)
+        for _, slots in self.slots.values():
+            for first, end, role in slots:
+                sharing.setdefault(role, set()).update(other for a, b, other in slots if a < end and first < b)
         return {
-            name: [i for i, call in enumerate(self.calls) if call.role in others] for name, others in sharing.items()
+            role: [i for i, call in enumerate(self.calls) if call.role in others] for role, others in sharing.items()
         }
 
     @cached_property
@@ -175,56 +246,66 @@ class SharedGpus:
         """The idle time of every part that could be used."""
         if not self.context.offload:
             return ()
-        asked = (
-            name
-            for name, place in self.places.items()
-            if place.offload or (place.offload is None and place.gpu_memory is not None)
-        )
-        able = [name for name in asked if not_offloadable(self.places[name].role) is None and name in self.near]
         groups = process_groups(self.context.program.deployment) if self.context.program.deployment else ()
         return tuple(
-            gap for name in able for part in parts_of(self.places[name].role) for gap in self._gaps(name, part, groups)
+            gap
+            for role in self.places
+            if self._may_be_offloaded(role)
+            for part in parts_of(self.places[role].role)
+            for gap in self._gaps(role, part, groups)
         )
 
+    def _may_be_offloaded(self, role: str) -> bool:
+        """Whether a role on GPUs can be offloaded, and is to be or says how much that would free."""
+        place = self.places[role]
+        allowed = place.offload or (place.offload is None and place.gpu_memory is not None)
+        return bool(allowed) and role in self.calls_on_gpus_of and not_offloadable(place.role) is None
+
     def _gaps(self, role: str, part: Part, groups: Iterable[ProcessGroup]) -> Iterator[_Gap]:
-        near = self.near[role]
+        nearby = self.calls_on_gpus_of[role]
         used = [i for i, call in enumerate(self.calls) if call.role == role and part in call.parts]
         if not used:
             [group] = [group for group in groups if role in group.roles]
-            if any(call.role in group.roles and call.by_all for call in self.calls):
-                yield _Gap(IdlePeriod(role, part, None, None, True), frozenset(near), False)
+            if any(call.role in group.roles and call.by_all_ranks for call in self.calls):
+                yield _Gap(IdlePeriod(role, part, None, None, True), frozenset(nearby), False)
             return
         for first, then in pairwise([*used, used[0]]):
             around = then <= first
-            begin, end = bisect_right(near, first), bisect_left(near, then)
-            between = frozenset([*near[begin:], *near[:end]] if around else near[begin:end])
-            if between and self.calls[first].by_all:
-                after, before = self.calls[first], self.calls[then]
-                loop = after.method == before.method and not around
-                yield _Gap(IdlePeriod(role, part, after.node, before.node, around), between, loop)
+            begin, end = bisect_right(nearby, first), bisect_left(nearby, then)
+            between = [*nearby[begin:], *nearby[:end]] if around else nearby[begin:end]
+            after, before = self.calls[first], self.calls[then]
+            if between and after.by_all_ranks:
+                period = IdlePeriod(role, part, after.node, before.node, around)
+                yield _Gap(period, frozenset(between), in_loop=after.method == before.method and not around)
 
     def resident_memory(self, taken: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """For each range of slots with the same roles, what they keep during each call there."""
-        away: dict[int, dict[str, set[str]]] = {}
+        away: dict[int, dict[str, set[str]]] = {}  # the parts on the host, by call and role
         for gap in taken:
             for i in gap.calls:
                 away.setdefault(i, {}).setdefault(gap.period.role, set()).add(gap.period.part)
-        for root, runs in self.runs.values():
-            edges = sorted({edge for first, end, _ in runs for edge in (first, end)})
+        for root, slots in self.slots.values():
+            edges = sorted({edge for first, end, _ in slots for edge in (first, end)})
             for low, high in pairwise(edges):
-                names = tuple(name for first, end, name in runs if first <= low < end)
-                amounts = {name: memory for name in names if (memory := self.places[name].gpu_memory)}
-                if amounts:
-                    here = [i for i, call in enumerate(self.calls) if call.role in names] if self.gaps else []
-                    for i in here or (-1,):
-                        left = self._left(amounts, away.get(i, {}))
-                        yield ResidentMemory(root, (low, high), left, self.calls[i].node if i >= 0 else None, i)
+                roles = [role for first, end, role in slots if first <= low < end]
+                amounts = {role: memory for role in roles if (memory := self.places[role].gpu_memory)}
+                if not amounts:
+                    continue
+                calls = [i for i, call in enumerate(self.calls) if call.role in roles] if self.gaps else []
+                for i in calls:
+                    yield ResidentMemory(root, (low, high), self._left(amounts, away.get(i, {})), self.calls[i].node, i)
+                if not calls:
+                    yield ResidentMemory(root, (low, high), amounts, None, -1)
 
     def _left(self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]) -> Mapping[str, GpuMemory]:
-        gone = {name: away.get(name, set()) for name in amounts}
-        all_gone = {name: parts >= set(parts_of(self.places[name].role)) for name, parts in gone.items()}
-        left = {name: memory.without(gone[name], all_gone[name]) for name, memory in amounts.items()}
-        return {name: memory for name, memory in left.items() if memory is not None}
+        """What roles keep while some of their parts are ``away``; without those that keep nothing."""
+        left: dict[str, GpuMemory] = {}
+        for role, memory in amounts.items():
+            parts = away.get(role, set())
+            rest = memory.without(parts, parts >= set(parts_of(self.places[role].role)))
+            if rest is not None:
+                left[role] = rest
+        return left
 
     def too_full(self, taken: Iterable[_Gap]) -> Iterator[ResidentMemory]:
         """The calls in which roles keep more of a GPU than the smallest GPU that the launch may give them has.
@@ -237,24 +318,27 @@ class SharedGpus:
         return gpu_sizes(self.context.cluster, resident.root, resident.slots)[0]
 
     def relief(self, resident: ResidentMemory) -> list[_Gap]:
-        """What to move so that less is kept during a call: what suffices, idles longest, and keeps most."""
+        """What to move so that less is kept during a call: all idle parts of one role, or nothing if none has any.
+
+        It prefers a role that makes enough room, then one outside of loops, then the longest idle, then the largest.
+        """
         size = self._smallest(resident)
-        options: list[tuple[tuple[Any, ...], list[_Gap]]] = []
+        options: list[tuple[tuple[bool, bool, int, Fraction], list[_Gap]]] = []
         for role in resident.amounts:
             gaps = [gap for gap in self.gaps if gap.period.role == role and resident.place in gap.calls]
             after = replace(resident, amounts=self._left(resident.amounts, {role: {gap.period.part for gap in gaps}}))
             if after.of(size) < resident.of(size):
-                length = min(len(gap.calls) for gap in gaps)
-                rank = (not after.more_than(size), not any(gap.loop for gap in gaps), length, -after.of(size))
-                options.append((rank, gaps))
-        return max(options, key=lambda option: option[0], default=((), []))[1]
+                suffices, in_loop = not after.more_than(size), any(gap.in_loop for gap in gaps)
+                calls = min(len(gap.calls) for gap in gaps)
+                options.append(((suffices, not in_loop, calls, -after.of(size)), gaps))
+        return max(options, key=lambda option: option[0])[1] if options else []
 
 
 def _calls(context: Context, places: Mapping[str, Placement[Any]]) -> Iterator[_PlacedCall]:
     for node in context.program.graph.calls:
         if isinstance(node.op, RoleCall) and node.op.role in places:
             registration = node.op.signature.registration
-            by_all = registration is None or registration.execute_mode is not Execute.RANK_ZERO
+            by_all_ranks = registration is None or registration.execute_mode is not Execute.RANK_ZERO
             placed = getattr(places[node.op.role].role, node.op.signature.name, node.op.signature.body)
             parts = max(parts_used(placed), parts_used(node.op.signature.body), key=len)
-            yield _PlacedCall(node.id, node.op.role, parts, by_all, node.op.signature.name)
+            yield _PlacedCall(node.id, node.op.role, parts, by_all_ranks, node.op.signature.name)
