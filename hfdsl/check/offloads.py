@@ -39,9 +39,9 @@ actor optimizer [0, 1]
 reward weights [0, 2]
 
 Call 0 is too full. Without the reward model it holds 60 GiB, without the optimizer 70 GiB, so the reward model is
-chosen, which makes room in call 2 as well. Call 1 is too full: the reward model is in use there, so the actor is chosen,
-with both of its parts. Finally each gap is dropped if all calls fit without it: the actor's weights can stay, since call
-1 then holds 70 GiB. The schedule::
+chosen, which makes room in call 2 as well. Call 1 is too full: the reward model is in use there, so the actor is
+chosen, with both of its parts. Finally each gap is dropped if all calls fit without it: the actor's weights can stay,
+since call 1 then holds 70 GiB. The schedule::
 
                       0 actor.apply   1 reward.apply   2 actor.update
     actor weights          30               30               30
@@ -55,10 +55,10 @@ with both of its parts. Finally each gap is dropped if all calls fit without it:
 [(1, 70)]
 
 Why this is right. A gap ends before the next use of its part, so whichever gaps are taken, every call finds on the GPU
-what it uses. Taking another gap never adds to what a GPU holds. Each round takes a new gap or is the last, so the search
-ends. It ends with a call too full only if everything that may be idle during that call is on the host; no other choice
-of gaps would fit either. A gap is dropped only if all calls fit without it. Among the choices that fit, the order of the
-search decides only about cost: few moves, and none within a loop where that can be avoided.
+what it uses. Taking another gap never adds to what a GPU holds. Each round takes a new gap or is the last, so the
+search ends. It ends with a call too full only if everything that may be idle during that call is on the host; no other
+choice of gaps would fit either. A gap is dropped only if all calls fit without it. Among the choices that fit, the
+order of the search decides only about cost: few moves, and none within a loop where that can be avoided.
 """
 
 from __future__ import annotations
