@@ -78,6 +78,7 @@ from hfdsl.deploy.deployment import Placement, ProcessGroup, process_groups
 from hfdsl.deploy.memory import GpuMemory, total
 from hfdsl.deploy.pools import ResourcePool
 from hfdsl.graph.program import RoleCall
+from hfdsl.graph.signatures import Signature
 from hfdsl.protocols.dispatch import Execute
 from hfdsl.protocols.offloading import Part, not_offloadable, parts_of, parts_used
 
@@ -335,10 +336,18 @@ class SharedGpus:
 
 
 def _calls(context: Context, places: Mapping[str, Placement[Any]]) -> Iterator[_PlacedCall]:
+    methods: dict[tuple[str, Signature], tuple[tuple[Part, ...], bool]] = {}
     for node in context.program.graph.calls:
         if isinstance(node.op, RoleCall) and node.op.role in places:
-            registration = node.op.signature.registration
-            by_all_ranks = registration is None or registration.execute_mode is not Execute.RANK_ZERO
-            placed = getattr(places[node.op.role].role, node.op.signature.name, node.op.signature.body)
-            parts = max(parts_used(placed), parts_used(node.op.signature.body), key=len)
-            yield _PlacedCall(node.id, node.op.role, parts, by_all_ranks, node.op.signature.name)
+            key = node.op.role, node.op.signature
+            if key not in methods:
+                methods[key] = _parts_used(places[node.op.role].role, node.op.signature)
+            yield _PlacedCall(node.id, node.op.role, *methods[key], node.op.signature.name)
+
+
+def _parts_used(role: type, signature: Signature) -> tuple[tuple[Part, ...], bool]:
+    """The parts that a call of a method on a role uses, and whether all ranks run it."""
+    registration = signature.registration
+    by_all_ranks = registration is None or registration.execute_mode is not Execute.RANK_ZERO
+    placed = getattr(role, signature.name, signature.body)
+    return max(parts_used(placed), parts_used(signature.body), key=len), by_all_ranks

@@ -48,13 +48,16 @@ def meetings(context: Context) -> Iterator[Meeting]:
 
     A ``Whole`` function pairs rows as it likes, and so does one whose result has other rows than its arguments.
     """
-    program = context.program
+    program, paired = context.program, dict[Signature, bool | None]()
     for node in program.graph.nodes:
         if len(node.arguments) < 2:
             continue
         match node.op:
             case RoleCall(_, signature) | FunctionCall(signature):
-                if not _rows_belong_together(context, node, signature):
+                if signature not in paired:
+                    paired[signature] = _pairs_rows(signature)
+                rows = program.origins.rows[node.id]
+                if not (rows != Origin((), node.id) if paired[signature] is None else paired[signature]):
                     continue
                 by_dim: dict[Size | None, list[RowColumn]] = {}
                 for column in program.origins.columns[node.id]:
@@ -64,14 +67,15 @@ def meetings(context: Context) -> Iterator[Meeting]:
                 yield Meeting(node, program.origins.columns[node.id])
 
 
-def _rows_belong_together(context: Context, node: Node, signature: Signature) -> bool:
+def _pairs_rows(signature: Signature) -> bool | None:
+    """Whether row i of an argument belongs to row i of all others; None: if the result has the rows of one of them."""
     if signature.rows == Whole or signature.per_rank:
         return False
     if signature.registration is not None and signature.registration.protocol is None:
         return False  # functions of the user's own cut the arguments
     if signature_rows(signature.returns) is None or (signature.protocol is None and signature.registration is not None):
         return True
-    return context.program.origins.rows[node.id] != Origin((), node.id)
+    return None
 
 
 @dataclass

@@ -63,9 +63,11 @@ def _is_pair_of_functions(signature: Signature) -> bool:
 
 def _bytes(context: Context, columns: Iterable[tuple[int, str]]) -> int:
     """Bytes of whole columns that the driver fetches; it has the inputs already."""
+    if not (unique := dict.fromkeys(columns)):
+        return 0
     graph, present = context.program.graph, provided(context)
     total = 0
-    for node, column in dict.fromkeys(columns):
+    for node, column in unique:
         if isinstance(graph.nodes[node].op, Input) or not present.get(node, {}).get(column, True):
             continue
         if stored_spec(graph.nodes[node].result, column) is None:

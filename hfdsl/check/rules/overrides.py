@@ -25,6 +25,7 @@ from hfdsl.types.rows import Grouped, IndependentRows, RowDependence, WholeRows
 def overrides_agree(context: Context) -> Iterator[Finding]:
     """A placed class declares every method that is called as the dataflow's own class does, or more widely."""
     deployment, roles = context.program.deployment, context.program.graph.roles
+    overrides: dict[tuple[str, Signature], Signature | None] = {}
     reported: set[tuple[str, str, str]] = set()
     for node in context.program.graph.nodes:
         if not isinstance(node.op, RoleCall):
@@ -32,7 +33,9 @@ def overrides_agree(context: Context) -> Iterator[Finding]:
         called, role = node.op.signature, node.op.role
         placement = deployment.placements.get(role) if deployment is not None else None
         placed = roles[role] if placement is None else placement.role
-        if not issubclass(placed, roles[role]) or (override := _override(called, placed)) is None:
+        if (role, called) not in overrides:
+            overrides[role, called] = _override(called, placed) if issubclass(placed, roles[role]) else None
+        if (override := overrides[role, called]) is None:
             continue
         for difference in _differences(called, override, node):
             if (role, called.name, difference.text) in reported:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import PlacedMethod
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool, roots
@@ -181,10 +182,9 @@ def results_can_be_joined(context: Context) -> Iterator[Finding]:
         result, protocol = method.signature.returns, method.protocol
         if not (protocol.splits and protocol.joins) or (method.chunks == 1 and not isinstance(result, ListType)):
             continue
-        placed = (Label(method.placement.span, f"placed on {method.placement.mesh}"),)
         nothing = isinstance(result, StaticType) and result.annotation in (None, type(None))
         if isinstance(result, (ListType, StaticType)) and not nothing:
-            yield _unjoinable(node, result, method.chunks, protocol.name, (Label(node.span), placed))
+            yield _unjoinable(node, result, method.chunks, protocol.name, (Label(node.span), _placed(method)))
         if not _has_rows(result) or any(isinstance(operand, Ref) for _, operand in node.arguments):
             continue
         arguments = dict(node.arguments)
@@ -195,9 +195,13 @@ def results_can_be_joined(context: Context) -> Iterator[Finding]:
                 f"'{node.label}' makes {result} from no rows: {protocol.name} has nothing to split over "
                 f"{method.chunks} chunks",
                 Label(node.span),
-                placed,
+                _placed(method),
                 notes=("give it a record whose rows are to be split, or place it on one rank",),
             )
+
+
+def _placed(method: PlacedMethod) -> tuple[Label, ...]:
+    return (Label(method.placement.span, f"placed on {method.placement.mesh}"),)
 
 
 def _unjoinable(

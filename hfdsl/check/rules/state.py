@@ -92,6 +92,8 @@ def _staleness(
 
 def _exports_behind(context: Context, exporting: set[int]) -> list[frozenset[int]]:
     """For every node the exports that its value derives from."""
+    if not exporting:
+        return [frozenset()] * len(context.program.graph.nodes)
     behind: list[frozenset[int]] = []
     for node in context.program.graph.nodes:
         exports = {node.id} if node.id in exporting else set()

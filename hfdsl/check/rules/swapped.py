@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain, combinations
 
 from hfdsl.check.context import Context
@@ -74,12 +75,20 @@ def names_are_not_crossed(context: Context) -> Iterator[Finding]:
 
 def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
     """The pairs of ports of one type, each with a value that has the other's name."""
+    if not _has_ports_alike(signature):
+        return []
     types = {port.name: port.type for port in signature.ports}
     operands = dict(node.arguments)
-    # Types first: they are at hand, while names are read from the user's text, and most calls have no such pair.
+    # Types first: they are at hand, while names are read from the user's text.
     pairs = [(first, second) for first, second in combinations(operands, 2) if types[first] == types[second]]
     names = {port: _name(node, signature, port, operands[port]) for port in chain.from_iterable(pairs)}
     return [(first, second) for first, second in pairs if (names[first], names[second]) == (second, first)]
+
+
+@lru_cache(maxsize=1024)
+def _has_ports_alike(signature: Signature) -> bool:
+    """Whether two ports take one type; most signatures have no such pair."""
+    return any(first.type == second.type for first, second in combinations(signature.ports, 2))
 
 
 def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str | None:
