@@ -105,6 +105,7 @@ class Inference:
     bindings: tuple[Mapping[Any, Size], ...]
     mismatches: tuple[Mismatch, ...]
     misfits: frozenset[tuple[int, str]]  # the nodes and ports of all mismatches
+    misplaced: frozenset[tuple[int, str]]  # those where another value is meant: sizes may decide a number of rows
 
     def rows(self, node: int) -> Size | None:
         """The rows of a record."""
@@ -307,8 +308,15 @@ def infer(graph: Graph) -> Inference:
         call = _CallBindings(node, mismatches)
         values.append(_value(node, call, values, filters))
         bindings.append(call.bound)
-    misfits = frozenset((mismatch.node, mismatch.port) for mismatch in mismatches)
-    return Inference(tuple(values), tuple(bindings), tuple(mismatches), misfits)
+    return Inference(
+        values=tuple(values),
+        bindings=tuple(bindings),
+        mismatches=tuple(mismatches),
+        misfits=frozenset((mismatch.node, mismatch.port) for mismatch in mismatches),
+        misplaced=frozenset(
+            (mismatch.node, mismatch.port) for mismatch in mismatches if mismatch.kind is not MismatchKind.ROWS_UNKNOWN
+        ),
+    )
 
 
 def _value(node: Node, call: _CallBindings, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
@@ -333,12 +341,14 @@ def _value(node: Node, call: _CallBindings, values: list[Value], filters: dict[A
         case op:
             wired = {name for name, _ in node.arguments}
             call.broken = any(port.required and port.name not in wired for port in op.signature.ports)
+            per_rank = op.signature.per_rank
             for name, operand in node.arguments:
                 port = op.signature.port(name)
                 actual = operand if isinstance(operand, Constant) else operand_value(values, operand)
                 call.broken |= actual is None
                 if port is not None and actual is not None and not isinstance(operand, ErrorValue):
-                    call.match(name, op.signature.takes(port), actual, operand if isinstance(operand, Ref) else None)
+                    formal = op.signature.takes(port) if per_rank else port.type
+                    call.match(name, formal, actual, operand if isinstance(operand, Ref) else None)
             return _result(node.result, call)
 
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from hfdsl.graph.infer import Inference, MismatchKind, RecordValue, operand_value
+from hfdsl.graph.infer import Inference, RecordValue, operand_value
 from hfdsl.graph.program import (
     Derived,
     ErrorValue,
@@ -126,7 +126,7 @@ def signature_rows(kind: PortType) -> Size | None:
 def row_columns(inference: Inference, node: Node) -> Iterator[RowColumn]:
     """The columns with rows that a call reads, or that a record is put together from."""
     for port, operand in node.arguments:
-        if not isinstance(operand, Ref) or _is_misfit(inference, node, port):
+        if not isinstance(operand, Ref) or (node.id, port) in inference.misplaced:
             continue
         formal, value = _declared(node, port), inference.operand(operand)
         row = None if formal is None else signature_rows(formal)
@@ -149,14 +149,6 @@ def _columns(value: RecordValue, read: RecordType) -> tuple[tuple[str, ColumnSpe
 def _inner(spec: ColumnSpec | ObjSpec) -> tuple[Any, ...]:
     """The dims of a column beside its rows."""
     return tuple(atom for size in spec.dims[1:] for atom in size.atoms if isinstance(atom, type))
-
-
-def _is_misfit(inference: Inference, node: Node, port: str) -> bool:
-    """Whether another value is meant; a number of rows that sizes decide is none."""
-    return (node.id, port) in inference.misfits and any(
-        (mismatch.node, mismatch.port) == (node.id, port) and mismatch.kind is not MismatchKind.ROWS_UNKNOWN
-        for mismatch in inference.mismatches
-    )
 
 
 def _declared(node: Node, port: str) -> PortType | None:
