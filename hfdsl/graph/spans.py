@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
@@ -88,6 +89,8 @@ def traced_span(runner: CodeType) -> Span:
         frame = frame.f_back
     if frame is None or not reached:
         return caller_span()
+    if len(reached) == 1:
+        return frame_span(reached[0])
     return _through_calls([(step.f_code.co_name, frame_span(step)) for step in reversed(reached)])
 
 
@@ -108,6 +111,11 @@ def _is_library(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file == "<string>":  # the __init__ that dataclass makes, for a class of hfdsl
         return str(frame.f_globals.get("__name__", "")).startswith("hfdsl.")
+    return _is_library_file(file)
+
+
+@lru_cache(maxsize=1024)
+def _is_library_file(file: str) -> bool:
     if file.startswith(_OWN):
         return not file.startswith(_PROGRAMS)
     return file.startswith(_PYTHON) and "site-packages" not in file

@@ -23,8 +23,11 @@ class Symbolic(Pythonic):
     _type: PortType | None
 
     def __init__(self, tracer: Tracing, operand: Operand, type_: PortType | None, shown: str) -> None:
-        for name, value in (("_tracer", tracer), ("_operand", operand), ("_type", type_), ("_shown", shown)):
-            object.__setattr__(self, name, value)
+        set_attribute = object.__setattr__  # its own reports what a user sets
+        set_attribute(self, "_tracer", tracer)
+        set_attribute(self, "_operand", operand)
+        set_attribute(self, "_type", type_)
+        set_attribute(self, "_shown", shown)
 
     def __setattr__(self, name: str, value: object) -> None:
         if not isinstance(self._operand, ErrorValue):
