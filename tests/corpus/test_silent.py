@@ -1,4 +1,4 @@
-"""Programs that would train on wrong rows or weights without a word: each is found, at its line, and nothing else."""
+"""Programs that end with wrong rows, weights, sizes or rank groups: each is found, at its line, and nothing else."""
 
 from __future__ import annotations
 
