@@ -75,7 +75,6 @@ ValueRows: TypeAlias = "Origin | Mapping[str, Origin | None] | None"
 Tokens: TypeAlias = Mapping[str, Mapping[Any, int]]
 """By column and inner dim the call that generated what the dim counts; only what is known."""
 
-_IDENTITIES = (Repeat(1), MiniBatch(0, 1))
 TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
 
 
@@ -238,7 +237,7 @@ class _Pass:
             same = len(set(columns.values())) == 1
             return next(iter(columns.values())) if same else columns
         rows = self.of(node.arguments[0][1]) if node.arguments else None
-        if rows is None or op in _IDENTITIES or isinstance(op, Present):
+        if rows is None or op == MiniBatch(0, 1) or isinstance(op, Present):
             return rows
         step = self.step(node, op)
         if step is None:

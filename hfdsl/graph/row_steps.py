@@ -178,14 +178,20 @@ RowStep: TypeAlias = "RepeatStep | PartStep | TakeStep | FillStep | FilterStep |
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where rows come from: the steps from a row back to its source, the nearest first, and the source's node."""
+    """Where rows come from: the steps from a row back to its source, the nearest first, and the source's node.
+
+    ``repeated`` once is no step: the rows are the same ones, in groups of one.
+    """
 
     steps: tuple[RowStep, ...]
     source: int
+    repeated: bool = field(default=False, compare=False)
 
     def after(self, step: RowStep) -> Origin:
         """The origin of what a further operation makes of these rows."""
-        return Origin((step, *self.steps), self.source)
+        if step == RepeatStep(1):
+            return Origin(self.steps, self.source, repeated=True)
+        return Origin((step, *self.steps), self.source, self.repeated or isinstance(step, RepeatStep))
 
     def path(self, sample: int | None = None) -> tuple[RowStep, ...] | None:
         """The steps that change rows, back to the source, or to the call that generated a ``sample``.

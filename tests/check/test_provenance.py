@@ -218,6 +218,12 @@ def group_of_two_questions(prompts: Prompts, actor: Actor) -> Advantages:
 
 
 @bad("HF330")
+def group_of_questions_that_are_repeated_once(prompts: Prompts, actor: Actor) -> Advantages:
+    rollout, scores, _ = pieces(prompts, actor, times=1)
+    return grouped(rollout, scores, group=4)
+
+
+@bad("HF330")
 def group_across_questions(prompts: Prompts, actor: Actor) -> Advantages:
     rollout, scores, _ = pieces(prompts, actor)
     return grouped(rollout, scores, group=3)
@@ -265,6 +271,19 @@ def a_third_of_a_group(prompts: Prompts, actor: Actor) -> Advantages:
 def groups_that_repeat_made(prompts: Prompts, actor: Actor) -> Advantages:
     rollout, scores, _ = pieces(prompts, actor)
     return grouped(rollout, scores, group=4)
+
+
+@valid
+def groups_of_what_is_repeated_once_and_then_again(prompts: Prompts, actor: Actor) -> Advantages:
+    rollout, scores, _ = pieces(hf.repeat(prompts, 1), actor)
+    return grouped(rollout, scores, group=4)
+
+
+@valid
+def groups_that_a_filter_knows_and_repeat_does_not_change(prompts: Prompts, actor: Actor) -> Advantages:
+    rollout, scores, _ = pieces(prompts, actor, times=1)
+    kept = hf.filter(rollout, keeping(scores).keep, group=4)
+    return grouped(kept, actor.score(kept), group=4)
 
 
 @valid

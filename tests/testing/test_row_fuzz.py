@@ -21,8 +21,6 @@ SHARE = 1 if NIGHTLY else 12
 
 def documented(mutant: Mutant, verdict: Verdict) -> str | None:
     """The documented meaning of a program that no check objects to; None where there is none."""
-    if "questions, 1)" in mutant.text:
-        return "rows that no repeat has made come in the groups that the data has"
     if all(sample == reference and pure and sample // PER_QUESTION == advantage // PER_QUESTION
            for sample, reference, advantage, pure in verdict.wrong):  # fmt: skip  # a condition of one line
         return "a score may be that of another sample of the question, as a baseline is"
@@ -38,8 +36,8 @@ def test_a_valid_program_trains_on_its_own_rows(name: str) -> None:
 
 
 def test_the_oracle_sees_rows_of_another_sample_and_groups_of_two_questions() -> None:
-    shifted = PROGRAMS["whole"].replace("questions, 2", "questions, 1")
-    assert judge(shifted).wrong
+    unrepeated = PROGRAMS["whole"].replace("hf.repeat(questions, 2)", "questions")
+    assert {pure for *_, pure in judge(unrepeated).wrong} == {False}
     other = PROGRAMS["two generations"].replace("x2 = judge.score(s2)", "x2 = judge.score(s1)")
     assert {(sample == advantage, pure) for sample, _, advantage, pure in judge(other).wrong} == {(False, True)}
 

@@ -43,7 +43,7 @@ def other_groups(context: Context, call: Node, signature: Signature, made: int, 
             return replace(node, op=replace(node.op, signature=in_groups(signature, made)), arguments=arguments)
 
         yield Suggestion((Change(f"set {parameter} to {made}", partial(with_nodes, regrouped)),))
-    if once and made > 1:
+    if once:
 
         def repeated(node: Node) -> Node:
             same = isinstance(node.op, Repeat) and node.op.times == made

@@ -76,7 +76,8 @@ def _groups(
 def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
     """How many consecutive rows are of one question, where rows are repeated; 0 where each is another question.
 
-    Rows that start over in ``fill`` are as many copies, which are not consecutive.
+    Rows that start over in ``fill`` are as many copies, which are not consecutive. ``repeat(x, 1)`` alone makes groups
+    of one, unless a filter of groups says that the data has larger ones.
     """
     intervals = [origin.row(row, case) for row in range(min(rows, 2 * group + 2))]
     if any(a is not None and a == b and a[1] - a[0] == 1 for a, b in pairwise(intervals)):
@@ -85,7 +86,12 @@ def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
         if isinstance(step, FillStep) and not origin.filters():
             before = case.number(step.before)
             return 1 if before and rows == group * before else 0
-    return 0
+    return 1 if _repeated_once(origin) and not any(kept.group > 1 for kept in origin.filters()) else 0
+
+
+def _repeated_once(origin: Origin) -> bool:
+    """Whether ``repeat(x, 1)`` alone has made the groups: they have one row."""
+    return origin.repeated and not any(isinstance(step, RepeatStep) for step in origin.steps)
 
 
 def _mixes(origin: Origin, rows: int, group: int, case: SizeCase) -> bool:
@@ -119,7 +125,8 @@ def _sizes_of_groups(origin: Origin) -> set[int]:
 
 
 def _mixed(context: Context, node: Node, signature: Signature, column: RowColumn, made: int) -> Finding:
-    together = f"groups of {made}" if made > 1 else "rows that start over"
+    origin = context.program.origins.of(column.ref) or Origin((), 0)
+    together = f"groups of {made}" if made > 1 or _repeated_once(origin) else "rows that start over"
     finding = Finding(
         "HF330",
         f"'{node.label}' reads groups of {signature.group_size} rows, in which different questions are mixed",
@@ -195,7 +202,6 @@ def _other_groups(
 ) -> Iterator[Suggestion]:
     from hfdsl.check.repair.groups import other_groups  # late: most programs need none
 
-    repeats = [
-        step for step in (context.program.origins.of(column.ref) or Origin((), 0)).steps if isinstance(step, RepeatStep)
-    ]
-    yield from other_groups(context, node, signature, made, once=len(repeats) == 1)
+    origin = context.program.origins.of(column.ref) or Origin((), 0)
+    repeats = [step for step in origin.steps if isinstance(step, RepeatStep)]
+    yield from other_groups(context, node, signature, made, once=len(repeats) == 1 or _repeated_once(origin))
