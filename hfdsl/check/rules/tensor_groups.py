@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement
-from hfdsl.deploy.pools import node_runs, stretches
+from hfdsl.deploy.pools import ResourcePool, node_runs, stretches
 from hfdsl.protocols.mesh import Mesh
 
 MOST_NAMED = 4
@@ -111,15 +111,41 @@ def _crossing(context: Context, placement: Placement[Any]) -> Crossing | None:
         for r, first, end in stretches(pool)
     ):
         return None  # every node ends with a block: no need to look at each of them, which may be thousands
-    runs = [(root.name, node, slots) for root, node, slots in node_runs(pool)]
-    ends = list(accumulate(slots for *_, slots in runs))
-    for boundary in (end for end in ends[:-1] if end % block):
+    nodes = _Nodes(pool)
+    boundary = nodes.end_of(0)
+    while boundary < pool.world_size:
         start = boundary - boundary % block
         before = boundary - 1 if boundary - 1 + stride < start + block else boundary - stride
-        left, right = (runs[bisect_right(ends, rank)] for rank in (before, before + stride))
-        if left[0] == right[0] and left[1] != right[1]:
-            return Crossing(range(start + (before - start) % stride, start + block, stride), boundary)
+        if boundary > start:
+            left, right = nodes.at(before), nodes.at(before + stride)
+            if left[0] == right[0] and left[1] != right[1]:
+                return Crossing(range(start + (before - start) % stride, start + block, stride), boundary)
+        boundary = nodes.end_of(boundary)
     return None
+
+
+class _Nodes:
+    """The nodes of a pool by rank, read only as far as they are asked for: there may be thousands."""
+
+    def __init__(self, pool: ResourcePool) -> None:
+        self.unread = node_runs(pool)
+        self.nodes: list[tuple[str, int]] = []
+        self.ends: list[int] = []
+
+    def _index(self, rank: int) -> int:
+        while not self.ends or self.ends[-1] <= rank:
+            root, node, slots = next(self.unread)
+            self.nodes.append((root.name, node))
+            self.ends.append((self.ends[-1] if self.ends else 0) + slots)
+        return bisect_right(self.ends, rank)
+
+    def at(self, rank: int) -> tuple[str, int]:
+        """The owning pool of a rank, and the number of its node there."""
+        return self.nodes[self._index(rank)]
+
+    def end_of(self, rank: int) -> int:
+        """The first rank after the node of a rank."""
+        return self.ends[self._index(rank)]
 
 
 def _stride(mesh: Mesh) -> int:
