@@ -248,6 +248,14 @@ def pairs_of_unrepeated_halves(prompts: Prompts, actor: Actor) -> None:
     actor.prefer(rollout)
 
 
+@bad("HF330")
+def groups_of_the_data_and_then_of_what_is_repeated_once(prompts: Prompts, actor: Actor) -> list[Advantages]:
+    rollout = actor.generate(prompts)
+    of_data = grouped(rollout, actor.score(rollout), group=4)
+    once, scores, _ = pieces(prompts, actor, times=1)
+    return [of_data, grouped(once, scores, group=4)]
+
+
 @bad("HF332")
 def regrouped_after_another_repeat(prompts: Prompts, actor: Actor) -> Advantages:
     rollout, _, _ = pieces(prompts, actor)

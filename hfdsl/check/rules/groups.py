@@ -19,8 +19,8 @@ from hfdsl.graph.row_steps import FillStep, FilterKey, FilterStep, Origin, Repea
 from hfdsl.graph.signatures import VALUE, Signature
 from hfdsl.types.dims import Size
 
-Reading: TypeAlias = "tuple[tuple[RowStep, ...] | None, Signature, Size | None, Size | None]"
-"""What decides whether a call of a signature reads whole groups: the steps to the source, the row dim, and the rows."""
+Reading: TypeAlias = "tuple[tuple[RowStep, ...] | None, bool, Signature, Size | None, Size | None]"
+"""What decides whether a call reads whole groups: steps, whether rows were repeated, signature, row dim and rows."""
 
 
 def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
@@ -54,7 +54,7 @@ def _groups(
     rows = None if size is None else compare.base.number(size)
     if rows is None or rows % group or not isinstance(compare.nodes[origin.source].op, Input):
         return None
-    if (reading := (origin.path(), signature, column.row, size)) in whole:
+    if (reading := (origin.path(), origin.repeated, signature, column.row, size)) in whole:
         return None
     made = _made_groups(origin, rows, group, compare.base)
     if made and _mixes(origin, rows, group, compare.base):
