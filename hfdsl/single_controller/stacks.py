@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 SIGNAL = getattr(signal, "SIGRTMAX", 0) - 2
@@ -92,7 +93,7 @@ def stacks(processes: Mapping[int, WatchedProcess | None]) -> dict[int, tuple[Fr
     for ref in ready:
         try:
             texts |= ray.get(ref)
-        except ray.exceptions.RayError:  # the node is gone: its ranks have no stacks
+        except RayError:  # the node is gone: its ranks have no stacks
             continue
     return {rank: parse(text, processes[rank].thread) for rank, text in texts.items()}  # type: ignore[union-attr]  # its rank has a process
 

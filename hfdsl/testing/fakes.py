@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
-from hfdsl.check.requirements import parameters
+from hfdsl.check.constructor_types import parameters
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.errors import WiringError
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature, StaticType, role_signatures

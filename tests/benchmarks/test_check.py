@@ -16,6 +16,11 @@ ROWS = (
     "32 nodes, clean",
     "time a node, largest to smallest",
     "16 nodes, a size that divides nothing",
+    "3 sizes of 3 dims, few that work",
+    "32 x 17 x 16 sizes",
+    "32 x 17 x 16 sizes, read together",
+    "4 requirements over 3 dims",
+    "400,000 ranks",
     "hfdsl check FILE, above its import",
 )
 

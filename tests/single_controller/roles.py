@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from hfdsl.protocols import Protocol
-from hfdsl.single_controller import Dispatch, Execute, Worker, collect_all_to_all, register, register_dispatch_mode
+from hfdsl.single_controller import Dispatch, Execute, Worker, collect_all_to_all, register
 from hfdsl.types.rows import Grouped, Whole
 
 
@@ -352,21 +352,6 @@ class YieldingLater(Worker):
     @register(Dispatch.ONE_TO_ALL)
     def plain(self, count: int) -> Iterator[int]:
         yield from range(count)
-
-
-LAMBDA = register_dispatch_mode(
-    "TESTS_LAMBDA", lambda group, x: (([x] * group.world_size,), {}), lambda group, outputs: outputs[-1]
-)
-
-
-class ByLambda(Worker):
-    @register(LAMBDA)
-    def give(self, x: int) -> int:
-        return x + self.rank
-
-    @register(Dispatch.ONE_TO_ALL)
-    def knows(self) -> str:
-        return Dispatch("TESTS_LAMBDA").name
 
 
 class Child:

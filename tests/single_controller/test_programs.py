@@ -68,17 +68,20 @@ def test_classes_of_a_notebook_and_modes_registered_in_it(pair: RayResourcePool)
         assert group.knows() == ["REVERSED"] * 2
 
 
+@pytest.mark.usefixtures("modes")
 def test_a_mode_of_lambdas_at_module_level(pair: RayResourcePool) -> None:
-    with RayWorkerGroup(pair, RayClassWithInitArgs(roles.ByLambda)) as group:
+    from tests.single_controller import lambda_mode  # here, since it registers the mode
+
+    with RayWorkerGroup(pair, RayClassWithInitArgs(lambda_mode.ByLambda)) as group:
         assert group.give(3) == 4
         assert group.knows() == ["TESTS_LAMBDA"] * 2
 
     class Local(Worker):  # sent by value: the mode arrives before the module that registers it is imported
-        @register(roles.LAMBDA)
+        @register(lambda_mode.LAMBDA)
         def give(self, x: int) -> int:
-            from tests.single_controller import roles
+            from tests.single_controller import lambda_mode
 
-            return x + int(roles.LAMBDA is Dispatch("TESTS_LAMBDA"))
+            return x + int(lambda_mode.LAMBDA is Dispatch("TESTS_LAMBDA"))
 
     with RayWorkerGroup(pair, RayClassWithInitArgs(Local)) as group:
         assert group.give(3) == 4

@@ -48,6 +48,7 @@ def test_a_prediction_for_people(write: Callable[[str, str], str], program: str,
             "the step                1050.0",
             "",
             "critical path  actor.answer -> judge.score",
+            "not counted    questions.text, actor.answer.text, judge.score.length: of unknown size",
         ],
     )
 

@@ -35,7 +35,7 @@ def models_are_there(subject: Subject) -> Iterator[Finding]:
                 "HF812",
                 f"the model of '{field.removesuffix('.model')}' has neither a path nor a configuration with model_type",
                 field,
-                help=('path = "FOLDER" of a saved model, or config = { model_type = "llama", ... } for a new one',),
+                notes=('path = "FOLDER" of a saved model, or config = { model_type = "llama", ... } for a new one',),
             )
 
 
@@ -44,21 +44,21 @@ def _model(subject: Subject, field: str, path: Path) -> Iterator[Finding]:
         yield _no_folder(subject, "HF812", "model", field, path)
     elif not (path / "config.json").is_file():
         yield subject.finding(
-            "HF812", f"there is no model in '{path}': no config.json in it", field, help=_not_a_model(path)
+            "HF812", f"there is no model in '{path}': no config.json in it", field, notes=_not_a_model(path)
         )
     elif not any(any(path.glob(pattern)) for pattern in WEIGHTS):
         yield subject.finding(
             "HF812",
             f"there are no weights in '{path}': no .safetensors or .bin file",
             field,
-            help=("download the folder again, or save the model with save_pretrained",),
+            notes=("download the folder again, or save the model with save_pretrained",),
         )
     elif (pointer := _pointer(path)) is not None:
         yield subject.finding(
             "HF812",
             f"'{pointer}' is a Git LFS pointer, not the weights themselves",
             field,
-            help=(f"git -C {path} lfs pull",),
+            notes=(f"git -C {path} lfs pull",),
         )
 
 
@@ -86,7 +86,7 @@ def _no_folder(subject: Subject, code: str, thing: str, field: str, path: Path) 
     name = path.as_posix()
     if near or not HUB_NAME.fullmatch(name) or path.parent.is_dir() or _beside_the_output(subject, path):
         made = (f"save the {thing} there with save_pretrained, or 'hfdsl export RUN -o {path}' from another run",)
-        return subject.finding(code, f"there is no {thing} folder '{path}'", field, help=near or made)
+        return subject.finding(code, f"there is no {thing} folder '{path}'", field, notes=near or made)
     cached = _cached(name)
     get = f"hf download {name} --local-dir models/{path.name}, and then write 'models/{path.name}'"
     here = (
@@ -97,8 +97,10 @@ def _no_folder(subject: Subject, code: str, thing: str, field: str, path: Path) 
         code,
         f"there is no {thing} folder '{name}'",
         field,
-        notes=("it looks like a name on the Hugging Face hub; a run reads folders, so that all ranks read the same",),
-        help=(here,) if cached is not None else (get,),
+        notes=(
+            "it looks like a name on the Hugging Face hub; a run reads folders, so that all ranks read the same",
+            here if cached is not None else get,
+        ),
     )
 
 
@@ -138,7 +140,7 @@ def tokenizers_are_there(subject: Subject) -> Iterator[Finding]:
                 "HF904",
                 f"there is no tokenizer in '{path}'",
                 files,
-                help=("save one with save_pretrained, or name the folder of the model that it belongs to",),
+                notes=("save one with save_pretrained, or name the folder of the model that it belongs to",),
             )
         elif tokenizer.pad_token is not None:
             vocabulary = _vocabulary(path)
@@ -147,7 +149,7 @@ def tokenizers_are_there(subject: Subject) -> Iterator[Finding]:
                     "HF904",
                     f"the tokenizer in '{path}' has no token {tokenizer.pad_token!r} to pad with",
                     f"{field}.pad_token",
-                    help=_end_token(path),
+                    notes=_end_token(path),
                 )
 
 
@@ -163,7 +165,7 @@ def prompts_have_a_template(subject: Subject) -> Iterator[Finding]:
             "the tokenizer has no template for conversations",
             f"data.prompt.{name}",
             related={"data.tokenizer": "this tokenizer"},
-            help=("set chat = false" if prompt.messages is None else "write prompt.text, or take a chat model's",),
+            notes=("set chat = false" if prompt.messages is None else "write prompt.text, or take a chat model's",),
         )
 
 

@@ -38,7 +38,7 @@ def lengths_agree(subject: Subject) -> Iterator[Finding]:
                     f"R = {width}",
                     f"{role}.generation.max_tokens",
                     related={field: f"R = {width}"},
-                    help=(f"set max_tokens to {width}, or R to {generation.max_tokens}",),
+                    notes=(f"set max_tokens to {width}, or R to {generation.max_tokens}",),
                 )
 
 
@@ -54,7 +54,7 @@ def temperatures_agree(subject: Subject) -> Iterator[Finding]:
                     "different distributions",
                     f"{role}.{field}",
                     related={f"{learner}.generation.temperature": f"{mine:g} here"},
-                    help=(f"set {role}.{field} to {mine:g}",),
+                    notes=(f"set {role}.{field} to {mine:g}",),
                 )
 
 
@@ -68,7 +68,7 @@ def groups_compare(subject: Subject) -> Iterator[Finding]:
                     "HF314",
                     f"'{node.label}' compares the responses to a prompt, and group = 1 leaves one of each",
                     joined(table, "options.group"),
-                    help=("set group to 2 or more, usually 4 to 16",),
+                    notes=("set group to 2 or more, usually 4 to 16",),
                 )
 
 
@@ -86,7 +86,7 @@ def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:
                     f"the loss of '{node.label}' has kl = {loss.value.kl:g}, and '{graph.name}' has no reference: the "
                     "term would be 0",
                     f"{options}.loss.kl" if _has_loss(subject, table) else joined(table, "algorithm"),
-                    help=("set kl to 0, or take an algorithm with a reference, such as grpo",),
+                    notes=("set kl to 0, or take an algorithm with a reference, such as grpo",),
                 )
 
 
@@ -110,9 +110,8 @@ def dtypes_agree(subject: Subject) -> Iterator[Finding]:
                 f"'{role}'{engine} samples in {samples}, and '{learner}' learns in {learns}: their log-probs of the "
                 "same tokens differ, so ratios are not 1 where the policy has not changed",
                 field,
-                notes=(COST, correction(learner)),
                 related={f"{learner}.training": f"computes in {learns}"},
-                help=(_same_dtype(role, learns, continuous=continuous),),
+                notes=(COST, _same_dtype(role, learns, continuous=continuous), correction(learner)),
             )
 
 

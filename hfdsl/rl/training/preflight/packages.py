@@ -42,5 +42,5 @@ def _missing(subject: Subject, package: str, extra: str, field: str, need: str) 
             "HF710",
             f"{need} needs the package {package}, which is not installed",
             field,
-            help=(f"pip install 'hfdsl[{extra}]'",),
+            notes=(f"pip install 'hfdsl[{extra}]'",),
         )

@@ -22,7 +22,7 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
                 "HF812",
                 f"a verifier takes either a dataset or a function, and '{field}' has {both}",
                 field,
-                help=('function = "my_rewards:score", which takes a response and the row as a dict',),
+                notes=('function = "my_rewards:score", which takes a response and the row as a dict',),
             )
         names = dataset_names() if verifier.dataset is not None else frozenset[str]()
         if names and verifier.dataset not in names:

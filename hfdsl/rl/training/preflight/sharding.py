@@ -25,7 +25,7 @@ def shards_have_processes(subject: Subject) -> Iterator[Finding]:
                 'backend = "local" simulates all ranks in one',
                 f"{role}.training.sharding",
                 related={"backend": 'backend = "local"'},
-                help=(f'set backend to "ray", or {role}.training.sharding to "none"',),
+                notes=(f'set backend to "ray", or {role}.training.sharding to "none"',),
             )
 
 
@@ -45,7 +45,7 @@ def compiled_models_are_whole(subject: Subject) -> Iterator[Finding]:
                 f"'{role}' compiles its model, and {cut} divides it: the two do not go together",
                 f"{field}.compile",
                 related={_cause(subject, role): cut},
-                help=(f"set {field}.compile to false",),
+                notes=(f"set {field}.compile to false",),
             )
 
 
@@ -65,7 +65,7 @@ def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
                 f"and {cut} gives a part to each",
                 f"{field}.engine",
                 related={_cause(subject, role): cut},
-                help=(f'set {field}.engine to "plain"',),
+                notes=(f'set {field}.engine to "plain"',),
             )
 
 

@@ -52,7 +52,7 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
     try:
         sample = _sample(source)
     except DataError as error:
-        yield subject.finding("HF902", error.message, f"{field}.{error.field}", help=_helps(subject, source))
+        yield subject.finding("HF902", error.message, f"{field}.{error.field}", notes=_helps(subject, source))
         return
     takes = [node.op.record for node in subject.graphs[table].inputs if isinstance(node.op, Input)]
     for reader in _readers(subject.config.data.prompt, demonstrations=takes == [Sequences]):

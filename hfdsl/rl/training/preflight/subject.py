@@ -56,11 +56,13 @@ class Subject:
         message: str,
         field: str,
         *,
-        help: Sequence[str] = (),  # noqa: A002  # as the field of a finding
         notes: Sequence[str] = (),
         related: Mapping[str, str] | None = None,
     ) -> Finding:
-        """A finding at the key of a field; ``related`` are other fields, with what to say about them."""
+        """A finding at the key of a field; ``related`` are other fields, with what to say about them.
+
+        All advice is a note: a help line is a change that was tried, and nothing here can be.
+        """
         others = tuple(self.label(name, text) for name, text in (related or {}).items())
         return Finding(
             code=code,
@@ -68,7 +70,6 @@ class Subject:
             primary=self.label(field),
             related=others,
             notes=tuple(notes),
-            help=tuple(help),
         )
 
     def parts(self, kind: type[T]) -> Iterator[tuple[str, T]]:
