@@ -45,9 +45,14 @@ class Sequences(hf.Batch):
 
 
 class Rollout(Sequences):
-    """Responses that a policy generated, with its log-probs at that time; those of padding are 0."""
+    """Responses that a policy generated, with its log-probs at that time; those of padding are 0.
+
+    ``log_probs`` are the ones that an update divides by. An engine that computes otherwise than the trainer also gives
+    ``engine_log_probs``, those that it sampled with; a loss corrects for the gap between the two.
+    """
 
     log_probs: f32[B, R]
+    engine_log_probs: f32[B, R] | None = None
 
 
 class ReferenceLogProbs(hf.Batch):

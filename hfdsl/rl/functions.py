@@ -26,14 +26,16 @@ from hfdsl.rl.batches import (
 def with_log_probs(rollout: Rollout, policy: ReferenceLogProbs) -> Rollout:
     """The rollout with the log-probs that another policy has of its tokens, such as the one that learns.
 
-    So the ratio of an update begins at 1 where a copy sampled in another precision. That the samples are the copy's is
-    not corrected.
+    So the ratio of an update begins at 1 where a copy sampled in another precision, or with older weights. Those that
+    the tokens were sampled with become ``engine_log_probs``, by which the loss corrects for the gap.
     """
+    sampled = rollout.log_probs if rollout.engine_log_probs is None else rollout.engine_log_probs
     return Rollout(
         ids=rollout.ids.tensor,
         mask=rollout.mask.tensor,
         response_mask=rollout.response_mask.tensor,
         log_probs=policy.ref_log_probs.tensor,
+        engine_log_probs=sampled.tensor,
     )
 
 
