@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ from hypothesis import settings
 
 from tests.nightly import NIGHTLY, examples
 
-# Programs that are read or run as scripts, many of them wrong on purpose: never imported.
-collect_ignore_glob = ["typing/cases/*", "check/fixtures_run/*"]
+# Programs that are read or run as scripts, many of them wrong on purpose: never imported. Neither is a module that
+# registers a dispatch mode, which messages would list from then on.
+collect_ignore_glob = ["typing/cases/*", "check/fixtures_run/*", "single_controller/lambda_mode.py"]
 
 # No deadlines: a shared machine is slow at times, and that is no defect. On CI the same examples every time.
 settings.register_profile("hfdsl", deadline=None, max_examples=examples(100))
@@ -25,6 +27,10 @@ settings.load_profile("hfdsl-ci" if os.environ.get("CI") else "hfdsl")
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["RAY_TMPDIR"] = str(Path(tempfile.gettempdir()) / f"hfdsl_{os.getuid()}_{worker}")
+
+# A shell ignores SIGINT in what it starts in the background, and so would every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 CASES = {"nightly_cases": False, "nightly_besides": True}
