@@ -35,7 +35,7 @@ def with_log_probs(rollout: Rollout, policy: ReferenceLogProbs) -> Rollout:
         mask=rollout.mask.tensor,
         response_mask=rollout.response_mask.tensor,
         log_probs=policy.ref_log_probs.tensor,
-        engine_log_probs=sampled.tensor,
+        engine_log_probs=sampled,
     )
 
 

@@ -29,15 +29,15 @@ def deviation(numbers: Sequence[float]) -> float:
     return math.sqrt(math.fsum((x - centre) ** 2 for x in numbers) / (len(numbers) - 1))
 
 
-def grouped(rewards: Row, group: int, one: Callable[[float, Row, Row], float]) -> Row:
+def grouped(rewards: Row, group: int, of_row: Callable[[float, Row, Row], float]) -> Row:
     """``one(reward, its group, the others of its group)`` of every row."""
-    made = []
+    numbers = []
     for row, reward in enumerate(rewards):
         first = row - row % group
         mates = rewards[first : first + group]
         others = [mate for place, mate in enumerate(mates, first) if place != row]
-        made.append(one(reward, mates, others))
-    return made
+        numbers.append(of_row(reward, mates, others))
+    return numbers
 
 
 def clip_loss(new: float, old: float, advantage: float, low: float, high: float, dual: float | None = None) -> float:

@@ -83,8 +83,8 @@ def test_more_padding_changes_no_bit(case: Case, gamma: float, lam: float) -> No
     pad = torch.full((len(case.mask), 3), torch.nan)
     mask = torch.cat([case.mask, torch.zeros_like(pad, dtype=torch.bool)], 1)
     wide = gae(torch.cat([rewards, pad], 1), torch.cat([values, pad], 1), mask, gamma, lam)
-    for one, other in zip(tight, wide, strict=True):
-        assert torch.equal(torch.nn.functional.pad(one, (0, 3)), other)
+    for tight_column, wide_column in zip(tight, wide, strict=True):
+        assert torch.equal(torch.nn.functional.pad(tight_column, (0, 3)), wide_column)
 
 
 def test_gae_keeps_the_dtype_and_its_arguments() -> None:
@@ -132,12 +132,14 @@ def test_a_group_is_compared_with_itself(
     make: Callable[[torch.Tensor, int], torch.Tensor], given_scores: tuple[list[float], int], shift: float
 ) -> None:
     rewards, group = torch.tensor(given_scores[0], dtype=torch.float64), given_scores[1]
-    made = make(rewards, group)
-    torch.testing.assert_close(made.view(-1, group).sum(1), torch.zeros(len(rewards) // group, dtype=torch.float64))
-    torch.testing.assert_close(make(rewards + shift, group), made, rtol=1e-5, atol=1e-6)
+    advantages = make(rewards, group)
+    torch.testing.assert_close(
+        advantages.view(-1, group).sum(1), torch.zeros(len(rewards) // group, dtype=torch.float64)
+    )
+    torch.testing.assert_close(make(rewards + shift, group), advantages, rtol=1e-5, atol=1e-6)
     assert torch.equal(make(torch.full((group,), 0.25), group), torch.zeros(group))
     joined = torch.cat([make(part, group) for part in rewards.split(group)])
-    assert torch.equal(joined, made)
+    assert torch.equal(joined, advantages)
 
 
 @pytest.mark.parametrize("make", GROUPED)
@@ -156,8 +158,8 @@ def test_groups_that_are_none(make: Callable[[torch.Tensor, int], torch.Tensor])
 def test_remax(case: Case) -> None:
     sampled, greedy = case.scores(1), case.scores(2)
     expected = spread_over_tokens(sampled - greedy, case.mask)
-    made = above_baseline(token_rewards(sampled, case.mask), greedy, case.mask)
-    torch.testing.assert_close(made, expected)
+    advantages = above_baseline(token_rewards(sampled, case.mask), greedy, case.mask)
+    torch.testing.assert_close(advantages, expected)
     same = above_baseline(token_rewards(greedy, case.mask), greedy, case.mask)
     assert same.abs().max() == 0
 
@@ -167,17 +169,17 @@ def test_reinforce_plus_plus(case: Case) -> None:
     rewards = case.column(1)
     rows = [oracle.returns(row, 1.0) for row in case.tokens(rewards)]
     tokens = flat(rows)
-    made = globally_normalized(case.spoilt(rewards), case.mask)
+    advantages = globally_normalized(case.spoilt(rewards), case.mask)
     if len(tokens) >= 2:
         centre, spread = oracle.mean(tokens), oracle.deviation(tokens)
         expected = case.placed([[(x - centre) / (spread**2 + 1e-8) ** 0.5 for x in row] for row in rows])
-        torch.testing.assert_close(made, expected)
+        torch.testing.assert_close(advantages, expected)
     else:
-        assert made.abs().max() == 0
+        assert advantages.abs().max() == 0
 
 
 @given(cases())
 def test_spread_over_tokens(case: Case) -> None:
     advantages = case.scores(1)
-    made = spread_over_tokens(advantages, case.mask)
-    assert torch.equal(made, advantages[:, None] * case.mask)
+    spread = spread_over_tokens(advantages, case.mask)
+    assert torch.equal(spread, advantages[:, None] * case.mask)

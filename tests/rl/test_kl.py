@@ -29,9 +29,9 @@ def distributions(logits: tuple[list[float], list[float]]) -> tuple[torch.Tensor
 @pytest.mark.parametrize("kind", KINDS)
 @given(policy=st.floats(-8, 0), reference=st.floats(-8, 0))
 def test_estimates(kind: Estimator, policy: float, reference: float) -> None:
-    one, other = torch.tensor([policy, reference], dtype=torch.float64)
-    made = kl_estimate(one, other, kind)
-    assert made.item() == pytest.approx(oracle.kl(kind, policy, reference), abs=1e-9)
+    log_prob, reference_log_prob = torch.tensor([policy, reference], dtype=torch.float64)
+    estimate = kl_estimate(log_prob, reference_log_prob, kind)
+    assert estimate.item() == pytest.approx(oracle.kl(kind, policy, reference), abs=1e-9)
 
 
 @given(vocabularies)
@@ -67,9 +67,9 @@ def test_a_policy_is_not_far_from_itself(logits: tuple[list[float], list[float]]
 
 def test_k3_is_not_clamped() -> None:
     policy = torch.tensor(-5.0, dtype=torch.float64, requires_grad=True)
-    made = kl_estimate(policy, torch.tensor(0.0, dtype=torch.float64), "k3")
-    made.backward()
-    assert made.item() == pytest.approx(math.exp(5) - 6)
+    estimate = kl_estimate(policy, torch.tensor(0.0, dtype=torch.float64), "k3")
+    estimate.backward()
+    assert estimate.item() == pytest.approx(math.exp(5) - 6)
     assert policy.grad is not None
     assert policy.grad.item() == pytest.approx(1 - math.exp(5))
 
@@ -78,9 +78,9 @@ def test_k3_is_not_clamped() -> None:
 @pytest.mark.parametrize("gap", [1e4, -1e4])
 def test_far_apart_is_finite_and_has_a_finite_gradient(kind: Estimator, gap: float) -> None:
     policy = torch.tensor(-1e4 - gap / 2, requires_grad=True)
-    made = kl_estimate(policy, torch.tensor(-1e4 + gap / 2), kind)
-    made.backward()
-    assert made.isfinite()
+    estimate = kl_estimate(policy, torch.tensor(-1e4 + gap / 2), kind)
+    estimate.backward()
+    assert estimate.isfinite()
     assert policy.grad is not None
     assert policy.grad.isfinite()
 
@@ -98,10 +98,10 @@ def test_tokens_that_are_ruled_out_count_for_nothing() -> None:
 @given(st.lists(numbers, min_size=1, max_size=6))
 def test_entropy(logits: list[float]) -> None:
     chances = torch.tensor(logits, dtype=torch.float64).softmax(-1).tolist()
-    made = entropy(torch.tensor(logits, dtype=torch.float64)).item()
-    assert made == pytest.approx(-sum(p * math.log(p) for p in chances))
+    nats = entropy(torch.tensor(logits, dtype=torch.float64)).item()
+    assert nats == pytest.approx(-sum(p * math.log(p) for p in chances))
     uniform = entropy(torch.zeros(len(logits), dtype=torch.float64)).item()
-    assert made <= uniform + 1e-12
+    assert nats <= uniform + 1e-12
     assert uniform == pytest.approx(math.log(len(logits)))
 
 

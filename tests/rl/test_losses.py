@@ -100,9 +100,9 @@ def test_gspo(case: Case, low: float, high: float) -> None:
 def test_gspo_is_ppo_for_responses_of_one_token(seed: int, rows: int) -> None:
     case = Case(torch.tensor([[False, True, False]] * rows), seed)
     new, old, advantages = columns(case)
-    one, other = (loss(new, old, advantages, case.mask) for loss in (SequenceClip(0.2, 0.3), Clip(0.2, 0.3)))
-    for a, b in zip(one, other, strict=True):
-        torch.testing.assert_close(a, b)
+    gspo, ppo = (loss(new, old, advantages, case.mask) for loss in (SequenceClip(0.2, 0.3), Clip(0.2, 0.3)))
+    for gspo_term, ppo_term in zip(gspo, ppo, strict=True):
+        torch.testing.assert_close(gspo_term, ppo_term)
 
 
 @given(cases())
@@ -122,7 +122,7 @@ def test_a_kl_term_and_an_entropy_bonus(case: Case) -> None:
 @pytest.mark.parametrize("loss", POLICY_LOSSES, ids=repr)
 @given(case=cases())
 def test_padding_never_matters(loss: PolicyLoss, case: Case) -> None:
-    def made(spoil: bool) -> list[torch.Tensor]:
+    def terms_and_gradient(spoil: bool) -> list[torch.Tensor]:
         columns_ = [case.log_probs(1), case.log_probs(2), case.column(3), case.log_probs(5), case.column(6)]
         new, old, advantages, reference, entropy = (case.spoilt(x) if spoil else x for x in columns_)
         new.requires_grad_()
@@ -131,11 +131,11 @@ def test_padding_never_matters(loss: PolicyLoss, case: Case) -> None:
         [gradient] = torch.autograd.grad(total, new)
         return [*terms, gradient]
 
-    clean, spoilt = made(spoil=False), made(spoil=True)
-    for one, other in zip(clean, spoilt, strict=True):
-        assert torch.equal(one, other)
-        assert other.isfinite().all()
-        assert (other[~case.mask] == 0).all()
+    clean, spoilt = terms_and_gradient(spoil=False), terms_and_gradient(spoil=True)
+    for clean_column, spoilt_column in zip(clean, spoilt, strict=True):
+        assert torch.equal(clean_column, spoilt_column)
+        assert spoilt_column.isfinite().all()
+        assert (spoilt_column[~case.mask] == 0).all()
 
 
 @pytest.mark.parametrize("loss", POLICY_LOSSES, ids=repr)
@@ -261,5 +261,5 @@ def test_imitation_is_cross_entropy(case: Case) -> None:
     logits = torch.randn(*case.mask.shape, 5, generator=torch.Generator().manual_seed(case.seed), dtype=torch.float64)
     target = logits.argmin(-1)
     expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), target, reduction="none") * case.mask
-    made = imitation(logits.log_softmax(-1).gather(-1, target[..., None])[..., 0], case.mask)
-    torch.testing.assert_close(made, expected)
+    loss = imitation(logits.log_softmax(-1).gather(-1, target[..., None])[..., 0], case.mask)
+    torch.testing.assert_close(loss, expected)

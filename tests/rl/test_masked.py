@@ -63,13 +63,13 @@ def test_padding_gets_no_gradient() -> None:
 @given(cases())
 def test_whitened_tokens_have_mean_0_and_deviation_1(case: Case) -> None:
     x = 3.0 + case.column(1)
-    made = whitened(case.spoilt(x), case.mask)
-    tokens = flat(case.tokens(made))
-    assert torch.equal(made, masked(made, case.mask))
+    white = whitened(case.spoilt(x), case.mask)
+    tokens = flat(case.tokens(white))
+    assert torch.equal(white, masked(white, case.mask))
     if len(tokens) >= 2:
         assert oracle.mean(tokens) == pytest.approx(0.0, abs=1e-9)
         assert oracle.deviation(tokens) == pytest.approx(1.0, rel=1e-4)
-        assert flat(case.tokens(whitened(x, case.mask, center=False) - made)) == pytest.approx(
+        assert flat(case.tokens(whitened(x, case.mask, center=False) - white)) == pytest.approx(
             [oracle.mean(flat(case.tokens(x)))] * len(tokens)
         )
     else:
@@ -82,9 +82,9 @@ def test_whitening_equal_numbers_gives_0() -> None:
 
 def test_whitening_extremes() -> None:
     x = torch.tensor([[3e38, -3e38, 3e38, 1e-38]])
-    made = whitened(x, torch.ones(1, 4))
-    assert made.isfinite().all()
-    assert made.abs().max() < 2
+    white = whitened(x, torch.ones(1, 4))
+    assert white.isfinite().all()
+    assert white.abs().max() < 2
 
 
 @given(cases(), st.integers(1, 4))

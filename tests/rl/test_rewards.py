@@ -27,8 +27,8 @@ def test_the_score_is_the_reward_of_the_last_token(case: Case) -> None:
 @given(cases())
 def test_the_score_of_a_response_without_tokens_is_nobodys(case: Case) -> None:
     scores = torch.full((len(case.mask),), torch.nan)
-    made = token_rewards(scores, case.mask)
-    assert made[~case.mask.any(-1)].tolist() == [[0.0] * case.mask.shape[1]] * int((~case.mask.any(-1)).sum())
+    rewards = token_rewards(scores, case.mask)
+    assert rewards[~case.mask.any(-1)].tolist() == [[0.0] * case.mask.shape[1]] * int((~case.mask.any(-1)).sum())
 
 
 @pytest.mark.parametrize("kind", get_args(Estimator))
@@ -37,16 +37,16 @@ def test_kl_in_the_reward(kind: Estimator, case: Case) -> None:
     rewards, policy, reference = case.column(1), case.log_probs(2), case.log_probs(3)
     rows = zip(*(case.tokens(x) for x in (rewards, policy, reference)), strict=True)
     expected = [[r - 0.3 * oracle.kl(kind, p, q) for r, p, q in zip(*row, strict=True)] for row in rows]
-    given_, old, ref = (case.spoilt(x) for x in (rewards, policy, reference))
-    made = kl_penalized(given_, old, ref, case.mask, 0.3, kind)
-    torch.testing.assert_close(made, case.placed(expected))
+    spoilt_rewards, old, ref = (case.spoilt(x) for x in (rewards, policy, reference))
+    penalized = kl_penalized(spoilt_rewards, old, ref, case.mask, 0.3, kind)
+    torch.testing.assert_close(penalized, case.placed(expected))
 
 
 @given(cases())
 def test_a_teacher_rewards_what_it_would_have_said(case: Case) -> None:
     student, teacher = case.log_probs(1), case.log_probs(2)
-    made = distillation_reward(case.spoilt(student), case.spoilt(teacher), case.mask)
-    torch.testing.assert_close(made, teacher - student)
+    rewards = distillation_reward(case.spoilt(student), case.spoilt(teacher), case.mask)
+    torch.testing.assert_close(rewards, teacher - student)
     assert distillation_reward(student, student, case.mask).abs().max() == 0
 
 

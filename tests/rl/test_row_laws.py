@@ -30,7 +30,9 @@ def calls() -> Iterator[tuple[Signature, dict[str, Any]]]:
     for flow in (*(program.flow for program in PROGRAMS.values()), dapo_round.given(group=4), corrected):
         for node in flow.trace().nodes:
             if isinstance(node.op, FunctionCall):
-                constants = {name: one.value for name, one in node.arguments if isinstance(one, Constant)}
+                constants = {
+                    name: argument.value for name, argument in node.arguments if isinstance(argument, Constant)
+                }
                 yield node.op.signature, constants
 
 
@@ -38,7 +40,7 @@ CALLS = {signature.name: (signature, constants) for signature, constants in call
 
 
 def test_all_functions_are_here() -> None:
-    written = {name for name, one in vars(functions).items() if hasattr(one, "__wrapped__")}
+    written = {name for name, value in vars(functions).items() if hasattr(value, "__wrapped__")}
     assert set(CALLS) == written
 
 

@@ -167,7 +167,7 @@ class Lines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._starts, self._numbers = array("Q"), array("Q")
+        self._starts, self._line_numbers = array("Q"), array("Q")
         try:
             with path.open("rb") as file:
                 self._index(file)
@@ -178,10 +178,10 @@ class Lines:
 
     def _index(self, file: BinaryIO) -> None:
         start = 0
-        for number, line in enumerate(file, 1):
+        for line_number, line in enumerate(file, 1):
             if not line.isspace():
                 self._starts.append(start)
-                self._numbers.append(number)
+                self._line_numbers.append(line_number)
             start += len(line)
 
     def __len__(self) -> int:
@@ -202,4 +202,4 @@ class Lines:
 
     def place(self, index: int) -> str:
         """The file and the line."""
-        return f"{self._path}:{self._numbers[index]}"
+        return f"{self._path}:{self._line_numbers[index]}"

@@ -197,16 +197,16 @@ class _CapturedBatch:
         self.shape, self.shared, self.config, self.slots, self.pad_token = shape, shared, config, slots, pad_token
         self.span = max(SPAN, -(-slots // (8 * MAX_SPANS)) * 8)
         self.layers = [
-            PrefixLayer(shared.memory, number, shape.rows, slots, shared.dtype) for number in range(shared.layers)
+            PrefixLayer(shared.memory, layer, shape.rows, slots, shared.dtype) for layer in range(shared.layers)
         ]
         self.cache = Cache(layers=list(self.layers))
         self.end_tokens = torch.tensor(end_tokens, dtype=torch.int64, device=shape.device)
-        self.number = torch.zeros(1, dtype=torch.int64, device=shape.device)  # of the next token
+        self.token_index = torch.zeros(1, dtype=torch.int64, device=shape.device)  # of the next token in its response
         self.state = _BatchState.of(shape, config.max_tokens, slots)
 
     def nbytes(self) -> int:
         """The bytes of the tensors that are not shared with other batches."""
-        return sum(column.nbytes for column in (*self.state.columns(), self.end_tokens, self.number))
+        return sum(column.nbytes for column in (*self.state.columns(), self.end_tokens, self.token_index))
 
     @torch.no_grad()
     def run(
@@ -218,13 +218,13 @@ class _CapturedBatch:
         autocast = torch.autocast(ids.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=False)
         with autocast:
             self._prefill(ids, mask, uniforms)
-            for number in range(1, self.config.max_tokens):
-                if number % CHECK_EVERY == 0:
+            for token_index in range(1, self.config.max_tokens):
+                if token_index % CHECK_EVERY == 0:
                     active = int(state.active[:rows].sum())
                     if not active:
                         break
-                    rows = self._compacted(rows, active, self.shape.width + number - 1)
-                self._step(rows, min(-(-(self.shape.width + number) // self.span) * self.span, self.slots))
+                    rows = self._compacted(rows, active, self.shape.width + token_index - 1)
+                self._step(rows, min(-(-(self.shape.width + token_index) // self.span) * self.span, self.slots))
         order = state.origin.argsort()
         return state.tokens[order], state.response_mask[order]
 
@@ -239,7 +239,7 @@ class _CapturedBatch:
         state.attended.zero_()[:, : self.shape.width] = mask
         state.active.fill_(True)
         torch.arange(self.shape.rows, out=state.origin)
-        self.number.zero_()
+        self.token_index.zero_()
         prompt_positions = positions(mask)
         state.position.copy_(prompt_positions[:, -1:])
         logits, cache = self.shared.next_logits(ids, mask.long(), prompt_positions, None)
@@ -287,13 +287,13 @@ class _CapturedBatch:
         if self.shape.greedy:
             token = logits.argmax(-1)
         else:
-            uniforms = state.uniforms.index_select(1, self.number).squeeze(1)
+            uniforms = state.uniforms.index_select(1, self.token_index).squeeze(1)
             token = sample(logits, uniforms, self.config.top_p, self.config.top_k)
         token = torch.where(state.active, token, self.pad_token)
-        state.tokens.index_copy_(1, self.number, token[:, None])
-        state.response_mask.index_copy_(1, self.number, state.active[:, None])
-        state.attended.index_copy_(1, self.number + self.shape.width, state.active[:, None].long())
+        state.tokens.index_copy_(1, self.token_index, token[:, None])
+        state.response_mask.index_copy_(1, self.token_index, state.active[:, None])
+        state.attended.index_copy_(1, self.token_index + self.shape.width, state.active[:, None].long())
         state.active.logical_and_((token[:, None] != self.end_tokens).all(1))
         state.last.copy_(token[:, None])
         state.position.add_(1)
-        self.number.add_(1)
+        self.token_index.add_(1)

@@ -123,5 +123,5 @@ class Scorer(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """A number per token, f32[b, t], of ids i64[b, t] and mask bool[b, t]."""
-        numbers: torch.Tensor = self.score(hidden_states(self, ids, mask)).squeeze(-1).float()
-        return numbers.clone()  # FSDP, as above
+        scores: torch.Tensor = self.score(hidden_states(self, ids, mask)).squeeze(-1).float()
+        return scores.clone()  # FSDP, as above

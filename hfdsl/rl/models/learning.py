@@ -112,8 +112,8 @@ class Learner:
             self.optimizer.zero_grad()
             raise HfError("HF811", f"the norm of the gradient is {norm}, although the loss of every row is finite")
         learning_rate = self.config.optimizer.learning_rate * lr_factor(self.config.optimizer, self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        for param_group in self.optimizer.param_groups:
+            param_group["lr"] = learning_rate
         self.optimizer.step()
         self.steps += 1
         return OptimizerStep(norm, learning_rate)
@@ -175,8 +175,8 @@ class Learner:
             local_part(weights[name]).copy_(local_part(value))
         # A state holds local tensors; under FSDP each becomes this rank's shard of the parameter's layout again.
         moments_of = {
-            number: {name: sharded_like(value, self.parameters[number]) for name, value in moments.items()}
-            for number, moments in state["optimizer"].items()
+            index: {name: sharded_like(value, self.parameters[index]) for name, value in moments.items()}
+            for index, moments in state["optimizer"].items()
         }
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments_of})
         self.steps = state["steps"]

@@ -120,7 +120,7 @@ class JudgeRequests:
         asked = [row[real].tolist() for row, real in zip(prompts.ids.tensor, prompts.mask.tensor, strict=True)]
         responses = [row[real].tolist() for row, real in zip(ids[:, -width:], masks, strict=True)]
         rows = zip(asked, responses, prompts.task.objects, strict=True)
-        bodies = [self._body(number, *row) for number, row in enumerate(rows)]
+        bodies = [self._body(row_index, *row) for row_index, row in enumerate(rows)]
         scores = client.ask("chat/completions", bodies, self._score)
         return torch.tensor(scores, dtype=torch.float32, device=ids.device)
 
@@ -140,9 +140,9 @@ class JudgeRequests:
         text = message.get("content") if isinstance(message, Mapping) else None
         if not isinstance(text, str):
             raise RequestError("HF913", "the answer has no message with a content")
-        numbers = [match.group(match.lastindex or 0) for match in self._pattern.finditer(text)]
+        matches = [match.group(match.lastindex or 0) for match in self._pattern.finditer(text)]
         try:
-            score = float(numbers[-1])
+            score = float(matches[-1])
         except (IndexError, ValueError):
             shown = repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ...")
             problem = f"no number of the pattern {self._config.pattern!r} is in the judge's answer: {shown}"

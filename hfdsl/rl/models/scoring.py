@@ -70,10 +70,10 @@ def scores(scorer: Scorer, sequences: Sequences, batching: BatchingConfig, dtype
         last = mask.shape[1] - 1 - mask.flip(1).long().argmax(1)  # of several maxima, argmax gives the first
         return scorer(ids, mask).gather(1, last[:, None]).squeeze(1)  # type: ignore[no-any-return]  # of torch
 
-    numbers = torch.zeros(len(ids), device=ids.device)
-    for part, last_numbers in _passes(scorer, forward, ids, mask, response_mask.shape[1], batching, dtype):
-        numbers[part.rows[: part.real_rows]] = last_numbers[: part.real_rows]
-    return numbers
+    last_scores = torch.zeros(len(ids), device=ids.device)
+    for part, part_scores in _passes(scorer, forward, ids, mask, response_mask.shape[1], batching, dtype):
+        last_scores[part.rows[: part.real_rows]] = part_scores[: part.real_rows]
+    return last_scores
 
 
 @torch.no_grad()

@@ -170,16 +170,16 @@ class PrefixLayer(StaticLayer):
     keys: Any  # None before the first tokens
     values: Any
 
-    def __init__(self, memory: CacheMemory, number: int, rows: int, slots: int, dtype: torch.dtype | None) -> None:
+    def __init__(self, memory: CacheMemory, layer: int, rows: int, slots: int, dtype: torch.dtype | None) -> None:
         super().__init__(max_cache_len=slots)
-        self.memory, self.number, self.rows, self.storage_dtype, self.reach = memory, number, rows, dtype, slots
+        self.memory, self.layer, self.rows, self.storage_dtype, self.reach = memory, layer, rows, dtype, slots
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate, now that the number of heads and their width are known."""
         self.dtype, self.device = self.storage_dtype or key_states.dtype, key_states.device
         self.keys, self.values = (
             self.memory.view(
-                (self.number, kind),
+                (self.layer, kind),
                 (self.rows, states.shape[1], self.max_cache_len, states.shape[3]),
                 states,
                 self.dtype,

@@ -80,8 +80,8 @@ def policy_update(
         )
         return {**policy_terms._asdict(), "entropy": entropy.detach()}
 
-    weights = loss.weights(response_mask, peers.all_reduce)
-    return _step(learner, mask, response_mask, weights, terms, config, peers)
+    loss_weights = loss.weights(response_mask, peers.all_reduce)
+    return _optimizer_step(learner, mask, response_mask, loss_weights, terms, config, peers)
 
 
 def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:
@@ -94,8 +94,8 @@ def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peer
         log_probs, entropy = learner.module(*inputs, "detached")
         return {"loss": imitation(log_probs, token_mask), "entropy": entropy.detach()}
 
-    weights = token_weights(response_mask, reduce=peers.all_reduce)
-    return _step(learner, mask, response_mask, weights, terms, config, peers)
+    loss_weights = token_weights(response_mask, reduce=peers.all_reduce)
+    return _optimizer_step(learner, mask, response_mask, loss_weights, terms, config, peers)
 
 
 def dpo_update(
@@ -126,8 +126,8 @@ def dpo_update(
         log_probs, _ = policy(part.sequences(ids, width), part.sequences(mask, width), part.length)
         return {"loss": slope.flatten()[part.rows, None].to(log_probs.dtype) * log_probs}
 
-    step = _step(learner, mask, response_mask, torch.ones_like(response_mask), terms, config, peers)
-    return {**step, **{name: float(share.detach()) for name, share in shares.items()}}
+    step_columns = _optimizer_step(learner, mask, response_mask, torch.ones_like(response_mask), terms, config, peers)
+    return {**step_columns, **{name: float(share.detach()) for name, share in shares.items()}}
 
 
 def value_update(
@@ -139,27 +139,27 @@ def value_update(
     old, returns = experience.values.tensor.to(ids.device), experience.returns.tensor.to(ids.device)
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
-        numbers = learner.module(part.sequences(ids, width), part.sequences(mask, width))
+        outputs = learner.module(part.sequences(ids, width), part.sequences(mask, width))
         # The value of a state stands at the last token of that state, which is the one before the token it leads to.
-        values = numbers[:, -part.length - 1 : -1]
+        values = outputs[:, -part.length - 1 : -1]
         return loss(values, part.response(old), part.response(returns), token_mask)._asdict()
 
-    weights = loss.weights(response_mask, peers.all_reduce)
-    return _step(learner, mask, response_mask, weights, terms, config, peers)
+    loss_weights = loss.weights(response_mask, peers.all_reduce)
+    return _optimizer_step(learner, mask, response_mask, loss_weights, terms, config, peers)
 
 
-def _step(
+def _optimizer_step(
     learner: Learner,
     mask: torch.Tensor,
     response_mask: torch.Tensor,
-    weights: torch.Tensor,
+    loss_weights: torch.Tensor,
     terms: Callable[[MicroBatch, torch.Tensor], TokenTerms],
     config: ActorConfig | CriticConfig,
     peers: AxisGroup,
 ) -> dict[str, float]:
     """Learn from the loss of all tokens; the columns of the step, and this rank's shares of the terms.
 
-    ``weights`` are those of the loss. Every other term is averaged over tokens.
+    ``loss_weights`` are those of the loss. Every other term is averaged over tokens.
     """
     sums: dict[str, list[torch.Tensor]] = {}
     losses_of: list[tuple[MicroBatch, torch.Tensor]] = []
@@ -172,7 +172,7 @@ def _step(
             token_mask = part.token_mask(response_mask)
             with autocast(config.training.autocast, mask.device):
                 token_terms = terms(part, token_mask)
-            loss = masked(token_terms["loss"] * part.response(weights).to(token_terms["loss"].dtype), token_mask)
+            loss = masked(token_terms["loss"] * part.response(loss_weights).to(token_terms["loss"].dtype), token_mask)
             losses_of.append((part, loss.detach()))
             for name, term in {**token_terms, "loss": loss}.items():
                 sums.setdefault(name, []).append(masked_sum(term.detach().double(), token_mask))
@@ -180,15 +180,15 @@ def _step(
         # Once, after the last micro-batch: reading a number waits for the GPU. No parameter has changed yet.
         _check_finite(losses_of)
 
-    step = learner.step(losses(), peers)
+    optimizer_step = learner.step(losses(), peers)
     tokens = response_mask.sum().double()
     all_tokens = float(peers.all_reduce(tokens).clamp(min=1))
     totals = {name: float(torch.stack(parts).sum()) for name, parts in sums.items()}
     return {
         **{name: total if name == "loss" else total / all_tokens for name, total in totals.items()},
         "tokens": float(tokens),
-        "grad_norm": step.grad_norm,
-        "learning_rate": step.learning_rate,
+        "grad_norm": optimizer_step.grad_norm,
+        "learning_rate": optimizer_step.learning_rate,
     }
 
 

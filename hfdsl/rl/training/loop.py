@@ -35,8 +35,8 @@ from hfdsl.types.batches import schema
 
 Show: TypeAlias = Callable[[Record], None]
 
-PATIENCE = 30.0
-"""Seconds that a failed run still gives the checkpoint that is under way: a rank may wait for a peer for ever."""
+CHECKPOINT_TIMEOUT_S = 30.0
+"""How long a failed run waits for the checkpoint that is under way: a rank may wait for a peer for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class _Stop:
 
     def __enter__(self) -> _Stop:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {caught: signal.signal(caught, self._ask) for caught in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -187,8 +187,8 @@ class _Stop:
         self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for caught, handler in self._before.items():
+            signal.signal(caught, handler)
         self._before = {}
 
 
@@ -225,7 +225,8 @@ class _Loop:
         except BaseException as error:
             if not isinstance(error, HfError) or error.code != "HF807":  # processes that do not answer do not write
                 with suppress(HfError):
-                    self.keeper.look(PATIENCE if isinstance(error, Exception) else 0.0)  # a second Ctrl-C is in haste
+                    # A second Ctrl-C does not wait.
+                    self.keeper.look(CHECKPOINT_TIMEOUT_S if isinstance(error, Exception) else 0.0)
             raise
         self.keeper.look(math.inf)
         return ended
@@ -237,34 +238,34 @@ class _Loop:
         while point.step < last:
             point, record = self._step(point)
             self.keeper.look()
-            number = point.step
-            looks = config.evaluation is not None and number % config.evaluation.every == 0
-            values = {**record.values, **(self._evaluated(number) if looks else {})}
+            step = point.step
+            looks = config.evaluation is not None and step % config.evaluation.every == 0
+            values = {**record.values, **(self._evaluated(step) if looks else {})}
             self._write(replace(record, values=values))
-            if number % config.checkpoints.every == 0 or number == last or stop.asked:
+            if step % config.checkpoints.every == 0 or step == last or stop.asked:
                 self.keeper.write(point)
-            if stop.asked and number < last:
-                return Ended(number, stopped=True)
-            if number == last and not looks:  # after the checkpoint: a longer run would not look here
-                self._write(Record(number, self._evaluated(number)))
+            if stop.asked and step < last:
+                return Ended(step, stopped=True)
+            if step == last and not looks:  # after the checkpoint: a longer run would not look here
+                self._write(Record(step, self._evaluated(step)))
         return Ended(point.step, stopped=False)
 
     def _step(self, point: RunPosition) -> tuple[RunPosition, Record]:
         start = perf_counter()
-        number = point.step + 1
-        with _numbered(f"step {number}"):
-            done = self.stepping.step(point.cursor, number, lambda running: self._recorded(running, number))
+        step = point.step + 1
+        with _numbered(f"step {step}"):
+            done = self.stepping.step(point.cursor, step, lambda running: self._recorded(running, step))
         seconds = perf_counter() - start
         passed = {name: float(getattr(done.cursor, name)) for name in ("epoch", "skipped", "held_out")}
         values = done.values | {f"data/{name}": value for name, value in passed.items() if value}
         length = next((value for name, value in values.items() if name.endswith("/length")), None)
         rows = responses(self.run.plan)
         speed = length * rows * done.rounds / seconds if length is not None and rows is not None else None
-        return RunPosition(number, done.cursor, point.rows), Record(number, values, seconds, done.nodes, speed)
+        return RunPosition(step, done.cursor, point.rows), Record(step, values, seconds, done.nodes, speed)
 
-    def _recorded(self, running: Running, number: int) -> AbstractContextManager[None]:
-        place = self.run.folder / RECORDED / f"step-{number}"
-        if number not in self.run.loaded.config.record or (place / HEADER).exists():
+    def _recorded(self, running: Running, step: int) -> AbstractContextManager[None]:
+        place = self.run.folder / RECORDED / f"step-{step}"
+        if step not in self.run.loaded.config.record or (place / HEADER).exists():
             return nullcontext()  # a run that was resumed takes the same step again
         if place.exists():
             shutil.rmtree(place)  # of a run that was ended as it began

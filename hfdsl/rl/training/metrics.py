@@ -73,24 +73,26 @@ def _numbers(plan: Plan, output: Output, result: Any) -> Iterator[tuple[str, str
                 yield label, output.value.column or "value", float(record.value)
 
 
-SHORT = ("score", "solved", "reward", "accuracy", "loss", "kl", "reference_kl")
+SHOWN_METRICS = ("score", "solved", "reward", "accuracy", "loss", "kl", "reference_kl")
 """The metrics that a line in the terminal has, where they are there."""
 
-BRIEF = 0.005
+MIN_SHOWN_S = 0.005
 """Seconds up to which a node is left out of a line."""
 
 
 def line(record: Record) -> str:
     """A step for people: what it achieved, how fast, and where its time went."""
     keys_of_run = [key for key in record.values if not key.startswith("held_out/")]
-    named = {name: [key for key in keys_of_run if key.endswith(f"/{name}")] for name in SHORT}
+    named = {name: [key for key in keys_of_run if key.endswith(f"/{name}")] for name in SHOWN_METRICS}
     shown = [
         f"{name if len(keys) == 1 else key} {record.values[key]:.4g}" for name, keys in named.items() for key in keys
     ]
     held = [
-        f"held-out {name} {record.values[key]:.4g}" for name in SHORT if (key := f"held_out/{name}") in record.values
+        f"held-out {name} {record.values[key]:.4g}"
+        for name in SHOWN_METRICS
+        if (key := f"held_out/{name}") in record.values
     ]
-    took = "  ".join(f"{name} {seconds:.2f}" for name, seconds in record.nodes.items() if seconds >= BRIEF)
+    took = "  ".join(f"{name} {seconds:.2f}" for name, seconds in record.nodes.items() if seconds >= MIN_SHOWN_S)
     time = [f"{record.seconds:.2f} s ({took})" if took else f"{record.seconds:.2f} s"] if record.seconds else []
     speed = [f"{record.tokens_per_second:,.0f} tokens/s"] if record.tokens_per_second else []
     return "  ".join([f"step {record.step:5d}", *shown, *held, *speed, *time])

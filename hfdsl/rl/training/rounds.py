@@ -42,12 +42,12 @@ class Single:
     feed: Feed | Prefetcher
     running: Running
 
-    def step(self, cursor: Cursor, number: int, recorded: Recorded) -> Taken:
+    def step(self, cursor: Cursor, step: int, recorded: Recorded) -> Taken:
         """One step; errors as for ``Feed.take``, ``Running.step`` and ``values_of``."""
         batch, cursor = self.feed.take(cursor)
         with recorded(self.running):
             result = self.running.step(batch)
-        return Taken(cursor, values_of(self.running.plan, result, number), self.running.timings)
+        return Taken(cursor, values_of(self.running.plan, result, step), self.running.timings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Rounds:
     updating: Running
     asked: UpdateConfig
 
-    def step(self, cursor: Cursor, number: int, recorded: Recorded) -> Taken:
+    def step(self, cursor: Cursor, step: int, recorded: Recorded) -> Taken:
         """As many rounds as it takes, and the update, which is what is recorded.
 
         Raises:
@@ -74,27 +74,27 @@ class Rounds:
         while gathered < self.asked.rows and rounds < self.asked.rounds:
             prompts, cursor = self.feed.take(cursor)
             result = self.sampling.step(prompts)
-            values = _added(values, values_of(self.sampling.plan, result, number))
+            values = _added(values, values_of(self.sampling.plan, result, step))
             nodes = _added(nodes, self.sampling.timings)
             batches.append(
                 next(record for record in records(result) if isinstance(record, taken_by(self.updating.plan)))
             )
             rounds, gathered = rounds + 1, gathered + len(batches[-1])
-        batch = self._batch(batches, number)
+        batch = self._batch(batches, step)
         with recorded(self.updating):
             result = self.updating.step(batch)
         means = {name: total / rounds for name, total in values.items()}
         counts = {"rounds/number": float(rounds), "rounds/kept": float(gathered)}
-        values = means | values_of(self.updating.plan, result, number) | counts
+        values = means | values_of(self.updating.plan, result, step) | counts
         return Taken(cursor, values, _added(nodes, self.updating.timings), rounds)
 
-    def _batch(self, batches: list[Batch], number: int) -> Batch:
+    def _batch(self, batches: list[Batch], step: int) -> Batch:
         """The first rows that were kept, as many as the update asks for."""
         batch, asked = type(batches[0]).__hf_concat__(batches), self.asked
         if len(batch) < asked.rows and (asked.short == "raise" or not len(batch)):
             raise SizeError(
                 "HF321",
-                f"step {number}: '{self.updating.plan.name}' takes {asked.rows} rows, and {asked.rounds} rounds of "
+                f"step {step}: '{self.updating.plan.name}' takes {asked.rows} rows, and {asked.rounds} rounds of "
                 f"'{self.sampling.plan.name}' keep {len(batch)}; allow more with update.rounds"
                 + (', or have rows start over with update.short = "repeat"' if len(batch) else ""),
             )

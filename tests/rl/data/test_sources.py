@@ -41,12 +41,12 @@ def test_a_file_that_is_not_there_or_empty_is_told(tmp_path: Path) -> None:
 
 
 def test_reasoning_gym_draws_an_entry_from_its_seed() -> None:
-    one = ReasoningGym("spell_backward", 10, seed=3, options={"max_word_len": 4}).open()
-    other = ReasoningGym("spell_backward", 4, seed=5, options={"max_word_len": 4}).open()
-    assert len(one) == 10
-    assert one.row(2)["question"] == other.row(0)["question"]
-    assert len(one.row(0)["answer"]) <= 4
-    assert one.place(2) == "reasoning-gym 'spell_backward', entry 2"
+    from_three = ReasoningGym("spell_backward", 10, seed=3, options={"max_word_len": 4}).open()
+    from_five = ReasoningGym("spell_backward", 4, seed=5, options={"max_word_len": 4}).open()
+    assert len(from_three) == 10
+    assert from_three.row(2)["question"] == from_five.row(0)["question"]
+    assert len(from_three.row(0)["answer"]) <= 4
+    assert from_three.place(2) == "reasoning-gym 'spell_backward', entry 2"
 
 
 def test_a_data_set_that_is_not_there_is_told() -> None:

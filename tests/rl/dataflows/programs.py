@@ -144,7 +144,7 @@ def _deployment(program: Program, pool: Callable[[str], hf.ResourcePool], mesh: 
 def numbers(results: Any) -> list[float]:
     """All metrics of a step, in order."""
     if isinstance(results, (tuple, list)):
-        return [number for one in results for number in numbers(one)]
+        return [number for result in results for number in numbers(result)]
     return [float(getattr(results, name).value) for name in type(results).__annotations__]
 
 

@@ -39,7 +39,7 @@ def steps(name: str, count: int, deployment: hf.Deployment | None = None) -> lis
 @pytest.mark.parametrize("name", STEPS)
 def test_the_score_rises(name: str) -> None:
     results = steps(name, STEPS[name])
-    scores = [[one.score.value for one in step if isinstance(one, Outcome)] for step in results]
+    scores = [[record.score.value for record in step if isinstance(record, Outcome)] for step in results]
     for policy in zip(*scores, strict=True):
         assert sum(policy[-2:]) / 2 > policy[0] + 0.1
 
@@ -48,13 +48,17 @@ def test_a_student_comes_nearer_to_its_teacher() -> None:
     pool = hf.ResourcePool([1], use_gpu=False)
     teacher = replace(REFERENCE, model=replace(MODEL, seed=3), temperature=0.1)  # one with opinions
     roles = hf.Deployment(actor=hf.place(w.Actor, ACTOR, pool=pool), teacher=hf.place(w.Reference, teacher, pool=pool))
-    distances = [one.kl.value for step in steps("distillation", 25, roles) for one in step if isinstance(one, Distance)]
+    distances = [
+        record.kl.value for step in steps("distillation", 25, roles) for record in step if isinstance(record, Distance)
+    ]
     assert sum(distances[-3:]) / 3 < 0.8 * sum(distances[:3]) / 3
 
 
 @pytest.mark.nightly
 def test_pretraining_is_part_of_safe_rlhf() -> None:
-    losses = [one.loss.value for step in steps("safe_rlhf", 8) for one in step if isinstance(one, ImitationMetrics)]
+    losses = [
+        record.loss.value for step in steps("safe_rlhf", 8) for record in step if isinstance(record, ImitationMetrics)
+    ]
     assert losses[-1] < losses[0] - 0.1
 
 

@@ -88,8 +88,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def rows(found: list[dict[str, Any]]) -> None:
-    Path("words.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in found))
+def rows(rows_of_file: list[dict[str, Any]]) -> None:
+    Path("words.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows_of_file))
 
 
 @pytest.mark.parametrize(("row", "message"), BAD)

@@ -95,9 +95,9 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_told(change: str, text: str, tmp_path: Path) -> None:
-    told = refused(tmp_path, change)
-    assert told.startswith("HF901: ")
-    assert text in told
+    message = refused(tmp_path, change)
+    assert message.startswith("HF901: ")
+    assert text in message
 
 
 def test_places_that_make_no_sense_are_told(tmp_path: Path) -> None:

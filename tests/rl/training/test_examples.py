@@ -38,8 +38,8 @@ def ran(folder: Path, model: Path, *changes: str, resume: bool = False) -> list[
     short = ["steps=2", "B=8", "options.group=4", "evaluation.dims.B=4", "evaluation.every=1", "checkpoints.every=1"]
     rows = ["actor.batching.rows=8", f"actor.model.path={model}", f"output={folder}"]
     train(load("examples/spelling.toml", [*short, *rows, *changes]), resume=resume)
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in one.items() if name != "time"} for one in found]
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in record.items() if name != "time"} for record in records]
 
 
 def test_the_model_is_loaded_again(model: Path) -> None:
@@ -60,16 +60,16 @@ def test_grpo_is_the_same_wherever_it_runs_and_however_often_it_is_stopped(
 ) -> None:
     monkeypatch.chdir(ROOT)
     straight = ran(tmp_path / "colocated", model)
-    assert [one["step"] for one in straight] == [0, 1, 2]
+    assert [record["step"] for record in straight] == [0, 1, 2]
     assert straight[1]["actor/grad_norm"] + straight[2]["actor/grad_norm"] > 0
     for place in ("split", "merged", "offloaded"):
-        there = f"deployment=examples/deployments/{place}.toml"
-        assert ran(tmp_path / place, model, there) == straight
+        deployment = f"deployment=examples/deployments/{place}.toml"
+        assert ran(tmp_path / place, model, deployment) == straight
     ran(tmp_path / "stopped", model, "steps=1")
     assert ran(tmp_path / "stopped", model, resume=True) == straight
-    slices = ran(tmp_path / "sliced", model, "deployment=examples/deployments/tensor_parallel.toml")
-    for one, other in zip(straight, slices, strict=True):
-        assert other == pytest.approx(one, rel=1e-3, abs=1e-4)
+    sliced = ran(tmp_path / "sliced", model, "deployment=examples/deployments/tensor_parallel.toml")
+    for record, sliced_record in zip(straight, sliced, strict=True):
+        assert sliced_record == pytest.approx(record, rel=1e-3, abs=1e-4)
     weights, joined = (exported(tmp_path / run) for run in ("colocated", "sliced"))
     assert weights.keys() == joined.keys()
     for name, weight in weights.items():

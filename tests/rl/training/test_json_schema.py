@@ -154,9 +154,9 @@ def test_the_command_writes_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (code, json.loads(out)) == (output.OK, json_schema(READY["hfdsl.rl.dataflows.grpo:grpo"], "grpo"))
     assert json.loads(said(capsys, "schema", "deployment")[1])["required"] == ["pools"]
     assert json.loads(said(capsys, "schema", "examples/deployments/split.toml")[1])["required"] == ["pools"]
-    own = json.loads(said(capsys, "schema", "tests.rl.training.toy:follow")[1])
-    assert "policy" in own["required"]
-    assert own["definitions"]["Options"]["properties"]["width"]["default"] == 2
+    own_schema = json.loads(said(capsys, "schema", "tests.rl.training.toy:follow")[1])
+    assert "policy" in own_schema["required"]
+    assert own_schema["definitions"]["Options"]["properties"]["width"]["default"] == 2
     file = tmp_path / "spelling.json"
     assert said(capsys, "schema", "examples/spelling.toml", "-o", str(file)) == (output.OK, "", "")
     reward = json.loads(file.read_text())["properties"]["reward"]

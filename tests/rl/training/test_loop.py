@@ -35,8 +35,8 @@ def run(folder: Path, *changes: str, resume: bool = False, **values: Any) -> End
 
 def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """What was written, less what differs from run to run."""
-    found = [json.loads(line) for line in (folder / "run" / name).read_text().splitlines()]
-    return [{key: value for key, value in one.items() if key != "time"} for one in found]
+    records = [json.loads(line) for line in (folder / "run" / name).read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "time"} for record in records]
 
 
 def weights(folder: Path) -> dict[str, bytes]:
@@ -91,7 +91,9 @@ def test_a_resumed_run_is_the_run_that_was_not_stopped(tmp_path: Path, straight:
     other = both(tmp_path, "stopped", [f"steps={stop}"])
     loaded = from_table(table(tmp_path), [f"output={other}/run"])
     assert train(loaded, resume=True) == Ended(6, stopped=False)
-    assert [one for one in lines(other) if one["step"] > stop] == [one for one in lines(straight) if one["step"] > stop]
+    assert [record for record in lines(other) if record["step"] > stop] == [
+        record for record in lines(straight) if record["step"] > stop
+    ]
     assert lines(other)[-1] == lines(straight)[-1]
     assert weights(other) == weights(straight)
     assert lines(other, "samples.jsonl")[-4:] == lines(straight, "samples.jsonl")[-4:]
@@ -166,13 +168,13 @@ def test_a_metric_that_is_no_number_leaves_the_last_checkpoint_good(tmp_path: Pa
     poisoned = from_table(table(tmp_path), [f"output={other}/run", "policy.poison=5"])
     with pytest.raises(HfError, match=r"HF907: in step 5 of 'following' 'policy.update' gives loss = nan"):
         train(poisoned)
-    assert [one["step"] for one in lines(other)] == [0, 1, 2, 3, 4]
+    assert [record["step"] for record in lines(other)] == [0, 1, 2, 3, 4]
     assert checkpoints.latest(other / "run/checkpoints").name == "step-00000003"
     stated = other / "run/checkpoints/step-00000003/checkpoint.json"
-    found = json.loads(stated.read_text())
-    del found["config"]["policy"]["poison"]
-    found["config_sha256"] = checkpoints.digest(found["config"])
-    stated.write_text(json.dumps(found))
+    header = json.loads(stated.read_text())
+    del header["config"]["policy"]["poison"]
+    header["config_sha256"] = checkpoints.digest(header["config"])
+    stated.write_text(json.dumps(header))
     train(from_table(table(tmp_path), [f"output={other}/run"]), resume=True)
     assert weights(other) == weights(straight)
 
@@ -288,12 +290,14 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path: Pa
         process.kill()
         process.wait(60)
     kept = other / "run/checkpoints"
-    assert [one.name for one in kept.glob(".*.part")] == [".step-00000004.part"]
+    assert [record.name for record in kept.glob(".*.part")] == [".step-00000004.part"]
     assert checkpoints.latest(kept).name == "step-00000002"
     loaded = from_table(table(other), ["checkpoints.every=2"])
     assert train(loaded, resume=True) == Ended(6, stopped=False)
     assert not list(kept.glob(".*"))
-    assert [one["policy/weight"] for one in lines(other)[1:]] == [one["policy/weight"] for one in lines(straight)[1:]]
+    assert [record["policy/weight"] for record in lines(other)[1:]] == [
+        record["policy/weight"] for record in lines(straight)[1:]
+    ]
 
 
 def test_steps_go_on_while_a_checkpoint_is_written(
@@ -315,10 +319,10 @@ def test_steps_go_on_while_a_checkpoint_is_written(
     monkeypatch.setattr(state_files, "write", slow)
     train(from_table(table(tmp_path), [f"output={other}/run", "checkpoints.every=2", "checkpoints.keep=9"]), show=show)
     assert seen[:5] == [0, 0, 0, 0, 0]
-    names = [one.name for one in checkpoints.whole(other / "run/checkpoints")]
+    names = [name.name for name in checkpoints.whole(other / "run/checkpoints")]
     assert names == ["step-00000002", "step-00000004", "step-00000006"]
-    for one in names[1:]:
-        shutil.rmtree(other / "run/checkpoints" / one)
+    for name in names[1:]:
+        shutil.rmtree(other / "run/checkpoints" / name)
     train(from_table(table(tmp_path), [f"output={other}/run"]), resume=True)
     assert weights(other) == weights(straight)
 
@@ -349,11 +353,13 @@ def test_a_file_that_cannot_be_written_is_told_at_a_later_step(tmp_path: Path, m
         write(path)
 
     monkeypatch.setattr(state_files, "sync_to_disk", full)
-    told = r"HF906: the checkpoint of step 4 cannot be written: the state of role 'policy' cannot be written to .*space"
-    with pytest.raises(CheckpointError, match=told):
+    message = (
+        r"HF906: the checkpoint of step 4 cannot be written: the state of role 'policy' cannot be written to .*space"
+    )
+    with pytest.raises(CheckpointError, match=message):
         run(tmp_path, "checkpoints.every=2")
     kept = tmp_path / "run/checkpoints"
-    assert [one.name for one in checkpoints.whole(kept)] == ["step-00000002"]
+    assert [checkpoint.name for checkpoint in checkpoints.whole(kept)] == ["step-00000002"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +384,7 @@ def test_every_record_is_shown(tmp_path: Path) -> None:
 def test_steps_that_are_asked_for_are_recorded(straight: Path, tmp_path: Path) -> None:
     recorded = both(tmp_path, "recorded", ["record=[2, 5]"])
     assert lines(recorded) == lines(straight)  # recording changes nothing
-    assert sorted(one.name for one in (recorded / "run/recorded").iterdir()) == ["step-2", "step-5"]
+    assert sorted(folder.name for folder in (recorded / "run/recorded").iterdir()) == ["step-2", "step-5"]
     calls = json.loads((recorded / "run/recorded/step-5/recording.json").read_text())["calls"]
     for call in calls:
         done = replay(recorded / "run/recorded/step-5", call["label"])
@@ -389,8 +395,8 @@ def test_recordings_and_checkpoints_of_one_step_do_not_meet(straight: Path, tmp_
     changes = ["record=[3, 4, 5]", "checkpoints.keep=9"]
     recorded = both(tmp_path, "recorded", changes)
     kept = checkpoints.whole(recorded / "run/checkpoints")
-    assert [one.name for one in kept] == ["step-00000003", "step-00000006"]
-    for file in (file for one in kept for file in one.glob("*.safetensors")):
+    assert [checkpoint.name for checkpoint in kept] == ["step-00000003", "step-00000006"]
+    for file in (file for checkpoint in kept for file in checkpoint.glob("*.safetensors")):
         assert load_file(file)
     shutil.rmtree(kept[-1])
     output = [f"output={recorded}/run", *changes]

@@ -104,14 +104,14 @@ def test_json_lines_go_on_after_a_step(tmp_path: Path) -> None:
 
 def events(folder: Path) -> list[bytes]:
     """The records of event files: a length, its checksum, the record, its checksum (TFRecord)."""
-    found = []
+    records = []
     for file in sorted(folder.iterdir()):
         data = file.read_bytes()
         while data:
             (length,) = struct.unpack("<Q", data[:8])
-            found.append(data[12 : 12 + length])
+            records.append(data[12 : 12 + length])
             data = data[16 + length :]
-    return found
+    return records
 
 
 def test_tensorboard_has_every_number(tmp_path: Path) -> None:

@@ -45,46 +45,49 @@ def run(folder: Path, *changes: str, resume: bool = False, **update: Any) -> End
 @pytest.fixture
 def stepped(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Batch, Any]]:
     """The steps of all plans: what each was given, and what it gave."""
-    found: list[tuple[str, Batch, Any]] = []
+    steps: list[tuple[str, Batch, Any]] = []
     real: Callable[..., Any] = Running.step
 
     def step(self: Running, batch: Batch) -> Any:
         result = real(self, batch)
         if self.plan.name != "looking":
-            found.append((self.plan.name, batch, result))
+            steps.append((self.plan.name, batch, result))
         return result
 
     monkeypatch.setattr(Running, "step", step)
-    return found
+    return steps
 
 
-def same(one: Batch, other: Batch) -> bool:
-    return all(torch.equal(value, other.__hf_columns__[name]) for name, value in one.__hf_columns__.items())
+def same(batch: Batch, other: Batch) -> bool:
+    columns, others = (
+        {name: value for name, value in record.__hf_columns__.items() if value is not None} for record in (batch, other)
+    )
+    return columns.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in columns.items())
 
 
 def test_an_update_has_the_first_rows_that_rounds_keep(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
     run(tmp_path / "one", "evaluation=none")
     kept: list[Batch] = []
-    told = []
-    for name, given, result in stepped:
+    expected = []
+    for name, batch, result in stepped:
         if name == "asking":
             assert sum(map(len, kept)) < ROWS  # no more rounds than it takes
             kept.append(result[0])
         else:
-            assert len(given) == ROWS
-            assert same(given, type(given).__hf_concat__(kept)[:ROWS])
-            told.append((len(kept), sum(map(len, kept))))
+            assert len(batch) == ROWS
+            assert same(batch, type(batch).__hf_concat__(kept)[:ROWS])
+            expected.append((len(kept), sum(map(len, kept))))
             kept = []
     assert not kept
-    assert max(rounds for rounds, _ in told) > 1
-    assert any(rows > ROWS for _, rows in told)  # some rows were dropped
+    assert max(rounds for rounds, _ in expected) > 1
+    assert any(rows > ROWS for _, rows in expected)  # some rows were dropped
     metrics = lines(tmp_path / "one")
-    assert [(one["rounds/number"], one["rounds/kept"]) for one in metrics] == told
+    assert [(record["rounds/number"], record["rounds/kept"]) for record in metrics] == expected
     assert {"policy/loss", "outcome/score"} <= metrics[0].keys()
-    scores = [result[1].score.value for name, _, result in stepped[: told[0][0]]]
+    scores = [result[1].score.value for name, _, result in stepped[: expected[0][0]]]
     assert metrics[0]["outcome/score"] == pytest.approx(sum(scores) / len(scores))
     stated = json.loads((checkpoints.latest(tmp_path / "one/run/checkpoints") / "checkpoint.json").read_text())
-    asked = 6 * sum(rounds for rounds, _ in told)
+    asked = 6 * sum(rounds for rounds, _ in expected)
     assert stated["cursor"]["epoch"] * 64 + stated["cursor"]["position"] == asked
 
 
@@ -126,12 +129,12 @@ def test_rounds_that_do_not_fill_the_batch_end_the_run(tmp_path: Path, stepped: 
 
 def test_rows_start_over_where_that_is_asked_for(tmp_path: Path, stepped: list[tuple[str, Batch, Any]]) -> None:
     run(tmp_path / "few", "options.above=0.85", "steps=1", rounds=2, short="repeat")
-    [first, second, (_, given, _)] = stepped
-    kept = type(given).__hf_concat__([first[2][0], second[2][0]])
+    [first, second, (_, batch, _)] = stepped
+    kept = type(batch).__hf_concat__([first[2][0], second[2][0]])
     assert 0 < len(kept) < ROWS
-    assert len(given) == ROWS
-    assert same(given[: len(kept)], kept)
-    assert same(given[len(kept) : len(kept) + 1], kept[:1])
+    assert len(batch) == ROWS
+    assert same(batch[: len(kept)], kept)
+    assert same(batch[len(kept) : len(kept) + 1], kept[:1])
 
 
 @pytest.mark.parametrize(
@@ -205,14 +208,14 @@ def test_steps_of_a_run_are_those_of_the_training(
     assert main(["train", "run.toml", "--set", "evaluation=none", "--set", "steps=3"]) == output.OK
     capsys.readouterr()
     assert main(["run", "run.toml", "--steps", "3", "--format", "json"]) == output.OK
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    steps = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     trained = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
-    assert [one["step"] for one in said] == [0, 1, 2]
-    for one, other in zip(said, trained, strict=True):
-        told = ast.literal_eval(one["result"])
-        assert told["rounds/kept"] >= ROWS
-        assert told == {name: other[name] for name in told}
-        assert one["nodes"].keys() >= {"policy.generate", "policy.update#2"}
+    assert [step["step"] for step in steps] == [0, 1, 2]
+    for step, record in zip(steps, trained, strict=True):
+        values = ast.literal_eval(step["result"])
+        assert values["rounds/kept"] >= ROWS
+        assert values == {name: record[name] for name in values}
+        assert step["nodes"].keys() >= {"policy.generate", "policy.update#2"}
     for asked in (["run", "run.toml", "--trace", "t.json"], ["plan", "run.toml", "--predict", "t.json"]):
         assert main(asked) == output.USAGE
         assert "covers one dataflow, and a step is rounds of 'asking'" in capsys.readouterr().err
@@ -320,8 +323,8 @@ def test_dapo_trains_on_full_batches_from_a_file(tmp_path: Path, monkeypatch: py
     toy(tmp_path)
     Path("run.toml").write_text(DAPO)
     loaded = load("run.toml")
-    made = Experiments.of(loaded)
-    assert [compiled(one).report.codes for one in made] == [(), ()]
+    experiments = Experiments.of(loaded)
+    assert [compiled(one).report.codes for one in experiments] == [(), ()]
     assert main(["train", "run.toml"]) == output.OK
     metrics = lines(tmp_path)
     assert [one["step"] for one in metrics] == [1, 2]

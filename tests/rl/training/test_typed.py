@@ -199,9 +199,9 @@ def test_a_configuration_is_written_and_read_again(tree: Tree) -> None:
 def test_differences_are_what_has_to_be_changed(one: Tree, other: Tree) -> None:
     """What differs, and nothing else, is listed."""
     left, right = as_table(one), as_table(other)
-    found = differences(left, right)
-    assert (found == {}) is (left == right)
-    assert {name: pair[::-1] for name, pair in found.items()} == differences(right, left)
+    changed = differences(left, right)
+    assert (changed == {}) is (left == right)
+    assert {name: pair[::-1] for name, pair in changed.items()} == differences(right, left)
 
 
 WORDS = st.text("abc $\"'\\#=\n\té", max_size=6)

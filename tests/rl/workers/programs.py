@@ -68,7 +68,8 @@ def policy(actor: w.Actor) -> dict[str, Any]:
 
 
 def tensors(batch: hf.Batch) -> dict[str, torch.Tensor]:
-    return {name: getattr(batch, name).tensor for name in schema(type(batch)).fields}
+    columns = {name: getattr(batch, name) for name in schema(type(batch)).fields}
+    return {name: column.tensor for name, column in columns.items() if column is not None}
 
 
 def numbers(batch: hf.Batch) -> dict[str, float]:
@@ -81,9 +82,9 @@ def apart(
 ) -> tuple[Rollout, Rollout, Rollout, ActorMetrics]:
     hf.sync(actor, sampler)
     rollout = sampler.generate(prompts)
-    likeliest, own = sampler.generate(prompts, greedy=True), actor.generate(prompts, greedy=True)
+    likeliest, of_actor = sampler.generate(prompts, greedy=True), actor.generate(prompts, greedy=True)
     experience = hf.merge(Experience, rollout, advantages(rollout, reward.score(prompts, rollout)))
-    return rollout, likeliest, own, actor.update(experience, loss=ALONE)
+    return rollout, likeliest, of_actor, actor.update(experience, loss=ALONE)
 
 
 @hf.function

@@ -19,14 +19,17 @@ def completion(body: dict[str, Any]) -> dict[str, Any]:
     """As many tokens as the prompt has, one more each; the log-prob of a token is minus a tenth of it."""
     tokens = [token % 14 + 2 for token in body["prompt"]][: body["max_tokens"]]
     tokens = tokens if not body.get("seed", 0) % 2 else tokens[::-1]
-    told = {"tokens": [f"token_id:{token}" for token in tokens], "token_logprobs": [-token / 10 for token in tokens]}
-    return {"index": 0, "text": "", "finish_reason": "stop", "token_ids": tokens, "logprobs": told}
+    log_probs = {
+        "tokens": [f"token_id:{token}" for token in tokens],
+        "token_logprobs": [-token / 10 for token in tokens],
+    }
+    return {"index": 0, "text": "", "finish_reason": "stop", "token_ids": tokens, "logprobs": log_probs}
 
 
 def judgement(body: dict[str, Any]) -> dict[str, Any]:
     """A mark for how often there is an "a" in what is asked."""
-    said = f"I count from 1. Mark: {body['messages'][-1]['content'].count('a')}.5"
-    return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+    answer = f"I count from 1. Mark: {body['messages'][-1]['content'].count('a')}.5"
+    return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": answer}}
 
 
 @dataclass

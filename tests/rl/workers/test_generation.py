@@ -72,17 +72,17 @@ def test_captured_steps_sample_what_the_plain_engine_does(
         trained(engine, autocast=autocast, temperature=temperature, top_k=10, top_p=0.9)
         for engine in ("plain", "captured")
     )
-    for one, other in zip(plain, steps, strict=True):
+    for expected, captured in zip(plain, steps, strict=True):
         for name in ("ids", "mask", "response_mask", "log_probs"):
-            assert torch.equal(getattr(one, name).tensor, getattr(other, name).tensor), name
-    assert len({tuple(one.ids.tensor.flatten().tolist()) for one in plain}) == len(plain)
+            assert torch.equal(getattr(expected, name).tensor, getattr(captured, name).tensor), name
+    assert len({tuple(expected.ids.tensor.flatten().tolist()) for expected in plain}) == len(plain)
 
 
 @pytest.mark.parametrize("engine", ["plain", "captured", "continuous"])
 def test_samples_follow_the_seed(engine: str) -> None:
-    one, again, other = (generated(seed, engine=engine)[0].ids.tensor for seed in (0, 0, 1))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    first, again, other = (generated(seed, engine=engine)[0].ids.tensor for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,15 @@ def test_log_probs_are_those_of_the_model() -> None:
     from hfdsl.rl.models.loading import load
 
     rollout, model = generated(temperature=0.7)[0], load(tiny.MODEL)
-    for ids, mask, response, found in zip(
+    for ids, mask, response, log_probs in zip(
         rollout.ids.tensor, rollout.mask.tensor, rollout.response_mask.tensor, rollout.log_probs.tensor, strict=True
     ):
         count = int(response.sum())
-        own = ids[mask]
-        expected = (model(own[None]).logits[0].double() / 0.7).log_softmax(-1)[:-1].gather(1, own[1:, None])[-count:, 0]
-        torch.testing.assert_close(found[response], expected.float(), rtol=1e-4, atol=1e-5)
+        tokens = ids[mask]
+        expected = (
+            (model(tokens[None]).logits[0].double() / 0.7).log_softmax(-1)[:-1].gather(1, tokens[1:, None])[-count:, 0]
+        )
+        torch.testing.assert_close(log_probs[response], expected.float(), rtol=1e-4, atol=1e-5)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(0.05, 1), st.integers(0, 6), st.floats(0, 0.999))

@@ -22,16 +22,16 @@ SIZES: dict[type[hf.Dim], int] = {B: 4, P: PROMPT, R: RESPONSE}
 
 def rollout(rows: int, gap: float) -> tuple[Rollout, ReferenceLogProbs, Scores]:
     """Responses that the reference finds e**gap times less likely, token by token."""
-    given = demonstrations(rows)
-    columns = {name: getattr(given, name).tensor for name in ("ids", "mask", "response_mask")}
+    sequences = demonstrations(rows)
+    columns = {name: getattr(sequences, name).tensor for name in ("ids", "mask", "response_mask")}
     log_probs = torch.full((rows, RESPONSE), -1.0) * columns["response_mask"]
-    made = Rollout(**columns, log_probs=log_probs)
-    return made, ReferenceLogProbs(ref_log_probs=log_probs - gap), Scores(score=torch.arange(float(rows)))
+    responses = Rollout(**columns, log_probs=log_probs)
+    return responses, ReferenceLogProbs(ref_log_probs=log_probs - gap), Scores(score=torch.arange(float(rows)))
 
 
 @hf.dataflow
-def rewarded(made: Rollout, reference: ReferenceLogProbs, scores: Scores, penalty: w.KLPenalty) -> Rewards:
-    return penalty.rewards(made, reference, scores)
+def rewarded(responses: Rollout, reference: ReferenceLogProbs, scores: Scores, penalty: w.KLPenalty) -> Rewards:
+    return penalty.rewards(responses, reference, scores)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -91,21 +91,21 @@ def preferred(pairs: Preferences, actor: w.Actor) -> PreferenceMetrics:
 
 
 def pairs(choices: list[float]) -> Preferences:
-    made, _, _ = rollout(len(choices), gap=0.0)
-    columns: dict[str, Any] = {name: getattr(made, name).tensor for name in ("ids", "mask", "response_mask")}
+    responses, _, _ = rollout(len(choices), gap=0.0)
+    columns: dict[str, Any] = {name: getattr(responses, name).tensor for name in ("ids", "mask", "response_mask")}
     ref = torch.full((len(choices), RESPONSE), -2.0) * columns["response_mask"]
     return Preferences(**columns, ref_log_probs=ref, preference=torch.tensor(choices))
 
 
-def direct(given: Preferences, actor: w.Actor) -> tuple[float, float, float, dict[str, torch.Tensor]]:
+def direct(preferences: Preferences, actor: w.Actor) -> tuple[float, float, float, dict[str, torch.Tensor]]:
     """Loss, margin, correct, and the gradient, from one pass over all rows with gradients."""
-    ids, mask, response = (getattr(given, name).tensor for name in ("ids", "mask", "response_mask"))
+    ids, mask, response = (getattr(preferences, name).tensor for name in ("ids", "mask", "response_mask"))
     log_probs, _ = actor.policy(ids, mask, RESPONSE)
-    gains = ((log_probs - given.ref_log_probs.tensor) * response).sum(1)
+    gains = ((log_probs - preferences.ref_log_probs.tensor) * response).sum(1)
     margins = [
-        0.5 * (gains[row] - gains[row + 1]) * given.preference.tensor[row]
+        0.5 * (gains[row] - gains[row + 1]) * preferences.preference.tensor[row]
         for row in range(0, len(ids), 2)
-        if given.preference.tensor[row] != 0
+        if preferences.preference.tensor[row] != 0
     ]
     loss = sum(-margin.sigmoid().log() for margin in margins) / len(margins)
     names = dict(actor.policy.named_parameters())
@@ -118,9 +118,9 @@ def direct(given: Preferences, actor: w.Actor) -> tuple[float, float, float, dic
 @pytest.mark.parametrize("choices", [[1.0, -1.0, -1.0, 1.0], [0.0, 0.0, -1.0, 1.0]])
 @pytest.mark.parametrize("batching", [w.BatchingConfig(rows=1), w.BatchingConfig(tokens=1), w.BatchingConfig()])
 def test_an_update_on_preferences_has_the_gradient_of_dpo(choices: list[float], batching: w.BatchingConfig) -> None:
-    actor, given = w.Actor(replace(ACTOR, batching=batching)), pairs(choices)
-    loss, margin, correct, gradients = direct(given, actor)
-    metrics = preferred(given, actor)
+    actor, preferences = w.Actor(replace(ACTOR, batching=batching)), pairs(choices)
+    loss, margin, correct, gradients = direct(preferences, actor)
+    metrics = preferred(preferences, actor)
     assert metrics.loss.value == pytest.approx(loss, rel=1e-4)
     assert metrics.margin.value == pytest.approx(margin, rel=1e-4)
     assert metrics.correct.value == correct
@@ -138,14 +138,14 @@ def test_pairs_without_a_better_one_change_nothing() -> None:
 
 
 def test_ranks_prefer_as_one() -> None:
-    found = []
+    losses = []
     for ranks in (1, 2):
         places = hf.Deployment(actor=hf.place(w.Actor, ACTOR, pool=hf.ResourcePool([ranks], use_gpu=False)))
         with preferred.compile(places, SIZES).launch("local") as running:
             metrics = [running.step(pairs([1.0, -1.0, -1.0, 1.0])) for _ in range(3)]
-        found.append([one.loss.value for one in metrics])
-    assert found[0] == pytest.approx(found[1], rel=1e-4)
-    assert found[0][0] > found[0][-1]
+        losses.append([step.loss.value for step in metrics])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][0] > losses[0][-1]
 
 
 def test_pairs_stay_together() -> None:

@@ -45,11 +45,11 @@ def family(name: str) -> w.ModelConfig:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_log_probs_are_those_of_the_model_itself(name: str) -> None:
     sequences = tiny.demonstrations(4)
-    found = w.Reference(w.ReferenceConfig(family(name), batching=w.BatchingConfig(tokens=25))).log_probs(sequences)
+    scored = w.Reference(w.ReferenceConfig(family(name), batching=w.BatchingConfig(tokens=25))).log_probs(sequences)
     model = load(family(name))
-    for ids, mask, response, log_probs in zip(*tensors(sequences).values(), found.ref_log_probs.tensor, strict=True):
-        own, count = ids[mask], int(response.sum())
-        expected = model(own[None]).logits[0].log_softmax(-1)[:-1].gather(1, own[1:, None])[-count:, 0]
+    for ids, mask, response, log_probs in zip(*tensors(sequences).values(), scored.ref_log_probs.tensor, strict=True):
+        tokens, count = ids[mask], int(response.sum())
+        expected = model(tokens[None]).logits[0].log_softmax(-1)[:-1].gather(1, tokens[1:, None])[-count:, 0]
         torch.testing.assert_close(log_probs[:count], expected, rtol=1e-4, atol=1e-5)
         assert (log_probs[count:] == 0).all()
 
@@ -101,8 +101,8 @@ def test_logits_in_parts_are_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     whole = ran()
     monkeypatch.setattr("hfdsl.rl.models.forward.MAX_LOGITS", 5 * tiny.VOCABULARY)
-    for one, other in zip(whole, ran(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for at_once, in_parts in zip(whole, ran(), strict=True):
+        torch.testing.assert_close(at_once, in_parts, rtol=1e-4, atol=1e-6)
 
 
 def test_a_saved_model_is_the_model(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ def both(
 ) -> tuple[ActorMetrics, Rollout, ReferenceLogProbs]:
     hf.sync(actor, sampler)
     rollout = sampler.generate(prompts)
-    own = actor.log_probs(rollout)
-    trained = with_log_probs(rollout, own) if corrected else rollout
+    of_actor = actor.log_probs(rollout)
+    trained = with_log_probs(rollout, of_actor) if corrected else rollout
     experience = hf.merge(Experience, trained, advantages(rollout, reward.score(prompts, rollout)))
-    return actor.update(experience, loss=ALONE), rollout, own
+    return actor.update(experience, loss=ALONE), rollout, of_actor
 
 
 @pytest.mark.parametrize("corrected", [False, True])
@@ -31,7 +31,7 @@ def test_the_first_update_is_at_a_ratio_of_one_with_the_actors_log_probs(correct
     flow = both.given(corrected=corrected)
     assert flow.check(roles, SIZES).codes == ("HF942",)
     with flow.compile(roles, SIZES).launch("local") as running:
-        metrics, rollout, own = running.step(tiny.prompts(ROWS))
-    off = (rollout.log_probs.tensor - own.ref_log_probs.tensor).abs()
-    assert 0 < off.max() < 0.2
+        metrics, rollout, of_actor = running.step(tiny.prompts(ROWS))
+    gap = (rollout.log_probs.tensor - of_actor.ref_log_probs.tensor).abs()
+    assert 0 < gap.max() < 0.2
     assert (metrics.kl.value == 0) == corrected

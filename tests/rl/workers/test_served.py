@@ -128,8 +128,8 @@ def test_no_more_requests_at_a_time_than_allowed() -> None:
 
 
 def test_tokens_may_come_as_numbers_in_texts() -> None:
-    told = {"tokens": ["token_id:5", "token_id:0"], "token_logprobs": [-0.5, 0]}
-    with serving(answer={"choices": [{"finish_reason": "length", "logprobs": told}]}) as server:
+    log_probs = {"tokens": ["token_id:5", "token_id:0"], "token_logprobs": [-0.5, 0]}
+    with serving(answer={"choices": [{"finish_reason": "length", "logprobs": log_probs}]}) as server:
         sampled, _ = generated(asks(server))
     assert sampled.ids.tensor[:, 5:].tolist() == [[5, 0, 0, 0, 0, 0]] * ROWS
     assert sampled.response_mask.tensor.sum(1).tolist() == [2] * ROWS
@@ -137,13 +137,13 @@ def test_tokens_may_come_as_numbers_in_texts() -> None:
 
 def test_a_judge_is_asked_of_every_response_and_its_last_number_counts() -> None:
     with serving() as server:
-        found = scores(asks(server), system="Be strict.")
+        marks = scores(asks(server), system="Be strict.")
         asked = [body["messages"] for path, _, body in server.asked if path.endswith("/chat/completions")]
     texts = {messages[1]["content"] for messages in asked}
     assert all(messages[0] == {"role": "system", "content": "Be strict."} for messages in asked)
     assert {text.split(" ")[1] for text in texts} == {f"({row})" for row in range(ROWS)}
     expected = {text.split(" ")[1]: float(text.count("a")) + 0.5 for text in texts}
-    assert found == [expected[f"({row})"] for row in range(ROWS)]
+    assert marks == [expected[f"({row})"] for row in range(ROWS)]
 
 
 def test_a_judge_with_a_pattern() -> None:

@@ -37,21 +37,26 @@ def ran(deployment: hf.Deployment, backend: Any) -> tuple[Any, dict[str, torch.T
 
 @pytest.mark.nightly
 def test_whole_copies_give_the_same_bits_on_ray(ray_cluster: Any) -> None:
-    (here, weights), (there, others) = (ran(roles("none", tiny.FIXED), backend) for backend in ("local", "ray"))
-    for one, other in zip((*here[:4], *here[4]), (*there[:4], *there[4]), strict=True):
-        assert all(torch.equal(column, tensors(other)[name]) for name, column in tensors(one).items())
-    for one, other in zip((*here[5], *here[6]), (*there[5], *there[6]), strict=True):
-        assert numbers(one) == numbers(other)
+    (local_step, weights), (ray_step, others) = (
+        ran(roles("none", tiny.FIXED), backend) for backend in ("local", "ray")
+    )
+    for local, remote in zip((*local_step[:4], *local_step[4]), (*ray_step[:4], *ray_step[4]), strict=True):
+        assert all(torch.equal(column, tensors(remote)[name]) for name, column in tensors(local).items())
+    for local, remote in zip((*local_step[5], *local_step[6]), (*ray_step[5], *ray_step[6]), strict=True):
+        assert numbers(local) == numbers(remote)
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
 
 
 def test_parts_give_what_whole_copies_give(ray_cluster: Any) -> None:
     """Of unlike many micro-batches: one rank's rows are longer than the other's."""
     batching = w.BatchingConfig(tokens=25)
-    (here, weights), (there, others) = ran(roles("none", batching), "local"), ran(roles("fsdp", batching), "ray")
-    assert torch.equal(here[0].ids.tensor, there[0].ids.tensor)
-    for one, other in zip((*here[5], *here[6]), (*there[5], *there[6]), strict=True):
-        assert numbers(other) == pytest.approx(numbers(one), rel=1e-3, abs=1e-5)
+    (whole_step, weights), (sharded_step, others) = (
+        ran(roles("none", batching), "local"),
+        ran(roles("fsdp", batching), "ray"),
+    )
+    assert torch.equal(whole_step[0].ids.tensor, sharded_step[0].ids.tensor)
+    for whole, sharded in zip((*whole_step[5], *whole_step[6]), (*sharded_step[5], *sharded_step[6]), strict=True):
+        assert numbers(sharded) == pytest.approx(numbers(whole), rel=1e-3, abs=1e-5)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name], weight, rtol=1e-3, atol=1e-4, msg=name)
 
@@ -97,6 +102,6 @@ def test_a_sampler_gets_the_whole_of_what_ranks_hold_parts_of(ray_cluster: Any) 
     )
     with apart.compile(deployment, SIZES).launch("ray", worker_env=NO_GPU) as running:
         steps = [running.step(tiny.prompts(ROWS)) for _ in range(2)]
-    for _, likeliest, own, _ in steps:
-        assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
+    for _, likeliest, of_actor, _ in steps:
+        assert torch.equal(likeliest.ids.tensor, of_actor.ids.tensor)
     assert not torch.equal(steps[0][2].ids.tensor, steps[1][2].ids.tensor)

@@ -33,17 +33,17 @@ def test_an_actor_goes_on_where_it_stopped() -> None:
 
 
 def test_a_sampler_keeps_its_weights() -> None:
-    one, other = (w.Sampler(w.SamplerConfig(replace(tiny.MODEL, seed=seed), tiny.GENERATION)) for seed in (0, 1))
-    other.load_state(one.state())
-    assert all(torch.equal(value, other.state()[name]) for name, value in one.state().items())
+    saved, loaded = (w.Sampler(w.SamplerConfig(replace(tiny.MODEL, seed=seed), tiny.GENERATION)) for seed in (0, 1))
+    loaded.load_state(saved.state())
+    assert all(torch.equal(value, loaded.state()[name]) for name, value in saved.state().items())
 
 
 def test_a_critic_goes_on_where_it_stopped() -> None:
-    one, other = w.Critic(tiny.CRITIC), w.Critic(tiny.CRITIC)
+    saved, loaded = w.Critic(tiny.CRITIC), w.Critic(tiny.CRITIC)
     with torch.no_grad():
-        one.critic.score.weight.fill_(0.5)
-    other.load_state(one.state())
+        saved.critic.score.weight.fill_(0.5)
+    loaded.load_state(saved.state())
     sequences = tiny.demonstrations(4)
-    values: Any = one.values(sequences).values
+    values: Any = saved.values(sequences).values
     assert values.tensor.abs().max() > 0
-    assert torch.equal(values.tensor, other.values(sequences).values.tensor)
+    assert torch.equal(values.tensor, loaded.values(sequences).values.tensor)

@@ -75,12 +75,12 @@ def alike(one: tuple[Any, dict[str, torch.Tensor]], other: tuple[Any, dict[str, 
     """The same tokens; log-probs, values, losses and weights within the bound that docs/roles.md states."""
     (whole, weights), (cut, others) = one, other
     for alone, split in zip((*whole[:4], *whole[4]), (*cut[:4], *cut[4]), strict=True):
-        for column, found in tensors(split).items():
+        for column, value in tensors(split).items():
             expected = tensors(alone)[column]
             if expected.is_floating_point():
-                torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, msg=column)
+                torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-4, msg=column)
             else:
-                assert torch.equal(found, expected), column
+                assert torch.equal(value, expected), column
     for alone, split in zip((*whole[5], *whole[6]), (*cut[5], *cut[6]), strict=True):
         assert numbers(split) == pytest.approx(numbers(alone), rel=1e-3, abs=1e-5)
     assert weights.keys() == others.keys()
@@ -110,8 +110,8 @@ def test_processes_give_the_same_and_go_on_from_what_they_kept(ray_cluster: Any,
         running.load(tmp_path)
         again = running.step(tiny.prompts(ROWS, 1)), weights.step()
     alike(ran(ONE, "qwen3", tiny.FIXED), first)
-    for one, other in zip((*second[0][5], *second[0][6]), (*again[0][5], *again[0][6]), strict=True):
-        assert numbers(one) == numbers(other)
+    for before, after in zip((*second[0][5], *second[0][6]), (*again[0][5], *again[0][6]), strict=True):
+        assert numbers(before) == numbers(after)
     assert all(torch.equal(weight, again[1][name]) for name, weight in second[1].items())
 
 
@@ -152,8 +152,8 @@ def test_a_sampler_on_another_mesh_is_brought_the_whole(train: hf.Mesh, roll: hf
     )
     with apart.compile(deployment, SIZES).launch("local") as running:
         steps = [running.step(tiny.prompts(ROWS)) for _ in range(2)]
-    for _, likeliest, own, _ in steps:
-        assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
+    for _, likeliest, of_actor, _ in steps:
+        assert torch.equal(likeliest.ids.tensor, of_actor.ids.tensor)
     assert not torch.equal(steps[0][2].ids.tensor, steps[1][2].ids.tensor)
 
 
@@ -177,9 +177,9 @@ def drawn(prompts: Prompts, actor: Told) -> tuple[Rollout, hf.PerRank[list[list[
 
 
 def test_ranks_of_tp_draw_the_same_and_those_of_dp_others() -> None:
-    one = tiny.prompts(1)
+    prompt = tiny.prompts(1)
     prompts = Prompts(
-        ids=one.ids.tensor.repeat(ROWS, 1), mask=one.mask.tensor.repeat(ROWS, 1), task=[{} for _ in range(ROWS)]
+        ids=prompt.ids.tensor.repeat(ROWS, 1), mask=prompt.mask.tensor.repeat(ROWS, 1), task=[{} for _ in range(ROWS)]
     )
     pool = hf.ResourcePool([4], use_gpu=False)
     deployment = hf.Deployment(actor=hf.place(Told, tiny.ACTOR, pool=pool, mesh=FOUR))
@@ -200,12 +200,12 @@ def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
     config.num_labels = 1
     AutoModelForSequenceClassification.from_config(config).save_pretrained(tmp_path)
     saved = w.RewardConfig(w.ModelConfig(path=str(tmp_path)))
-    found = []
+    scores = []
     for mesh in (ONE, TWO):
         with judged.compile(placed(mesh, scorer=saved), SIZES).launch("local") as running:
-            found.append(running.step(tiny.prompts(ROWS), tiny.demonstrations(ROWS)).score.tensor)
-    assert found[0].abs().max() > 0
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+            scores.append(running.step(tiny.prompts(ROWS), tiny.demonstrations(ROWS)).score.tensor)
+    assert scores[0].abs().max() > 0
+    torch.testing.assert_close(scores[1], scores[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

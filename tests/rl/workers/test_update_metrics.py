@@ -86,7 +86,7 @@ class Case:
         return torch.arange(tiny.RESPONSE) < torch.tensor(self.lengths)[:, None]
 
     @property
-    def columns(self) -> dict[str, torch.Tensor]:
+    def columns(self) -> dict[str, Any]:
         prompts = tiny.prompts(ROWS, self.seed)
         draw = torch.Generator().manual_seed(self.seed)
         response = torch.randint(1, tiny.VOCABULARY, (ROWS, tiny.RESPONSE), generator=draw) * self.mask
