@@ -6,7 +6,7 @@ some cases: every filter keeps all rows, or one filter drops its first group. On
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm, prod
@@ -40,7 +40,7 @@ class Meeting:
     """Columns whose rows belong together: row i of one is row i of all others."""
 
     node: Node
-    columns: tuple[RowColumn, ...]
+    columns: Sequence[RowColumn]
 
 
 def meetings(context: Context) -> Iterator[Meeting]:
@@ -62,7 +62,7 @@ def meetings(context: Context) -> Iterator[Meeting]:
                 by_dim: dict[Size | None, list[RowColumn]] = {}
                 for column in program.origins.columns[node.id]:
                     by_dim.setdefault(column.row, []).append(column)
-                yield from (Meeting(node, tuple(columns)) for columns in by_dim.values() if len(columns) > 1)
+                yield from (Meeting(node, columns) for columns in by_dim.values() if len(columns) > 1)
             case Pack() | Filter():
                 yield Meeting(node, program.origins.columns[node.id])
 
@@ -113,18 +113,16 @@ class Comparison:
 
     def origin(self, column: RowColumn) -> Origin | None:
         """The origin of a column's rows; None also for a record that is blamed itself."""
-        return None if self.is_blamed(column) else self.origins.of(column.ref)
+        return None if self.is_blamed(column) else self.origins.of(column)
 
     def is_blamed(self, column: RowColumn) -> bool:
         """Whether a column is of a record whose columns are blamed, or of some rows of it: one mistake, one finding."""
-        node = self.nodes[column.ref.node]
+        if not self.blamed:
+            return False
+        node = self.nodes[column.node]
         while isinstance(node.op, Derived) and not isinstance(node.op, Pack) and node.batch is not None:
             node = self.nodes[node.batch.node]
         return node.id in self.blamed
-
-    def rows(self, column: RowColumn) -> Size | None:
-        """How many rows a column has."""
-        return column.spec.dims[0]
 
     def different_rows(self, meeting: Meeting) -> tuple[RowColumn, RowColumn] | None:
         """The first two columns of a meeting with certainly different rows."""
@@ -152,7 +150,7 @@ class Comparison:
         if path is None or other_path is None or path == other_path:
             return False
         # Without the calls that generated samples, the iterations of an unrolled loop compare alike: once is enough.
-        sizes, filters = (self.rows(left), self.rows(right)), (*origin.filters(), *other.filters())
+        sizes, filters = (left.rows, right.rows), (*origin.filters(), *other.filters())
         key = path, other_path, sizes, filters
         if key not in self.known:
             self.known[key] = any(_part(path, other_path, sizes, case) for case in self.cases(*filters))

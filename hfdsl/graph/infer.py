@@ -17,6 +17,7 @@ from hfdsl.graph.program import (
     Constant,
     ErrorValue,
     Filter,
+    FunctionCall,
     Graph,
     Input,
     MiniBatch,
@@ -26,6 +27,7 @@ from hfdsl.graph.program import (
     Present,
     Ref,
     Repeat,
+    RoleCall,
     Take,
 )
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
@@ -299,15 +301,27 @@ class _CallBindings:
 
 
 def infer(graph: Graph) -> Inference:
-    """Sizes and mismatches of a traced dataflow."""
+    """Sizes and mismatches of a traced dataflow.
+
+    A loop over mini-batches or epochs unrolls into many nodes that do the same to the very same values. What one of
+    them gives and binds is that of all; only one with a mistake is looked at by itself, since its finding names it.
+    """
     values: list[Value] = []
     bindings: list[Mapping[Any, Size]] = []
     mismatches: list[Mismatch] = []
     filters: dict[Any, KeptGroups] = {}
+    correct: dict[object, tuple[Value, Mapping[Any, Size]]] = {}
     for node in graph.nodes:
-        call = _CallBindings(node, mismatches)
-        values.append(_value(node, call, values, filters))
-        bindings.append(call.bound)
+        work, known = _work(node, values), len(mismatches)
+        if work in correct:
+            value, bound = correct[work]
+        else:
+            call = _CallBindings(node, mismatches)
+            value, bound = _value(node, call, values, filters), call.bound
+            if len(mismatches) == known:
+                correct[work] = value, bound
+        values.append(value)
+        bindings.append(bound)
     return Inference(
         values=tuple(values),
         bindings=tuple(bindings),
@@ -317,6 +331,28 @@ def infer(graph: Graph) -> Inference:
             (mismatch.node, mismatch.port) for mismatch in mismatches if mismatch.kind is not MismatchKind.ROWS_UNKNOWN
         ),
     )
+
+
+def _work(node: Node, values: list[Value]) -> object:
+    """What a node does, and to which values, by identity: ``values`` and the graph hold them.
+
+    An input or a filter has rows of its own.
+    """
+    operation: object = node.op
+    match node.op:
+        case Input() | Filter():
+            return node.id
+        case MiniBatch(_, count):
+            operation = MiniBatch, count
+        case RoleCall(_, signature) | FunctionCall(signature):
+            operation = signature
+    return operation, *[(port, *_identity(operand, values)) for port, operand in node.arguments]
+
+
+def _identity(operand: Operand, values: list[Value]) -> tuple[object, ...]:
+    if isinstance(operand, Ref):
+        return id(values[operand.node]), operand.column
+    return (id(operand.value),) if isinstance(operand, Constant) else ()
 
 
 def _value(node: Node, call: _CallBindings, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:

@@ -26,12 +26,12 @@ intervals meet, nothing is claimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from hfdsl.graph.infer import Inference, RecordValue, operand_value
+from hfdsl.graph.infer import Inference, RecordValue
 from hfdsl.graph.program import (
     Derived,
     ErrorValue,
@@ -81,14 +81,21 @@ TOKEN_DTYPES = (Int8, Int16, Int32, Int64, UInt8)
 class RowColumn(NamedTuple):  # a program has thousands of them, and a tuple is made fast
     """A column that an operation reads: at which port, which value it is, and the row dim that it has there.
 
-    ``inner`` has the dims of the column beside its rows.
+    ``spec`` is the column as it is declared, ``rows`` how many rows it has here, ``inner`` its dims beside them.
     """
 
     port: str
-    ref: Ref
+    node: int
+    name: str | None
     row: Size | None
+    rows: Size | None
     spec: ColumnSpec | ObjSpec
     inner: tuple[Any, ...]
+
+    @property
+    def ref(self) -> Ref:
+        """The value."""
+        return Ref(self.node, self.name)
 
 
 @dataclass(frozen=True)
@@ -98,19 +105,19 @@ class Origins:
     ``columns`` has by node the columns with rows that a call, a filter or a record of columns reads.
     """
 
-    columns: tuple[tuple[RowColumn, ...], ...]
+    columns: tuple[Sequence[RowColumn], ...]
     rows: tuple[ValueRows, ...]
     tokens: tuple[Tokens, ...]
     filters: Mapping[KeptGroups, FilterKey]
 
-    def of(self, ref: Ref) -> Origin | None:
+    def of(self, column: RowColumn) -> Origin | None:
         """The origin of a column's rows."""
-        rows = self.rows[ref.node]
-        return rows if isinstance(rows, Origin) or rows is None else rows.get(ref.column or VALUE)
+        rows = self.rows[column.node]
+        return rows if isinstance(rows, Origin) or rows is None else rows.get(column.name or VALUE)
 
-    def samples(self, ref: Ref) -> Mapping[Any, int]:
+    def samples(self, column: RowColumn) -> Mapping[Any, int]:
         """By inner dim of a column the call that generated it."""
-        return self.tokens[ref.node].get(ref.column or VALUE, {})
+        return self.tokens[column.node].get(column.name or VALUE, {})
 
 
 def signature_rows(kind: PortType) -> Size | None:
@@ -122,27 +129,40 @@ def signature_rows(kind: PortType) -> Size | None:
     return kind.dims[0] if isinstance(kind, ColumnSpec) else None
 
 
-def row_columns(inference: Inference, node: Node) -> Iterator[RowColumn]:
+def row_columns(inference: Inference, node: Node) -> list[RowColumn]:
     """The columns with rows that a call reads, or that a record is put together from."""
+    columns: list[RowColumn] = []
     for port, operand in node.arguments:
-        if not isinstance(operand, Ref) or (node.id, port) in inference.misplaced:
+        if not isinstance(operand, Ref) or (inference.misplaced and (node.id, port) in inference.misplaced):
             continue
-        formal, value = _declared(node, port), inference.operand(operand)
+        source, name, value = operand.node, operand.column, inference.values[operand.node]
+        formal = _declared(node, port)
         row = None if formal is None else signature_rows(formal)
         if isinstance(value, RecordValue):
             read = formal if isinstance(formal, RecordType) else value.type
-            for name, spec, inner in _columns(value, read):
-                yield RowColumn(port, Ref(operand.node, name), row, spec, inner)
-        elif isinstance(value, (ColumnSpec, ObjSpec)):
-            yield RowColumn(port, operand, row, value, _inner(value))
+            declared = _columns(value.type, read) if name is None else _column(value.type, name)
+            columns += [RowColumn(port, source, name, row, value.rows, spec, inner) for name, spec, inner in declared]
+        elif isinstance(value, (ColumnSpec, ObjSpec)) and name is None:
+            columns.append(RowColumn(port, source, name, row, value.dims[0], value, _inner(value)))
+    return columns
+
+
+_Declared: TypeAlias = "tuple[str, ColumnSpec | ObjSpec, tuple[Any, ...]]"
+"""The name of a column with rows, as what it is declared, and its dims beside them."""
 
 
 @lru_cache(maxsize=1024)  # few kinds of records, read many times
-def _columns(value: RecordValue, read: RecordType) -> tuple[tuple[str, ColumnSpec | ObjSpec, tuple[Any, ...]], ...]:
-    """The columns with rows of a record that a reader of ``read`` gets, as they are there, and their inner dims."""
-    have = schema(value.type.record).fields
-    columns = ((name, operand_value((value,), Ref(0, name))) for name in schema(read.record).fields if name in have)
-    return tuple((name, spec, _inner(spec)) for name, spec in columns if isinstance(spec, (ColumnSpec, ObjSpec)))
+def _columns(have: RecordType, read: RecordType) -> tuple[_Declared, ...]:
+    """The columns with rows that a reader of one record gets of another."""
+    names = schema(have.record).fields.keys()
+    return tuple(column for name in schema(read.record).fields if name in names for column in _column(have, name))
+
+
+@lru_cache(maxsize=1024)
+def _column(kind: RecordType, name: str) -> tuple[_Declared, ...]:
+    """A column of a record, if it has rows."""
+    spec = schema(kind.record).fields[name]
+    return ((name, spec, _inner(spec)),) if isinstance(spec, (ColumnSpec, ObjSpec)) else ()
 
 
 def _inner(spec: ColumnSpec | ObjSpec) -> tuple[Any, ...]:
@@ -174,18 +194,21 @@ def stored_column(graph: Graph, operand: Operand) -> Operand:
 class _Result:
     """What a signature says of its result: the row dim of a whole value, and the rows that it comes from.
 
-    ``opaque`` is a body that says nothing of those: ``Whole``, or one without a protocol that the graph knows.
+    ``opaque`` is a body that says nothing of those: ``Whole``, or one without a protocol that the graph knows;
+    ``reads`` is a role's body that reads weights.
     """
 
     row: Size | None
     opaque: bool
+    reads: bool
 
     @classmethod
     def of(cls, signature: Signature) -> _Result:
         """Read from the signature of a function, or of a role's method."""
         known = signature.registration is None or (signature.protocol is not None and not signature.per_rank)
         row = signature_rows(signature.returns) if signature.gives == "whole" else None
-        return cls(row, not known or signature.rows == Whole)
+        reads = signature.registration is not None and any(e.kind == "reads" for e in effects_of(signature.body))
+        return cls(row, not known or signature.rows == Whole, reads)
 
 
 def origins(graph: Graph, inference: Inference) -> Origins:
@@ -199,7 +222,7 @@ class _Pass:
     inference: Inference
 
     def run(self) -> Origins:
-        self.columns: list[tuple[RowColumn, ...]] = []
+        self.columns: list[Sequence[RowColumn]] = []
         self.rows: list[ValueRows] = []
         self.tokens: list[Tokens] = []
         self.filters: dict[KeptGroups, FilterKey] = {}
@@ -207,7 +230,7 @@ class _Pass:
         self.keys: dict[tuple[Ref, Origin | None, int], FilterKey] = {}
         for node in self.graph.nodes:
             reads = isinstance(node.op, (RoleCall, FunctionCall, Filter, Pack))
-            self.columns.append(tuple(row_columns(self.inference, node)) if reads else ())
+            self.columns.append(row_columns(self.inference, node) if reads else [])
             match node.op:
                 case Input():
                     self.rows.append(Origin((), node.id))
@@ -223,21 +246,22 @@ class _Pass:
 
     def of(self, operand: Operand) -> ValueRows:
         """The origin of an operand."""
-        if not isinstance(operand, Ref):
-            return None
-        rows = self.rows[operand.node]
-        if isinstance(rows, Origin) or rows is None or operand.column is None:
-            return rows
-        return rows.get(operand.column)
+        return self.rows_of(operand.node, operand.column) if isinstance(operand, Ref) else None
+
+    def rows_of(self, node: int, column: str | None) -> ValueRows:
+        """The origin of a value or of its column."""
+        rows = self.rows[node]
+        return rows if isinstance(rows, Origin) or rows is None or column is None else rows.get(column)
 
     def derived(self, node: Node, op: Derived) -> ValueRows:
         """The origin of what an operation on rows gives."""
         if isinstance(op, Pack):
             columns: dict[str, Any] = {n: self.of(v) for n, v in node.arguments if isinstance(v, (Ref, ErrorValue))}
-            same = len(set(columns.values())) == 1
-            return next(iter(columns.values())) if same else columns
+            origins = [*columns.values()]
+            same = bool(origins) and origins == origins[:1] * len(origins)  # most are one object: quick to compare
+            return origins[0] if same else columns
         rows = self.of(node.arguments[0][1]) if node.arguments else None
-        if rows is None or op == MiniBatch(0, 1) or isinstance(op, Present):
+        if rows is None or isinstance(op, Present) or (isinstance(op, MiniBatch) and op.count == 1):
             return rows
         step = self.step(node, op)
         if step is None:
@@ -291,7 +315,7 @@ class _Pass:
             return None
         group = signature.rows.n if isinstance(signature.rows, Grouped) else 1
         for column in columns:
-            origin = self.of(column.ref)
+            origin = self.rows_of(column.node, column.name)
             if column.row is None or not isinstance(origin, Origin):
                 continue
             if column.row == row:
@@ -307,19 +331,19 @@ class _Pass:
     def call_tokens(self, node: Node, result: _Result, columns: Sequence[RowColumn]) -> bool:
         """Note the samples of a call's columns; whether it generates some."""
         outputs = _result_columns(self.inference, node)
-        if not any(len(spec.dims) > 1 for _, spec, _ in outputs):
+        if not any(inner for *_, inner in outputs):
             self.tokens.append({})
             return False
         inherited: dict[Any, set[int | None]] = {}
         for column in columns:
             if column.inner:
-                samples = self._tokens(column.ref)
+                samples = self.tokens[column.node].get(column.name or VALUE, {})
                 for dim in column.inner:
                     inherited.setdefault(dim, set()).add(samples.get(dim))
         new: set[Any] = set()
-        if _may_generate(node, columns):
+        if _may_generate(node, result, columns):
             new = {dim for _, spec, inner in outputs if is_token_column(spec) for dim in inner if dim not in inherited}
-            new = {dim for dim in new if _is_sampled(node, dim, [spec for _, spec, _ in outputs], inherited)}
+            new = {dim for dim in new if _is_sampled(result, dim, [spec for _, spec, _ in outputs], inherited)}
         known = {dim: next(iter(calls)) for dim, calls in inherited.items() if len(calls) == 1 and not result.opaque}
         known |= dict.fromkeys(new, node.id)
         self.tokens.append(
@@ -345,36 +369,32 @@ def is_token_column(spec: FieldSpec) -> bool:
     return isinstance(spec, ColumnSpec) and spec.dtype in TOKEN_DTYPES
 
 
-def _result_columns(inference: Inference, node: Node) -> Sequence[tuple[str, ColumnSpec | ObjSpec, tuple[Any, ...]]]:
+def _result_columns(inference: Inference, node: Node) -> Sequence[_Declared]:
     value = inference.values[node.id]
     if isinstance(value, RecordValue):
-        return _columns(value, value.type)
+        return _columns(value.type, value.type)
     return [(VALUE, value, _inner(value))] if isinstance(value, (ColumnSpec, ObjSpec)) else []
 
 
-def _may_generate(node: Node, columns: Sequence[RowColumn]) -> bool:
+def _may_generate(node: Node, result: _Result, columns: Sequence[RowColumn]) -> bool:
     """Whether the tokens that a call adds may be samples: a role's, from tokens or from weights.
 
     A function is stateless, and a role that makes tokens of text alone may be a tokenizer, whose results are equal.
     """
     return isinstance(node.op, RoleCall) and (
-        _reads(node) or any(is_token_column(column.spec) and len(column.spec.dims) > 1 for column in columns)
+        result.reads or any(is_token_column(column.spec) and len(column.spec.dims) > 1 for column in columns)
     )
 
 
-def _is_sampled(node: Node, dim: Any, results: list[ColumnSpec | ObjSpec], inherited: Mapping[Any, Any]) -> bool:
+def _is_sampled(result: _Result, dim: Any, columns: list[ColumnSpec | ObjSpec], inherited: Mapping[Any, Any]) -> bool:
     """Whether a new dim counts generated tokens, and not what a model finds in its input, such as steps.
 
     It reads weights; or it appends tokens to those that it was given, as in ``i64[B, Add[P, R]]``; or it gives a float
     for each of them, their log-probs.
     """
-    having = [spec for spec in results if dim in _inner(spec)]
+    having = [spec for spec in columns if dim in _inner(spec)]
     appended = any(is_token_column(spec) and any(other in inherited for other in _inner(spec)) for spec in having)
     valued = any(
         isinstance(spec, ColumnSpec) and not is_token_column(spec) and spec.dtype is not Bool for spec in having
     )
-    return _reads(node) or appended or valued
-
-
-def _reads(node: Node) -> bool:
-    return isinstance(node.op, RoleCall) and any(e.kind == "reads" for e in effects_of(node.op.signature.body))
+    return result.reads or appended or valued

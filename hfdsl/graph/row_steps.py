@@ -189,9 +189,9 @@ class Origin:
 
     def after(self, step: RowStep) -> Origin:
         """The origin of what a further operation makes of these rows."""
-        if step == RepeatStep(1):
-            return Origin(self.steps, self.source, repeated=True)
-        return Origin((step, *self.steps), self.source, self.repeated or isinstance(step, RepeatStep))
+        if not isinstance(step, RepeatStep):
+            return Origin((step, *self.steps), self.source, self.repeated)
+        return Origin(self.steps if step.times == 1 else (step, *self.steps), self.source, repeated=True)
 
     def path(self, sample: int | None = None) -> tuple[RowStep, ...] | None:
         """The steps that change rows, back to the source, or to the call that generated a ``sample``.

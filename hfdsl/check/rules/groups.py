@@ -50,7 +50,7 @@ def _groups(
     column: RowColumn,
     origin: Origin,
 ) -> Finding | None:
-    size, group = compare.rows(column), signature.group_size
+    size, group = column.rows, signature.group_size
     rows = None if size is None else compare.base.number(size)
     if rows is None or rows % group or not isinstance(compare.nodes[origin.source].op, Input):
         return None
@@ -125,7 +125,7 @@ def _sizes_of_groups(origin: Origin) -> set[int]:
 
 
 def _mixed(context: Context, node: Node, signature: Signature, column: RowColumn, made: int) -> Finding:
-    origin = context.program.origins.of(column.ref) or Origin((), 0)
+    origin = context.program.origins.of(column) or Origin((), 0)
     together = f"groups of {made}" if made > 1 or _repeated_once(origin) else "rows that start over"
     finding = Finding(
         "HF330",
@@ -202,6 +202,6 @@ def _other_groups(
 ) -> Iterator[Suggestion]:
     from hfdsl.check.repair.groups import other_groups  # late: most programs need none
 
-    origin = context.program.origins.of(column.ref) or Origin((), 0)
+    origin = context.program.origins.of(column) or Origin((), 0)
     repeats = [step for step in origin.steps if isinstance(step, RepeatStep)]
     yield from other_groups(context, node, signature, made, once=len(repeats) == 1 or _repeated_once(origin))

@@ -49,7 +49,7 @@ def _different_rows(context: Context, node: Node, left: RowColumn, right: RowCol
 
 
 def _rows_advice(context: Context, left: RowColumn, right: RowColumn) -> str:
-    origins = context.program.origins.of(left.ref), context.program.origins.of(right.ref)
+    origins = context.program.origins.of(left), context.program.origins.of(right)
     kinds = {type(step) for origin in origins if origin for step in origin.steps}
     if FilterStep in kinds:
         advice = "merge the values before they are filtered, or filter both by the same column"
@@ -65,22 +65,22 @@ def _label(context: Context, node: Node, column: RowColumn) -> Label:
 
 
 def _made(context: Context, column: RowColumn, name: str) -> Label:
-    maker = context.program.graph.nodes[column.ref.node]
+    maker = context.program.graph.nodes[column.node]
     return Label(maker.span, f"'{name}' has the rows of {words(context, column)}")
 
 
 def words(context: Context, column: RowColumn) -> str:
     """Which rows a column has."""
-    origin = context.program.origins.of(column.ref)
+    origin = context.program.origins.of(column)
     if origin is None:
         return "unknown rows"
     return origin.words(f"'{context.program.graph.nodes[origin.source].label}'")
 
 
 def _name(node: Node, column: RowColumn) -> str:
-    if isinstance(node.op, Pack) or column.ref.column in (None, VALUE):
+    if isinstance(node.op, Pack) or column.name in (None, VALUE):
         return column.port
-    return f"{column.port}.{column.ref.column}"
+    return f"{column.port}.{column.name}"
 
 
 # -- tokens of one sample
@@ -104,7 +104,7 @@ def _different_tokens(
     """A dim, and two columns in which it counts the tokens of different samples."""
     by_dim: dict[Any, list[SampleColumns]] = {}
     for column in meeting.columns:
-        calls = {} if compare.is_blamed(column) else context.program.origins.samples(column.ref)
+        calls = {} if compare.is_blamed(column) else context.program.origins.samples(column)
         for dim, call in calls.items():
             _add(compare, by_dim.setdefault(dim, []), column, call)
     for dim, samples in by_dim.items():
@@ -172,12 +172,12 @@ def _different_samples(context: Context, node: Node, dim: Any, left: RowColumn, 
 
 
 def _generated(context: Context, dim: Any, column: RowColumn) -> str:
-    call = context.program.graph.nodes[context.program.origins.samples(column.ref)[dim]]
+    call = context.program.graph.nodes[context.program.origins.samples(column)[dim]]
     return f"of the tokens that '{call.label}' generates on line {call.span.line}"
 
 
 def _generators(context: Context, dim: Any, *columns: RowColumn) -> Iterator[Label]:
-    calls = dict.fromkeys(context.program.origins.samples(column.ref)[dim] for column in columns)
+    calls = dict.fromkeys(context.program.origins.samples(column)[dim] for column in columns)
     for call in calls:
         node = context.program.graph.nodes[call]
         yield Label(node.span, f"'{node.label}' generates")
