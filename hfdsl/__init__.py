@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hfdsl.protocols.state import exports, loads, reads, writes
     from hfdsl.protocols.worker import Worker
     from hfdsl.types.batches import Batch
+    from hfdsl.types.bounds import Within
     from hfdsl.types.columns import Column, Metric, Obj, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
     from hfdsl.types.dims import Add, Dim, Div, Mul
     from hfdsl.types.ragged import Ragged
@@ -90,6 +91,7 @@ __all__ = [
     "Varying",
     "Whole",
     "WiringError",
+    "Within",
     "Worker",
     "bf16",
     "bool_",
@@ -146,6 +148,7 @@ _NAMES = {
     "protocols.state": "exports loads reads writes",
     "protocols.worker": "Worker",
     "types.batches": "Batch",
+    "types.bounds": "Within",
     "types.columns": "Column Metric Obj bf16 bool_ f16 f32 f64 i8 i16 i32 i64 u8",
     "types.dims": "Add Dim Div Mul",
     "types.ragged": "Ragged",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.fits import fits_value
+from hfdsl.types.bounds import Within, annotations_of, bounds_of
 
 
 @lru_cache(maxsize=256)
@@ -42,16 +44,50 @@ def misfits(placement: Placement[Any]) -> Iterator[tuple[str, Any, Any]]:
                 yield name, types[name], entry
 
 
+def numbers_out_of_bounds(placement: Placement[Any]) -> Iterator[tuple[str, Within, float]]:
+    """The numbers that a placed role is built with and whose annotation declares other bounds.
+
+    Each with its path: the parameter, then the fields of dataclasses.
+    """
+    role: type = placement.role
+    try:
+        bound = parameters(role).bind(*placement.args, **placement.kwargs).arguments
+    except TypeError:
+        return  # HF516
+    for name, value in bound.items():
+        yield from _refused(name, _types(role, extras=True).get(name), value)
+
+
+def _refused(path: str, annotation: Any, value: Any) -> Iterator[tuple[str, Within, float]]:
+    bounds = bounds_of(annotation)
+    if bounds is not None and bounds.refuses(value):
+        yield path, bounds, value
+    if is_dataclass(value) and not isinstance(value, type):
+        for name, kind in annotations_of(type(value)).items():
+            yield from _refused(f"{path}.{name}", kind, getattr(value, name, None))
+
+
 @lru_cache(maxsize=256)
-def _types(role: Any) -> Mapping[str, Any]:
-    """The annotations of a constructor, each evaluated by itself: one that cannot be says nothing."""
-    types: dict[str, Any] = {}
+def _types(role: Any, *, extras: bool = False) -> Mapping[str, Any]:
+    """The annotations of a constructor."""
     constructor = inspect.unwrap(constructor_of(role))
-    for name, parameter in parameters(role).parameters.items():
+    scope = getattr(constructor, "__globals__", {}), {role.__name__: role}
+    return annotations_one_by_one(parameters(role), *scope, extras=extras)
+
+
+def annotations_one_by_one(
+    signature: inspect.Signature, names: dict[str, Any], further: Mapping[str, Any], *, extras: bool
+) -> Mapping[str, Any]:
+    """The annotations of parameters as objects, each evaluated by itself: one that cannot be says nothing.
+
+    With ``extras`` what ``Annotated`` adds stays.
+    """
+    types: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
         holder = SimpleNamespace(__annotations__={name: parameter.annotation})
         if parameter.annotation is not inspect.Parameter.empty:
             try:
-                types |= typing.get_type_hints(holder, getattr(constructor, "__globals__", {}), {role.__name__: role})
+                types |= typing.get_type_hints(holder, names, further, include_extras=extras)
             except Exception:  # noqa: BLE001  # a name that only type checkers see, or any other text
                 continue
     return types

@@ -138,6 +138,11 @@ def port_span(signature: Signature, port: str) -> Span:
     return parameter_span(signature.span, port)
 
 
+def definition_at(place: Span) -> Function | None:
+    """The ``def`` at a place; None if the file does not have one there."""
+    return _places(place.file).functions.get(place.line)
+
+
 def parameter_span(place: Span, name: str) -> Span:
     """A parameter of the ``def`` at ``place``; the ``def`` itself if it is not found there."""
     definition = _places(place.file).functions.get(place.line)

@@ -26,6 +26,7 @@ from hfdsl.graph.signatures import (
     RecordType,
     Signature,
     StaticType,
+    bounds_of_parameters,
     port_type,
     type_hints,
 )
@@ -65,16 +66,19 @@ def dataflow_signature(body: Callable[..., Any]) -> Signature | None:
     parameters = inspect.signature(body).parameters.values()
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return None
+    types = annotated_types(body)
+    bounds = bounds_of_parameters(body) if types else {}
     ports = tuple(
         Port(
-            parameter.name,
-            declared(annotated_types(body).get(parameter.name, Any)) or StaticType(Any),
-            parameter.default is parameter.empty,
-            parameter.kind is parameter.KEYWORD_ONLY,
+            name=parameter.name,
+            type=declared(types.get(parameter.name, Any)) or StaticType(Any),
+            required=parameter.default is parameter.empty,
+            keyword_only=parameter.kind is parameter.KEYWORD_ONLY,
+            bounds=bounds.get(parameter.name),
         )
         for parameter in parameters
     )
-    returns = declared(annotated_types(body).get("return", Any)) or StaticType(Any)
+    returns = declared(types.get("return", Any)) or StaticType(Any)
     return Signature(name=body.__name__, ports=ports, returns=returns, rows=Independent, body=body)
 
 

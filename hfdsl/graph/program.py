@@ -311,6 +311,8 @@ class MisuseKind(Enum):
     ROLE = "a role is used as a value"
     ARGUMENT = "an argument that an inner dataflow does not take"
     RETURNED = "an inner dataflow returns something else than its annotation says"
+    BOUNDS = "a number outside of what its port declares"
+    GROUP = "a group that is smaller than its function declares"
     OUTSIDER = "a worker that is no parameter of the dataflow is called or made"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.spans import Span, definition_span
@@ -16,6 +16,7 @@ from hfdsl.protocols.kinds import PerRank, PerStage
 from hfdsl.protocols.protocol import Gives, Protocol
 from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.batches import Batch, schema
+from hfdsl.types.bounds import Within, bounds_of
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec, field_spec, optional_of
 from hfdsl.types.rows import Grouped, GroupedBy, Independent, RowDependence, group_size
 
@@ -77,6 +78,7 @@ class Port:
     type: PortType
     required: bool
     keyword_only: bool
+    bounds: Within | None = None  # of a number, as its annotation declares them
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # one object a declaration, and many look things up by it
@@ -193,9 +195,9 @@ def _read(
     owner = body.__qualname__.rpartition(".")[0].rpartition("<locals>.")[2]
     where = f"'{owner}.{name}'" if owner else f"'{name}'"
     try:
-        hints = type_hints(body, where)
+        hints, bounds = type_hints(body, where), bounds_of_parameters(body)
         parameters = list(inspect.signature(body).parameters.values())[1 if skip_self else 0 :]
-        ports = tuple(_port(p, hints, where) for p in parameters)
+        ports = tuple(_port(p, hints, bounds, where) for p in parameters)
         returns = port_type(hints.get("return", inspect.Parameter.empty), f"the result of {where}")
     except DefinitionError as error:
         error.span = definition_span(body)
@@ -217,7 +219,8 @@ def type_hints(body: Callable[..., Any], where: str) -> dict[str, Any]:
         DefinitionError: HF109 where one cannot be evaluated.
     """
     try:
-        return typing.get_type_hints(body)
+        annotations = dict(_annotations(body))
+        return typing.get_type_hints(body) if any(map(_is_annotated, annotations.values())) else annotations
     except DefinitionError:
         raise
     except (NameError, AttributeError, TypeError, ValueError, LookupError, SyntaxError) as error:
@@ -226,12 +229,39 @@ def type_hints(body: Callable[..., Any], where: str) -> dict[str, Any]:
         ) from None
 
 
-def _port(parameter: inspect.Parameter, hints: dict[str, Any], where: str) -> Port:
+def bounds_of_parameters(body: Callable[..., Any]) -> dict[str, Within]:
+    """The bounds that the annotations of a function declare, by parameter; errors as for ``type_hints``.
+
+    >>> def discounted(rewards: list[float], gamma: typing.Annotated[float, Within(at_least=0, at_most=1)]) -> None: ...
+    >>> str(bounds_of_parameters(discounted)["gamma"])
+    'at least 0 and at most 1'
+    """
+    bounds = {name: bounds_of(annotation) for name, annotation in _annotations(body).items()}
+    return {name: within for name, within in bounds.items() if within is not None}
+
+
+@functools.lru_cache(maxsize=1024)
+def _annotations(body: Callable[..., Any]) -> Mapping[str, Any]:
+    """The annotations of a function as objects, with what ``Annotated`` adds."""
+    return typing.get_type_hints(body, include_extras=True)
+
+
+def _is_annotated(annotation: Any) -> bool:
+    return get_origin(annotation) is Annotated or any(map(_is_annotated, get_args(annotation)))
+
+
+def _port(parameter: inspect.Parameter, hints: dict[str, Any], bounds: Mapping[str, Within], where: str) -> Port:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise DefinitionError("HF105", f"{where} takes *{parameter.name}: a role method needs named ports")
     annotation = hints.get(parameter.name, inspect.Parameter.empty)
     kind = port_type(annotation, f"port '{parameter.name}' of {where}")
-    return Port(parameter.name, kind, parameter.default is parameter.empty, parameter.kind == parameter.KEYWORD_ONLY)
+    return Port(
+        name=parameter.name,
+        type=kind,
+        required=parameter.default is parameter.empty,
+        keyword_only=parameter.kind == parameter.KEYWORD_ONLY,
+        bounds=bounds.get(parameter.name),
+    )
 
 
 def port_type(annotation: Any, where: str) -> PortType:

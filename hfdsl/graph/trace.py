@@ -34,10 +34,12 @@ from hfdsl.graph.program import (
 )
 from hfdsl.graph.pythonic import uncalled
 from hfdsl.graph.signatures import (
+    Port,
     PortType,
     RecordType,
     Signature,
     StaticType,
+    bounds_of_parameters,
     deferred,
     in_groups,
     is_option,
@@ -50,6 +52,7 @@ from hfdsl.protocols.register import registered_methods
 from hfdsl.protocols.state import no_sync, sync_methods
 from hfdsl.protocols.worker import Worker
 from hfdsl.types.batches import Batch, schema
+from hfdsl.types.bounds import Within
 from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.numbers import is_count
 from hfdsl.types.rows import GroupedBy
@@ -197,7 +200,23 @@ class Tracer:
         missing = [port.name for port in signature.ports if port.required and port.name not in bound]
         if missing and not stray:  # a misspelt port is the cause of the missing one
             self.misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
+        self._hold_bounds(signature, label, bound)
         return bound
+
+    def _hold_bounds(self, signature: Signature, label: str, bound: Mapping[str, Any]) -> None:
+        """Note the numbers that are outside of what their ports declare, and defaults that are."""
+        for port in signature.ports:
+            if port.bounds is None:
+                continue
+            if port.name in bound:
+                facts = _out_of_bounds(port.bounds, bound[port.name])
+            else:
+                default = inspect.signature(signature.body).parameters[port.name].default
+                facts = _out_of_bounds(port.bounds, default, "its default is")
+            group = _is_group(signature, port)
+            if facts is not None and not (group and not is_count(bound.get(port.name))):  # HF304
+                kind = MisuseKind.GROUP if group else MisuseKind.BOUNDS
+                self.misuse(kind, label, port.name, facts, signature=signature)
 
     def repeat(self, batch: Any, times: Any) -> Any:
         """``hf.repeat`` on a symbolic record."""
@@ -291,6 +310,18 @@ class Tracer:
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
 
 
+def _out_of_bounds(bounds: Within | None, value: Any, what: str = "is") -> tuple[str, str, str] | None:
+    """The bounds, the number that is outside of them, and what to do about it; None where it is none."""
+    if bounds is None or not bounds.refuses(value):
+        return None
+    return str(bounds), f"{what} {value!r}", bounds.help
+
+
+def _is_group(signature: Signature, port: Port) -> bool:
+    """Whether a port says how large the groups of a function are."""
+    return isinstance(signature.rows, GroupedBy) and signature.rows.parameter == port.name
+
+
 def _with_call(call: Span, callee: str) -> tuple[CallSite, ...]:
     """The calls that lead to a place in a function: those to its call, and this one."""
     return (*call.calls, CallSite(callee, replace(call, calls=())))
@@ -312,6 +343,7 @@ def trace(body: Callable[..., Any]) -> Graph:
     """
     tracer, roles, span = Tracer([], []), {}, definition_span(body)
     hints = type_hints(body, f"'{body.__name__}'")
+    bounds = bounds_of_parameters(body)
     arguments: dict[str, Any] = {}
     for name, parameter in inspect.signature(body).parameters.items():
         kind = hints.get(name)
@@ -329,6 +361,9 @@ def trace(body: Callable[..., Any]) -> Graph:
                 arguments[name] = tracer.emit(Input(name, kind), {}, RecordType(kind))
         elif is_option(parameter):
             arguments[name] = parameter.default
+            outside = _out_of_bounds(bounds.get(name), parameter.default, "its default is")
+            if outside is not None:
+                tracer.misuses.append(Misuse(MisuseKind.BOUNDS, span, body.__name__, name, outside))
         else:
             shown = f"is annotated '{getattr(kind, '__name__', kind)}'" if name in hints else "has no annotation"
             help_ = "annotate it with a class derived from hf.Batch or hf.Worker"

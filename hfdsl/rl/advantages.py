@@ -10,7 +10,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from hfdsl.errors import SizeError
-from hfdsl.rl.fields import Share, check_argument
+from hfdsl.rl.fields import GroupSize, Share, check_argument
 from hfdsl.rl.masked import masked, no_reduce, whitened
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def gae(
-    rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, lam: float = 0.95
+    rewards: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, gamma: Share = 1.0, lam: Share = 0.95
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Generalized advantage estimates, and the returns that a critic learns, all f32[B, R].
 
@@ -52,7 +52,7 @@ def gae(
     return masked(advantages, mask).to(values.dtype), masked(advantages + v, mask).to(values.dtype)
 
 
-def discounted_returns(rewards: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0) -> torch.Tensor:
+def discounted_returns(rewards: torch.Tensor, mask: torch.Tensor, gamma: Share = 1.0) -> torch.Tensor:
     """The discounted rewards from every token on, f32[B, R] -> f32[B, R].
 
     G_t = r_t + gamma * G_(t+1) (Sutton and Barto, 2018, Reinforcement Learning, equation 3.9).
@@ -66,7 +66,7 @@ def discounted_returns(rewards: torch.Tensor, mask: torch.Tensor, gamma: float =
     return gae(rewards, torch.zeros_like(rewards), mask, gamma, lam=1.0)[0]
 
 
-def group_normalized(rewards: torch.Tensor, group: int, epsilon: float = 1e-4) -> torch.Tensor:
+def group_normalized(rewards: torch.Tensor, group: GroupSize, epsilon: float = 1e-4) -> torch.Tensor:
     """The advantage of each response within its group of ``group`` consecutive rows, f32[B] -> f32[B].
 
     (reward - mean of the group) / (standard deviation of the group + epsilon): outcome supervision of GRPO
@@ -85,7 +85,7 @@ def group_normalized(rewards: torch.Tensor, group: int, epsilon: float = 1e-4) -
     return (deviations / (spread + epsilon)).flatten().to(rewards.dtype)
 
 
-def group_centered(rewards: torch.Tensor, group: int) -> torch.Tensor:
+def group_centered(rewards: torch.Tensor, group: GroupSize) -> torch.Tensor:
     """The reward of each response above the mean of its ``group`` consecutive rows, f32[B] -> f32[B].
 
     Dr. GRPO: no division by the standard deviation, which would weigh easy and hard questions more (Liu et al., 2025,
@@ -102,7 +102,7 @@ def group_centered(rewards: torch.Tensor, group: int) -> torch.Tensor:
     return (groups - _sum(groups) / group).flatten().to(rewards.dtype)
 
 
-def leave_one_out(rewards: torch.Tensor, group: int) -> torch.Tensor:
+def leave_one_out(rewards: torch.Tensor, group: GroupSize) -> torch.Tensor:
     """The reward of each response above the mean of the others of its ``group`` consecutive rows, f32[B] -> f32[B].
 
     RLOO: an unbiased baseline (Kool et al., 2019, Buy 4 REINFORCE Samples, Get a Baseline for Free; Ahmadian et al.,
@@ -121,7 +121,7 @@ def leave_one_out(rewards: torch.Tensor, group: int) -> torch.Tensor:
 
 
 def globally_normalized(
-    rewards: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0, reduce: Reduce = no_reduce
+    rewards: torch.Tensor, mask: torch.Tensor, gamma: Share = 1.0, reduce: Reduce = no_reduce
 ) -> torch.Tensor:
     """The rewards from every token on, whitened over all tokens of the batch, f32[B, R] -> f32[B, R].
 

@@ -13,14 +13,16 @@ hfdsl.errors.ConfigError: HF940: Clip: aggregation takes 'token-mean' or 'sequen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, TypeAlias
 
 from hfdsl.errors import ConfigError
-from hfdsl.types.bounds import Within, misfit
+from hfdsl.types.bounds import Within, annotations_of, misfit
 
 Count: TypeAlias = Annotated[int, Within(at_least=1)]
+GroupSize: TypeAlias = Annotated[
+    int,
+    Within(at_least=2, help="a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16"),
+]
 NonNegative: TypeAlias = Annotated[float, Within(at_least=0)]
 Positive: TypeAlias = Annotated[float, Within(above=0)]
 Share: TypeAlias = Annotated[float, Within(at_least=0, at_most=1)]
@@ -47,18 +49,3 @@ def check_argument(function: str, name: str, annotation: Any, value: Any) -> Non
     problem = misfit(annotation, value)
     if problem is not None:
         raise ConfigError("HF940", f"{function}: {name} {problem}")
-
-
-@lru_cache(maxsize=256)
-def annotations_of(kind: type) -> Mapping[str, Any]:
-    """The annotations of a dataclass's fields, bounds included; of the nearest base where its own cannot be read."""
-    fields = dict(getattr(kind, "__dataclass_fields__", {}))
-    for base in kind.__mro__:
-        try:
-            hints = get_type_hints(base, include_extras=True)
-        except Exception:  # noqa: BLE001  # an annotation is an expression, which may raise anything
-            for name in vars(base).get("__annotations__", {}):
-                fields.pop(name, None)  # what is unknown of it, the base does not know either
-            continue
-        return {name: hints[name] for name in hints if name in fields}
-    return {}

@@ -18,6 +18,7 @@ from hfdsl.rl.batches import (
     Sequences,
     Values,
 )
+from hfdsl.rl.fields import Count, GroupSize, NonNegative, Share
 
 # -- log-probs
 
@@ -44,7 +45,7 @@ def with_log_probs(rollout: Rollout, policy: ReferenceLogProbs) -> Rollout:
 
 @hf.function
 def kl_penalized_rewards(
-    rollout: Rollout, reference: ReferenceLogProbs, scores: Scores, *, kl: float = 0.05
+    rollout: Rollout, reference: ReferenceLogProbs, scores: Scores, *, kl: NonNegative = 0.05
 ) -> Rewards:
     """The score at the last token, less ``kl`` times the KL to the reference at every token."""
     from hfdsl.rl.rewards import kl_penalized, token_rewards
@@ -54,7 +55,9 @@ def kl_penalized_rewards(
 
 
 @hf.function
-def kl_penalized_costs(rollout: Rollout, reference: ReferenceLogProbs, costs: Costs, *, kl: float = 0.05) -> Rewards:
+def kl_penalized_costs(
+    rollout: Rollout, reference: ReferenceLogProbs, costs: Costs, *, kl: NonNegative = 0.05
+) -> Rewards:
     """The cost at the last token, and ``kl`` times the KL to the reference at every token."""
     from hfdsl.rl.rewards import kl_penalized, token_rewards
 
@@ -63,7 +66,7 @@ def kl_penalized_costs(rollout: Rollout, reference: ReferenceLogProbs, costs: Co
 
 
 @hf.function
-def length_penalized_scores(sequences: Sequences, scores: Scores, *, longest: int, buffer: int) -> Scores:
+def length_penalized_scores(sequences: Sequences, scores: Scores, *, longest: Count, buffer: Count) -> Scores:
     """Scores less up to 1 for responses that come within ``buffer`` tokens of the longest."""
     from hfdsl.rl.rewards import overlong_penalty
 
@@ -75,7 +78,7 @@ def length_penalized_scores(sequences: Sequences, scores: Scores, *, longest: in
 
 @hf.function
 def generalized_advantages(
-    sequences: Sequences, rewards: Rewards, values: Values, *, gamma: float = 1.0, lam: float = 0.95
+    sequences: Sequences, rewards: Rewards, values: Values, *, gamma: Share = 1.0, lam: Share = 0.95
 ) -> AdvantagesAndReturns:
     """Generalized advantage estimates and returns."""
     from hfdsl.rl.advantages import gae
@@ -87,7 +90,7 @@ def generalized_advantages(
 
 @hf.function(rows=hf.Whole)
 def whitened_advantages(
-    sequences: Sequences, rewards: Rewards, values: Values, *, gamma: float = 1.0, lam: float = 0.95
+    sequences: Sequences, rewards: Rewards, values: Values, *, gamma: Share = 1.0, lam: Share = 0.95
 ) -> AdvantagesAndReturns:
     """Generalized advantage estimates, whitened over the batch, and returns."""
     from hfdsl.rl.advantages import gae
@@ -110,7 +113,7 @@ def safe_advantages(
 
 
 @hf.function(rows=hf.GroupedBy("group"))
-def group_advantages(sequences: Sequences, scores: Scores, *, group: int) -> Advantages:
+def group_advantages(sequences: Sequences, scores: Scores, *, group: GroupSize) -> Advantages:
     """Scores normalized within the responses to one prompt."""
     from hfdsl.rl.advantages import group_normalized, spread_over_tokens
 
@@ -119,7 +122,7 @@ def group_advantages(sequences: Sequences, scores: Scores, *, group: int) -> Adv
 
 
 @hf.function(rows=hf.GroupedBy("group"))
-def centered_advantages(sequences: Sequences, scores: Scores, *, group: int) -> Advantages:
+def centered_advantages(sequences: Sequences, scores: Scores, *, group: GroupSize) -> Advantages:
     """Scores above the mean of the responses to one prompt."""
     from hfdsl.rl.advantages import group_centered, spread_over_tokens
 
@@ -128,7 +131,7 @@ def centered_advantages(sequences: Sequences, scores: Scores, *, group: int) -> 
 
 
 @hf.function(rows=hf.GroupedBy("group"))
-def leave_one_out_advantages(sequences: Sequences, rewards: Rewards, *, group: int) -> Advantages:
+def leave_one_out_advantages(sequences: Sequences, rewards: Rewards, *, group: GroupSize) -> Advantages:
     """The reward of a whole response above the mean of the others to its prompt."""
     from hfdsl.rl.advantages import leave_one_out, spread_over_tokens
     from hfdsl.rl.masked import masked_sum
@@ -139,7 +142,7 @@ def leave_one_out_advantages(sequences: Sequences, rewards: Rewards, *, group: i
 
 
 @hf.function(rows=hf.Whole)
-def normalized_returns(sequences: Sequences, rewards: Rewards, *, gamma: float = 1.0) -> Advantages:
+def normalized_returns(sequences: Sequences, rewards: Rewards, *, gamma: Share = 1.0) -> Advantages:
     """The rewards from every token on, whitened over the batch."""
     from hfdsl.rl.advantages import globally_normalized
 

@@ -12,9 +12,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
+from functools import lru_cache
 from numbers import Real
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from hfdsl.types.numbers import is_number
 
 PLAIN = (bool, int, float, str, list, tuple, dict, NoneType)
 """The types that a table of TOML or JSON gives. Whether a value of another type fits is not known here."""
@@ -43,6 +46,10 @@ class Within:
             and (self.at_most is None or value <= self.at_most)
             and (self.below is None or value < self.below)
         )
+
+    def refuses(self, value: object) -> bool:
+        """Whether a value is a number, and outside of the bounds."""
+        return is_number(value) and not self.hold(value)
 
     def __str__(self) -> str:
         limits = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
@@ -138,3 +145,18 @@ def shown(annotation: Any) -> str:
     if is_dataclass(annotation):
         return f"a table of {getattr(annotation, '__name__', annotation)}"
     return "None" if annotation in (None, NoneType) else str(getattr(annotation, "__name__", annotation))
+
+
+@lru_cache(maxsize=256)
+def annotations_of(kind: type) -> Mapping[str, Any]:
+    """The annotations of a dataclass's fields, bounds included; of the nearest base where its own cannot be read."""
+    fields = dict(getattr(kind, "__dataclass_fields__", {}))
+    for base in kind.__mro__:
+        try:
+            hints = get_type_hints(base, include_extras=True)
+        except Exception:  # noqa: BLE001  # an annotation is an expression, which may raise anything
+            for name in vars(base).get("__annotations__", {}):
+                fields.pop(name, None)  # what is unknown of it, the base does not know either
+            continue
+        return {name: hints[name] for name in hints if name in fields}
+    return {}

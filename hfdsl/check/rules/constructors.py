@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hfdsl.check.constructor_types import constructor_of, misfits, parameters
+from hfdsl.check.constructor_types import constructor_of, misfits, numbers_out_of_bounds, parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import call_at, keyword_span, parameter_span, span_of
@@ -62,6 +62,32 @@ def constructors_take_types(context: Context) -> Iterator[Finding]:
                 (Label(parameter_span(definition_span(constructor_of(placement.role)), parameter), "its parameter"),),
                 notes=tuple(_advice(value, annotation)),
             )
+
+
+def constructors_take_numbers(context: Context) -> Iterator[Finding]:
+    """The numbers that a role is built with, and those in its config objects, are within their declared bounds."""
+    for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
+        for path, bounds, value in numbers_out_of_bounds(placement):
+            yield Finding(
+                "HF940",
+                f"role '{name}': '{path}' of {placement.role.__name__} must be {bounds}, and is {value!r}",
+                Label(_number_span(placement, path)),
+                (_constructor(placement.role),),
+                notes=(bounds.help,) if bounds.help else (),
+            )
+
+
+def _number_span(placement: Placement[Any], path: str) -> Span:
+    """A number in the call of ``hf.place``, if it is written there: ``Config(rate=2.0)`` for ``config.rate``."""
+    parameter, *fields = path.split(".")
+    place = _argument_span(placement, parameter)
+    for field in fields:
+        written = call_at(place)
+        keywords = {keyword.arg: keyword.value for keyword in written.keywords} if written is not None else {}
+        if field not in keywords:
+            return place
+        place = span_of(placement.span.file, keywords[field])
+    return place
 
 
 def _argument_span(placement: Placement[Any], parameter: str) -> Span:

@@ -8,10 +8,12 @@ from dataclasses import replace
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.sources import argument_span, keyword_span, port_span, return_span, unpacks
+from hfdsl.check.sources import argument_span, keyword_span, parameter_span, port_span, return_span, unpacks
 from hfdsl.graph.program import Input, Misuse, MisuseKind, Pack
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest, schema
+
+_BOUNDS = "'{m.name}' of '{m.subject}' must be {m.candidates[0]}, and {m.candidates[1]}"
 
 # kind of misuse -> code, message, advice. Fields: {m} the misuse, {near} did you mean ...
 MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
@@ -92,6 +94,8 @@ MISUSES: dict[MisuseKind, tuple[str, str, str]] = {
         "'{m.subject}' is annotated to return {m.candidates[0]} and returns {m.candidates[1]}",
         "return what the annotation says, or write another",
     ),
+    MisuseKind.BOUNDS: ("HF940", _BOUNDS, "{m.candidates[2]}"),
+    MisuseKind.GROUP: ("HF314", _BOUNDS, "{m.candidates[2]}"),
     MisuseKind.ROLE: (
         "HF206",
         "'{m.name}' on the role '{m.subject}': a dataflow calls registered methods of {listed} and nothing else",
@@ -118,6 +122,10 @@ DECIDE = {
 
 NAMES = (MisuseKind.NO_COLUMN, MisuseKind.NO_METHOD, MisuseKind.NO_PORT, MisuseKind.KEYWORD_ONLY)
 """The misuses that another name repairs."""
+
+
+ARGUMENTS = (MisuseKind.ARGUMENT, MisuseKind.BOUNDS, MisuseKind.GROUP)
+"""The misuses that are of one argument of a call."""
 
 
 OPERATORS = {
@@ -217,7 +225,9 @@ def _column_producers(context: Context, misuse: Misuse) -> str:
 def _misuse_span(misuse: Misuse) -> Span:
     if misuse.kind in (MisuseKind.NOT_A_RESULT, MisuseKind.RETURNED):
         return return_span(misuse.span)
-    if misuse.kind is MisuseKind.ARGUMENT:
+    if misuse.kind is MisuseKind.BOUNDS and misuse.signature is None:
+        return parameter_span(misuse.span, misuse.name)  # an option of the dataflow
+    if misuse.kind in ARGUMENTS:
         return argument_span(misuse.span, misuse.signature, misuse.name)
     return keyword_span(misuse.span, misuse.name)
 
@@ -227,6 +237,8 @@ def _misuse_related(context: Context, misuse: Misuse) -> Iterator[Label]:
         yield context.program.producer_label(misuse.producer)
     if misuse.kind is MisuseKind.ARGUMENT and misuse.signature is not None:
         yield Label(port_span(misuse.signature, misuse.name), f"declared {misuse.candidates[1]}")
+    elif misuse.kind in ARGUMENTS and misuse.signature is not None:
+        yield Label(port_span(misuse.signature, misuse.name), "declared here")
     elif misuse.signature is not None:
         yield Label(misuse.signature.span, f"declared with ports {', '.join(p.name for p in misuse.signature.ports)}")
     if misuse.kind is MisuseKind.NO_METHOD:

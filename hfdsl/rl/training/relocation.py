@@ -8,15 +8,17 @@ its line in the dataflow stays as a related place. Findings at lines of the user
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import hfdsl as hf
 from hfdsl.check.findings import Finding, order
 from hfdsl.check.report import Report
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.typed import joined
 
 PACKAGE = str(Path(hf.__file__).parent)
 INSTALLED = {"site-packages", "dist-packages"}
@@ -51,10 +53,21 @@ def _relocated(finding: Finding, loaded: Loaded) -> Finding:
     )
 
 
+def _options(config: object) -> Iterator[tuple[str, Any]]:
+    """The options of the dataflow that a configuration names."""
+    options = getattr(config, "options", None)
+    names = getattr(options, "__dataclass_fields__", {})
+    yield from options.items() if isinstance(options, Mapping) else ((name, getattr(options, name)) for name in names)
+
+
 def _fields(finding: Finding, loaded: Loaded) -> Iterator[str]:
     """The fields that a finding may be about, the likeliest first."""
     config = loaded.config
     text = "\n".join((finding.message, finding.primary.text, *finding.notes))
+    for table, part in {"": config, "update": config.update, "evaluation": config.evaluation}.items():
+        for name, value in _options(part):
+            if finding.message.startswith(f"'{name}' of ") and finding.message.endswith(f" is {value!r}"):
+                yield joined(table, f"options.{name}")
     for dim, size in config.dims.items():
         if re.search(rf"\b{re.escape(dim)} = {size}\b", text):
             yield f"dims.{dim}"

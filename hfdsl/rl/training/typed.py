@@ -33,9 +33,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.rl.fields import annotations_of
 from hfdsl.types.batches import closest
-from hfdsl.types.bounds import is_union, misfit, shown
+from hfdsl.types.bounds import annotations_of, is_union, misfit, shown
 
 T = TypeVar("T")
 

@@ -16,11 +16,8 @@ from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.typed import joined
 from hfdsl.rl.workers.config import ActorConfig, GenerationConfig, ReferenceConfig, SamplerConfig, computes
 
-COMPARING = ("group_advantages", "centered_advantages", "leave_one_out_advantages")
-"""The functions of ``hfdsl.rl.functions`` that compare the responses to a prompt with each other."""
-
 GRADING = ("teacher_advantages", "distance")
-"""Functions for which a teacher may have a temperature of its own."""
+"""Functions of ``hfdsl.rl.functions`` for which a teacher may have a temperature of its own."""
 
 
 def lengths_agree(subject: Subject) -> Iterator[Finding]:
@@ -55,20 +52,6 @@ def temperatures_agree(subject: Subject) -> Iterator[Finding]:
                     f"{role}.{field}",
                     related={f"{learner}.generation.temperature": f"{mine:g} here"},
                     notes=(f"set {role}.{field} to {mine:g}",),
-                )
-
-
-def groups_compare(subject: Subject) -> Iterator[Finding]:
-    """A response is compared with at least one other to its prompt."""
-    for table, graph in subject.graphs.items():
-        for node in graph.nodes:
-            group = dict(node.arguments).get("group")
-            if isinstance(node.op, FunctionCall) and node.label in COMPARING and group == Constant(1):
-                yield subject.finding(
-                    "HF314",
-                    f"'{node.label}' compares the responses to a prompt, and group = 1 leaves one of each",
-                    joined(table, "options.group"),
-                    notes=("set group to 2 or more, usually 4 to 16",),
                 )
 
 

@@ -15,7 +15,6 @@ from hfdsl.rl.training.preflight.models import models_fit_tokens
 from hfdsl.rl.training.preflight.numbers import (
     coefficients_have_a_reference,
     dtypes_agree,
-    groups_compare,
     lengths_agree,
     temperatures_agree,
 )
@@ -33,7 +32,6 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     models_fit_tokens,
     lengths_agree,
     temperatures_agree,
-    groups_compare,
     coefficients_have_a_reference,
     dtypes_agree,
     shards_have_processes,

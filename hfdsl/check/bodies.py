@@ -1,0 +1,90 @@
+"""Bodies as text: what a function or method computes whenever it is called.
+
+A check never runs a body. But a statement at its top level runs in every call, so that a number which the first
+formula there refuses is refused before launch::
+
+    def advantages(scores: Scores, *, group: int) -> Advantages:
+        gains = group_normalized(scores.reward.tensor, group)    runs in every call
+        if group > 1:
+            gains = gains / gains.std()                          may not run: nothing is said about it
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from importlib import import_module
+from types import FunctionType, ModuleType
+from typing import Any
+
+from hfdsl.check.sources import Function, definition_at
+from hfdsl.graph.spans import definition_span
+
+STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
+SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@lru_cache(maxsize=256)
+def definition_of(body: Callable[..., Any]) -> Function | None:
+    """The ``def`` of a body; None if its file does not have it."""
+    return definition_at(definition_span(body))
+
+
+def certain_statements(definition: Function) -> Iterator[ast.stmt]:
+    """The simple statements that run in every call, up to the first place where a body may end early."""
+    for statement in definition.body:
+        if isinstance(statement, STATEMENTS):
+            yield statement
+        if any(isinstance(node, (ast.Return, ast.Raise)) for node in ast.walk(statement)):
+            return
+
+
+def certain_expressions(statement: ast.AST) -> Iterator[ast.expr]:
+    """The expressions of a statement that are evaluated whenever it runs."""
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.expr):
+            yield child
+        if not isinstance(child, SOMETIMES):
+            yield from certain_expressions(child)
+
+
+def assigned_names(code: ast.stmt) -> frozenset[str]:
+    """The names that a body or statement sets: parameters among them may have another value than the caller's."""
+    stores = (node for node in ast.walk(code) if isinstance(node, ast.Name))
+    return frozenset(name.id for name in stores if not isinstance(name.ctx, ast.Load))
+
+
+def callee(body: Callable[..., Any], definition: Function, call: ast.Call) -> FunctionType | None:
+    """The function that a body calls by a name of its module, or by one that it imports of hfdsl itself."""
+    match call.func:
+        case ast.Name(name):
+            value = _named(body, definition, name)
+        case ast.Attribute(ast.Name(name), attribute):
+            module = _named(body, definition, name)
+            value = getattr(module, attribute, None) if isinstance(module, ModuleType) else None
+        case _:
+            value = None
+    return value if isinstance(value, FunctionType) else None
+
+
+def _named(body: Callable[..., Any], definition: Function, name: str) -> Any:
+    for statement in ast.walk(definition):
+        match statement:
+            case ast.ImportFrom(module=str(module), names=names, level=0) if module.partition(".")[0] == "hfdsl":
+                for alias in names:
+                    if (alias.asname or alias.name) == name:
+                        return _attribute(module, alias.name)
+    if name in assigned_names(definition) or name in {
+        argument.arg for argument in ast.walk(definition.args) if isinstance(argument, ast.arg)
+    }:
+        return None
+    return getattr(body, "__globals__", {}).get(name, getattr(builtins, name, None))
+
+
+def _attribute(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name, None) or import_module(f"{module}.{name}")
+    except ImportError:
+        return None

@@ -1,0 +1,231 @@
+"""Formulas: does a body compute something that exists, with the numbers that a dataflow passes to it?"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from hfdsl.check.bodies import (
+    STATEMENTS,
+    assigned_names,
+    callee,
+    certain_expressions,
+    certain_statements,
+    definition_of,
+)
+from hfdsl.check.constructor_types import annotations_one_by_one
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.check.sources import Function, argument_span, span_of
+from hfdsl.graph.program import Constant, Node
+from hfdsl.graph.signatures import Signature
+from hfdsl.graph.spans import definition_span
+from hfdsl.types.bounds import Within, bounds_of
+from hfdsl.types.rows import Grouped
+
+
+class PassedOn(NamedTuple):
+    """A parameter that a body passes as it is to a formula, which declares bounds of it."""
+
+    formula: str
+    bounds: Within
+    call: ast.Call
+
+
+def numbers_fit_formulas(context: Context) -> Iterator[Finding]:
+    """A number that a body passes on to a formula is within the bounds that the formula declares."""
+    for node in context.program.graph.calls:
+        signature = signature_of(node)
+        numbers = dict(_numbers(node, signature)) if signature is not None else {}
+        if signature is None or not numbers:
+            continue
+        for name, passed in passed_on(signature.body).items():
+            if name in numbers and passed.bounds.refuses(numbers[name]):
+                group = name == signature.group_parameter
+                yield Finding(
+                    "HF314" if group else "HF940",
+                    f"'{name}' of '{node.label}' must be {passed.bounds}, and is {numbers[name]!r}",
+                    Label(argument_span(node.span, signature, name)),
+                    (
+                        Label(
+                            span_of(definition_span(signature.body).file, passed.call), f"passed to '{passed.formula}'"
+                        ),
+                    ),
+                    notes=(passed.bounds.help,) if passed.bounds.help else (),
+                )
+
+
+def _numbers(node: Node, signature: Signature) -> Iterator[tuple[str, Any]]:
+    """The numbers that a call is given for ports without bounds: those with bounds are held to them as it is traced."""
+    for name, operand in node.arguments:
+        port = signature.port(name)
+        if isinstance(operand, Constant) and port is not None and port.bounds is None:
+            yield name, operand.value
+
+
+@lru_cache(maxsize=256)
+def passed_on(body: Callable[..., Any]) -> Mapping[str, PassedOn]:
+    """What a body passes on in every call, by parameter."""
+    definition = definition_of(body)
+    if definition is None:
+        return {}
+    changed, parameters = assigned_names(definition), inspect.signature(body).parameters
+    passed: dict[str, PassedOn] = {}
+    for call in _calls(definition):
+        formula = callee(body, definition, call)
+        if formula is None:
+            continue
+        for name, argument in _bound(formula, call).items():
+            bounds = _bounds(formula).get(name)
+            if bounds is not None and isinstance(argument, ast.Name) and argument.id in parameters.keys() - changed:
+                passed.setdefault(argument.id, PassedOn(call_name(call), bounds, call))
+    return passed
+
+
+def _calls(definition: Function) -> Iterator[ast.Call]:
+    for statement in certain_statements(definition):
+        yield from (node for node in certain_expressions(statement) if isinstance(node, ast.Call))
+
+
+def call_name(call: ast.Call) -> str:
+    """The name of what is called, as it is written."""
+    return ast.unparse(call.func)
+
+
+@lru_cache(maxsize=256)
+def _bounds(formula: FunctionType) -> Mapping[str, Within]:
+    """The bounds that a formula declares, by parameter."""
+    types = annotations_one_by_one(inspect.signature(formula), formula.__globals__, {}, extras=True)
+    bounds = {name: bounds_of(annotation) for name, annotation in types.items()}
+    return {name: within for name, within in bounds.items() if within is not None}
+
+
+def _bound(formula: Any, call: ast.Call) -> Mapping[str, ast.expr]:
+    """The arguments of a call by parameter; none where ``*`` or ``**`` hides which are which."""
+    if any(isinstance(argument, ast.Starred) for argument in call.args) or any(k.arg is None for k in call.keywords):
+        return {}
+    try:
+        named = {str(keyword.arg): keyword.value for keyword in call.keywords}
+        arguments: Mapping[str, ast.expr] = inspect.signature(formula).bind_partial(*call.args, **named).arguments
+    except (TypeError, ValueError):
+        return {}
+    return arguments
+
+
+# -- a group of one
+
+
+SAME_VALUES = ("flatten", "view", "reshape", "float", "double", "to", "squeeze", "unsqueeze", "expand", "contiguous")
+"""Methods of a tensor whose result has its values, in another shape or dtype."""
+
+
+def groups_have_a_spread(context: Context) -> Iterator[Finding]:
+    """A body does not compare the rows of a group with each other where every group has one row."""
+    for node in context.program.graph.calls:
+        signature = signature_of(node)
+        definition = None if signature is None or signature.rows != Grouped(1) else definition_of(signature.body)
+        if signature is None or definition is None or _expects_nan(definition):
+            continue
+        for expression, what in _GroupsOfOne(signature, definition).comparisons():
+            yield Finding(
+                "HF314",
+                f"'{node.label}' has groups of 1, {what}",
+                Label(argument_span(node.span, signature, signature.group_parameter or "")),
+                (Label(span_of(definition_span(signature.body).file, expression), "computed here"),),
+                notes=("a response is compared with the others to its prompt: sample 2 or more, usually 4 to 16",),
+            )
+            break  # what follows from it is the same mistake
+
+
+def _expects_nan(definition: Function) -> bool:
+    """Whether a body names NaN: it may replace what a group of one gives."""
+    names = (getattr(node, "attr", None) or getattr(node, "id", None) for node in ast.walk(definition))
+    return any("nan" in name for name in names if isinstance(name, str))
+
+
+class _GroupsOfOne:
+    """What a body that is called with groups of one computes: rows in groups, and what is 0 in all of them."""
+
+    def __init__(self, signature: Signature, definition: Function) -> None:
+        self.signature, self.statements = signature, tuple(certain_statements(definition))
+        self.groups = set[str]()
+        self.zeros = set[str]()
+        simple = (*STATEMENTS, ast.Pass)
+        self.uncertain = frozenset(
+            name
+            for statement in definition.body
+            if not isinstance(statement, simple)
+            for name in assigned_names(statement)
+        )
+
+    def comparisons(self) -> Iterator[tuple[ast.expr, str]]:
+        """The statistics over the rows of a group that one row does not have, each with what it gives."""
+        for statement in self.statements:
+            for expression in certain_expressions(statement):
+                match expression:
+                    case ast.Call(ast.Attribute(value, "std" | "var")) if self.is_groups(value) and _over_rows(
+                        expression
+                    ):
+                        yield expression, f"and '{ast.unparse(expression)}' of one row is NaN"
+            match statement:
+                case ast.Assign([ast.Name(name)], value):
+                    self.assign(name, value)
+                case ast.Return(ast.Call(keywords=columns)):
+                    for column in columns:
+                        if column.arg is not None and self.is_zero(column.value):
+                            yield (
+                                column.value,
+                                f"and '{column.arg}' is 0 in all rows: none is above the mean of its group",
+                            )
+
+    def assign(self, name: str, value: ast.expr) -> None:
+        """Note what a name stands for from here on."""
+        for names, holds in ((self.groups, self.is_groups(value)), (self.zeros, self.is_zero(value))):
+            if holds and name not in self.uncertain:
+                names.add(name)
+            else:
+                names.discard(name)
+
+    def is_groups(self, node: ast.expr) -> bool:
+        """Whether an expression has a group in each of its rows: ``x.view(-1, group)``, or a name of it."""
+        match node:
+            case ast.Name(name):
+                return name in self.groups
+            case ast.Call(ast.Attribute(_, "view" | "reshape"), [ast.UnaryOp(ast.USub(), ast.Constant(1)), size], []):
+                return self.is_one(size)
+        return False
+
+    def is_one(self, size: ast.expr) -> bool:
+        """Whether the size of a group is written as the number of this call, which is 1."""
+        if isinstance(size, ast.Name):
+            constant: Any = getattr(self.signature.body, "__globals__", {}).get(size.id)
+            return size.id == self.signature.group_parameter or (constant == 1 and type(constant) is int)
+        return isinstance(size, ast.Constant) and size.value == 1
+
+    def is_zero(self, node: ast.expr) -> bool:
+        """Whether an expression is 0 in all rows: the distance of one row from its own mean, or a multiple of that."""
+        match node:
+            case ast.Name(name):
+                return name in self.zeros
+            case ast.BinOp(left, ast.Sub(), ast.Call(ast.Attribute(value, "mean")) as mean):
+                return self.is_groups(left) and self.is_groups(value) and _over_rows(mean)
+            case ast.BinOp(left, ast.Mult(), right):
+                return self.is_zero(left) or self.is_zero(right)
+            case ast.BinOp(left, ast.Div()) | ast.Subscript(left):
+                return self.is_zero(left)
+            case ast.Call(ast.Attribute(value, name)):
+                return name in SAME_VALUES and self.is_zero(value)
+        return False
+
+
+def _over_rows(statistic: ast.Call) -> bool:
+    """Whether a statistic is taken over the rows of each group, with the correction that torch has by default."""
+    named = {keyword.arg: keyword.value for keyword in statistic.keywords}
+    dim = statistic.args[0] if statistic.args else named.get("dim")
+    known = named.keys() <= {"dim", "keepdim"} and len(statistic.args) <= 1
+    return known and dim is not None and ast.unparse(dim) in ("1", "-1")
