@@ -30,7 +30,7 @@ CODES: dict[str, Code] = {
     "HF117": Code("an optional column or a default that a record cannot have"),
     "HF118": Code("a decorator on something other than a function or method"),
     "HF119": Code("a dataflow parameter that is neither a record nor a role"),
-    "HF120": Code("a state without a name, or an invalid staleness"),
+    "HF120": Code("a state without a name, or an invalid staleness or ratio"),
     "HF121": Code("a dataflow, function or role method that is async or a generator"),
     # HF2xx wiring, dtype, shape
     "HF201": Code("no column of that name"),
@@ -72,6 +72,8 @@ CODES: dict[str, Code] = {
     "HF332": Code("groups that are smaller than those that repeat made", "warning"),
     "HF333": Code("values side by side that do not have the same rows"),
     "HF334": Code("columns of tokens that are not of the same samples"),
+    "HF335": Code("a ratio of log-probs that are not of one policy before and after its update"),
+    "HF336": Code("a ratio of a column that the method does not take"),
     # HF4xx dispatch and collect
     "HF401": Code("a list of per-rank values where a single value is expected, or the reverse"),
     "HF402": Code("a list of per-rank values from a mesh of another size"),

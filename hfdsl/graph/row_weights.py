@@ -8,16 +8,19 @@ from hfdsl.graph.program import Derived, Graph, Node, Ref, RoleCall
 from hfdsl.graph.signatures import VALUE, Port, PortType, RecordType, Signature
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, MetricSpec, ObjSpec
-from hfdsl.types.dtypes import BFloat16, Float16, Float32, Float64
-
-_FLOATS = (BFloat16, Float16, Float32, Float64)
+from hfdsl.types.dtypes import FLOATS
 
 
 def balancing(signature: Signature) -> Iterator[tuple[Port, str, FieldSpec]]:
     """The columns that a method's ``balance=`` may mean, each with its port: one, where it is right."""
     name = signature.registration.balance if signature.registration else None
-    owner, _, column = (name or "").rpartition(".")
-    for port in signature.ports if name else ():
+    return iter(()) if name is None else named_columns(signature, name)
+
+
+def named_columns(signature: Signature, name: str) -> Iterator[tuple[Port, str, FieldSpec]]:
+    """The columns of the arguments that ``name`` may mean, ``"mask"`` or ``"rollout.mask"``, each with its port."""
+    owner, _, column = name.rpartition(".")
+    for port in signature.ports:
         if isinstance(port.type, RecordType) and owner in ("", port.name):
             if (spec := schema(port.type.record).fields.get(column)) is not None:
                 yield port, column, spec
@@ -27,7 +30,7 @@ def balancing(signature: Signature) -> Iterator[tuple[Port, str, FieldSpec]]:
 
 def weighs(spec: PortType) -> bool:
     """Whether a column can weigh its rows: truth values and whole numbers by their sum, ragged rows by length."""
-    return isinstance(spec, ColumnSpec) and (spec.ragged or not issubclass(spec.dtype, _FLOATS))
+    return isinstance(spec, ColumnSpec) and (spec.ragged or not issubclass(spec.dtype, FLOATS))
 
 
 def row_weights_read(graph: Graph, node: Node) -> Ref | None:

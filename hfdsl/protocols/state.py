@@ -25,11 +25,16 @@ EffectKind: TypeAlias = Literal["reads", "writes", "exports", "loads"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a method does to a state; ``staleness`` is how many steps old it may be where it is read."""
+    """What a method does to a state.
+
+    ``staleness`` is how many steps old it may be where it is read; ``ratio`` is the column of old log-probs that the
+    loss divides by where it is written.
+    """
 
     kind: EffectKind
     state: str
     staleness: int = 0
+    ratio: str | None = None
 
 
 def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
@@ -43,7 +48,7 @@ def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
     >>> @reads("policy", staleness=1)
     ... def generate(prompts: list[str]) -> list[str]: ...
     >>> effects_of(generate)
-    (Effect(kind='reads', state='policy', staleness=1),)
+    (Effect(kind='reads', state='policy', staleness=1, ratio=None),)
     """
     if not is_count(staleness, least=0):
         raise DefinitionError(
@@ -52,9 +57,24 @@ def reads(state: str, *, staleness: int = 0) -> Callable[[F], F]:
     return _effect("reads", state, staleness)
 
 
-def writes(state: str) -> Callable[[F], F]:
-    """The method changes the state, as ``update`` changes the policy's weights; errors as for ``reads``."""
-    return _effect("writes", state)
+def writes(state: str, *, ratio: str | None = None) -> Callable[[F], F]:
+    """The method changes the state, as ``update`` changes the policy's weights.
+
+    ``ratio`` names the column of old log-probs that a loss such as PPO's divides by, ``"rollout.log_probs"`` where two
+    arguments have one: those of this state, from before its updates on these rows. A call whose option has
+    ``uses_ratio = False``, such as the loss ``hfdsl.rl.losses.Reinforce``, forms none.
+
+    Raises:
+        DefinitionError: HF120 where ``state`` is no name, or ``ratio`` is neither a name nor None.
+
+    >>> @writes("policy", ratio="log_probs")
+    ... def update(log_probs: list[float], advantages: list[float]) -> None: ...
+    >>> effects_of(update)
+    (Effect(kind='writes', state='policy', staleness=0, ratio='log_probs'),)
+    """
+    if ratio is not None and not (isinstance(ratio, str) and ratio):
+        raise DefinitionError("HF120", f'writes({state!r}): ratio= is a column, such as "log_probs", got {ratio!r}')
+    return _effect("writes", state, ratio=ratio)
 
 
 def exports(state: str) -> Callable[[F], F]:
@@ -67,12 +87,12 @@ def loads(state: str) -> Callable[[F], F]:
     return _effect("loads", state)
 
 
-def _effect(kind: EffectKind, state: str, staleness: int = 0) -> Callable[[F], F]:
+def _effect(kind: EffectKind, state: str, staleness: int = 0, ratio: str | None = None) -> Callable[[F], F]:
     if not isinstance(state, str) or not state:
         raise DefinitionError("HF120", f'{kind} takes the name of a state, such as "policy", got {state!r}')
 
     def declare(fn: F) -> F:
-        setattr(fn, EFFECTS, (Effect(kind, state, staleness), *effects_of(fn)))
+        setattr(fn, EFFECTS, (Effect(kind, state, staleness, ratio), *effects_of(fn)))
         return fn
 
     return declare

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from hfdsl.errors import ConfigError
 from hfdsl.rl.fields import NonNegative, Positive, check_fields
@@ -34,6 +34,9 @@ class PolicyTerms(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss(ABC):
     """What all losses of a policy share: loss = surrogate + kl * KL(policy || reference) - entropy * H(policy)."""
+
+    uses_ratio: ClassVar[bool] = True
+    """Whether the loss divides by the old log-probs; a check asks it, see ``hf.writes``."""
 
     aggregation: Aggregation = "token-mean"
     """How tokens are weighted: see :func:`hfdsl.rl.masked.token_weights`."""
@@ -182,6 +185,8 @@ class Reinforce(PolicyLoss):
     >>> Reinforce()(-one, -one, 2 * one, one).loss.item()
     2.0
     """
+
+    uses_ratio: ClassVar[bool] = False
 
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor

@@ -74,4 +74,5 @@ class Bool(DType):
 DTYPES: tuple[type[DType], ...] = (
     Float64, Float32, BFloat16, Float16, Int64, Int32, Int16, Int8, UInt8, Bool,
 )  # fmt: skip  # a table: one row reads better than ten
+FLOATS = (Float64, Float32, BFloat16, Float16)
 BY_TORCH_NAME: dict[str, type[DType]] = {dtype.torch_name: dtype for dtype in DTYPES}

@@ -63,7 +63,7 @@ class Actor(hf.Worker):
         return ReferenceLogProbs(ref_log_probs=log_probs(self.policy, sequences, self.config.batching, autocast))
 
     @register(Dispatch.THREE_D_PROTO)
-    @hf.writes("policy")
+    @hf.writes("policy", ratio="log_probs")
     def update(self, experience: Experience, *, loss: PolicyLoss) -> ActorMetrics:
         """One optimizer step on the whole batch."""
         from hfdsl.rl.models.updates import policy_update

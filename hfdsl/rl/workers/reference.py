@@ -22,6 +22,7 @@ class Reference(hf.Worker):
         self.policy = policy(config.model, config.temperature, self.axis("tp")).requires_grad_(False)
 
     @register(Dispatch.THREE_D_PROTO)
+    @hf.reads("reference")
     def log_probs(self, sequences: Sequences) -> ReferenceLogProbs:
         """The log-probs of the responses; 0 on padding."""
         from hfdsl.rl.models.scoring import log_probs

@@ -1,0 +1,318 @@
+"""Ratios: the log-probs that an update divides by are its own policy's, from before its updates on these rows.
+
+A worked example, an actor whose ``update`` declares ``@hf.writes("policy", ratio="log_probs")``::
+
+    rollout = actor.generate(prompts)                                    # log-probs of 'actor' before its updates
+    ref = reference.log_probs(rollout)                                   # log-probs of 'reference'
+    actor.update(rollout)                                                # policy / policy that generated
+    actor.update(Rollout(ids=rollout.ids, log_probs=ref.log_probs))      # policy / another model
+    now = actor.log_probs(rollout)                                       # log-probs after an update on these rows
+    actor.update(Rollout(ids=rollout.ids, log_probs=now.log_probs))      # policy / the same policy: 1
+
+A column is known by the call that made it, followed through records and operations on rows. The call's ``hf.reads``
+says under which weights; a role's weights are its own, unless something that is no rows goes from one role to the
+other, as ``hf.sync`` sends them. A function ends the trace, and so does a call that may hand on a column that it got:
+of what is not known, nothing is claimed. Tokens of a data set may be those of any policy, so that only log-probs of
+tokens that the dataflow generates can be another policy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.sources import argument_span
+from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.origins import RowColumn, is_token_column, stored_column
+from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.row_steps import FilterStep, Origin, PartStep, TakeStep
+from hfdsl.graph.row_weights import named_columns
+from hfdsl.graph.signatures import VALUE, RecordType, Signature
+from hfdsl.protocols.state import Effect, effects_of, methods_with
+from hfdsl.types.batches import closest, schema
+from hfdsl.types.columns import ColumnSpec, ObjSpec
+from hfdsl.types.dtypes import FLOATS
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """An update, the state that it changes, and the column of old log-probs that it divides by."""
+
+    update: Node
+    role: str
+    state: str
+    column: RowColumn
+
+
+def ratios_name_columns(context: Context) -> Iterator[Finding]:
+    """HF336: ``ratio=`` names one column of one argument, and that column has floats."""
+    declared: dict[tuple[Signature, str], Node] = {}
+    for node in context.program.graph.calls:
+        for effect in _effects(node, "writes"):
+            signature = signature_of(node)
+            if signature is not None and effect.ratio is not None:
+                declared.setdefault((signature, effect.ratio), node)
+    for (signature, name), node in declared.items():
+        columns = list(named_columns(signature, name))
+        if len(columns) == 1 and _is_float(columns[0][2]):
+            continue
+        called = Label(node.span, "called here")
+        message = f"'{node.label}' declares ratio='{name}', {_misnamed(signature, name)}"
+        yield Finding("HF336", message, Label(signature.span), (called,))
+
+
+def _misnamed(signature: Signature, name: str) -> str:
+    columns = list(named_columns(signature, name))
+    if len(columns) > 1:
+        return "which several of its arguments have: " + " or ".join(f"'{port.name}.{name}'" for port, _, _ in columns)
+    if columns:
+        return f"and {columns[0][2]} has no log-probs"
+    fields = [
+        schema(port.type.record).fields if isinstance(port.type, RecordType) else {port.name: port.type}
+        for port in signature.ports
+    ]
+    names = [column for columns in fields for column, spec in columns.items() if _is_float(spec)]
+    return f"and has no such column in its arguments; {closest(name.rpartition('.')[2], names)}"
+
+
+def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
+    """HF335: the old log-probs of an update are those of its own policy, from before its updates on these rows."""
+    ratios = list(_ratios(context))
+    if not ratios or context.program.graph.misuses:
+        return  # a call that is not there may be the one that sends weights
+    weights, reported = _Weights(context), set[object]()
+    for ratio in ratios:
+        maker = weights.maker(ratio.column)
+        if maker is None or (ratio.update.span, maker.span) in reported or not _is_of_its_tokens(context, ratio):
+            continue
+        if weights.are_others(maker, ratio) and context.program.origins.samples(ratio.column.ref):
+            finding = _of_another_policy(context, ratio, maker)
+        elif (earlier := weights.earlier_update(maker, ratio)) is not None:
+            finding = _of_the_updated_policy(context, ratio, maker, earlier)
+        else:
+            continue
+        reported.add((ratio.update.span, maker.span))
+        yield finding
+
+
+def _ratios(context: Context) -> Iterator[Ratio]:
+    """The updates that form a ratio, with its column."""
+    for node in context.program.graph.calls:
+        signature = signature_of(node)
+        if signature is None or not isinstance(node.op, RoleCall) or _forms_none(node):
+            continue
+        for effect in _effects(node, "writes"):
+            named = list(named_columns(signature, effect.ratio)) if effect.ratio is not None else []
+            if len(named) != 1:
+                continue
+            [(port, name, _)] = named
+            for column in context.program.origins.columns[node.id]:
+                if column.port == port.name and name in (VALUE, column.ref.column):
+                    yield Ratio(node, node.op.role, effect.state, column)
+
+
+def _forms_none(node: Node) -> bool:
+    """Whether an option of the call, such as a loss, says that it divides by nothing."""
+    return any(
+        isinstance(operand, Constant) and getattr(operand.value, "uses_ratio", True) is False
+        for _, operand in node.arguments
+    )
+
+
+def _is_of_its_tokens(context: Context, ratio: Ratio) -> bool:
+    """Whether the column is of the tokens that the update reads; of others it is HF334."""
+    origins = context.program.origins
+    samples = origins.samples(ratio.column.ref)
+    others = (origins.samples(column.ref) for column in _token_columns(context, ratio.update))
+    return all(samples.get(dim, call) == call for other in others for dim, call in other.items())
+
+
+@dataclass
+class _Weights:
+    """Under whose weights columns are made, and of which version."""
+
+    context: Context
+
+    def maker(self, column: RowColumn) -> Node | None:
+        """The call whose weights a column of floats comes from; None where it is not certain."""
+        program = self.context.program
+        stored = stored_column(program.graph, column.ref)
+        if not isinstance(stored, Ref):
+            return None
+        node = program.graph.nodes[stored.node]
+        if not isinstance(node.op, RoleCall) or not _effects(node, "reads"):
+            return None
+        names = (None, VALUE)
+        handed_on = any(
+            _is_float(read.spec) and (stored.column in names or read.ref.column in (stored.column, *names))
+            for read in program.origins.columns[node.id]
+            if not set(read.inner).isdisjoint(column.inner)
+        )
+        return None if handed_on else node
+
+    def are_others(self, maker: Node, ratio: Ratio) -> bool:
+        """Whether a column is certainly made under weights that are not those of the update's state."""
+        role = _role(maker)
+        states = {effect.state for effect in _effects(maker, "reads")}
+        if role == ratio.role:
+            reads = methods_with(self.context.program.graph.roles[role], "reads")
+            return ratio.state not in states and ratio.state in reads
+        if role in self.linked(ratio.role):
+            return False
+        return ratio.state not in states or self.has_weights_of_its_own(role, ratio.state)
+
+    def has_weights_of_its_own(self, role: str, state: str) -> bool:
+        """Whether no other dataflow can have given a role its weights: it trains them, or could and loads none."""
+        kind = self.context.program.graph.roles[role]
+        if any(_role(node) == role and effect.state == state for node, effect in self.updates):
+            return True
+        return state in methods_with(kind, "writes") and not methods_with(kind, "loads")
+
+    def earlier_update(self, maker: Node, ratio: Ratio) -> Node | None:
+        """An update on the same rows before the column was made, of which nothing else is read that is older."""
+        if _role(maker) != ratio.role:
+            return None
+        columns = self.context.program.origins.columns[ratio.update.id]
+        for node, effect in self.updates:
+            own = (_role(node), effect.state) == (ratio.role, ratio.state) and effect.ratio is not None
+            if own and node.id < maker.id and self.reads_rows_of(ratio.update, node):
+                older = any(
+                    other is not None and other.id < node.id and not self.are_others(other, ratio)
+                    for other in map(self.maker, filter(_is_float_column, columns))
+                )
+                return None if older else node
+        return None
+
+    def reads_rows_of(self, update: Node, earlier: Node) -> bool:
+        """Whether two updates certainly train on some of the same rows."""
+        rows, earlier_rows = self.token_rows(update), self.token_rows(earlier)
+        return any(
+            column == other and (origin in _supersets(other_origin) or other_origin in _supersets(origin))
+            for column, origin in rows
+            for other, other_origin in earlier_rows
+        )
+
+    def token_rows(self, update: Node) -> list[tuple[Ref, Origin]]:
+        """The columns of tokens that an update reads, where they were made, and their rows."""
+        program, rows = self.context.program, list[tuple[Ref, Origin]]()
+        for column in _token_columns(self.context, update):
+            stored, origin = stored_column(program.graph, column.ref), program.origins.of(column.ref)
+            if isinstance(stored, Ref) and origin is not None:
+                rows.append((stored, origin))
+        return rows
+
+    @cached_property
+    def updates(self) -> list[tuple[Node, Effect]]:
+        """All calls that change a state."""
+        return [(node, effect) for node in self.context.program.graph.calls for effect in _effects(node, "writes")]
+
+    @cached_property
+    def links(self) -> dict[str, set[str]]:
+        """By role those that it gives something to that is no rows, as ``hf.sync`` gives weights, or gets it from."""
+        graph, inference = self.context.program.graph, self.context.program.inference
+        links: dict[str, set[str]] = {}
+        for node in graph.calls:
+            for ref in node.refs if isinstance(node.op, RoleCall) else ():
+                if not isinstance(inference.operand(ref), (RecordValue, ColumnSpec, ObjSpec)):
+                    for role in self.roles_behind(ref):
+                        links.setdefault(role, set()).add(_role(node))
+                        links.setdefault(_role(node), set()).add(role)
+        return links
+
+    def roles_behind(self, ref: Ref) -> set[str]:
+        """The roles that gave a value, directly or through functions."""
+        node = self.context.program.graph.nodes[ref.node]
+        if isinstance(node.op, FunctionCall):
+            return set[str]().union(*map(self.roles_behind, node.refs))
+        return {node.op.role} if isinstance(node.op, RoleCall) else set()
+
+    def linked(self, role: str) -> set[str]:
+        """The roles that may have weights of this one, or it theirs, through others too."""
+        known, waiting = {role}, [role]
+        while waiting:
+            new = self.links.get(waiting.pop(), set()) - known
+            known |= new
+            waiting += new
+        return known
+
+
+def _supersets(origin: Origin) -> Iterator[Origin]:
+    """Rows that have all of these rows, and those."""
+    steps = origin.steps
+    yield origin
+    while steps and isinstance(steps[0], (PartStep, TakeStep, FilterStep)):
+        steps = steps[1:]
+        yield Origin(steps, origin.source)
+
+
+def _of_another_policy(context: Context, ratio: Ratio, maker: Node) -> Finding:
+    name, states = _name(ratio.column), " and ".join(f"'{effect.state}'" for effect in _effects(maker, "reads"))
+    finding = Finding(
+        "HF335",
+        f"'{ratio.update.label}' divides by '{name}' of '{maker.label}', not by log-probs of the '{ratio.state}' that "
+        "it trains",
+        _label(ratio, "the old log-probs of a ratio"),
+        (Label(maker.span, f"made from the weights {states} of role '{_role(maker)}'"), _declared(ratio)),
+    )
+    advice = (
+        f"give it the log-probs of '{ratio.role}' from before its update; a method that corrects for samples of other "
+        "policies leaves out ratio=, and a function with rows=hf.Whole says so for one batch"
+    )
+    return with_suggestions(context, finding, (), advice)
+
+
+def _of_the_updated_policy(context: Context, ratio: Ratio, maker: Node, earlier: Node) -> Finding:
+    name = _name(ratio.column)
+    finding = Finding(
+        "HF335",
+        f"'{ratio.update.label}' divides by '{name}' that '{maker.label}' made after an update on these rows, so that "
+        "the ratio forgets that update",
+        _label(ratio, "the old log-probs of a ratio"),
+        (Label(earlier.span, "trains on these rows before"), Label(maker.span, "made here"), _declared(ratio)),
+    )
+    advice = f"compute '{name}' once for all updates on these rows, before line {earlier.span.line}"
+    return with_suggestions(context, finding, (), advice)
+
+
+def _label(ratio: Ratio, words: str) -> Label:
+    return Label(argument_span(ratio.update.span, signature_of(ratio.update), ratio.column.port), words)
+
+
+def _declared(ratio: Ratio) -> Label:
+    signature = signature_of(ratio.update)
+    return Label(ratio.update.span if signature is None else signature.span, f"declared ratio='{_name(ratio.column)}'")
+
+
+def _name(column: RowColumn) -> str:
+    return column.port if column.ref.column in (None, VALUE) else column.ref.column or ""
+
+
+def _token_columns(context: Context, node: Node) -> Iterator[RowColumn]:
+    return (
+        column
+        for column in context.program.origins.columns[node.id]
+        if is_token_column(column.spec) and len(column.spec.dims) > 1
+    )
+
+
+def _is_float_column(column: RowColumn) -> bool:
+    return _is_float(column.spec)
+
+
+def _is_float(spec: object) -> bool:
+    return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, FLOATS)
+
+
+def _effects(node: Node, kind: str) -> list[Effect]:
+    if not isinstance(node.op, RoleCall):
+        return []
+    return [effect for effect in effects_of(node.op.signature.body) if effect.kind == kind]
+
+
+def _role(node: Node) -> str:
+    return node.op.role if isinstance(node.op, RoleCall) else ""
