@@ -65,7 +65,7 @@ CATALOGUE = (
     row("HF230", "two values, each at the port of the other's name", "hf230"),
     row("HF231", "an optional column where one is needed", "hf231", "hf231_absent"),
     # sizes
-    row("HF301", "a dim that nothing tells", "hf301"),
+    row("HF301", "a dim that nothing determines", "hf301"),
     row("HF302", "two sizes of one dim", "hf302", "test_inputs_that_do_not_fit_are_refused_and_break_nothing"),
     row("HF303", "a quotient that is not whole", "hf303"),
     row("HF304", "a count below 1", "hf304", "hf310_minibatches", codes="HF304 HF310"),
@@ -113,7 +113,7 @@ CATALOGUE = (
     row("HF416", "a gather that the next dispatch undoes", "test_edges_count_every_cell_that_a_rank_reads",
         codes="", why="a plan moves only what is read; `hfdsl plan` shows it"),
     row("HF417", "a number a rank without a reduction", "hf417"),
-    row("HF418", "padding in a result that is not joined", "test_pad_rows_and_dealt_rows_come_back_where_they_went"),
+    row("HF418", "padding in a result that is not joined", "test_pad_rows_and_balanced_rows_come_back_where_they_went"),
     row("HF419", "a collect of rows where another dim was cut", "hf419"),
     row("HF420", "arguments of one call with different rows", "test_unrelated_rows_are_not_split_together"),
     # resources

@@ -21,13 +21,13 @@ class Page:
 
 def read(code: str) -> Page:
     text = (FOLDER / f"{code}.md").read_text(encoding="utf-8")
-    title, rule, told, language, wrong, how, right = re.fullmatch(
+    title, rule, heading, language, wrong, how, right = re.fullmatch(
         r"(# .*)\n\n(.*?)\n\n(Wrong.*?):\n\n```(python|toml)\n(.*?)```\n\n(Right.*?):\n\n```\w+\n(.*?)```\n",
         text,
         re.DOTALL,
     ).groups()  # type: ignore[union-attr]  # a page of another form is a failing test
     mended = right if how == "Right" else replaced(wrong, right)
-    return Page(title, rule, wrong, mended, told == "Wrong", language)
+    return Page(title, rule, wrong, mended, heading == "Wrong", language)
 
 
 def replaced(program: str, lines: str) -> str:
@@ -40,5 +40,5 @@ def replaced(program: str, lines: str) -> str:
 
 def head(line: str) -> str:
     """What a line begins with, up to its first sign that is no part of a name."""
-    found = re.match(r"\s*@?[\w. ]+", line)
-    return found.group().strip() if found else line
+    call = re.match(r"\s*@?[\w. ]+", line)
+    return call.group().strip() if call else line

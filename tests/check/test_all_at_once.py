@@ -17,8 +17,8 @@ from tests.check.prelude import Actor, B, Dispatch, P, Prompts, R, Rollout, Scor
 def test_a_program_with_many_mistakes_reports_each_once() -> None:
     lines = Path(many_mistakes.__file__).read_text("utf-8").splitlines()
     marked = [(n, m.group(1)) for n, line in enumerate(lines, 1) if (m := re.search(r"  # (HF\d{3})", line))]
-    found = [(finding.primary.span.line, finding.code) for finding in many_mistakes.report()]
-    assert sorted(found) == marked
+    reported = [(finding.primary.span.line, finding.code) for finding in many_mistakes.report()]
+    assert sorted(reported) == marked
     assert len(marked) >= 15
 
 
@@ -89,7 +89,7 @@ def test_errors_stand_before_warnings_in_the_order_of_the_lines() -> None:
     assert report.codes == ("HF304", "HF201", "HF508")
 
 
-def test_sizes_that_are_none_are_told_and_the_rest_is_checked() -> None:
+def test_invalid_sizes_are_reported_and_the_rest_is_checked() -> None:
     @hf.dataflow
     def program(rollout: Rollout, actor: Actor) -> Scores:
         return actor.score(rollout)
@@ -107,7 +107,7 @@ def scored(rollout: Rollout, actor: Actor) -> Scores:
     return actor.score(rollout)
 
 
-def test_what_is_no_deployment_and_no_sizes_is_told() -> None:
+def test_arguments_that_are_no_deployment_or_sizes_are_reported() -> None:
     nothing: Any = None
     four: Any = 4
     sizes: Any = [4]
@@ -122,7 +122,7 @@ def test_what_is_no_deployment_and_no_sizes_is_told() -> None:
             scored.compile(deployment, dims=wrong)
 
 
-def test_a_mesh_that_does_not_fit_is_told_without_its_row_arithmetic() -> None:
+def test_a_mesh_that_does_not_fit_is_reported_without_its_row_arithmetic() -> None:
     deployment = hf.Deployment(actor=hf.place(Actor, pool=pool, mesh=hf.Mesh(dp=3)))
     assert scored.check(deployment, dims={B: 64}).codes == ("HF501",)
 

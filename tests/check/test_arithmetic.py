@@ -71,20 +71,20 @@ def period(demands: list[Constraint]) -> int:
 @settings(max_examples=examples(150))
 @given(st.lists(linear, min_size=1, max_size=4, unique=True).filter(lambda ds: period(ds) < FAR - 200))
 def test_a_conflict_is_one_and_without_any_one_of_it_there_is_a_size(demands: list[Constraint]) -> None:
-    found = conflict(B, demands)
-    assert set(found) <= set(demands)
-    assert bool(found) is not bool(meeting(demands, range(1, 2 * FAR)))
-    assert not found or not meeting(found, range(1, 2 * FAR))
-    for left_out in found:
-        assert meeting([demand for demand in found if demand is not left_out], range(1, 2 * FAR)), found
+    conflicting = conflict(B, demands)
+    assert set(conflicting) <= set(demands)
+    assert bool(conflicting) is not bool(meeting(demands, range(1, 2 * FAR)))
+    assert not conflicting or not meeting(conflicting, range(1, 2 * FAR))
+    for left_out in conflicting:
+        assert meeting([demand for demand in conflicting if demand is not left_out], range(1, 2 * FAR)), conflicting
 
 
 @given(st.lists(linear, max_size=3), st.integers(1, 200), st.integers(1, 5))
 def test_the_nearest_sizes_are_the_nearest(demands: list[Constraint], now: int, step: int) -> None:
-    found = Search(B, now, demands, lambda n: n % step == 0).nearest()
+    nearest = Search(B, now, demands, lambda n: n % step == 0).nearest()
     below = [n for n in meeting(demands, range(1, now)) if n % step == 0]
     above = [n for n in meeting(demands, range(now + 1, now + FAR)) if n % step == 0]
-    assert found == (*below[-1:], *above[:1])
+    assert nearest == (*below[-1:], *above[:1])
 
 
 b = size(B)
@@ -143,8 +143,8 @@ def test_what_bounds_no_size_is_no_limit(text: str) -> None:
 
 def test_a_quotient_is_exact_only_by_a_whole_number() -> None:
     terms = CallScope({}, Scope({}, None, config=False), size(B), chunks=6)
-    found = [terms.exact(size(B), divisor) for divisor in map(constant, (1, 2, 3, 6, 4, 0, -2, Fraction(1, 2)))]
-    assert found == [True, True, True, True, False, False, False, False]
+    exact = [terms.exact(size(B), divisor) for divisor in map(constant, (1, 2, 3, 6, 4, 0, -2, Fraction(1, 2)))]
+    assert exact == [True, True, True, True, False, False, False, False]
     assert not terms.exact(size(B), size(R))
     assert not terms.exact(size(P), constant(2)), "what is split is B"
 

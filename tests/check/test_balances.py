@@ -27,8 +27,8 @@ class Role(hf.Worker):
 
 def check(body: Any) -> hf.Report:
     place = hf.place(Role, pool=hf.ResourcePool([2], use_gpu=False))
-    found: hf.Report = hf.dataflow(body).check(hf.Deployment(role=place), {B: 8})
-    return found
+    report: hf.Report = hf.dataflow(body).check(hf.Deployment(role=place), {B: 8})
+    return report
 
 
 def test_a_column_weighs_rows_as_an_argument() -> None:
@@ -38,7 +38,7 @@ def test_a_column_weighs_rows_as_an_argument() -> None:
     assert check(by_count).ok
 
 
-def test_a_column_that_weighs_nothing_is_told_as_the_argument_that_it_is() -> None:
+def test_a_column_that_cannot_be_a_weight_is_reported_as_that_argument() -> None:
     def by_x(rows: Rows, role: Role) -> tuple[hf.f32[B], hf.f32[B]]:
         return role.by_x(rows.x), role.by_x(rows.x)
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Pools that a cluster has no room for: the numbers that are told, and the other pools that are offered."""
+"""Pools that a cluster has no room for: the numbers in the message, and the other pools that are suggested."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def cpus(slots: int) -> Pool:
 
 
 def refused(places: list[Pool], cluster: hf.Cluster) -> Finding:
-    [found] = check(places, cluster).findings
-    return found
+    [finding] = check(places, cluster).findings
+    return finding
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_the_numbers_that_refute_pools(places: list[Pool], cluster: hf.Cluster, 
 
 
 def test_the_first_pool_that_has_no_room_beside_those_before_it_is_marked() -> None:
-    found = refused(gpus([4], [2, 2], [4]), nodes(4))
-    assert found.primary.text == "4 GPUs for 'b'"
-    assert [label.text for label in found.related[:2]] == ["4 GPUs for 'a'", "4 GPUs for 'c'"]
+    finding = refused(gpus([4], [2, 2], [4]), nodes(4))
+    assert finding.primary.text == "4 GPUs for 'b'"
+    assert [label.text for label in finding.related[:2]] == ["4 GPUs for 'a'", "4 GPUs for 'c'"]
     assert refused([cpus(110)], nodes(0, cpus=8)).primary.text == "11 CPUs for 'a'"
 
 
@@ -82,9 +82,9 @@ def test_of_many_pools_four_are_named() -> None:
         return [role.score(rows) for role in (a, b, c, d, e, f)]
 
     places = {name: hf.place(Role, pool=Pool([4], name=f"p{i}")) for i, name in enumerate("abcdef", 1)}
-    [found] = six.check(hf.Deployment(**places), ROWS, nodes(4)).findings
+    [finding] = six.check(hf.Deployment(**places), ROWS, nodes(4)).findings
     listed = "pools 'p1' [4], 'p2' [4], 'p3' [4], 'p4' [4] and 2 more"
-    assert found.message == f"{listed} need 24 GPUs, and the cluster has 4"
+    assert finding.message == f"{listed} need 24 GPUs, and the cluster has 4"
 
 
 def test_a_role_on_a_pool_twice_is_named_once() -> None:
@@ -141,8 +141,8 @@ def test_what_is_not_certain_to_have_room_is_not_offered() -> None:
 def helped(cluster: hf.Cluster, **meshes: tuple[Pool, hf.Mesh]) -> tuple[str, ...]:
     places = {name: hf.place(Role, pool=pool, mesh=mesh) for name, (pool, mesh) in meshes.items()}
     report: Report = FLOWS[len(places)].check(hf.Deployment(**places), ROWS, cluster)
-    [found] = report.findings
-    return found.help
+    [finding] = report.findings
+    return finding.help
 
 
 def test_a_pool_that_the_model_does_not_divide_is_not_offered() -> None:
@@ -168,5 +168,5 @@ def test_where_the_first_pool_does_not_suit_the_role_the_next_is_offered() -> No
 
     p, q, r = gpus([2], [1], [1])
     places = hf.Deployment(a=hf.place(Role, pool=p), b=hf.place(Role, pool=q), c=hf.place(Ranking, pool=r))
-    [found] = flow.check(places, ROWS, nodes(3)).findings
-    assert found.help == ("place 'c' on pool 'q' beside 'b'",), "on two ranks of 'p' it would not have all rows"
+    [finding] = flow.check(places, ROWS, nodes(3)).findings
+    assert finding.help == ("place 'c' on pool 'q' beside 'b'",), "on two ranks of 'p' it would not have all rows"

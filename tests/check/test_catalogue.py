@@ -50,14 +50,14 @@ def same_name(values: f32[variable, R], scores: f32[variable]) -> f32[variable]:
 @cache
 def sources() -> dict[str, str]:
     """The text of every test of the project, by its name."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for file in Path(__file__).parents[1].rglob("test_*.py"):
         text = file.read_text("utf-8")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                found[node.name] = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
-    return found
+                texts[node.name] = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+    return texts
 
 
 def test_the_catalogue_is_complete_and_in_order() -> None:

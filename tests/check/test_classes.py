@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""What role classes require of their config and mesh: what is told, and the meshes that are offered in its place."""
+"""What role classes require of their config and mesh: the findings, and the meshes that are suggested."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Model(hf.Worker):
     def score(self, rows: Rows) -> Rows: ...
 
 
-def found(text: str, mesh: hf.Mesh, **given: Any) -> list[Finding]:
-    """What is told of a model that requires this, on 8 GPUs."""
+def findings_of(text: str, mesh: hf.Mesh, **options: Any) -> list[Finding]:
+    """The findings of a model that requires this, on 8 GPUs."""
 
     @hf.requires(text)
     class Strict(Model): ...
 
     def program(rows: Rows, model: Any) -> Rows:
-        made: Rows = model.score(rows)
-        return made
+        scores: Rows = model.score(rows)
+        return scores
 
     program.__annotations__["model"] = Strict
-    place = hf.place(Strict, pool=hf.ResourcePool([8]), mesh=mesh, **given)
+    place = hf.place(Strict, pool=hf.ResourcePool([8]), mesh=mesh, **options)
     return list(hf.dataflow(program).check(hf.Deployment(model=place), {B: 64}).findings)
 
 
@@ -56,13 +56,13 @@ OFFERED = [
 
 @pytest.mark.parametrize(("text", "mesh", "meshes"), OFFERED)
 def test_the_nearest_meshes_of_the_first_axis_that_mends_are_offered(text: str, mesh: hf.Mesh, meshes: str) -> None:
-    [finding] = found(text, mesh)
+    [finding] = findings_of(text, mesh)
     assert (finding.code, finding.help) == ("HF512", (f"use {meshes}: {text} then holds and the pool is filled",))
 
 
 def test_only_a_division_has_a_rest() -> None:
-    assert [f.message for f in found("tp >= 8", hf.Mesh(dp=8))] == ["role 'model' requires tp >= 8, but tp = 1"]
-    [finding] = found("layers % tp == 0", hf.Mesh(dp=2, tp=4))
+    assert [f.message for f in findings_of("tp >= 8", hf.Mesh(dp=8))] == ["role 'model' requires tp >= 8, but tp = 1"]
+    [finding] = findings_of("layers % tp == 0", hf.Mesh(dp=2, tp=4))
     assert finding.message.endswith("but layers = 6 and tp = 4: 6 % 4 = 2")
 
 
@@ -74,20 +74,20 @@ def test_only_a_division_has_a_rest() -> None:
         ("tp * layers % q == 0", "q", "there are: layers, pp, dp, tp, gen_pp, gen_tp, micro_dp, world_size"),
     ],
 )
-def test_the_name_that_means_nothing_is_told_with_a_near_one(text: str, name: str, near: str) -> None:
-    [finding] = found(text, hf.Mesh(dp=8))
+def test_an_unknown_name_is_reported_with_a_near_one(text: str, name: str, near: str) -> None:
+    [finding] = findings_of(text, hf.Mesh(dp=8))
     what = "neither a number of the role's config nor a size of its mesh"
     assert (finding.code, finding.message) == ("HF323", f"'Strict' requires {text}: '{name}' is {what}; {near}")
 
 
-def test_what_a_role_that_cannot_be_built_requires_is_told_as_far_as_it_is_known() -> None:
+def test_requirements_of_a_role_that_cannot_be_built_are_reported_as_far_as_known() -> None:
     def codes(text: str) -> list[str]:
-        return sorted(finding.code for finding in found(text, hf.Mesh(tp=8), depth=3))
+        return sorted(finding.code for finding in findings_of(text, hf.Mesh(tp=8), depth=3))
 
     assert codes("layers % tp == 0") == ["HF516"], "nobody knows its layers"
     assert codes("tp < 8") == ["HF512", "HF516"]
     assert codes("tp ** 2 < layers") == ["HF114", "HF516"]
-    [finding] = found("tp ** 2 < layers", hf.Mesh(tp=8))
+    [finding] = findings_of("tp ** 2 < layers", hf.Mesh(tp=8))
     assert finding.message.endswith(": 'tp ** 2' is not arithmetic over dims and config fields")
     assert "requires tp ** 2 < layers" in finding.message
 
@@ -103,8 +103,8 @@ def test_a_class_of_several_bases_requires_what_each_of_them_does() -> None:
     class Both(Trained, Sampled): ...
 
     def program(rows: Rows, model: Any) -> Rows:
-        made: Rows = model.score(rows)
-        return made
+        scores: Rows = model.score(rows)
+        return scores
 
     program.__annotations__["model"] = Both
     place = hf.place(Both, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8))

@@ -27,13 +27,13 @@ CODE = re.compile(r"HF\d{3}")
 @cache
 def used() -> frozenset[str]:
     """The codes that stand as a string of their own in the package, outside of the table."""
-    found: set[str] = set()
+    codes: set[str] = set()
     for file in (ROOT / "hfdsl").rglob("*.py"):
         if file.name == "codes.py":
             continue
         strings = (n.value for n in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(n, ast.Constant))
-        found |= {text for text in strings if isinstance(text, str) and CODE.fullmatch(text)}
-    return frozenset(found)
+        codes |= {text for text in strings if isinstance(text, str) and CODE.fullmatch(text)}
+    return frozenset(codes)
 
 
 def test_every_code_in_the_source_is_in_the_table() -> None:
@@ -89,7 +89,7 @@ def outcome(snippet: str, code: str) -> set[str]:
         flow.check(names.get("deployment"), names.get("dims", {}), names.get("cluster")) for flow in flows(names)
     ]
     reports += [value.check() for value in names.values() if isinstance(value, hf.Experiment)]
-    return {found for report in reports for found in report.codes}
+    return {code for report in reports for code in report.codes}
 
 
 def run(snippet: str, code: str) -> dict[str, Any]:

@@ -30,8 +30,10 @@ GENERATED = hf.Protocol(
 MESH = hf.Mesh(pp=2, dp=2, tp=2, gen_tp=2)
 
 
-def found(collect: Dispatch | hf.Protocol, leaves: dict[str, AxisPlacement], mesh: hf.Mesh = MESH) -> list[hf.Finding]:
-    """What is found of a method that leaves its rows so."""
+def findings_of(
+    collect: Dispatch | hf.Protocol, leaves: dict[str, AxisPlacement], mesh: hf.Mesh = MESH
+) -> list[hf.Finding]:
+    """The findings of a method that leaves its rows so."""
 
     class Role(hf.Worker):
         @register(collect, leaves=leaves)
@@ -46,7 +48,7 @@ def found(collect: Dispatch | hf.Protocol, leaves: dict[str, AxisPlacement], mes
 
 
 def test_values_that_have_nothing_in_common_are_no_value() -> None:
-    [finding] = found(Dispatch.DP_PROTO, {"rank": hf.Varying()})
+    [finding] = findings_of(Dispatch.DP_PROTO, {"rank": hf.Varying()})
     assert finding.code == "HF403"
     assert finding.message.endswith("collects rank='join', but the values there have nothing to do with one another")
     assert (finding.help, finding.notes) == ((), ())
@@ -69,7 +71,7 @@ def test_values_that_have_nothing_in_common_are_no_value() -> None:
 def test_what_no_collect_keeps_is_put_together_in_the_body(
     collect: Dispatch | hf.Protocol, axis: str, left: AxisPlacement, advice: str | None
 ) -> None:
-    [finding] = found(collect, {axis: left})
+    [finding] = findings_of(collect, {axis: left})
     assert (finding.code, finding.help) == ("HF403", ())
     assert finding.notes == ((advice,) if advice else ())
 
@@ -78,15 +80,15 @@ def test_what_no_collect_keeps_is_put_together_in_the_body(
     ("index", "collects"), [(1, "collect pp=1"), (-2, "collect pp=2"), (-4, "collect pp=0"), (4, None), (-5, None)]
 )
 def test_a_coordinate_of_the_mesh_is_collected(index: int, collects: str | None) -> None:
-    [finding] = found(Dispatch.THREE_D_PROTO, {"pp": hf.At(index)}, hf.Mesh(pp=4))
+    [finding] = findings_of(Dispatch.THREE_D_PROTO, {"pp": hf.At(index)}, hf.Mesh(pp=4))
     assert finding.code == "HF404"
     assert finding.help == ((collects,) if collects else ())
 
 
 def test_entries_of_lists_are_values_too() -> None:
     stages = hf.Protocol("STAGES", collect={"pp": "join", "dp": "first", "tp": "first"}, gives="per_stage")
-    assert found(stages, {}) == []
-    [finding] = found(stages, {"tp": hf.Partial()})
+    assert findings_of(stages, {}) == []
+    [finding] = findings_of(stages, {"tp": hf.Partial()})
     assert (finding.code, "takes one term of a sum for the whole" in finding.message) == ("HF403", True)
 
 
@@ -152,7 +154,7 @@ def test_a_list_has_a_value_for_each_rank(name: str) -> None:
     assert called(body).codes == ((code,) if code else ())
 
 
-def test_who_makes_the_list_is_told() -> None:
+def test_the_call_that_makes_the_list_is_named() -> None:
     [finding] = called(CALLS["half of the ranks"][0]).findings
     assert "gets a list of 4, and needs one value for each of 8 ranks" in finding.message
     assert [label.text.partition(" on ")[0] for label in finding.related] == [
@@ -186,15 +188,15 @@ class Joiner(hf.Worker):
 def test_what_is_taken_as_a_list_is_not_joined(method: str, ranks: int) -> None:
     @hf.dataflow
     def program(rows: Rows, joiner: Joiner) -> object:
-        made: Any = joiner.make(rows)
-        return getattr(joiner, method)(made)
+        outputs: Any = joiner.make(rows)
+        return getattr(joiner, method)(outputs)
 
     place = hf.place(Joiner, pool=hf.ResourcePool([ranks]))
     findings = program.check(hf.Deployment(joiner=place), {B: 6}).findings
-    told = [(each.code, each.message, [label.text for label in each.related]) for each in findings]
+    messages = [(each.code, each.message, [label.text for label in each.related]) for each in findings]
     lost = "'joiner.join' takes a value for each rank, and EACH joins what 2 ranks make of theirs: "
     wrong = ("HF413", lost + "no dim says how many rows that is", ["placed on Mesh(pp=1 dp=2 tp=1)"])
-    assert told == ([wrong] if (method, ranks) == ("join", 2) else [])
+    assert messages == ([wrong] if (method, ranks) == ("join", 2) else [])
 
 
 def test_a_list_for_coordinates_that_the_mesh_lacks_is_one_mistake() -> None:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""What calls demand of their rows, in the words in which a broken demand is told."""
+"""What calls demand of their rows, in the words in which a broken demand is reported."""
 
 from __future__ import annotations
 
@@ -54,24 +54,24 @@ def placed(ranks: int) -> hf.Deployment:
 
 
 @hf.dataflow
-def kept(rows: Rows, role: Role) -> list[Rows]:
+def filtered(rows: Rows, role: Role) -> list[Rows]:
     return [hf.filter(part, part.keep) for part in hf.minibatches(rows, 4)]
 
 
 def test_a_filter_of_single_rows_demands_nothing_of_them() -> None:
-    [finding] = kept.check(dims={B: 10}).errors
+    [finding] = filtered.check(dims={B: 10}).errors
     assert finding.message == "minibatches: B = 10 rows do not make 4 equal mini-batches: 10 % 4 = 2"
     assert not any("groups" in label.text for label in finding.related)
 
 
 @hf.dataflow
-def whole(rows: Rows, role: Role) -> None:
+def all_rows(rows: Rows, role: Role) -> None:
     role.whole(rows)
 
 
 def test_a_rest_is_thrown_away_where_no_split_rules_it_out() -> None:
     # 9 // 2 is 4: only where rows are split over two ranks is B // 2 known to be B / 2.
-    assert [n for n in range(1, 20) if whole.check(placed(3), {B: n}).ok] == [1, 8, 9, 16, 17]
+    assert [n for n in range(1, 20) if all_rows.check(placed(3), {B: n}).ok] == [1, 8, 9, 16, 17]
 
 
 @hf.dataflow
@@ -93,7 +93,7 @@ def six(rows: Rows, role: Role) -> Rows:
     return role.split(hf.take(rows, 6))
 
 
-def test_rows_of_a_number_without_a_name_are_told_as_that_number() -> None:
+def test_rows_of_a_constant_size_are_reported_as_that_number() -> None:
     [finding] = six.check(placed(4), {B: 8}).findings
     assert finding.message == (
         "'role.split': 6 rows do not split evenly over the 4 chunks of DP_PROTO on Mesh(pp=1 dp=4 tp=1): 6 % 4 = 2"
@@ -105,8 +105,8 @@ def paired(rows: Rows, table: Table, role: Role) -> None:
     role.padded(rows, table)
 
 
-def test_rows_that_may_not_be_cut_alike_are_told_where_they_are_given() -> None:
-    [finding] = [found for found in paired.check(placed(2), {B: 8}) if "alike" in found.message]
+def test_rows_that_may_be_split_differently_are_reported_at_the_call() -> None:
+    [finding] = [each for each in paired.check(placed(2), {B: 8}) if "alike" in each.message]
     assert (finding.code, finding.primary.text) == ("HF319", "for a split over 2 chunks")
     assert "port 'table' has B*N rows and port 'rows' has B" in finding.message
     assert finding.primary.span.file == __file__
@@ -159,9 +159,9 @@ def fixing(rows: Rows, table: Table, reader: Reader) -> None:
 
 
 def test_a_dim_without_a_size_is_not_resized() -> None:
-    [finding] = [found for found in fixing.check(reader(1), {B: 4}) if found.code == "HF322"]
+    [finding] = [each for each in fixing.check(reader(1), {B: 4}) if each.code == "HF322"]
     assert finding.help == ()
-    [finding] = [found for found in fixing.check(reader(1), {B: 4, N: 16}) if found.code == "HF322"]
+    [finding] = [each for each in fixing.check(reader(1), {B: 4, N: 16}) if each.code == "HF322"]
     assert finding.help == ("set B to 8: every split and requirement then works out",)
 
 
@@ -170,13 +170,13 @@ def making(rows: Rows, reader: Reader) -> Numbered:
     return reader.make()
 
 
-def test_rows_that_nothing_tells_are_told_where_a_run_must_know_them() -> None:
+def test_undetermined_rows_are_reported_where_a_run_must_know_them() -> None:
     assert making.check().codes == ()
     assert "HF301" in making.check(reader(1), {B: 4}).codes
     assert making.check(reader(2), {B: 4}).codes == ("HF413",), "there is nothing to split"
 
 
-def test_a_requirement_that_no_size_meets_alone_is_told_as_it_is() -> None:
+def test_a_requirement_that_no_single_size_meets_is_reported_as_it_is() -> None:
     class Never(Reader):
         @register(Dispatch.DP_PROTO)
         @hf.requires("B < 1")
@@ -198,4 +198,4 @@ def other() -> type[hf.Dim]:
 
 def test_a_requirement_names_the_dim_of_the_program() -> None:
     sizes: dict[Any, int] = {B: 8, other(): 8}
-    assert whole.check(placed(1), sizes).codes == ("HF305",)
+    assert all_rows.check(placed(1), sizes).codes == ("HF305",)

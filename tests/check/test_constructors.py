@@ -115,13 +115,13 @@ def test_a_dict_in_the_place_of_a_dataclass_is_shown_as_it_is_written() -> None:
 def loaded(loader: Any) -> tuple[str, ...]:
     deployment = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2])))
     experiment = hf.Experiment(program, deployment, {B: 8}, loader)
-    found = experiment.check().codes
-    if found:
+    codes = experiment.check().codes
+    if codes:
         with pytest.raises(hf.CheckError, match="HF542"):
             experiment.compile()
     else:
         experiment.compile()
-    return found
+    return codes
 
 
 def gives(kind: Any) -> Any:

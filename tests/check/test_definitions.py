@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, valid-type, type-var"
-"""Type variables in records: what no call binds is told with the dim that is to be written in its place."""
+"""Type variables in records: one that no call binds is reported with the dim to write in its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ length = TypeVar("length")
 t = TypeVar("t")
 
 
-class Given(hf.Batch):
+class Inputs(hf.Batch):
     x: f32[B]
 
 
@@ -33,19 +33,19 @@ class Open(hf.Batch):
 
 class Role(hf.Worker):
     @register(Dispatch.DP_PROTO)
-    def make(self, given: Given) -> Open: ...
+    def make(self, inputs: Inputs) -> Open: ...
 
     @register(Dispatch.DP_PROTO)
-    def take(self, made: Open) -> None: ...
+    def take(self, opened: Open) -> None: ...
 
 
 @hf.dataflow
-def made(given: Given, role: Role) -> None:
-    role.take(role.make(given))
+def from_a_call(inputs: Inputs, role: Role) -> None:
+    role.take(role.make(inputs))
 
 
 @hf.dataflow
-def given(opened: Open, role: Role) -> None:
+def from_the_caller(opened: Open, role: Role) -> None:
     role.take(opened)
 
 
@@ -60,8 +60,8 @@ def test_a_call_binds_the_rows_of_a_record_and_nothing_binds_those_of_an_input()
         ("column 'z' of 'Open'", "write a dim in its place: class T(hf.Dim): ..."),
     ]
     note = "write a dim in its place: class Rows(hf.Dim): ..."
-    assert unbound(made) == lengths
-    assert unbound(given) == [
+    assert unbound(from_a_call) == lengths
+    assert unbound(from_the_caller) == [
         ("column 'x' of 'Open'", note),
         lengths[0],
         ("column 'y' of 'Open'", note),
@@ -73,35 +73,35 @@ def test_a_call_binds_the_rows_of_a_record_and_nothing_binds_those_of_an_input()
 def test_of_a_record_that_is_made_the_call_binds_the_rows_alone() -> None:
     class Maker(hf.Worker):
         @register(Dispatch.DP_PROTO)
-        def make(self, given: Given) -> Open: ...
+        def make(self, inputs: Inputs) -> Open: ...
 
         @register(Dispatch.ONE_TO_ALL)
-        def lists(self, given: Given) -> Open: ...
+        def lists(self, inputs: Inputs) -> Open: ...
 
-    def found(body: Callable[[Given, Any], Any]) -> set[str]:
-        def program(given: Given, maker: Any) -> object:
-            return body(given, maker)
+    def messages_of(body: Callable[[Inputs, Any], Any]) -> set[str]:
+        def program(inputs: Inputs, maker: Any) -> object:
+            return body(inputs, maker)
 
-        program.__annotations__ |= {"given": Given, "maker": Maker}
+        program.__annotations__ |= {"inputs": Inputs, "maker": Maker}
         findings = hf.dataflow(program).check().findings
         assert {finding.code for finding in findings} == {"HF108"}
         return {re.sub(r" of | is .*| in the .*", " ", finding.message) for finding in findings}
 
     mistakes = {"'rows' ", "column 'y' 'Open' ", "column 'z' 'Open' "}
-    assert found(lambda given, maker: maker.make(given)) == mistakes
-    assert found(lambda given, maker: maker.lists(given)) == mistakes
-    assert found(lambda given, maker: listed(given)) == mistakes
+    assert messages_of(lambda inputs, maker: maker.make(inputs)) == mistakes
+    assert messages_of(lambda inputs, maker: maker.lists(inputs)) == mistakes
+    assert messages_of(lambda inputs, maker: listed(inputs)) == mistakes
 
 
 @hf.function
-def listed(given: Given) -> hf.PerRank[Open]: ...
+def listed(inputs: Inputs) -> hf.PerRank[Open]: ...
 
 
-def test_a_signature_is_told_at_its_first_call() -> None:
+def test_a_signature_is_reported_at_its_first_call() -> None:
     @hf.dataflow
-    def program(given: Given, role: Role) -> None:
-        role.take(role.make(given))
-        role.take(role.make(given))
+    def program(inputs: Inputs, role: Role) -> None:
+        role.take(role.make(inputs))
+        role.take(role.make(inputs))
 
     [finding] = [finding for finding in program.check() if finding.message.startswith("'rows'")]
     [called] = finding.related

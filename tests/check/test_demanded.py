@@ -255,13 +255,13 @@ def test_a_dim_that_a_call_binds_is_whole() -> None:
 
 
 def eight(rows: Rows, wide: Wide, role: Role) -> None:
-    for one, two in zip(hf.minibatches(rows, 4), hf.minibatches(wide, 4), strict=True):
-        role.eight(one, two)
+    for part, wide_part in zip(hf.minibatches(rows, 4), hf.minibatches(wide, 4), strict=True):
+        role.eight(part, wide_part)
 
 
 def test_of_rows_that_are_not_whole_nothing_more_is_required() -> None:
     report = check(eight, 1, B=10, N=16)  # 10 / 4 rows are not 8 either
-    assert [(found.code, found.primary.text) for found in report] == [
+    assert [(finding.code, finding.primary.text) for finding in report] == [
         ("HF310", "4 must divide B"),
         ("HF322", "calls it"),
     ]
@@ -272,7 +272,7 @@ def many(rows: Rows, role: Role) -> None:
     role.many(rows)
 
 
-def test_a_requirement_is_told_with_the_config_that_it_names() -> None:
+def test_a_requirement_is_reported_with_the_config_that_it_names() -> None:
     declared = "declared with requires('B == 8 and most > 4')"
     [finding] = hf.dataflow(many).check(dims={B: 4}).findings  # whatever the config will be
     assert (finding.code, [label.text for label in finding.related]) == ("HF322", [declared])

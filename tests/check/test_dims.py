@@ -56,11 +56,11 @@ def opened(rows: Rows) -> f32[n]: ...
 Body = Callable[[Any, Any], Any]
 
 
-def check(body: Body, dims: dict[type[hf.Dim], int], slots: int = 2, given: type[hf.Batch] = Rows) -> hf.Report:
+def check(body: Body, dims: dict[type[hf.Dim], int], slots: int = 2, batch_type: type[hf.Batch] = Rows) -> hf.Report:
     def program(rows: Any, role: Any) -> object:
         return body(rows, role)
 
-    program.__annotations__ |= {"rows": given, "role": Role}
+    program.__annotations__ |= {"rows": batch_type, "role": Role}
     deployment = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([slots])))
     return hf.dataflow(program).check(deployment, dims)
 
@@ -81,20 +81,20 @@ def test_rows_of_a_call_that_has_none_to_split_are_not_asked_for(slots: int, cod
 
 
 @pytest.mark.parametrize(
-    ("body", "given"),
+    ("body", "batch_type"),
     [
         (lambda rows, role: (role.even(rows), opened(rows)), Rows),
         (lambda rows, role: role.open(role.even(rows)), Rows),
         (lambda rows, role: rows, Open),
     ],
 )
-def test_no_size_is_asked_for_a_variable_that_nothing_binds(body: Body, given: type[hf.Batch]) -> None:
-    [finding] = [one for one in check(body, {B: 8}, given=given) if one.code != "HF509"]
+def test_no_size_is_asked_for_a_variable_that_nothing_binds(body: Body, batch_type: type[hf.Batch]) -> None:
+    [finding] = [each for each in check(body, {B: 8}, batch_type=batch_type) if each.code != "HF509"]
     assert finding.code == "HF108"
 
 
 @pytest.mark.parametrize(
-    ("dims", "told"),
+    ("dims", "message"),
     [
         ([8], "dims= takes a dict of dim classes with their sizes, got [8]"),
         ({B: 0}, "size B = 0 is not a whole number of at least 1"),
@@ -102,9 +102,9 @@ def test_no_size_is_asked_for_a_variable_that_nothing_binds(body: Body, given: t
         ({int: 8}, "dims= takes dim classes with their sizes, got <class 'int'>: 8"),
     ],
 )
-def test_what_is_given_for_no_size_is_told(dims: Any, told: str) -> None:
-    found = [finding for finding in check(lambda rows, role: role.even(rows), dims) if finding.code == "HF302"]
-    assert [finding.message for finding in found] == [told]
+def test_arguments_that_are_no_sizes_are_reported(dims: Any, message: str) -> None:
+    findings = [finding for finding in check(lambda rows, role: role.even(rows), dims) if finding.code == "HF302"]
+    assert [finding.message for finding in findings] == [message]
 
 
 def test_a_dim_that_the_program_lacks_is_told_from_one_of_the_same_name() -> None:
@@ -115,13 +115,15 @@ def test_a_dim_that_the_program_lacks_is_told_from_one_of_the_same_name() -> Non
 
         return B
 
-    def told(dim: type[hf.Dim]) -> str:
+    def reason(dim: type[hf.Dim]) -> str:
         [finding] = check(lambda rows, role: role.even(rows), {B: 8, dim: 8}).findings
         assert finding.code == "HF305"
         return finding.message.partition("does not have ")[2]
 
-    assert told(Z) == "a dim of that name"
-    assert told(other()) == "this dim: its 'B' is another class of that name"  # though a method requires something of B
+    assert reason(Z) == "a dim of that name"
+    assert (
+        reason(other()) == "this dim: its 'B' is another class of that name"
+    )  # though a method requires something of B
 
 
 def test_where_a_program_stops_its_dims_are_not_known() -> None:
@@ -129,6 +131,6 @@ def test_where_a_program_stops_its_dims_are_not_known() -> None:
 
     def stops(rows: Any, role: Any) -> object:
         role.even(rows)
-        raise ValueError("before the call of what has the dim")
+        raise ValueError("before the call that has the dim")
 
     assert check(stops, {B: 8, Later: 8}).codes == ("HF610",)

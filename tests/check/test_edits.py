@@ -35,9 +35,9 @@ def changed(tmp_path: Path) -> Callable[..., str | None]:
         file = tmp_path / f"text_{len(list(tmp_path.iterdir()))}.py"
         file.write_text(text := before + here + after, encoding="utf-8")
         end = width + (column if first == last else 0)
-        found = look(Span(str(file), first + 1, column, last + 1, end), *asked)
-        made = [found] if isinstance(found, Edit) else list(found or ())
-        return apply(text, made) if made else None
+        looked = look(Span(str(file), first + 1, column, last + 1, end), *asked)
+        edits = [looked] if isinstance(looked, Edit) else list(looked or ())
+        return apply(text, edits) if edits else None
 
     return make
 
@@ -174,22 +174,22 @@ def test_a_name_is_changed_in_a_requirement_that_is_written_once(text: str, then
     assert changed(text, edits.requirement, "L % l == L", "L", "N") == then
 
 
-def made(*places: tuple[int, int], file: str = "f") -> list[Edit]:
+def edits_at(*places: tuple[int, int], file: str = "f") -> list[Edit]:
     return [Edit(Span(file, 1, first, 1, last), "") for first, last in places]
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "touch"),
+    ("first", "second", "touch"),
     [
-        (made((0, 2)), made((3, 4)), False),
-        (made((0, 2)), made((2, 2)), True),
-        (made((0, 2)), made((2, 3)), True),
-        (made((8, 9), (0, 5)), made((3, 4)), True),
-        (made((0, 2)), made((0, 2), file="g"), False),
+        (edits_at((0, 2)), edits_at((3, 4)), False),
+        (edits_at((0, 2)), edits_at((2, 2)), True),
+        (edits_at((0, 2)), edits_at((2, 3)), True),
+        (edits_at((8, 9), (0, 5)), edits_at((3, 4)), True),
+        (edits_at((0, 2)), edits_at((0, 2), file="g"), False),
     ],
 )
-def test_fixes_that_touch_are_not_joined(one: list[Edit], other: list[Edit], touch: bool) -> None:
-    assert overlap(one, other) is overlap(other, one) is touch
+def test_fixes_that_touch_are_not_joined(first: list[Edit], second: list[Edit], touch: bool) -> None:
+    assert overlap(first, second) is overlap(second, first) is touch
 
 
 def test_where_nothing_is_written_nothing_is_changed() -> None:

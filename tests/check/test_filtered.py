@@ -56,7 +56,7 @@ class Role(hf.Worker):
     def measure(self, rows: Rows) -> None: ...
 
 
-def found(body: Any, rows: int | tuple[int, ...], ranks: int = 4) -> Finding:
+def finding_of(body: Any, rows: int | tuple[int, ...], ranks: int = 4) -> Finding:
     def program(rows: Rows, role: Role) -> None:
         body(hf.filter(rows, rows.keep), role)
 
@@ -65,27 +65,27 @@ def found(body: Any, rows: int | tuple[int, ...], ranks: int = 4) -> Finding:
     return finding
 
 
-def compared(kept: Rows, role: Any) -> None:
-    role.compare(kept)
+def compared(filtered: Rows, role: Any) -> None:
+    role.compare(filtered)
 
 
-def cut_first(kept: Rows, role: Any) -> None:
-    for part in hf.minibatches(kept, 2):
+def cut_first(filtered: Rows, role: Any) -> None:
+    for part in hf.minibatches(filtered, 2):
         role.learn(part)
 
 
-def split_first(kept: Rows, role: Any) -> None:
-    role.learn(kept)
-    for part in hf.minibatches(kept, 2):
+def split_first(filtered: Rows, role: Any) -> None:
+    role.learn(filtered)
+    for part in hf.minibatches(filtered, 2):
         role.learn(part)
 
 
-def required(kept: Rows, role: Any) -> None:
-    role.measure(kept)
+def required(filtered: Rows, role: Any) -> None:
+    role.measure(filtered)
 
 
-def grouped_first(kept: Rows, role: Any) -> None:
-    role.learn(centered(kept))
+def grouped_first(filtered: Rows, role: Any) -> None:
+    role.learn(centered(filtered))
 
 
 FIXED = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
@@ -101,12 +101,12 @@ FIXED = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
     ],
 )  # fmt: skip
 def test_what_may_be_done_depends_on_what_asks(body: Any, need: str, advice: str) -> None:
-    finding = found(body, 1)  # of so few rows none can be taken
+    finding = finding_of(body, 1)  # of so few rows none can be taken
     assert (finding.code, finding.primary.text, finding.help, finding.notes) == ("HF321", need, (), (advice,))
 
 
 def test_all_that_is_demanded_of_the_rows_is_met_by_what_is_offered() -> None:
-    finding = found(cut_first, 30)
+    finding = finding_of(cut_first, 30)
     assert finding.message.startswith(
         "'minibatch 1/2' needs 2 mini-batches, but the number of rows is known only at run time"
     )
@@ -118,8 +118,8 @@ def test_all_that_is_demanded_of_the_rows_is_met_by_what_is_offered() -> None:
     ]
 
 
-def test_demands_of_one_call_are_told_once() -> None:
-    finding = found(compared, 30)
+def test_demands_of_one_call_are_reported_once() -> None:
+    finding = finding_of(compared, 30)
     assert [label.text for label in finding.related] == ["keeps some of B rows", "declared rows=Grouped(2)"]
 
 
@@ -127,20 +127,20 @@ def test_demands_of_one_call_are_told_once() -> None:
 @pytest.mark.parametrize("body", [compared, grouped_first])
 def test_where_groups_are_read_no_help_leaves_them_cut(body: Any, rows: int) -> None:
     """A fill alone would make the number right, and the groups wrong without a word (HF331)."""
-    lines = found(body, rows).help
+    lines = finding_of(body, rows).help
     assert lines
     assert all("group=" in line for line in lines)
 
 
 def test_padding_is_offered_where_it_is_all_that_lacks() -> None:
-    finding = found(lambda kept, role: role.learn(kept), 1)
+    finding = finding_of(lambda filtered, role: role.learn(filtered), 1)
     assert finding.help == ("register 'role.learn' with pad=\"repeat_last\"",)
 
 
 def test_a_number_that_is_for_one_size_is_not_offered_for_several() -> None:
-    assert found(cut_first, 20).help == ("let a fixed number of rows go on: hf.fill(..., 16)",)
-    assert found(cut_first, (30, 20)).help == ()
-    assert found(cut_first, (30, 25)).help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
+    assert finding_of(cut_first, 20).help == ("let a fixed number of rows go on: hf.fill(..., 16)",)
+    assert finding_of(cut_first, (30, 20)).help == ()
+    assert finding_of(cut_first, (30, 25)).help == ("let a fixed number of rows go on: hf.fill(..., 24)",)
 
 
 def test_how_many_rows_to_take_is_left_to_the_author() -> None:
@@ -158,7 +158,7 @@ def joint(body: Any, sizes: dict[type[hf.Dim], int]) -> Finding:
         body(hf.filter(rows, rows.keep), others, role)
 
     placed = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([4], use_gpu=False)))
-    [finding] = [found for found in hf.dataflow(program).check(placed, sizes) if found.code == "HF321"]
+    [finding] = [each for each in hf.dataflow(program).check(placed, sizes) if each.code == "HF321"]
     return finding
 
 
@@ -176,8 +176,8 @@ def test_as_many_groups_go_on_as_meet_all_demands() -> None:
 
 
 def test_what_is_joined_with_kept_rows_decides_how_many_go_on() -> None:
-    def three_more(kept: Rows, others: Others, role: Any) -> None:
-        role.rate(joined(kept.x, hf.take(others, 3).x))
+    def three_more(filtered: Rows, others: Others, role: Any) -> None:
+        role.rate(joined(filtered.x, hf.take(others, 3).x))
 
     assert fixed(joint(three_more, {B: 7, N: 3})) == ("let a fixed number of rows go on: hf.fill(..., 5)",)
     assert fixed(joint(three_more, {B: 4, N: 3})) == ("let a fixed number of rows go on: hf.fill(..., 1)",)
@@ -185,23 +185,23 @@ def test_what_is_joined_with_kept_rows_decides_how_many_go_on() -> None:
 
 
 def test_rows_of_an_unknown_number_are_joined_in_whole_chunks() -> None:
-    def fours(kept: Rows, others: Others, role: Any) -> None:
-        role.learn(kept)
-        role.rate(joined(kept.x, hf.repeat(others, 4).x))
+    def fours(filtered: Rows, others: Others, role: Any) -> None:
+        role.learn(filtered)
+        role.rate(joined(filtered.x, hf.repeat(others, 4).x))
 
     finding = joint(fours, {B: 10})
     assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 8)",)
     assert [label.text.partition(":")[2] for label in finding.related if label.text.startswith("for ")] == [
         " 4 must divide N*4+kept1"
-    ], "told with what is demanded first"
+    ], "reported with the first demand"
     assert [label.text for label in finding.related if label.text.startswith("keeps")] == ["keeps some of B rows"]
 
 
 def test_of_two_filters_the_one_that_is_in_the_way_is_cut() -> None:
-    def both(kept: Rows, others: Others, role: Any) -> None:
+    def both(filtered: Rows, others: Others, role: Any) -> None:
         hf.filter(others, others.keep)  # goes nowhere
         again = hf.filter(others, others.keep, group=4)
-        role.rate(joined(kept.x, again.x))
+        role.rate(joined(filtered.x, again.x))
 
     finding = joint(both, {B: 10, N: 12})
     assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 8)",)
@@ -210,11 +210,11 @@ def test_of_two_filters_the_one_that_is_in_the_way_is_cut() -> None:
     ]  # fmt: skip  # a line
 
 
-def test_what_is_filtered_twice_by_one_column_is_told_at_the_first_filter() -> None:
-    def twice(kept: Rows, others: Others, role: Any) -> None:
+def test_rows_filtered_twice_by_one_column_are_reported_at_the_first_filter() -> None:
+    def twice(filtered: Rows, others: Others, role: Any) -> None:
         first, again = hf.filter(others, others.keep), hf.filter(others, others.keep)
-        role.rate(joined(kept.x, first.x))
-        role.rate(joined(kept.x, again.x))
+        role.rate(joined(filtered.x, first.x))
+        role.rate(joined(filtered.x, again.x))
 
     finding = joint(twice, {B: 10, N: 12})
     assert [label.text for label in finding.related if label.text.startswith("keeps")] == [
@@ -226,8 +226,8 @@ def taking(body: Any, sizes: dict[type[hf.Dim], int] | None = None) -> hf.Report
     def program(rows: Rows, others: Others) -> Rows:
         return body(rows, others)  # type: ignore[no-any-return]  # any body
 
-    found: hf.Report = hf.dataflow(program).check(dims=sizes)
-    return found
+    report: hf.Report = hf.dataflow(program).check(dims=sizes)
+    return report
 
 
 def test_whether_there_are_rows_to_take_is_known_with_their_number() -> None:
@@ -235,7 +235,7 @@ def test_whether_there_are_rows_to_take_is_known_with_their_number() -> None:
     assert (finding.code, finding.related) == ("HF319", ())
     assert finding.message == "cannot decide before launch whether there are 9 rows to take of B"
     assert taking(lambda rows, others: hf.take(rows, 9), {B: 9}).findings == ()
-    assert taking(lambda rows, others: hf.take(hf.filter(rows, rows.keep), 9)).findings == (), "a run tells"
+    assert taking(lambda rows, others: hf.take(hf.filter(rows, rows.keep), 9)).findings == (), "only a run knows"
 
 
 def test_more_rows_than_a_filter_may_keep_are_not_taken() -> None:
@@ -281,16 +281,16 @@ def test_a_filter_may_keep_no_rows_and_no_call_makes_fewer() -> None:
         return all_but_one(hf.filter(rows, rows.keep).x)  # type: ignore[arg-type]  # solved with the sizes
 
     context = build_context(program, None, {B: 4})
-    kept: Any
-    [kept] = {
+    kept_rows: Any
+    [kept_rows] = {
         atom
         for node in context.program.graph.nodes
         for atom in (context.program.inference.rows(node.id) or size(B)).atoms
     } - {B}
-    told = {
+    errors = {
         number: [(finding.code, finding.message) for finding in row_arithmetic(known)]
         for number in (0, 1, 2)
-        for known in [Context.of(context.program, {**context.sizes, kept: number})]
+        for known in [Context.of(context.program, {**context.sizes, kept_rows: number})]
     }
     wrong = "'all_but_one' would have t = kept1-1 = -1, which is not a whole number of at least 1"
-    assert told == {0: [("HF303", wrong)], 1: [], 2: []}
+    assert errors == {0: [("HF303", wrong)], 1: [], 2: []}

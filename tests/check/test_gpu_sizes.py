@@ -46,7 +46,7 @@ def nodes(gpus: int, size: float, count: int = 1) -> hf.Nodes:
 
 
 kinds = st.builds(nodes, st.sampled_from([2, 4, 8]), st.sampled_from([24, 40, 80, 141.5]), st.integers(1, 2))
-clusters = st.lists(kinds, min_size=1, max_size=3).map(lambda found: hf.Cluster(*found))
+clusters = st.lists(kinds, min_size=1, max_size=3).map(lambda node_kinds: hf.Cluster(*node_kinds))
 
 
 def placements(widths: Sequence[int], cluster: hf.Cluster) -> Iterator[tuple[hf.Nodes, ...]]:
@@ -67,10 +67,10 @@ def test_bounds_are_those_of_all_ways_to_place_the_slots(
     node_of = [node for node, size in enumerate(processes) for _ in range(size)]
     touched = sorted(set(node_of[slots[0] : slots[1]]))
     ways = list(placements([processes[node] for node in touched], cluster))
-    found = [{Fraction(kind.gpu_memory_gib or 0) for kind in way} for way in ways]
+    sizes = [{Fraction(kind.gpu_memory_gib or 0) for kind in way} for way in ways]
     smallest, largest = gpu_sizes(cluster, hf.ResourcePool(processes), (slots[0], slots[1]))
     if ways:
-        assert (smallest, largest) == (min(map(min, found)), max(map(min, found)))
+        assert (smallest, largest) == (min(map(min, sizes)), max(map(min, sizes)))
     else:
         widest = max(processes[node] for node in touched)
         alone = [Fraction(kind.gpu_memory_gib or 0) for kind in cluster.kinds if kind.gpus >= widest]
@@ -93,8 +93,8 @@ def test_bounds_are_those_of_all_ways_to_place_the_slots(
 def test_the_smallest_gpu_that_one_may_get_and_the_largest_that_all_may_get(
     kinds: list[tuple[int, float, int]], processes: list[int], slots: tuple[int, int], expected: tuple[int | None, ...]
 ) -> None:
-    found = gpu_sizes(hf.Cluster(*(nodes(*kind) for kind in kinds)), hf.ResourcePool(processes), slots)
-    assert tuple(size and int(size) for size in found) == expected
+    sizes = gpu_sizes(hf.Cluster(*(nodes(*kind) for kind in kinds)), hf.ResourcePool(processes), slots)
+    assert tuple(size and int(size) for size in sizes) == expected
 
 
 amounts = st.sampled_from(["10GiB", "20GiB", "30GiB", "45GiB", "55%", "90GiB"])

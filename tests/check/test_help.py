@@ -36,21 +36,21 @@ def gives_help(file: Path) -> Iterator[int]:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         named = any(keyword.arg in ("help", None) for keyword in node.keywords)
-        made = node.func.id == "Finding" and (named or len(node.args) > position)
-        if made or (node.func.id == "replace" and any(keyword.arg == "help" for keyword in node.keywords)):
+        is_finding = node.func.id == "Finding" and (named or len(node.args) > position)
+        if is_finding or (node.func.id == "replace" and any(keyword.arg == "help" for keyword in node.keywords)):
             yield node.lineno
 
 
 def test_one_function_makes_help_lines() -> None:
-    found = {file: len(list(gives_help(file))) for file in ROOT.rglob("*.py")}
-    assert {file for file, count in found.items() if count} == {MAKES, *PASS_ON}
-    assert found[MAKES] == 1
+    counts = {file: len(list(gives_help(file))) for file in ROOT.rglob("*.py")}
+    assert {file for file, count in counts.items() if count} == {MAKES, *PASS_ON}
+    assert counts[MAKES] == 1
 
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_help_line_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worked: list[Change] = []
-    made: dict[str, tuple[Change, ...]] = {}
+    changes_of: dict[str, tuple[Change, ...]] = {}
     removes = Trials.removes
 
     def watched(self: Trials, finding: Finding, change: Change) -> bool:
@@ -58,20 +58,20 @@ def test_every_help_line_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -
             worked.append(change)
         return works
 
-    def noting(tester: Tester, finding: Finding, given: Iterator[Suggestion], most: int | None = None) -> Finding:
-        kept = []
+    def noting(tester: Tester, finding: Finding, suggestions: Iterator[Suggestion], most: int | None = None) -> Finding:
+        used = []
 
         def passed() -> Iterator[Suggestion]:
-            for suggestion in given:
-                kept.append(suggestion)
+            for suggestion in suggestions:
+                used.append(suggestion)
                 yield suggestion
 
-        found = with_help(tester, finding, passed(), most)
-        changes = tuple(change for suggestion in kept for change in suggestion.changes)
-        made.update(dict.fromkeys(found.help, changes))
-        return found
+        helped = with_help(tester, finding, passed(), most)
+        changes = tuple(change for suggestion in used for change in suggestion.changes)
+        changes_of.update(dict.fromkeys(helped.help, changes))
+        return helped
 
     monkeypatch.setattr(Trials, "removes", watched)
     monkeypatch.setattr(suggestions, "with_help", noting)
     for line in (line for finding in REPORTS[name]() for line in finding.help):
-        assert any(change in worked and change.words in line for change in made[line]), line
+        assert any(change in worked and change.words in line for change in changes_of[line]), line

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body, arg-type, misc"
-"""What other systems tell late, after their engines have started, is told before launch or cannot happen here."""
+"""Mistakes that other systems report late, after their engines have started, are reported here before launch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_number_of_one_chunk_needs_no_reduction(mesh: hf.Mesh) -> None:
     assert program.check(hf.Deployment(judge=hf.place(Judge, pool=pool)), dims={B: 8}).codes == ("HF417",)
 
 
-def test_a_method_of_another_role_is_told_and_a_derived_role_has_its_own() -> None:
+def test_a_method_of_another_role_is_reported_and_a_derived_role_has_its_own() -> None:
     class Critic(Actor):
         @register(Dispatch.DP_PROTO)
         def values(self, rollout: Rollout) -> Rollout: ...
@@ -132,7 +132,7 @@ def test_a_shared_constant_has_one_source() -> None:  # sizes are named once, an
         assert flow.check(deployment, dims={**sizes, B: 62}).codes == ("HF310",)
 
 
-def test_a_check_does_not_need_what_workers_import() -> None:  # HF801 is told by a launch alone
+def test_a_check_does_not_need_what_workers_import() -> None:  # only a launch reports HF801
     source = mended_folder(FIXTURES) / "hf602.py"
     code = f"""
 import importlib.util, sys

@@ -1,4 +1,4 @@
-"""What roles keep of a GPU's memory: which lots of GPUs are told, in which words, and what is offered."""
+"""What roles keep of a GPU's memory: which groups of GPUs a finding names, its text and its help."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.check.test_resources import ROWS, Role, check, one
 
 
 def too_much(places: list[Pool], cluster: hf.Cluster | None, memory: list[str | None]) -> Finding:
-    [found] = check(places, cluster, memory).findings
-    return found
+    [finding] = check(places, cluster, memory).findings
+    return finding
 
 
 def test_the_same_roles_on_two_lots_of_gpus_are_one_mistake() -> None:
@@ -33,24 +33,24 @@ def test_slots_without_gpus_have_no_gpu_memory() -> None:
 def test_one_role_alone_shares_with_nobody() -> None:
     parts: Any = {"weights": "60%", "optimizer": "60%"}
     place = hf.place(Role, pool=Pool([4], name="p"), gpu_memory=parts)
-    [found] = one.check(hf.Deployment(a=place), ROWS).findings
-    assert found.message == (
+    [finding] = one.check(hf.Deployment(a=place), ROWS).findings
+    assert finding.message == (
         "'a' (60% weights + 60% optimizer) keeps 120% of each GPU of pool 'p', more than all of it"
     )
 
 
 def test_nodes_without_gpus_leave_the_size_of_a_gpu_certain() -> None:
     cluster = hf.Cluster(hf.Nodes(1, gpus=4, gpu_memory_gib=80, cpus=8), hf.Nodes(1, cpus=64))
-    found = too_much([Pool([4], name="p")], cluster, ["100GiB"])
-    assert found.message == "'a' (100GiB) keeps 100 GiB of each GPU of pool 'p', which has 80 GiB"
+    finding = too_much([Pool([4], name="p")], cluster, ["100GiB"])
+    assert finding.message == "'a' (100GiB) keeps 100 GiB of each GPU of pool 'p', which has 80 GiB"
 
 
 def test_parts_and_amounts_are_added_up_for_gpus_of_this_size() -> None:
     cluster = hf.Cluster(hf.Nodes(1, gpus=4, gpu_memory_gib=80, cpus=8))
-    found = too_much([Pool([4], name="p")] * 2, cluster, ["60%", "40GiB"])
-    assert found.message == "'a' (60%) and 'b' (40GiB) keep 88 GiB of each GPU of pool 'p', which has 80 GiB"
-    assert found.primary.text == "keeps 40GiB"
-    assert [label.text for label in found.related] == ["keeps 60%", f"the cluster: {cluster}"]
+    finding = too_much([Pool([4], name="p")] * 2, cluster, ["60%", "40GiB"])
+    assert finding.message == "'a' (60%) and 'b' (40GiB) keep 88 GiB of each GPU of pool 'p', which has 80 GiB"
+    assert finding.primary.text == "keeps 40GiB"
+    assert [label.text for label in finding.related] == ["keeps 60%", f"the cluster: {cluster}"]
 
 
 def test_a_pool_of_its_own_is_offered_only_where_there_is_room_for_certain() -> None:

@@ -1,4 +1,4 @@
-"""The whole text of every report and error, as people read it; ``HFDSL_UPDATE=1`` writes the expected texts anew."""
+"""The whole text of every report and error, as people read it; ``HFDSL_UPDATE=1`` rewrites the expected texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RAISED = raising.NAMES  # held to their texts in test_fixtures_run.py
 
 
 def rendered(module: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(HERE.parents[1])  # paths are told from here
+    monkeypatch.chdir(HERE.parents[1])  # paths are relative to it
     program: Any = importlib.import_module(f"tests.check.{module}")
     return steady(str(program.report()))
 

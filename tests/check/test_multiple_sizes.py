@@ -52,7 +52,7 @@ def reading(table: Table, actor: Actor) -> None:
 deployment = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([16], use_gpu=False)))
 
 
-def test_a_last_batch_is_told_with_its_size() -> None:
+def test_a_last_batch_is_reported_with_its_size() -> None:
     assert program.check(deployment, dims={B: (512, 96), R: 8}).findings == ()
     [finding] = program.check(deployment, dims={B: (100, 512, 90), R: 8}).findings
     assert finding.message.endswith("100 % 16 = 4"), "the first size that shows it"
@@ -91,18 +91,18 @@ def test_one_size_is_mended_beside_what_else_is_wrong_with_it() -> None:
     assert rows.help == ("set B = 100 to 96 or 112: this then works out",)
 
 
-def test_combinations_are_told_by_the_dims_that_matter() -> None:
+def test_combinations_are_reported_by_the_dims_that_matter() -> None:
     rows, limit = program.check(deployment, dims={B: (512, 100), R: [8, 9]}).findings
     assert (rows.code, rows.notes[0]) == ("HF310", "for B = 100 of 512, 100")
     assert (limit.code, limit.notes) == ("HF322", ("for R = 9 of 8, 9",))
     assert limit.help == ("set R = 9 to 8: this then works out",)  # with B = 100 the rows do not
 
 
-def test_what_does_not_hang_on_the_sizes_is_told_as_ever() -> None:
+def test_findings_that_do_not_depend_on_sizes_stay_the_same() -> None:
     class Other(hf.Dim): ...
 
-    one, both = (program.check(dims={B: b, R: 4, Other: 1}) for b in (4, (4, 2)))
-    assert both.findings == one.findings
+    single, both = (program.check(dims={B: b, R: 4, Other: 1}) for b in (4, (4, 2)))
+    assert both.findings == single.findings
     assert both.codes == ("HF305",)
 
 

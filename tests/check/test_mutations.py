@@ -155,9 +155,9 @@ MUTATIONS = (
 
 def check(source: str) -> Report:
     names = load(source)
-    found: Report = names["program"].check(names["deployment"], names["dims"])
-    assert str(found)
-    return found
+    report: Report = names["program"].check(names["deployment"], names["dims"])
+    assert str(report)
+    return report
 
 
 def test_the_program_itself_is_clean() -> None:

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""What is misspelt or left out: the near name is told where there is one, and nothing where there are several."""
+"""Misspelled or missing names: the near name is suggested where there is one, and nothing where there are several."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ def looked(rows: Rows, actor: Plain) -> Rows:
 def test_one_of_several_places_is_not_guessed() -> None:
     pool = hf.ResourcePool([1], use_gpu=False)
 
-    def told(**places: Placement[Any]) -> tuple[str, ...]:
-        [finding] = [found for found in looked.check(hf.Deployment(**places), {B: 4}) if found.code == "HF507"]
+    def advice(**places: Placement[Any]) -> tuple[str, ...]:
+        [finding] = [each for each in looked.check(hf.Deployment(**places), {B: 4}) if each.code == "HF507"]
         assert finding.fixes == (), "what ** unpacks has no names that could be edited"
         return (*finding.help, *finding.notes)
 
     add = "add actor=hf.place(Plain, ..., pool=...)"
     place = hf.place(Plain, pool=pool)
-    assert told(one=place, other=place) == (add,)
-    assert told(one=place) == ("rename 'one' to 'actor'",)
-    assert told(one=place, actr=place) == ("rename 'actr' to 'actor'",)
+    assert advice(one=place, other=place) == (add,)
+    assert advice(one=place) == ("rename 'one' to 'actor'",)
+    assert advice(one=place, actr=place) == ("rename 'actr' to 'actor'",)
 
 
 @hf.dataflow
@@ -98,7 +98,7 @@ def test_what_a_constructor_does_not_take_is_counted_from_one() -> None:
 
     wrong: Any = Rated
     place = hf.place(wrong, 0.1, threading.Lock(), pool=hf.ResourcePool([1], use_gpu=False))
-    [finding] = [found for found in looked.check(hf.Deployment(actor=place), {B: 4}) if found.code == "HF802"]
+    [finding] = [each for each in looked.check(hf.Deployment(actor=place), {B: 4}) if each.code == "HF802"]
     assert finding.message == "role 'actor' is given argument 2, a lock, which cannot be sent to another process"
 
 
@@ -131,14 +131,14 @@ def test_of_names_that_are_near_the_nearest_is_meant() -> None:
 def test_what_gives_a_column_that_a_merge_lacks_is_named() -> None:
     @hf.dataflow
     def program(rows: Rows, scorer: Scorer) -> tuple[Scored, Both]:
-        whole = Both(x=rows.x, reward=scorer.score(rows).reward)  # gives the column too, but is put together
-        return scorer.score(whole), hf.merge(Both, rows)
+        put_together = Both(x=rows.x, reward=scorer.score(rows).reward)  # gives the column too, but is put together
+        return scorer.score(put_together), hf.merge(Both, rows)
 
     [finding] = program.check().findings
     assert (finding.code, finding.notes) == ("HF204", ("'scorer.score' gives a Scored with that column",))
 
 
-def test_a_column_that_nothing_gives_may_be_misspelt() -> None:
+def test_a_column_that_nothing_gives_may_be_misspelled() -> None:
     @hf.dataflow
     def program(near: Near) -> Both:
         return hf.merge(Both, near)

@@ -56,7 +56,7 @@ def program_of(calls: list[tuple[str, str]], colocate: bool = True, **options: A
 
 
 def fits(context: Context) -> bool:
-    return not any(one.more_than(size) for one, size in SharedGpus(context).fullest)
+    return not any(gpu.more_than(size) for gpu, size in SharedGpus(context).fullest)
 
 
 def moved(context: Context) -> set[tuple[str, str]]:
@@ -72,12 +72,12 @@ def idles(context: Context) -> set[tuple[str, str, int | None, int | None, bool]
     }
 
 
-def kept(weights: int, optimizer: int) -> dict[str, Any]:
+def memory(weights: int, optimizer: int) -> dict[str, Any]:
     return {"gpu_memory": {"weights": f"{weights}GiB", "optimizer": f"{optimizer}GiB"}}
 
 
 def test_what_no_call_reaches_does_not_move() -> None:
-    fifty: dict[str, Any] = {"a": kept(25, 25), "c": kept(25, 25)}
+    fifty: dict[str, Any] = {"a": memory(25, 25), "c": memory(25, 25)}
     together = program_of([("a", "learn")], **fifty)
     assert fits(together)
     assert moved(together) == {("c", "optimizer")}, "the processes of 'a' move it"
@@ -87,14 +87,14 @@ def test_what_no_call_reaches_does_not_move() -> None:
 
 
 def test_what_one_rank_alone_is_called_for_does_not_move() -> None:
-    fifty: dict[str, Any] = {"a": kept(25, 25), "c": kept(25, 25)}
+    fifty: dict[str, Any] = {"a": memory(25, 25), "c": memory(25, 25)}
     assert fits(program_of([("c", "look"), ("a", "learn")], colocate=False, **fifty))
     assert not fits(program_of([("c", "first"), ("a", "learn")], colocate=False, **fifty))
 
 
 def test_one_move_serves_all_calls_that_it_covers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hfdsl.check.offloads.MAX_PRUNED_MOVES", 0)  # nothing that was chosen is left out again
-    context = program_of([("b", "look"), ("c", "learn")], a=kept(30, 30), b=kept(20, 10), c=kept(30, 30))
+    context = program_of([("b", "look"), ("c", "learn")], a=memory(30, 30), b=memory(20, 10), c=memory(30, 30))
     assert fits(context)
     assert moved(context) == {("a", "weights"), ("a", "optimizer"), ("b", "optimizer")}
 
@@ -104,14 +104,14 @@ def test_calls_elsewhere_ask_nothing_of_these_gpus() -> None:
         return [a.look(rows), c.look(rows), b.look(rows), c.look(rows)]
 
     other = hf.place(Role, pool=hf.ResourcePool([2], name="other"))
-    places = {n: hf.place(Role, pool=POOL, **kept(50, 1)) for n in "ab"}
+    places = {n: hf.place(Role, pool=POOL, **memory(50, 1)) for n in "ab"}
     nodes = hf.Nodes(2, gpus=2, gpu_memory_gib=80, cpus=16), hf.Nodes(4, cpus=64)
     context = build_context(program, hf.Deployment(**places, c=other), {B: 8}, hf.Cluster(*nodes))
     assert fits(context)
     assert {("a", "weights"), ("b", "weights")} <= moved(context)
 
 
-def test_what_is_too_much_is_told_with_the_call_in_which_it_is() -> None:
+def test_too_much_memory_is_reported_with_the_call_that_needs_it() -> None:
     role = hf.place(Role, pool=POOL, gpu_memory={"weights": "50GiB", "optimizer": "40GiB"})
 
     @hf.dataflow
@@ -163,7 +163,7 @@ def test_a_role_that_is_to_stay_does_so_though_gpus_are_too_small() -> None:
     assert moved(context) == set()
 
 
-def test_of_calls_that_are_equally_full_the_first_is_told() -> None:
+def test_of_equally_full_calls_the_first_is_reported() -> None:
     [(resident, size)] = SharedGpus(program_of([("a", "look"), ("a", "learn")], a={"gpu_memory": "90GiB"})).fullest
     assert (resident.place, resident.gib) == (0, Fraction(90))
     assert size == 80
@@ -192,7 +192,7 @@ def test_few_moves_are_tried_without_each_and_first_without_those_in_a_loop(
 ) -> None:
     """Between the two calls of 'a' both of its parts are idle, and either would do."""
     monkeypatch.setattr("hfdsl.check.offloads.MAX_PRUNED_MOVES", few)
-    context = program_of([("a", "look"), ("b", "look"), ("a", "look")], a=kept(30, 30), b={**weights(30), **LEND})
+    context = program_of([("a", "look"), ("b", "look"), ("a", "look")], a=memory(30, 30), b={**weights(30), **LEND})
     assert {part for role, part in moved(context) if role == "a"} == parts
 
 

@@ -1,4 +1,4 @@
-"""One cause is one finding: mistakes that upset several rules are told by the rule that they break."""
+"""One cause is one finding: mistakes that upset several rules are reported by the rule that they break."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_two_wrong_records_that_are_not_swapped_are_two_mistakes() -> None:
     assert program.check().codes == ("HF204", "HF204")
 
 
-def test_a_misspelt_column_of_a_record_is_no_missing_one() -> None:
+def test_a_misspelled_column_of_a_record_is_no_missing_one() -> None:
     @hf.dataflow
     def program(scores: Scores) -> Scores:
         return Scores(rewards=scores.reward)  # type: ignore[call-arg]  # the mistake
@@ -71,7 +71,7 @@ def test_a_misspelt_column_of_a_record_is_no_missing_one() -> None:
     assert (finding.code, finding.help) == ("HF201", ("did you mean 'reward'?",))
 
 
-def test_what_was_not_called_is_told_by_its_name() -> None:
+def test_a_method_that_was_not_called_is_named() -> None:
     @hf.dataflow
     def wired(rollout: Rollout, actor: Actor) -> Scores:
         return actor.score(actor.generate)  # type: ignore[arg-type]  # the mistake
@@ -86,7 +86,7 @@ def test_what_was_not_called_is_told_by_its_name() -> None:
         assert "<function" not in str(finding)
 
 
-def test_an_object_is_told_by_its_class() -> None:
+def test_an_object_is_reported_by_its_class() -> None:
     @hf.dataflow
     def program(rollout: Rollout, actor: Actor) -> Scores:
         return actor.score(object())  # type: ignore[arg-type]  # the mistake
@@ -104,7 +104,7 @@ def test_another_class_meets_no_requirement_of_the_right_one() -> None:
     assert steady.check(hf.Deployment(judge=hf.place(Plain, pool=pool)), {B: 64}).codes == ("HF515",)
 
 
-def test_an_argument_that_does_not_exist_is_told_by_name() -> None:
+def test_an_argument_that_does_not_exist_is_named() -> None:
     placed = hf.Deployment(judge=hf.place(Steady, topk=2, pool=pool))
     [finding] = steady.check(placed, {B: 64})
     assert finding.code == "HF516"
@@ -159,7 +159,7 @@ def test_a_record_that_is_unpacked_is_one_mistake() -> None:
         assert (finding.code, finding.message.partition(",")[0]) == ("HF207", "'**' asks for the value of 'prompts'")
 
 
-def test_a_result_in_a_dict_is_told_with_its_key() -> None:
+def test_a_result_in_a_dict_is_reported_with_its_key() -> None:
     @hf.dataflow
     def wrong(prompts: Prompts, scores: Scores) -> dict[str, Prompts]:
         return {"first": prompts, "second": scores}  # type: ignore[dict-item]  # the mistake

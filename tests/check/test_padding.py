@@ -145,7 +145,7 @@ def test_a_column_loses_its_pad_rows() -> None:
     assert program.check(deployment, dims={B: 3}).findings == ()
 
 
-def test_of_rows_that_are_wrong_anyway_nothing_more_is_told() -> None:
+def test_rows_that_are_wrong_anyway_have_one_finding() -> None:
     @hf.dataflow
     def program(rows: Rows, judge: Judge) -> None:
         judge.fours(rows)

@@ -92,7 +92,7 @@ def test_sizes_are_offered_where_there_are_any_and_a_pair_where_one_will_not_do(
     for x, y in pairs(report):
         assert case.check(x, y).findings == ()
         assert Fraction(abs(x - b), b) + Fraction(abs(y - n), n) == least
-        assert not any(case.works(one, n) for one in range(1, 25))
+        assert not any(case.works(size, n) for size in range(1, 25))
         assert not any(case.works(b, other) for other in range(1, 13))
 
 
@@ -117,23 +117,23 @@ def joint(factors: tuple[int, int, int], divisor: int) -> Constraint:
 
 def tried(b: int, n: int, demands: list[Constraint]) -> list[tuple[int, int]]:
     """The pairs that a search tries where none works."""
-    found: list[tuple[int, int]] = []
-    search = PairSearch((B, N), (b, n), demands, lambda *pair: bool(found.append(pair)))  # type: ignore[func-returns-value]
+    pairs: list[tuple[int, int]] = []
+    search = PairSearch((B, N), (b, n), demands, lambda *pair: bool(pairs.append(pair)))  # type: ignore[func-returns-value]
     assert search.nearest() is None
-    return found
+    return pairs
 
 
 @settings(max_examples=examples(100))
 @given(SIZES, SIZES, st.lists(st.tuples(FACTORS, DIVISORS), max_size=3))
 def test_the_search_for_two_sizes_finds_the_nearest(
-    b: int, n: int, found: list[tuple[tuple[int, int, int], int]]
+    b: int, n: int, demanded: list[tuple[tuple[int, int, int], int]]
 ) -> None:
-    first, *_ = tried(b, n, [joint(*each) for each in found])
+    first, *_ = tried(b, n, [joint(*each) for each in demanded])
     box = [(p, q) for p, q in product(range(1, 60), repeat=2) if p != b and q != n]
     near = (
         abs(p - b) * n + abs(q - n) * b
         for p, q in box
-        if all((x * p + y * q + xy * p * q) % d == 0 for (x, y, xy), d in found)
+        if all((x * p + y * q + xy * p * q) % d == 0 for (x, y, xy), d in demanded)
     )
     assert abs(first[0] - b) * n + abs(first[1] - n) * b == min(near)
 
@@ -153,17 +153,17 @@ def test_pairs_are_tried_by_how_much_they_change(
     def change(p: int, q: int) -> int:
         return abs(p - b) * n + abs(q - n) * b
 
-    found = tried(b, n, [Constraint(ONE * ONE, x), Constraint(OTHER * OTHER, y), joint(factors, divisor)])
-    assert all(works(*pair) for pair in found)
-    changes = [change(*pair) for pair in found]
+    pairs = tried(b, n, [Constraint(ONE * ONE, x), Constraint(OTHER * OTHER, y), joint(factors, divisor)])
+    assert all(works(*pair) for pair in pairs)
+    changes = [change(*pair) for pair in pairs]
     assert changes == sorted(changes)
     assert changes[0] == min(change(*pair) for pair in product(range(1, b + 31), range(1, n + 31)) if works(*pair))
 
 
-def test_of_what_meets_linear_demands_the_nearest_of_the_second_size_are_tried() -> None:
-    found = tried(4, 10, [Constraint(ONE, 2)])
-    assert {q for _, q in found} == {8, 9, 11, 12}
-    assert sorted({p for p, _ in found})[:6] == [2, 6, 8, 10, 12, 14]
+def test_pairs_that_meet_linear_demands_are_tried_by_the_second_size() -> None:
+    pairs = tried(4, 10, [Constraint(ONE, 2)])
+    assert {q for _, q in pairs} == {8, 9, 11, 12}
+    assert sorted({p for p, _ in pairs})[:6] == [2, 6, 8, 10, 12, 14]
 
 
 def test_a_pair_that_does_not_work_is_passed_over() -> None:

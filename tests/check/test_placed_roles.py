@@ -27,7 +27,7 @@ def program(rows: Rows, role: Role, idle: Role) -> Rows:
 
 
 @hf.dataflow
-def misspelt(rows: Rows, role: Role, idle: Role) -> Rows:
+def misspelled(rows: Rows, role: Role, idle: Role) -> Rows:
     idle.lok(rows)  # type: ignore[attr-defined]  # the mistake
     return role.look(rows)
 
@@ -41,7 +41,7 @@ def placed(*roles: str, ranks: int = 1, use_gpu: bool = False) -> hf.Deployment:
     ("ranks", "use_gpu", "where"),
     [(1, True, "1 GPU"), (2, True, "2 GPUs"), (1, False, "1 slot"), (4, False, "4 slots")],
 )
-def test_an_idle_role_is_told_with_what_it_takes(ranks: int, use_gpu: bool, where: str) -> None:
+def test_an_idle_role_is_reported_with_what_it_takes(ranks: int, use_gpu: bool, where: str) -> None:
     [finding] = program.check(placed("role", "idle", ranks=ranks, use_gpu=use_gpu), {B: 8}).findings
     assert finding.code == "HF509"
     assert finding.message.startswith(
@@ -51,6 +51,6 @@ def test_an_idle_role_is_told_with_what_it_takes(ranks: int, use_gpu: bool, wher
 
 
 def test_a_role_that_is_called_by_mistake_or_has_no_place_is_not_idle() -> None:
-    assert misspelt.check(placed("role", "idle"), {B: 8}).codes == ("HF202",)
+    assert misspelled.check(placed("role", "idle"), {B: 8}).codes == ("HF202",)
     assert "HF509" not in program.check(placed("role"), {B: 8}).codes
     assert program.check(None, {B: 8}).findings == ()

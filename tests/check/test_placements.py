@@ -53,8 +53,8 @@ POOL = hf.ResourcePool([4], use_gpu=False)
 def check(body: Any, **roles: type[hf.Worker]) -> hf.Report:
     flow = body if isinstance(body, hf.Dataflow) else hf.dataflow(body)
     places: dict[str, Any] = {name: hf.place(role, pool=POOL) for name, role in roles.items()}
-    found: hf.Report = flow.check(hf.Deployment(**places), {B: 8})
-    return found
+    report: hf.Report = flow.check(hf.Deployment(**places), {B: 8})
+    return report
 
 
 def test_the_place_with_the_nearest_name_is_the_one_that_is_meant() -> None:

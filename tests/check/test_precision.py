@@ -23,8 +23,8 @@ def step(prompts: Prompts, actor: w.Actor, sampler: w.Sampler, reward: w.Reward)
     questions = hf.repeat(prompts, 4)
     rollout = sampler.generate(questions)
     advantages = group_advantages(rollout, reward.score(questions, rollout), group=4)
-    own = with_log_probs(rollout, actor.log_probs(rollout))
-    return actor.update(hf.merge(Experience, own, advantages), loss=Clip())
+    with_own = with_log_probs(rollout, actor.log_probs(rollout))
+    return actor.update(hf.merge(Experience, with_own, advantages), loss=Clip())
 
 
 def codes(actor: str | None, sampler: str | None, dtype: Any = "float32") -> tuple[str, ...]:

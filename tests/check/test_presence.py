@@ -100,8 +100,8 @@ def first(records: hf.PerRank[Rollout]) -> Rollout:
 def report(body: Any, config: Config | None = None, size: int | None = None) -> hf.Report:
     pool = hf.ResourcePool([2], use_gpu=False)
     places = hf.Deployment(actor=hf.place(Actor, config, pool=pool)) if config else None
-    found: hf.Report = hf.dataflow(body).check(places, {B: 4, **({R: size} if size else {})})
-    return found
+    checked: hf.Report = hf.dataflow(body).check(places, {B: 4, **({R: size} if size else {})})
+    return checked
 
 
 def present(rollout: Narrow, actor: Actor) -> f32[B]:
@@ -114,7 +114,7 @@ def test_what_the_config_proves_is_silent(config: Config) -> None:
 
 
 @pytest.mark.parametrize("config", [Config(False), Config(True, 2), Config(False, 2)])
-def test_what_the_config_refutes_is_told_with_both_ends(config: Config) -> None:
+def test_a_condition_that_the_config_refutes_is_reported_with_both_ends(config: Config) -> None:
     [finding] = report(present, config).findings
     assert finding.code == "HF231"
     assert "critic and not estimator == 2" in finding.message
@@ -137,8 +137,8 @@ def test_without_a_deployment_or_a_declaration_it_is_left_to_the_run() -> None:
 @pytest.mark.parametrize("config", [Config(True), Config(False)])
 def test_presence_is_seen_through_repeats_minibatches_merges_and_records(config: Config) -> None:
     def through(rollout: Narrow, actor: Actor) -> tuple[Rollout, list[f32[B]]]:
-        made = hf.repeat(actor.generate(rollout), 2)
-        again = Rollout(ids=made.ids, values=made.values)
+        generated = hf.repeat(actor.generate(rollout), 2)
+        again = Rollout(ids=generated.ids, values=generated.values)
         return again, [total(hf.present(hf.merge(Rollout, part).values)) for part in hf.minibatches(again, 2)]
 
     assert report(through, config).codes == (() if config.critic else ("HF231",))
@@ -172,14 +172,14 @@ def test_what_takes_an_optional_column_takes_all() -> None:
     assert report(takes).findings == ()
 
 
-def test_another_mistake_in_an_optional_column_is_told_first() -> None:
+def test_another_mistake_in_an_optional_column_is_reported_first() -> None:
     def wrong(rollout: Rollout) -> f32[B]:
         return total(rollout.name)  # type: ignore[arg-type]  # a mistake on purpose
 
     assert report(wrong).codes == ("HF206",)
 
 
-def test_whatever_needs_the_column_is_told() -> None:
+def test_everything_that_needs_the_column_is_reported() -> None:
     def needs(rollout: Rollout, unsure: Unsure) -> tuple[Any, ...]:
         loose = total(rollout.values)  # type: ignore[arg-type]  # a mistake on purpose
         objects = named(rollout.name)  # type: ignore[arg-type]  # the same
@@ -187,11 +187,11 @@ def test_whatever_needs_the_column_is_told() -> None:
         record = Full(ids=rollout.ids, values=rollout.values)  # type: ignore[arg-type]  # the same
         return loose, objects, function, record, hf.merge(Full, rollout), sure(unsure)
 
-    found = report(needs)
-    assert found.codes == ("HF231",) * 6
-    assert len({finding.primary.span.line for finding in found.findings}) == 5
-    assert found.findings[5].message.endswith("column 'values' of Unsure may be absent, and Sure has it always")
-    advice = [finding.notes[0] for finding in found.findings if finding.notes]
+    checked = report(needs)
+    assert checked.codes == ("HF231",) * 6
+    assert len({finding.primary.span.line for finding in checked.findings}) == 5
+    assert checked.findings[5].message.endswith("column 'values' of Unsure may be absent, and Sure has it always")
+    advice = [finding.notes[0] for finding in checked.findings if finding.notes]
     assert advice == [
         "hf.present(rollout.values) where it is always present; or declare the port f32[B, R] | None",
         "hf.present(rollout.name) where it is always present; or declare the port Obj[str, B] | None",
@@ -271,7 +271,7 @@ def test_a_dataflow_does_not_branch_on_presence(test: str) -> None:
     assert finding.message.startswith(f"'{test}' asks whether 'rollout.values' is present")
 
 
-def test_what_is_asked_for_is_told_as_it_is_written() -> None:
+def test_the_condition_is_quoted_as_it_is_written() -> None:
     def body(rollout: Rollout) -> Rollout:
         lacks = hf.repeat(rollout, 2).values is None
         return hf.repeat(rollout, 3) if lacks else rollout

@@ -98,7 +98,7 @@ def test_a_size_is_for_a_dim_of_the_program_of_any_method_or_of_a_placed_role() 
     head, _, listed = finding.notes[0].partition(": ")
     assert (head, sorted(listed.split(", "))) == ("its dims", ["Aside", "B", "Made", "Placed", "Ranked", "Read"])
     # Without a deployment nothing is placed.
-    assert {found.message.split()[1] for found in program.check(dims=dims)} == {"Placed"}
+    assert {finding.message.split()[1] for finding in program.check(dims=dims)} == {"Placed"}
 
 
 @hf.dataflow

@@ -70,14 +70,14 @@ def test_a_loop_is_looked_at_once_and_what_has_other_rows_or_is_wrong_by_itself(
 
 @hf.dataflow
 def parts(rows: Rows, role: Role) -> Rows:
-    made = role.make(hf.repeat(rows, 2))
-    return role.use(made, made.x, made.loss)
+    made_rows = role.make(hf.repeat(rows, 2))
+    return role.use(made_rows, made_rows.x, made_rows.loss)
 
 
 def test_a_metric_of_a_record_has_no_rows_and_a_column_has_those_of_its_record() -> None:
     context = build_context(parts.body, None, {})
-    found = context.program.argument_rows[-1]
-    assert {port: str(rows) for port, rows in found.items()} == {"rows": "B*2", "x": "B*2"}
+    argument_rows = context.program.argument_rows[-1]
+    assert {port: str(rows) for port, rows in argument_rows.items()} == {"rows": "B*2", "x": "B*2"}
 
 
 @hf.dataflow
@@ -87,5 +87,5 @@ def tables(rows: Rows, role: Role) -> None:
 
 def test_the_rows_of_a_column_are_its_first_dim() -> None:
     context = build_context(tables.body, None, {})
-    found = context.program.argument_rows[-1]
-    assert {port: str(rows) for port, rows in found.items()} == {"table": "B"}
+    argument_rows = context.program.argument_rows[-1]
+    assert {port: str(rows) for port, rows in argument_rows.items()} == {"table": "B"}

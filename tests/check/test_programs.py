@@ -31,14 +31,14 @@ def test_a_valid_program_is_clean(name: str) -> None:
 def test_sizes_that_are_left_open_are_at_most_warnings(name: str) -> None:
     program = load(name)
     for count in range(len(program.dims)):
-        for given in combinations(program.dims, count):
+        for sized in combinations(program.dims, count):
             for deployment in (program.deployment, None):
-                report = program.program.check(deployment, {dim: program.dims[dim] for dim in given})
+                report = program.program.check(deployment, {dim: program.dims[dim] for dim in sized})
                 assert set(report.codes) <= {"HF319"}, str(report)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_open_size_is_told_where_rows_are_split(name: str) -> None:
+def test_every_open_size_is_reported_where_rows_are_split(name: str) -> None:
     program = load(name)
     report = program.program.check(program.deployment)
     assert set(report.codes) == (set() if name == "best_of_n" else {"HF319"})  # there every size is a multiple of 16

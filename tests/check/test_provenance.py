@@ -643,7 +643,7 @@ def test_a_mistake_is_found(name: str) -> None:
 def test_without_sizes_nothing_else_is_found(name: str) -> None:
     code, body = BAD[name]
     codes = check(body, {}).codes
-    assert {found for found in codes if found.startswith("HF33")} <= {code}
+    assert {found_code for found_code in codes if found_code.startswith("HF33")} <= {code}
     assert code in codes or "HF319" in codes or name in DECIDED_BY_SIZES
 
 

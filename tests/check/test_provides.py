@@ -48,7 +48,7 @@ class Actor(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.provides("values", when="critics")
-    def misspelt(self, rollout: Narrow) -> Rollout:
+    def misspelled(self, rollout: Narrow) -> Rollout:
         return Rollout(ids=rollout.ids)
 
     @register(Dispatch.DP_PROTO)
@@ -93,8 +93,8 @@ def placed(config: Any) -> hf.Deployment:
 
 
 def report(body: Any, config: Any = Config(False)) -> hf.Report:
-    found: hf.Report = hf.dataflow(body).check(placed(config), {B: 4, R: 4})
-    return found
+    checked: hf.Report = hf.dataflow(body).check(placed(config), {B: 4, R: 4})
+    return checked
 
 
 def test_each_column_has_its_own_condition() -> None:
@@ -121,7 +121,7 @@ def test_a_result_is_called_one() -> None:
     assert finding.message == "hf.present: the result of 'long' is absent: it is present when R > 4"
 
 
-def test_a_condition_of_sizes_is_told_without_a_config() -> None:
+def test_a_condition_of_sizes_is_reported_without_a_config() -> None:
     def program(rollout: Narrow, actor: Actor) -> f32[B]:
         return total(hf.present(actor.wide(rollout).values))
 
@@ -131,8 +131,8 @@ def test_a_condition_of_sizes_is_told_without_a_config() -> None:
 
 def test_a_filter_keeps_the_columns_that_there_are() -> None:
     def program(rollout: Narrow, actor: Actor) -> f32[B]:
-        made = actor.generate(rollout)
-        return total(hf.present(hf.filter(made, marked(made.ids)).values))
+        generated = actor.generate(rollout)
+        return total(hf.present(hf.filter(generated, marked(generated.ids)).values))
 
     @hf.function
     def marked(ids: i64[B, R]) -> hf.bool_[B]:
@@ -145,8 +145,8 @@ def test_a_filter_keeps_the_columns_that_there_are() -> None:
 @pytest.mark.parametrize("column", ["values", "other"])
 def test_a_column_is_seen_under_another_name(column: str) -> None:
     def program(rollout: Narrow, actor: Actor) -> f32[B]:
-        made = actor.generate(rollout)
-        return total(hf.present(Rollout(ids=made.ids, other=getattr(made, column)).other))
+        generated = actor.generate(rollout)
+        return total(hf.present(Rollout(ids=generated.ids, other=getattr(generated, column)).other))
 
     assert report(program).codes == (("HF231",) if column == "values" else ())
 
@@ -176,7 +176,7 @@ def test_a_wrong_value_is_no_absent_one() -> None:
 
 def test_a_condition_without_meaning_says_nothing_of_the_column() -> None:
     def program(rollout: Narrow, actor: Actor) -> f32[B]:
-        return total(hf.present(actor.misspelt(rollout).values))
+        return total(hf.present(actor.misspelled(rollout).values))
 
     [finding] = report(program).findings
     assert (finding.code, [label.text for label in finding.related]) == ("HF323", ["placed here"])
@@ -184,8 +184,8 @@ def test_a_condition_without_meaning_says_nothing_of_the_column() -> None:
 
 def test_a_condition_of_a_column_that_is_always_there_says_nothing_of_it() -> None:
     def program(rollout: Narrow, actor: Actor) -> f32[B]:
-        made = actor.always(rollout)
-        return total(hf.present(Rollout(ids=made.ids, values=made.values).values))
+        generated = actor.always(rollout)
+        return total(hf.present(Rollout(ids=generated.ids, values=generated.values).values))
 
     [finding] = report(program).findings
     assert finding.code == "HF201"
@@ -200,14 +200,14 @@ def test_a_condition_of_sizes_alone_is_judged_without_the_config(method: str, co
 
     pool = hf.ResourcePool([2], use_gpu=False)
     wrong: Any = hf.place(Actor, pool=pool) if isinstance(config, str) else hf.place(Actor, config, pool=pool)
-    found = hf.dataflow(program).check(hf.Deployment(actor=wrong), {B: 4, R: 4})
-    assert found.codes == (("HF114", "HF516") if isinstance(config, str) else ("HF114",))
-    assert found.findings[0].related == ()
+    report = hf.dataflow(program).check(hf.Deployment(actor=wrong), {B: 4, R: 4})
+    assert report.codes == (("HF114", "HF516") if isinstance(config, str) else ("HF114",))
+    assert report.findings[0].related == ()
 
 
 def test_a_condition_that_asks_for_a_config_needs_one() -> None:
     def program(rollout: Narrow, actor: Actor) -> Rollout:
-        return actor.misspelt(rollout)
+        return actor.misspelled(rollout)
 
     wrong: Any = hf.place(Actor, pool=hf.ResourcePool([2], use_gpu=False))
     assert hf.dataflow(program).check(hf.Deployment(actor=wrong), {B: 4, R: 4}).codes == ("HF516",)

@@ -53,14 +53,14 @@ def value(tree: Tree, sizes: dict[Any, int], exact: list[bool]) -> Fraction:
 
 
 def report(dim: Any, sizes: dict[Any, int], of_rows: bool) -> hf.Report:
-    made = type("Made", (hf.Batch,), {"__annotations__": {"y": f32[dim] if of_rows else f32[B, dim]}})
+    result = type("Made", (hf.Batch,), {"__annotations__": {"y": f32[dim] if of_rows else f32[B, dim]}})
 
     def make(rows: Any) -> Any: ...
 
     def program(rows: Any) -> Any:
         return called(rows)
 
-    make.__annotations__ = program.__annotations__ = {"rows": Rows, "return": made}
+    make.__annotations__ = program.__annotations__ = {"rows": Rows, "return": result}
     called: Any = hf.function(make)
     return hf.dataflow(program).check(None, sizes)
 

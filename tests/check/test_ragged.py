@@ -45,8 +45,8 @@ def same(left: i64[b, Ragged[t]], right: i64[b, Ragged[t]]) -> f32[b]:
 def test_bounds_are_sizes_of_the_program() -> None:
     @hf.dataflow
     def flow(tokens: Tokens, critic: Critic) -> f32[B]:
-        made = critic.score(tokens)
-        return same(made.ids, tokens.ids)
+        scored = critic.score(tokens)
+        return same(scored.ids, tokens.ids)
 
     places = hf.Deployment(critic=hf.place(Critic, pool=hf.ResourcePool([2])))
     assert flow.check(places, {B: 4, P: 8, R: 512}).findings == ()
@@ -81,9 +81,9 @@ def test_a_record_is_not_put_together_of_the_other_kind() -> None:
         packed = Tokens(ids=dense.ids, text=tokens.text)  # type: ignore[arg-type]  # a mistake on purpose
         return merged, Dense(ids=tokens.ids), packed  # type: ignore[arg-type]  # the same
 
-    found = flow.check()
-    assert found.codes == ("HF214",) * 3
-    assert [finding.message for finding in found.findings] == [
+    report = flow.check()
+    assert report.codes == ("HF214",) * 3
+    assert [finding.message for finding in report.findings] == [
         "column 'ids' of 'Dense' takes i64[B, R] but is wired to i64[B, ~R]",
         "column 'ids' of 'Tokens' takes i64[B, ~R] but is wired to i64[B, R]",
         "column 'ids' of 'Dense' takes i64[B, R] but is wired to i64[B, ~R]",

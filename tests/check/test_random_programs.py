@@ -38,10 +38,10 @@ def test_a_program_that_checks_clean_runs_for_several_sizes(program: Program) ->
     fixed = "hf.fill(" in program.source() or "hf.take(" in program.source()  # their number is one of these rows alone
     with plan.launch() as running:
         for rows in (program.rows,) if fixed else (program.rows, program.rows * 2):
-            made = running.step(names["SamplePrompts"](ids=torch.arange(rows * 2).view(rows, 2)))
-            assert len(made) == len(program.lines)
+            outputs = running.step(names["SamplePrompts"](ids=torch.arange(rows * 2).view(rows, 2)))
+            assert len(outputs) == len(program.lines)
             eager = names["program"](names["SamplePrompts"](ids=torch.arange(rows * 2).view(rows, 2)), *workers(names))
-            for line, value, meant in zip(program.lines, made, eager, strict=True):
+            for line, value, meant in zip(program.lines, outputs, eager, strict=True):
                 if line.kind != "SampleMetrics":
                     assert len(value) == len(meant)
                     for column in value.__hf_columns__:
@@ -52,16 +52,16 @@ def workers(names: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(placement.role() for placement in names["deployment"].placements.values())
 
 
-def told(finding: hf.Finding) -> tuple[str, int]:
+def code_and_line(finding: hf.Finding) -> tuple[str, int]:
     return finding.code, finding.primary.span.line
 
 
 FAULTS: dict[str, tuple[str, str, str]] = {
     # name: what is looked for in a line, what is put there, the code
-    "misspelt column": (r"\.(ids|mask|log_probs|advantages|keep)\b(?!\()", r".\1z", "HF201"),
-    "misspelt method": (r"(actor|judge)\.(\w+)\(", r"\1.\2z(", "HF202"),
-    "misspelt port": (r"(?<!Advantages\()\b(rollout|advantages|mask|scores|scale)=", r"\1z=", "HF202"),
-    "misspelt column of a record": (r"^Advantages\(advantages=", "Advantages(advantagesz=", "HF201"),
+    "misspelled column": (r"\.(ids|mask|log_probs|advantages|keep)\b(?!\()", r".\1z", "HF201"),
+    "misspelled method": (r"(actor|judge)\.(\w+)\(", r"\1.\2z(", "HF202"),
+    "misspelled port": (r"(?<!Advantages\()\b(rollout|advantages|mask|scores|scale)=", r"\1z=", "HF202"),
+    "misspelled column of a record": (r"^Advantages\(advantages=", "Advantages(advantagesz=", "HF201"),
     "lost argument": (r"(?<=\()[^(),]+(?=\)$)", "", "HF203"),
     "another record": (r"^(actor\.log_probs|judge\.score|judge\.opinions)\(v\d+", r"\1(prompts", "HF204"),
     "a number": (r"^(actor\.log_probs|judge\.score|centre)\(\w+(?=[,)])", r"\1(3", "HF206"),
@@ -86,22 +86,22 @@ FAULTS: dict[str, tuple[str, str, str]] = {
 
 def faulty(program: Program) -> list[tuple[str, int, Program, str]]:
     """Every mistake that can be put into a program."""
-    found = []
+    faults = []
     for name, (pattern, put, code) in FAULTS.items():
         for index, line in enumerate(program.lines):
             text = re.sub(pattern, put, line.text, count=1)
             if text != line.text:
-                found.append((name, index, program.with_line(index, text), code))
-    return found
+                faults.append((name, index, program.with_line(index, text), code))
+    return faults
 
 
 @settings(many, max_examples=examples(300))
 @given(graphs(max_nodes=10), st.randoms(use_true_random=False))
 def test_one_mistake_is_found_alone_and_in_its_line(program: Program, random: Any) -> None:
-    found = faulty(program)
-    assume(found)
-    kind = random.choice(sorted({name for name, *_ in found}))  # each kind as often as any other
-    name, index, wrong, code = random.choice([fault for fault in found if fault[0] == kind])
+    faults = faulty(program)
+    assume(faults)
+    kind = random.choice(sorted({name for name, *_ in faults}))  # each kind as often as any other
+    name, index, wrong, code = random.choice([fault for fault in faults if fault[0] == kind])
     report = check(wrong)
     shown = f"{name} in line {wrong.number(index)}\n{wrong.source()}\n{report}"
     assert {finding.code for finding in report} == {code}, shown
@@ -111,16 +111,18 @@ def test_one_mistake_is_found_alone_and_in_its_line(program: Program, random: An
 @settings(many, max_examples=examples(60))
 @given(graphs(max_nodes=10), st.randoms(use_true_random=False))
 def test_every_offered_fix_mends_its_finding_and_adds_none(program: Program, random: Any) -> None:
-    found = [fault for fault in faulty(program) if "misspelt" in fault[0] or "repeated" in fault[0]]
-    assume(found)
-    name, _, wrong, _ = random.choice(found)
+    faults = [fault for fault in faulty(program) if "misspelled" in fault[0] or "repeated" in fault[0]]
+    assume(faults)
+    name, _, wrong, _ = random.choice(faults)
     report = check(wrong)
     fixes = [(finding, fix) for finding in report for fix in finding.fixes]
-    assert fixes or name not in ("misspelt method", "misspelt column"), str(report)
+    assert fixes or name not in ("misspelled method", "misspelled column"), str(report)
     for finding, fix in fixes:
         names = load(apply(wrong.source(), fix.edits))
         mended: hf.Report = names["program"].check(names["deployment"], names["dims"])
-        assert {told(f) for f in mended} <= {told(f) for f in report} - {told(finding)}, f"{fix}\n{mended}"
+        assert {code_and_line(f) for f in mended} <= {code_and_line(f) for f in report} - {code_and_line(finding)}, (
+            f"{fix}\n{mended}"
+        )
 
 
 @many
@@ -141,4 +143,6 @@ def test_one_mistake_of_the_deployment_is_found_alone(program: Program, fault: s
             sizes = [text for text in finding.help if text.startswith("set B to")]
             for number in re.findall(r"\d+", " ".join(sizes)):
                 mended = check(Program(**{**vars(program), "rows": int(number)}))
-                assert {told(f) for f in mended} <= {told(f) for f in report} - {told(finding)}, str(mended)
+                assert {code_and_line(f) for f in mended} <= {code_and_line(f) for f in report} - {
+                    code_and_line(finding)
+                }, str(mended)

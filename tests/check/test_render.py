@@ -60,8 +60,8 @@ def test_a_mark_stands_under_what_is_meant(source: str) -> None:
     # Columns count bytes: "größe" has seven of them and five characters.
     text = "größe = actor.score(rollout)"
     start, stop = (len(text[: text.index(word)].encode()) for word in ("actor", "(rollout"))
-    told = Finding(ERROR, "message", Label(Span(source, 1, start, 1, stop), "here"))
-    *_, line, mark = str(Report("step", (told,))).rpartition("\n\n")[0].splitlines()
+    finding = Finding(ERROR, "message", Label(Span(source, 1, start, 1, stop), "here"))
+    *_, line, mark = str(Report("step", (finding,))).rpartition("\n\n")[0].splitlines()
     assert line == f"    1 | {text}"
     assert mark == "      |         ^^^^^^^^^^^ here"
 
@@ -120,16 +120,16 @@ def test_a_file_is_named_from_the_current_folder_where_it_lies_below(
 
 
 def test_what_mends_comes_last() -> None:
-    told = Finding(ERROR, "message", Label(NOWHERE), notes=("one", "two"), help=("three", "four"))
-    assert str(Report("step", (told,))).rpartition("\n\n")[0].splitlines() == [
+    finding = Finding(ERROR, "message", Label(NOWHERE), notes=("one", "two"), help=("three", "four"))
+    assert str(Report("step", (finding,))).rpartition("\n\n")[0].splitlines() == [
         "error[HF310]: message", "  = note: one", "  = note: two", "  = help: three", "  = help: four",
     ]  # fmt: skip
 
 
 def test_what_has_no_place_is_a_note_where_there_is_something_to_say() -> None:
     def lines(*labels: Label) -> list[str]:
-        told = Finding(ERROR, "message", labels[0], labels[1:])
-        return str(Report("step", (told,))).rpartition("\n\n")[0].splitlines()
+        finding = Finding(ERROR, "message", labels[0], labels[1:])
+        return str(Report("step", (finding,))).rpartition("\n\n")[0].splitlines()
 
     assert lines(Label(NOWHERE)) == ["error[HF310]: message"]
     assert lines(Label(NOWHERE, "one"), Label(NOWHERE, "two")) == [
@@ -141,16 +141,16 @@ def test_what_has_no_place_is_a_note_where_there_is_something_to_say() -> None:
 
 def test_an_error_and_its_mark_have_a_color_and_a_warning_another(source: str) -> None:
     place, other = Span(source, 3, 4, 3, 5), Span(source, 3, 8, 3, 9)
-    told = Finding(ERROR, "message", Label(place, "here"), (Label(other, "there"),))
+    error = Finding(ERROR, "message", Label(place, "here"), (Label(other, "there"),))
 
     def marks(finding: Finding) -> list[str]:
         lines = Report("step", (finding,)).text(color=True).splitlines()
         return [line.split("m")[0] for line in lines if line.startswith("\x1b")]
 
     red, yellow, blue = (code.removesuffix("m") for code in (module._RED, module._YELLOW, module._BLUE))
-    assert marks(told) == [red, red, blue], "the head, the mark of the place, and that of the other place"
-    assert marks(replace(told, code=WARNING)) == [yellow, yellow, blue]
-    plain = str(Report("step", (told,)))
+    assert marks(error) == [red, red, blue], "the head, the mark of the place, and that of the other place"
+    assert marks(replace(error, code=WARNING)) == [yellow, yellow, blue]
+    plain = str(Report("step", (error,)))
     assert "\x1b" not in plain
     assert "   x = 1" in plain
 
@@ -169,9 +169,9 @@ def test_a_report_is_true_where_no_error_is_in_it_and_gives_its_findings() -> No
     assert list(Report("step", (warning, error))) == [warning, error]
 
 
-def test_a_machine_is_told_every_place() -> None:
+def test_json_lists_every_place() -> None:
     edit = Edit(Span("a.py", 1, 2, 3, 4), "new")
-    told = Finding(
+    marked = Finding(
         code=WARNING,
         message="message",
         primary=Label(Span("b.py", 5, 6, 7, 8), "here"),
@@ -180,7 +180,7 @@ def test_a_machine_is_told_every_place() -> None:
         help=("help",),
         fixes=(Fix("replace", (edit,)),),
     )
-    first, second = Report("step", (told, finding(ERROR))).json().splitlines()
+    first, second = Report("step", (marked, finding(ERROR))).json().splitlines()
     assert json.loads(second)["code"] == ERROR
     nowhere = {"file": "<unknown>", "line": 0, "column": 0, "endLine": 0, "endColumn": 0}
     assert json.loads(first) == {

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""A dataflow is traced twice: what changes between the traces is told, and what only looks new is not."""
+"""A dataflow is traced twice: changes between the traces are reported, and values that only look new are not."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ ALIKE = [
 
 
 @pytest.mark.parametrize("make", ALIKE)
-def test_values_that_are_made_anew_are_no_change(make: Callable[[], object]) -> None:
+def test_values_that_are_recreated_are_no_change(make: Callable[[], object]) -> None:
     assert check(lambda rows, role: role.work(rows, make())).codes == ()
 
 
@@ -92,7 +92,7 @@ CHANGES: list[tuple[Callable[[], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "text"), CHANGES)
-def test_a_constant_that_changes_is_told(make: Callable[[], object], text: str) -> None:
+def test_a_constant_that_changes_is_reported(make: Callable[[], object], text: str) -> None:
     [finding] = check(lambda rows, role: role.work(rows, make())).findings
     assert finding.code == "HF609"
     assert text in finding.message
@@ -136,9 +136,9 @@ STRUCTURE = [
 
 
 @pytest.mark.parametrize(("body", "text"), STRUCTURE)
-def test_a_structure_that_changes_is_told(body: Callable[[Any, Any], Any], text: str) -> None:
+def test_a_structure_that_changes_is_reported(body: Callable[[Any, Any], Any], text: str) -> None:
     report = check(body)
-    [finding] = [found for found in report if found.code == "HF609"]
+    [finding] = [each for each in report if each.code == "HF609"]
     assert text in finding.message
     assert report.ok
 
@@ -164,10 +164,10 @@ def test_a_large_program_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert traces == [0, 1, 2, 3, 4]
 
 
-def test_both_traces_are_told_in_their_order() -> None:
+def test_both_traces_are_reported_in_their_order() -> None:
     counts = itertools.count(2)
     report = check(lambda rows, role: role.work(hf.repeat(rows, next(counts))))
-    [message] = [found.message for found in report if found.code == "HF609"]
+    [message] = [each.message for each in report if each.code == "HF609"]
     assert "takes 2 the first time, and 3 the second" in message
 
 

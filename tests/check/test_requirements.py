@@ -62,7 +62,7 @@ def test_a_number_may_have_any_size() -> None:
 
 
 @pytest.mark.parametrize("text", ["B == 'x'", "B < 1e999", "B is None", "B ** 2 > 3", "max(B, 8) == B", "+B > 1"])
-def test_what_is_no_arithmetic_is_told(text: str) -> None:
+def test_a_requirement_that_is_no_arithmetic_is_refused(text: str) -> None:
     with pytest.raises(hf.HfError, match="is not arithmetic over dims and config fields") as error:
         holds(text, known())
     assert error.value.code == "HF114"
@@ -185,7 +185,7 @@ def test_a_dim_of_the_program_is_known_with_and_without_a_size(program: hf.Dataf
     assert program.check(PLACED, {B: 4, N: 4}).codes == ("HF322",)
 
 
-def test_a_name_is_told_with_those_that_would_do() -> None:
+def test_an_unknown_name_is_reported_with_those_that_would_do() -> None:
     [finding] = learning.check(PLACED, {B: 4}).findings
     assert finding.code == "HF323"
     assert finding.message.partition(": ")[2] == (

@@ -127,8 +127,8 @@ def filling(cube: Cube, role: Role) -> None:
 
 
 def test_of_several_pairs_the_one_that_changes_least_is_offered() -> None:
-    told = filling.check(dims={B: 2, N: 5, R: 5}).findings
-    assert [finding.help for finding in told] == [
+    findings = filling.check(dims={B: 2, N: 5, R: 5}).findings
+    assert [finding.help for finding in findings] == [
         ("set N to 4 and R to 6: every split and requirement then works out",)
     ]
 
@@ -140,19 +140,19 @@ def looking(wide: Wide, role: Role) -> None:
 
 def test_pairs_without_a_dim_of_the_finding_are_not_looked_at() -> None:
     sizes = dict.fromkeys((P, Q, S, T), 2)
-    told = looking.check(dims={B: 10, N: 3, **sizes}).findings
-    assert [finding.help for finding in told] == [
+    findings = looking.check(dims={B: 10, N: 3, **sizes}).findings
+    assert [finding.help for finding in findings] == [
         ("set B to 12 and N to 2: every split and requirement then works out",)
-    ] * len(told)
+    ] * len(findings)
 
 
 def test_a_pair_beside_another_mistake() -> None:
-    told = looking.check(dims={B: 10, N: 3, P: 1, Q: 1, S: 1, T: 1}).findings
-    assert "set B to 12 and N to 2: this then works out" in [line for finding in told for line in finding.help]
+    findings = looking.check(dims={B: 10, N: 3, P: 1, Q: 1, S: 1, T: 1}).findings
+    assert "set B to 12 and N to 2: this then works out" in [line for finding in findings for line in finding.help]
 
 
 def test_no_pair_is_offered_for_a_dim_with_several_sizes() -> None:
     assert looking.check(dims={B: 12, N: 2, **dict.fromkeys((P, Q, S, T), 2)}).ok
-    told = looking.check(dims={B: (10, 12), N: 3, **dict.fromkeys((P, Q, S, T), 2)}).findings
-    assert told
-    assert not any(" and " in line.partition(":")[0] for finding in told for line in finding.help)
+    findings = looking.check(dims={B: (10, 12), N: 3, **dict.fromkeys((P, Q, S, T), 2)}).findings
+    assert findings
+    assert not any(" and " in line.partition(":")[0] for finding in findings for line in finding.help)

@@ -70,8 +70,8 @@ def pools(draw: st.DrawFn) -> list[ResourcePool]:
 def check(
     places: list[ResourcePool], cluster: hf.Cluster | None = None, memory: list[str | None] | None = None
 ) -> Report:
-    kept = memory or [None] * len(places)
-    roles = {n: hf.place(Role, pool=pool, gpu_memory=m) for n, pool, m in zip("abc", places, kept, strict=False)}
+    amounts = memory or [None] * len(places)
+    roles = {n: hf.place(Role, pool=pool, gpu_memory=m) for n, pool, m in zip("abc", places, amounts, strict=False)}
     report: Report = FLOWS[len(places)].check(hf.Deployment(**roles), ROWS, cluster)
     return report
 
@@ -102,8 +102,8 @@ def test_a_cluster_of_16384_gpus() -> None:
         return hf.Deployment(a=hf.place(Role, pool=pool, mesh=hf.Mesh(dp=1024, tp=8)), b=hf.place(Role, pool=rest))
 
     assert two.check(places(1024), {B: 2**20}, cluster).findings == ()
-    [found] = two.check(places(1026), {B: 1024 * 1026 * 8}, cluster).findings
-    assert found.message == (
+    [finding] = two.check(places(1026), {B: 1024 * 1026 * 8}, cluster).findings
+    assert finding.message == (
         "pools 'train' [8] * 1024 and 'rest' [8] * 1026 need 16400 GPUs, and the cluster has 16384"
     )
 
@@ -124,8 +124,8 @@ def test_of_a_split_pool_only_the_nodes_in_use_are_asked_for() -> None:
 def test_what_mends_a_pool_was_tried() -> None:
     def asks(gpus: int, nodes: int, *places: ResourcePool) -> tuple[str, ...]:
         cluster = hf.Cluster(hf.Nodes(nodes, gpus=gpus, gpu_memory_gib=80, cpus=8))
-        [found] = check(list(places), cluster).findings
-        return found.help
+        [finding] = check(list(places), cluster).findings
+        return finding.help
 
     pool = hf.ResourcePool
     assert asks(4, 2, pool([8], name="p")) == ("spread 'p' over nodes of 4 GPUs: hf.ResourcePool([4, 4])",)
@@ -144,9 +144,9 @@ def test_what_mends_a_pool_was_tried() -> None:
 def test_roles_are_not_sent_to_gpus_that_they_overfill() -> None:
     cluster = hf.Cluster(hf.Nodes(1, gpus=4, gpu_memory_gib=80, cpus=8))
     places = [hf.ResourcePool([4], name="p"), hf.ResourcePool([4], name="q")]
-    [found] = check(places, cluster, ["70%", "40%"]).findings
-    assert found.code == "HF502"
-    assert found.help == ()
+    [finding] = check(places, cluster, ["70%", "40%"]).findings
+    assert finding.code == "HF502"
+    assert finding.help == ()
 
 
 # -- memory
@@ -161,17 +161,17 @@ def test_memory_is_added_up_device_by_device(
 ) -> None:
     gib = {None: 0.0, "30%": 24.0, "70%": 56.0, "24GiB": 24.0, "56GiB": 56.0}  # of GPUs with 80
     part = {None: 0.0, "30%": 0.3, "70%": 0.7, "24GiB": 1e-6, "56GiB": 1e-6}  # some of a GPU of unknown size
-    kept: dict[tuple[str, int], float] = defaultdict(float)
+    used: dict[tuple[str, int], float] = defaultdict(float)
     for pool, text in zip(places, memory, strict=False):
         for device in devices(pool) if pool.use_gpu else ():
-            kept[device] += gib[text] / 80 if described else part[text]
+            used[device] += gib[text] / 80 if described else part[text]
     cluster = hf.Cluster(hf.Nodes(9, gpus=8, gpu_memory_gib=80, cpus=8)) if described else None
     report = check(places, cluster, memory[: len(places)])
-    assert set(report.codes) == ({"HF504"} if max(kept.values(), default=0) > 1 + 1e-9 else set())
-    for found in report:
-        names = re.findall(r"'(\w)' \(", found.message)
+    assert set(report.codes) == ({"HF504"} if max(used.values(), default=0) > 1 + 1e-9 else set())
+    for finding in report:
+        names = re.findall(r"'(\w)' \(", finding.message)
         assert len(names) >= 2
-        assert {label.text for label in (found.primary, *found.related)} >= {
+        assert {label.text for label in (finding.primary, *finding.related)} >= {
             f"keeps {memory['abc'.index(name)]}" for name in names
         }
 
@@ -180,38 +180,38 @@ def test_the_largest_gpu_that_takes_a_node_of_the_pool_counts() -> None:
     small, large = hf.Nodes(1, gpus=8, gpu_memory_gib=80, cpus=8), hf.Nodes(1, gpus=4, gpu_memory_gib=141, cpus=8)
     cluster = hf.Cluster(small, large)
     assert check([hf.ResourcePool([4])], cluster, ["100GiB"]).findings == ()
-    [found] = check([hf.ResourcePool([8], name="p")], cluster, ["100GiB"]).findings
-    assert found.message == "'a' (100GiB) keeps 100 GiB of each GPU of pool 'p', which has at most 80 GiB"
+    [finding] = check([hf.ResourcePool([8], name="p")], cluster, ["100GiB"]).findings
+    assert finding.message == "'a' (100GiB) keeps 100 GiB of each GPU of pool 'p', which has at most 80 GiB"
     assert check([hf.ResourcePool([4])], None, ["100GiB"]).findings == ()
 
 
 def test_all_of_a_gpu_and_a_little_more() -> None:
     pool = hf.ResourcePool([4], name="p")
-    [found] = check([pool, pool], None, ["100%", "1GiB"]).findings
-    assert found.message == "'a' (100%) and 'b' (1GiB) keep 100% and 1 GiB of each GPU of pool 'p', which they share"
+    [finding] = check([pool, pool], None, ["100%", "1GiB"]).findings
+    assert finding.message == "'a' (100%) and 'b' (1GiB) keep 100% and 1 GiB of each GPU of pool 'p', which they share"
     assert check([pool, pool], None, ["60%", "40%"]).findings == ()
     cluster = hf.Cluster(hf.Nodes(2, gpus=4, gpu_memory_gib=80, cpus=8))
-    [found] = check([pool, pool], cluster, ["100%", "1GiB"]).findings
-    assert found.message.endswith("keep 100% and 1 GiB of each GPU of pool 'p', which they share"), "whatever it has"
+    [finding] = check([pool, pool], cluster, ["100%", "1GiB"]).findings
+    assert finding.message.endswith("keep 100% and 1 GiB of each GPU of pool 'p', which they share"), "whatever it has"
 
 
 def test_the_last_role_is_offered_a_pool_of_its_own_where_there_is_room() -> None:
     pool, node = hf.ResourcePool([4], name="p"), {"gpus": 4, "gpu_memory_gib": 80, "cpus": 8}
-    kept: list[str | None] = ["40%", "40%", "40%"]
-    [found] = check([pool] * 3, hf.Cluster(hf.Nodes(2, **node)), kept).findings
-    assert "give 'c' a pool of its own: the cluster has room for hf.ResourcePool([4])" in found.help
-    [found] = check([pool] * 3, hf.Cluster(hf.Nodes(1, **node)), kept).findings
-    assert found.help == ()
+    memory: list[str | None] = ["40%", "40%", "40%"]
+    [finding] = check([pool] * 3, hf.Cluster(hf.Nodes(2, **node)), memory).findings
+    assert "give 'c' a pool of its own: the cluster has room for hf.ResourcePool([4])" in finding.help
+    [finding] = check([pool] * 3, hf.Cluster(hf.Nodes(1, **node)), memory).findings
+    assert finding.help == ()
 
 
 def test_the_pool_of_its_own_is_as_large_as_that_of_the_role_that_moves() -> None:
     pool, node = hf.ResourcePool([4], name="p"), {"gpus": 4, "gpu_memory_gib": 80, "cpus": 8}
     half, _ = pool.split([2, 2])
     cluster = hf.Cluster(hf.Nodes(2, **node))
-    [found] = check([pool, pool, half], cluster, ["20%", "20%", "90%"]).findings
-    assert found.help == ("give 'c' a pool of its own: the cluster has room for hf.ResourcePool([2])",)
-    [found] = check([pool], cluster, ["81GiB"]).findings
-    assert found.help == (), "a pool of its own has no larger GPUs"
+    [finding] = check([pool, pool, half], cluster, ["20%", "20%", "90%"]).findings
+    assert finding.help == ("give 'c' a pool of its own: the cluster has room for hf.ResourcePool([2])",)
+    [finding] = check([pool], cluster, ["81GiB"]).findings
+    assert finding.help == (), "a pool of its own has no larger GPUs"
 
 
 # -- tensor-parallel groups
@@ -237,7 +237,7 @@ def cut(draw: st.DrawFn, slots: int, name: str = "p") -> ResourcePool:
 
 @settings(max_examples=examples(300))
 @given(laid_out())
-def test_groups_that_cross_nodes_are_told_where_they_are_runs_of_ranks(place: tuple[ResourcePool, hf.Mesh]) -> None:
+def test_groups_of_consecutive_ranks_that_cross_nodes_are_reported(place: tuple[ResourcePool, hf.Mesh]) -> None:
     pool, mesh = place
     owners = {root.name: root for root in roots(pool)}
     node = [(name, nodes_of(owners[name])[slot]) for name, slot in devices(pool)]
@@ -247,10 +247,10 @@ def test_groups_that_cross_nodes_are_told_where_they_are_runs_of_ranks(place: tu
         groups[at.pp, at.dp].append(rank)
     runs = all(ranks[-1] - ranks[0] == mesh.tp - 1 for ranks in groups.values())
     steps = [(node[a], node[b]) for ranks in groups.values() for a, b in itertools.pairwise(ranks)]
-    crosses = any(here[0] == there[0] and here[1] != there[1] for here, there in steps)
+    crosses = any(before[0] == after[0] and before[1] != after[1] for before, after in steps)
     report = one.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=mesh)), ROWS)
     assert report.codes == (("HF503",) if runs and crosses else ())
-    for help_line in (line for found in report for line in found.help):
+    for help_line in (line for finding in report for line in finding.help):
         better = eval(MESH.findall(help_line)[0], {"hf": hf})
         assert one.check(hf.Deployment(a=hf.place(Role, pool=pool, mesh=better)), ROWS).findings == ()
 
@@ -308,30 +308,30 @@ def test_models_are_divisible_by_their_mesh(heads: int, layers: int, shape: tupl
 
     report = asks(hf.Mesh(pp=pp, dp=16 // (pp * tp), tp=tp))
     assert report.codes == ("HF512",) * ((heads % tp > 0) + (layers % pp > 0))
-    for line in (line for found in report for line in found.help):
+    for line in (line for finding in report for line in finding.help):
         for mesh in MESH.findall(line):
             assert asks(eval(mesh, {"hf": hf})).findings == ()
 
 
 def test_a_class_inherits_requirements() -> None:
     place = hf.place(Grouped, 16, 2, kv_heads=6, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8, gen_tp=4))
-    [found] = modeled.check(hf.Deployment(model=place), {B: 64}).findings
-    assert found.message == "role 'model' requires kv_heads % gen_tp == 0, but kv_heads = 6 and gen_tp = 4: 6 % 4 = 2"
-    assert "gen_tp=2" in found.help[0]
+    [finding] = modeled.check(hf.Deployment(model=place), {B: 64}).findings
+    assert finding.message == "role 'model' requires kv_heads % gen_tp == 0, but kv_heads = 6 and gen_tp = 4: 6 % 4 = 2"
+    assert "gen_tp=2" in finding.help[0]
     place = hf.place(Grouped, 12, 2, kv_heads=8, pool=hf.ResourcePool([8]), mesh=hf.Mesh(tp=8))
-    [found] = modeled.check(hf.Deployment(model=place), {B: 64}).findings
-    assert found.message.startswith("role 'model' requires heads % tp == 0, but")
-    assert found.related[0].text == "declared with requires('heads % tp == 0')"
-    lines = Path(found.related[0].span.file).read_text("utf-8").splitlines()
-    assert lines[found.related[0].span.line - 1].startswith('@hf.requires("heads')
+    [finding] = modeled.check(hf.Deployment(model=place), {B: 64}).findings
+    assert finding.message.startswith("role 'model' requires heads % tp == 0, but")
+    assert finding.related[0].text == "declared with requires('heads % tp == 0')"
+    lines = Path(finding.related[0].span.file).read_text("utf-8").splitlines()
+    assert lines[finding.related[0].span.line - 1].startswith('@hf.requires("heads')
 
 
 def test_methods_name_sizes_of_the_mesh() -> None:
     mesh = hf.Mesh(tp=8, gen_tp=2)
     deployment = hf.Deployment(model=hf.place(Model, 8, 1, pool=hf.ResourcePool([8]), mesh=mesh))
     assert modeled.check(deployment, {B: 32}).ok
-    [found] = modeled.check(deployment, {B: 31}).findings
-    assert found.message == (
+    [finding] = modeled.check(deployment, {B: 31}).findings
+    assert finding.message == (
         "'model.score' requires B >= world_size * micro_dp, but B = 31 and world_size * micro_dp = 32, "
         "with world_size = 8 and micro_dp = 4"
     )
@@ -352,9 +352,9 @@ def naming(rows: Rows, a: Named, b: Named) -> tuple[Rows, Rows]:
 def test_the_nearest_meshes_that_fill_the_pool_are_offered() -> None:
     def helped(role: type[Model], slots: int, heads: int, layers: int, mesh: hf.Mesh) -> tuple[str, ...]:
         place = hf.place(role, heads, layers, pool=hf.ResourcePool([slots]), mesh=mesh)
-        [found] = modeled.check(hf.Deployment(model=place), ROWS).findings
-        assert found.code == "HF512"
-        return found.help
+        [finding] = modeled.check(hf.Deployment(model=place), ROWS).findings
+        assert finding.code == "HF512"
+        return finding.help
 
     meshes = "hf.Mesh(dp=12, tp=2) or hf.Mesh(dp=6, tp=4) or hf.Mesh(dp=24)"
     works = "heads % tp == 0 then holds and the pool is filled"
@@ -366,17 +366,17 @@ def test_the_nearest_meshes_that_fill_the_pool_are_offered() -> None:
 
 def test_a_class_knows_no_dims() -> None:
     pool = hf.ResourcePool([2])
-    [found] = naming.check(hf.Deployment(a=hf.place(Named, pool=pool), b=hf.place(Named, pool=pool)), {B: 4}).findings
-    assert found.code == "HF323"
-    assert "'B' is neither a number of the role's config nor a size of its mesh" in found.message
+    [finding] = naming.check(hf.Deployment(a=hf.place(Named, pool=pool), b=hf.place(Named, pool=pool)), {B: 4}).findings
+    assert finding.code == "HF323"
+    assert "'B' is neither a number of the role's config nor a size of its mesh" in finding.message
 
 
 def test_a_number_that_is_none() -> None:
     wrong: Any = float("nan")
     deployment = hf.Deployment(model=hf.place(Model, wrong, 24, pool=hf.ResourcePool([8])))
-    [found] = modeled.check(deployment, {B: 64}).findings
-    assert found.code == "HF540"
-    assert "argument 'heads' of Model is annotated int and is given the float nan" in found.message
+    [finding] = modeled.check(deployment, {B: 64}).findings
+    assert finding.code == "HF540"
+    assert "argument 'heads' of Model is annotated int and is given the float nan" in finding.message
 
 
 def test_a_role_that_cannot_be_built_is_one_mistake() -> None:
@@ -403,9 +403,9 @@ class Staged(Role):
 def test_a_mesh_that_the_class_does_not_take_is_not_offered() -> None:
     def helped(layers: int) -> tuple[str, ...]:
         place = hf.place(Staged, layers, pool=hf.ResourcePool([8]), mesh=hf.Mesh(dp=1, tp=2))
-        [found] = one.check(hf.Deployment(a=place), ROWS).findings
-        assert found.code == "HF501"
-        return found.help
+        [finding] = one.check(hf.Deployment(a=place), ROWS).findings
+        assert finding.code == "HF501"
+        return finding.help
 
     assert helped(8)[0] == "set dp to 4: 1 * 4 * 2 = 8"
     assert not any("set dp" in line for line in helped(6))

@@ -117,16 +117,18 @@ DIFFERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "annotation"), [(name, one) for name, all_ in FITS.items() for one in all_])
+@pytest.mark.parametrize(("body", "annotation"), [(name, fitting) for name, all_ in FITS.items() for fitting in all_])
 def test_what_fits_is_silent(body: str, annotation: Any) -> None:
-    found = report(annotation, BODIES[body])
-    assert found.errors == (), str(found)
+    checked = report(annotation, BODIES[body])
+    assert checked.errors == (), str(checked)
 
 
-@pytest.mark.parametrize(("body", "annotation"), [(name, one) for name, all_ in DIFFERS.items() for one in all_])
-def test_what_differs_is_told(body: str, annotation: Any) -> None:
-    found = report(annotation, BODIES[body])
-    assert [finding.code for finding in found.errors] == ["HF603"], str(found)
+@pytest.mark.parametrize(
+    ("body", "annotation"), [(name, differing) for name, all_ in DIFFERS.items() for differing in all_]
+)
+def test_a_result_that_differs_is_reported(body: str, annotation: Any) -> None:
+    checked = report(annotation, BODIES[body])
+    assert [finding.code for finding in checked.errors] == ["HF603"], str(checked)
 
 
 def test_a_result_without_annotation_is_not_judged() -> None:
@@ -138,7 +140,7 @@ def test_a_result_without_annotation_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "body", "told"),
+    ("annotation", "body", "text"),
     [
         (f32[B, R], "column", "f32[B, R] and returns f32[B*8, P+R]"),
         (Metrics | None, "list", "Metrics or None and returns PerRank[int]"),
@@ -150,9 +152,9 @@ def test_a_result_without_annotation_is_not_judged() -> None:
         (dict[str, Metrics], "named", "Metrics and returns More of B rows at key 'more'"),
     ],
 )
-def test_what_is_annotated_and_what_is_returned_stand_in_the_message(annotation: Any, body: str, told: str) -> None:
+def test_what_is_annotated_and_what_is_returned_stand_in_the_message(annotation: Any, body: str, text: str) -> None:
     [finding] = report(annotation, BODIES[body]).findings
-    assert finding.message == f"'program' is annotated to return {told}"
+    assert finding.message == f"'program' is annotated to return {text}"
 
 
 def test_what_a_program_returns_that_stops_is_not_judged() -> None:

@@ -62,8 +62,8 @@ def beside(left: Rows, right: Rows) -> Rows:
 def compared(rows: Rows, *, group: int) -> Rows:
     groups = rows.question.tensor.view(-1, group)
     questions = rows.question.tensor
-    made = bool((questions[1:] == questions[:-1]).any())  # without repeats, the groups are those of the data
-    NOTES.mixed |= made and bool((groups != groups[:, :1]).any())
+    repeated = bool((questions[1:] == questions[:-1]).any())  # without repeats, the groups are those of the data
+    NOTES.mixed |= repeated and bool((groups != groups[:, :1]).any())
     NOTES.cut |= bool((groups // group != groups[:, :1] // group).any())
     return Rows(question=rows.question, sample=rows.sample)
 

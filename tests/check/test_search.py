@@ -82,8 +82,8 @@ class Case:
 
         @hf.dataflow
         def program(rows: Rows, actor: Actor, judge: Judge) -> None:
-            made = actor.generate(hf.repeat(shuffled(rows), self.times))  # groups may be of any size
-            for part in hf.minibatches(centre(judge.score(made)), self.parts):
+            rollout = actor.generate(hf.repeat(shuffled(rows), self.times))  # groups may be of any size
+            for part in hf.minibatches(centre(judge.score(rollout)), self.parts):
                 actor.update(part)
 
         train, score = hf.ResourcePool([self.dp * self.tp]), hf.ResourcePool([self.ranks])
@@ -113,7 +113,7 @@ def offered(finding: Finding) -> list[tuple[str, int]]:
     return [(m[1], int(number)) for m in lines if m for number in m[2].split(" or ")]
 
 
-def told(report: Report) -> set[tuple[object, ...]]:
+def finding_keys(report: Report) -> set[tuple[object, ...]]:
     return {(f.code, f.primary.span, re.split(" = |, but", f.message)[0]) for f in report}
 
 
@@ -132,7 +132,7 @@ def test_every_offered_size_removes_its_finding_and_adds_none(case: Case, b: int
         for dim, number in offered(finding):
             sizes: Mapping[str, int] = {"B": b, "R": r} | {dim: number}
             after = case.check(sizes["B"], sizes["R"])
-            assert told(after) < told(before), f"{finding.help}\n{after}"
+            assert finding_keys(after) < finding_keys(before), f"{finding.help}\n{after}"
 
 
 @given(cases.filter(lambda case: case.least == 1), st.integers(1, 300))

@@ -93,8 +93,8 @@ def opened(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
 
 
 def uses_a_lock() -> Callable[[], object]:
-    own = threading.Lock()
-    return lambda: own
+    lock = threading.Lock()
+    return lambda: lock
 
 
 def coroutine() -> Any:
@@ -106,9 +106,9 @@ def coroutine() -> Any:
 
 
 def knot() -> list[object]:
-    found: list[object] = []
-    found.append(found)
-    return found
+    items: list[object] = []
+    items.append(items)
+    return items
 
 
 SENDABLE: list[Callable[[], object]] = [
@@ -143,7 +143,7 @@ SENDABLE: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("make", SENDABLE)
-def test_what_can_be_sent_is_not_told(make: Callable[[], object]) -> None:
+def test_a_value_that_can_be_sent_is_silent(make: Callable[[], object]) -> None:
     cloudpickle: Any = pytest.importorskip("ray.cloudpickle")
     cloudpickle.dumps(make())
     assert unsendable(make(), "x") is None
@@ -169,7 +169,7 @@ UNSENDABLE: list[tuple[Callable[[], object], str, str]] = [
     (Holder, "x.lock", "a lock"),
     (Knot, "x.log[0]", "a lock"),
     (lambda: functools.partial(print, threading.Lock()), "x[0]", "a lock"),
-    (uses_a_lock, "own", "a lock"),
+    (uses_a_lock, "lock", "a lock"),
     (lambda: Holder().__init__, "x.__self__.lock", "a lock"),  # type: ignore[misc]  # a bound method of it
     (sys._getframe, "x", "a frame"),
     (logging.StreamHandler, "x.lock", "a lock"),
@@ -177,7 +177,9 @@ UNSENDABLE: list[tuple[Callable[[], object], str, str]] = [
 
 
 @pytest.mark.parametrize(("make", "path", "kind"), UNSENDABLE)
-def test_what_cannot_be_sent_is_told_with_its_path(make: Callable[[], object], path: str, kind: str) -> None:
+def test_a_value_that_cannot_be_sent_is_reported_with_its_path(
+    make: Callable[[], object], path: str, kind: str
+) -> None:
     cloudpickle: Any = pytest.importorskip("ray.cloudpickle")
     value = make()
     assert unsendable(value, "x") == (path, kind)
@@ -239,10 +241,10 @@ def made_here() -> tuple[type, Callable[[], object], Callable[[Any], object]]:
 
 
 def nested(times: int) -> object:
-    found: object = threading.Lock()
+    value: object = threading.Lock()
     for _ in range(times):
-        found = [found]
-    return found
+        value = [value]
+    return value
 
 
 def test_so_many_objects_are_looked_at() -> None:

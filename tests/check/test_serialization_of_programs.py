@@ -25,7 +25,7 @@ class Pair(Rows):
 
 
 class Role(hf.Worker):
-    def __init__(self, *given: object, **named: object) -> None: ...
+    def __init__(self, *positional: object, **named: object) -> None: ...
 
     @register(Dispatch.DP_PROTO)
     def look(self, rows: Rows, by: object = None) -> Rows: ...
@@ -35,15 +35,15 @@ class Strict(Role):
     def __init__(self, size: int) -> None: ...
 
 
-def told(body: Any, role: Any = Role, *given: Any, **named: Any) -> list[Finding]:
+def findings_of(body: Any, role: Any = Role, *positional: Any, **named: Any) -> list[Finding]:
     """The findings of a program on a placed role."""
 
     def program(rows: Rows, role: Any) -> Rows:
-        made: Rows = body(rows, role)
-        return made
+        result: Rows = body(rows, role)
+        return result
 
     program.__annotations__["role"] = role
-    place = hf.place(role, *given, pool=hf.ResourcePool([1], use_gpu=False), **named)
+    place = hf.place(role, *positional, pool=hf.ResourcePool([1], use_gpu=False), **named)
     return list(hf.dataflow(program).check(hf.Deployment(role=place), {B: 8}).findings)
 
 
@@ -52,29 +52,29 @@ def look(rows: Any, role: Any) -> Any:
 
 
 def test_what_a_constructor_is_given() -> None:
-    [finding] = told(look, Role, 3, by=[LOCK])
+    [finding] = findings_of(look, Role, 3, by=[LOCK])
     assert finding.message == "role 'role' is given named['by'][0], a lock, which cannot be sent to another process"
     assert finding.notes[1] == "pass what it is built from, and build it in Role.__init__"
-    assert told(look, Role, 3, by=[4]) == []
+    assert findings_of(look, Role, 3, by=[4]) == []
 
 
 def test_what_a_constructor_is_given_that_does_not_take_it() -> None:
-    wrong, finding = sorted(told(look, Strict, 3, LOCK), key=lambda finding: finding.code)
+    wrong, finding = sorted(findings_of(look, Strict, 3, LOCK), key=lambda finding: finding.code)
     assert (wrong.code, finding.code) == ("HF516", "HF802")
     assert finding.message.startswith("role 'role' is given argument 2, a lock, which")
-    [*_, finding] = sorted(told(look, Strict, 3, by=LOCK), key=lambda finding: finding.code)
+    [*_, finding] = sorted(findings_of(look, Strict, 3, by=LOCK), key=lambda finding: finding.code)
     assert finding.message.startswith("role 'role' is given by, a lock, which")
 
 
 def test_what_a_call_is_given() -> None:
-    [finding] = told(lambda rows, role: role.look(rows, {"with": LOCK}))
+    [finding] = findings_of(lambda rows, role: role.look(rows, {"with": LOCK}))
     assert finding.message == "'role.look' is given by['with'], a lock, which cannot be sent to another process"
-    assert told(lambda rows, role: role.look(rows, {"with": 3})) == []
+    assert findings_of(lambda rows, role: role.look(rows, {"with": 3})) == []
 
 
 def test_a_lock_in_place_of_a_column_is_that_mistake_alone() -> None:
     lock: Any = LOCK
-    assert [finding.code for finding in told(lambda rows, role: role.look(Pair(x=rows.x, y=lock)))] == ["HF206"]
+    assert [finding.code for finding in findings_of(lambda rows, role: role.look(Pair(x=rows.x, y=lock)))] == ["HF206"]
 
 
 def test_code_is_sent_once_with_what_it_uses() -> None:
@@ -90,7 +90,7 @@ def test_code_is_sent_once_with_what_it_uses() -> None:
         return rows
 
     uses = "uses LOCK, a lock, and is sent with what it uses, which cannot be sent to another process"
-    assert [finding.message for finding in told(look, Local)] == [f"'Local' {uses}"]
-    [finding] = told(lambda rows, role: role.look(looked(rows)))
+    assert [finding.message for finding in findings_of(look, Local)] == [f"'Local' {uses}"]
+    [finding] = findings_of(lambda rows, role: role.look(looked(rows)))
     assert finding.message == f"'looked' {uses}"
     assert finding.notes[1] == "make LOCK where it is used, or within a role's __init__"

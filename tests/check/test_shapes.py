@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Two shapes that differ: a trailing 1 is told as one, and lengths with what they differ by."""
+"""Two shapes that differ: a trailing 1 is explained, and lengths are reported with their difference."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Role(hf.Worker):
     def less(self, x: f32[B, Add[P, R]], y: f32[B, R]) -> None: ...
 
 
-def found(body: Any) -> Finding:
+def finding_of(body: Any) -> Finding:
     def program(shapes: Shapes, role: Role) -> None:
         body(shapes, role)
 
@@ -91,12 +91,12 @@ def found(body: Any) -> Finding:
         (lambda shapes, role: role.flat(shapes.name), "HF206"),
     ],
 )
-def test_a_one_at_the_end_is_told_and_no_other(body: Any, code: str) -> None:
-    assert found(body).code == code
+def test_only_a_trailing_1_is_explained(body: Any, code: str) -> None:
+    assert finding_of(body).code == code
 
 
 def test_none_is_wired_as_none() -> None:
-    message = found(lambda shapes, role: role.flat(None)).message
+    message = finding_of(lambda shapes, role: role.flat(None)).message
     assert message == "port 'x' of 'role.flat' takes f32[B, R] but is wired to None"
 
 
@@ -110,8 +110,8 @@ def test_none_is_wired_as_none() -> None:
         (lambda shapes, role: role.prompt(shapes.half), ()),  # as P and R are
     ],
 )
-def test_lengths_are_told_with_their_difference(body: Any, notes: tuple[str, ...]) -> None:
-    assert found(body).notes == notes
+def test_lengths_are_reported_with_their_difference(body: Any, notes: tuple[str, ...]) -> None:
+    assert finding_of(body).notes == notes
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_lengths_are_told_with_their_difference(body: Any, notes: tuple[str, ...
     ],
 )
 def test_a_conversion_is_advised_where_one_may_be_meant(body: Any, code: str, advice: str | None) -> None:
-    finding = found(body)
+    finding = finding_of(body)
     assert finding.code == code
-    told = f"convert it where it is made, .to(torch.{advice}), and declare it so there"
-    assert finding.notes == (() if advice is None else (told,))
+    advised = f"convert it where it is made, .to(torch.{advice}), and declare it so there"
+    assert finding.notes == (() if advice is None else (advised,))
 
 
-def test_a_type_variable_of_the_name_of_a_dim_is_told() -> None:
-    finding = found(lambda shapes, role: role.product(shapes.image))
+def test_a_type_variable_named_like_a_dim_is_explained() -> None:
+    finding = finding_of(lambda shapes, role: role.product(shapes.image))
     assert finding.code == "HF213"
     assert f"these are two dims named X, the TypeVar hfdsl.types.dims.X and {__name__}.X" in finding.notes[0]
 
@@ -193,5 +193,5 @@ def given(**columns: Any) -> dict[str, Any]:
         (lambda s, role: role.flat(Flat(**given(x=s.last)).x), "Flat(**given(x=s.last))"),
     ],
 )
-def test_what_is_unpacked_is_pointed_at_as_far_as_it_can_be_told(body: Any, text: str) -> None:
-    assert source_text(found(body).primary.span) == text
+def test_unpacked_arguments_are_marked_as_far_as_they_can_be_told(body: Any, text: str) -> None:
+    assert source_text(finding_of(body).primary.span) == text

@@ -76,23 +76,23 @@ def test_sizes_in_words(sizes: SizeSet, words: str) -> None:
     assert str(DimReport(B, (), (), sizes, ())) == words
 
 
-def asked(dims: dict[Any, Any]) -> tuple[dict[str, DimReport], dict[str, bool | None]]:
+def reports(dims: dict[Any, Any]) -> tuple[dict[str, DimReport], dict[str, bool | None]]:
     alone, others = size_report(build_context(program.body, PLACED, dims))
-    return {str(one.dim): one for one in alone}, {demand.need: demand.holds for demand in others}
+    return {str(report.dim): report for report in alone}, {demand.need: demand.holds for demand in others}
 
 
 def test_without_sizes_all_is_open() -> None:
-    alone, others = asked({})
-    assert {dim: (str(one), one.given, one.beside, len(one.demands)) for dim, one in alone.items()} == {
+    alone, others = reports({})
+    assert {dim: (str(report), report.given, report.beside, len(report.demands)) for dim, report in alone.items()} == {
         "B": ("a multiple of 4, at least 8", (), (), 3),
         "R": ("at most 64", (), (), 1),
     }
     assert others == {"4 must divide B*N": None, "R == 8 or R == 16 (R = ?)": None}
-    assert {demand.holds for one in alone.values() for demand in one.demands} == {None}
+    assert {demand.holds for report in alone.values() for demand in report.demands} == {None}
 
 
 def test_a_demand_on_two_dims_is_one_on_each_once_the_other_has_a_size() -> None:
-    alone, others = asked({B: 10, R: 16})
+    alone, others = reports({B: 10, R: 16})
     assert (str(alone["N"]), alone["N"].given, alone["N"].beside) == ("a multiple of 2", (), ((B, 10),))
     assert (alone["B"].given, alone["B"].beside) == ((10,), ())
     assert others == {"R == 8 or R == 16 (R = 16)": True}
@@ -100,7 +100,7 @@ def test_a_demand_on_two_dims_is_one_on_each_once_the_other_has_a_size() -> None
 
 
 def test_of_several_sizes_all_must_work() -> None:
-    alone, _ = asked({B: (8, 12), R: (16, 80), N: 1})
+    alone, _ = reports({B: (8, 12), R: (16, 80), N: 1})
     assert (alone["B"].given, [demand.holds for demand in alone["B"].demands]) == ((8, 12), [True] * 4)
     assert [(demand.need, demand.holds) for demand in alone["R"].demands] == [("R <= longest with longest = 64", False)]
 
@@ -148,19 +148,19 @@ class Kept(hf.Batch):
 class Reader(hf.Worker):
     @register(Dispatch.DP_PROTO)
     @hf.requires("B != 12", "B <= width")
-    def read(self, kept: Kept) -> None: ...
+    def read(self, rows: Kept) -> None: ...
 
     @register(Dispatch.DP_PROTO)
     def look(self, table: Table) -> None: ...
 
 
 @hf.dataflow
-def reading(kept: Kept, table: Table, reader: Reader) -> None:
-    reader.read(hf.filter(kept, kept.keep))
+def reading(rows: Kept, table: Table, reader: Reader) -> None:
+    reader.read(hf.filter(rows, rows.keep))
     reader.look(table)
 
 
-def test_what_is_no_demand_on_one_dim_is_told_beside() -> None:
+def test_demands_on_several_dims_are_listed_apart() -> None:
     placed = hf.Deployment(reader=hf.place(Reader, pool=hf.ResourcePool([4], use_gpu=False)))
     alone, others = size_report(build_context(reading.body, placed, {}))
     assert alone == (), "how many rows are kept is for no one to choose"
@@ -175,13 +175,13 @@ def test_what_is_no_demand_on_one_dim_is_told_beside() -> None:
 @given(st.integers(1, 40), st.integers(1, 6))
 def test_what_holds_is_what_a_check_passes(b: int, n: int) -> None:
     sizes: dict[Any, Any] = {B: b, N: n, R: 8}
-    alone, others = asked(sizes)
-    rules = [demand.holds for one in alone.values() for demand in one.demands]
+    alone, others = reports(sizes)
+    rules = [demand.holds for report in alone.values() for demand in report.demands]
     assert None not in rules
     assert all((*rules, *others.values())) is program.check(PLACED, sizes).ok
 
 
-def test_dims_are_taken_in_the_order_of_what_is_given_first() -> None:
+def test_dims_stand_in_the_order_in_which_inputs_name_them() -> None:
     context = build_context(program.body, PLACED, {B: (12, 8), R: 8})
     assert context.sizes == {B: 12, R: 8}
     assert context.alternatives == {B: (12, 8)}

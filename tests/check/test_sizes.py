@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Arithmetic of rows: what is told of demands that sizes upset or leave open."""
+"""Arithmetic of rows: findings on demands that sizes break or leave open."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def check(body: Any, dims: Any = None, ranks: int = 4) -> hf.Report:
     return hf.dataflow(body).check(placed(ranks), dims or {})
 
 
-def test_what_is_left_open_is_told_at_the_first_place_that_asks() -> None:
+def test_an_open_size_is_reported_at_the_first_place_that_needs_it() -> None:
     def program(rows: Rows, role: Role) -> tuple[Rows, ...]:
         return hf.minibatches(role.split(rows), 3)
 
@@ -146,13 +146,13 @@ def kept_last(rows: Rows, table: Table, role: Role) -> None:
 
 
 @pytest.mark.parametrize("body", [kept_first, kept_last])
-def test_rows_without_a_number_are_told_without_one(body: Any) -> None:
-    [finding] = [found for found in check(body, {B: 8, N: 8}) if found.code == "HF420"]
+def test_rows_of_unknown_size_are_reported_without_a_number(body: Any) -> None:
+    [finding] = [each for each in check(body, {B: 8, N: 8}) if each.code == "HF420"]
     assert finding.message.endswith(": which rows belong together is unknown")
     assert "with the sizes given" not in finding.message
 
 
-def test_numbers_of_rows_that_differ_are_told() -> None:
+def test_row_counts_that_differ_are_reported() -> None:
     def program(rows: Rows, table: Table, role: Role) -> None:
         role.both(rows, table)
 
@@ -172,7 +172,7 @@ def test_a_split_of_nothing_has_nothing_to_be_cut_alike() -> None:
     assert check(program, {B: 8}).ok
 
 
-def test_a_requirement_that_is_left_open_is_told_with_its_place() -> None:
+def test_an_open_requirement_is_reported_with_its_place() -> None:
     def program(rows: Rows, table: Table, role: Role) -> None:
         role.more(rows, table)
 
@@ -214,7 +214,7 @@ def test_rows_repeated_are_not_padded_alike() -> None:
     assert finding.message.endswith(": padding keeps no such pairs")
 
 
-def test_an_uneven_split_is_told_with_its_rest() -> None:
+def test_an_uneven_split_is_reported_with_its_remainder() -> None:
     def program(rows: Rows, role: Role) -> Rows:
         return role.split(rows)
 
@@ -222,14 +222,14 @@ def test_an_uneven_split_is_told_with_its_rest() -> None:
     assert finding.message.endswith(" over the 2 chunks of DP_PROTO on Mesh(pp=1 dp=2 tp=1): 5 % 2 = 1")
 
 
-def test_a_size_that_is_none_leaves_a_requirement_open_and_is_told_alone() -> None:
+def test_an_invalid_size_leaves_a_requirement_open_and_is_reported_alone() -> None:
     def program(rows: Rows, table: Table, role: Role) -> None:
         role.more(rows, table)
 
     assert check(program, {B: 8, N: 0}).codes == ("HF302",)
 
 
-def test_a_requirement_that_is_no_arithmetic_is_told_where_it_is_declared() -> None:
+def test_a_requirement_that_is_no_arithmetic_is_reported_where_it_is_declared() -> None:
     def program(grid: Grid, role: Role) -> None:
         role.squared(grid)
 
@@ -261,7 +261,7 @@ def test_a_pair_of_sizes_that_upsets_another_rule_is_passed_over() -> None:
     assert finding.help == ("set B to 4 and N to 4: every split and requirement then works out",)
 
 
-def test_rows_that_nothing_tells_are_asked_for_once() -> None:
+def test_undetermined_rows_are_reported_once() -> None:
     def program(wide: Wide, role: Role) -> tuple[Numbered, ...]:
         return hf.minibatches(role.number(wide), 3)
 
@@ -285,7 +285,7 @@ def test_what_is_not_tried_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (finding.code, finding.fixes) == ("HF323", ())
 
 
-def test_a_demand_that_no_size_meets_is_told_before_one_is_given() -> None:
+def test_a_demand_that_no_size_meets_is_reported_without_sizes() -> None:
     def program(rows: Rows, role: Role) -> None:
         role.odd(rows)
 
@@ -309,7 +309,7 @@ def test_a_requirement_may_be_met_by_numbers_below_1() -> None:
     assert check(program, {B: 12}).ok
 
 
-def test_sizes_below_1_are_told_where_they_are_made() -> None:
+def test_sizes_below_1_are_reported_where_they_arise() -> None:
     def program(rows: Rows, role: Role) -> Rows:
         rest(hf.take(rows, 3).x)  # type: ignore[arg-type]  # solved for M
         return role.split(rows)
@@ -319,7 +319,7 @@ def test_sizes_below_1_are_told_where_they_are_made() -> None:
     assert finding.message == "'rest' would have M = -1, which is not a whole number of at least 1"
 
 
-def test_parts_of_parts_are_told_of_the_whole() -> None:
+def test_parts_of_parts_are_reported_for_the_whole_batch() -> None:
     def program(rows: Rows, role: Role) -> None:
         role.learn(best_of(rows))
 
@@ -328,7 +328,7 @@ def test_parts_of_parts_are_told_of_the_whole() -> None:
     assert finding.help == ("set B to 16: every split and requirement then works out",)
 
 
-def test_a_size_of_0_is_told_alone() -> None:
+def test_a_size_of_0_is_reported_alone() -> None:
     def program(rows: Rows, role: Role) -> None:
         role.columns(rows.x, rest(hf.take(rows, 4).x))  # type: ignore[arg-type]  # solved for M
 

@@ -35,7 +35,7 @@ def two(rows: Rows, a: Model, b: Model) -> Rows:
     return b.score(a.score(rows))
 
 
-def found(rows: int, mesh: hf.Mesh, *sizes: int) -> hf.Finding:
+def finding_of(rows: int, mesh: hf.Mesh, *sizes: int) -> hf.Finding:
     pool = hf.ResourcePool([mesh.world_size])
     [finding] = one.check(hf.Deployment(a=hf.place(Model, *sizes, pool=pool, mesh=mesh)), {B: rows}).findings
     assert finding.code == "HF813"
@@ -43,10 +43,10 @@ def found(rows: int, mesh: hf.Mesh, *sizes: int) -> hf.Finding:
 
 
 def test_the_sizes_that_are_not_divided_and_all_that_divide() -> None:
-    message = found(8, hf.Mesh(dp=2, tp=4), 18, 12).message
+    message = finding_of(8, hf.Mesh(dp=2, tp=4), 18, 12).message
     assert "tp = 4 does not divide heads = 18 (18 % 4 = 2) of the model" in message
     assert message.endswith("tp can be 1, 2, 3 or 6")
-    assert found(8, hf.Mesh(dp=4, tp=2), 9, 8).message.endswith("tp can be 1")
+    assert finding_of(8, hf.Mesh(dp=4, tp=2), 9, 8).message.endswith("tp can be 1")
 
 
 def test_a_model_that_is_not_cut_is_not_asked_for_its_sizes() -> None:
@@ -58,12 +58,12 @@ def test_a_model_that_is_not_cut_is_not_asked_for_its_sizes() -> None:
             Counted.asked += 1
             return {}
 
-    def asked(mesh: hf.Mesh) -> int:
+    def times_asked(mesh: hf.Mesh) -> int:
         Counted.asked = 0
         one.check(hf.Deployment(a=hf.place(Counted, 8, pool=hf.ResourcePool([8]), mesh=mesh)), {B: 8})
         return Counted.asked
 
-    assert (asked(hf.Mesh(dp=8)), asked(hf.Mesh(dp=4, tp=2))) == (0, 1)
+    assert (times_asked(hf.Mesh(dp=8)), times_asked(hf.Mesh(dp=4, tp=2))) == (0, 1)
 
 
 WORKS = ": tp then divides the model and the pool is filled"
@@ -71,12 +71,14 @@ WORKS = ": tp then divides the model and the pool is filled"
 
 def test_meshes_on_which_the_rows_work_out_are_offered() -> None:
     # 5 is nearer to 4, and 1 is nearer than 10: 20 rows are split evenly over neither 8 nor 40 replicas.
-    assert found(20, hf.Mesh(dp=10, tp=4), 10).help == ("use hf.Mesh(dp=20, tp=2) or hf.Mesh(dp=4, tp=10)" + WORKS,)
+    assert finding_of(20, hf.Mesh(dp=10, tp=4), 10).help == (
+        "use hf.Mesh(dp=20, tp=2) or hf.Mesh(dp=4, tp=10)" + WORKS,
+    )
 
 
 def test_the_size_of_generation_stays() -> None:
     # 3 and 6 are no multiples of 2, and 1 is none either.
-    assert found(24, hf.Mesh(dp=6, tp=4, gen_tp=2), 6).help == (
+    assert finding_of(24, hf.Mesh(dp=6, tp=4, gen_tp=2), 6).help == (
         "use hf.Mesh(dp=12, tp=2, gen_tp=2) or hf.Mesh(dp=4, tp=6, gen_tp=2)" + WORKS,
     )
 

@@ -116,8 +116,8 @@ def test_the_argument_that_is_wired_to_a_port(tmp_path: Path, call: str, port: s
     file = tmp_path / "program.py"
     file.write_text(f"y = {call}\n", encoding="utf-8")
     span = Span(str(file), 1, 4, 1, 4 + len(call))
-    found = sources.argument_span(span, role_signature(Role, "work"), port)
-    assert sources.source_text(found) == (argument or call)
+    port_span = sources.argument_span(span, role_signature(Role, "work"), port)
+    assert sources.source_text(port_span) == (argument or call)
     assert sources.argument_name(span, role_signature(Role, "work"), port) == argument
 
 
@@ -165,15 +165,15 @@ def program(role: Role) -> str:
     return half('x')
 """
     exec(text, typed)  # noqa: S102  # there is no file that it could be read from
-    found = typed["program"].check().findings
-    assert [(finding.code, finding.primary.span.line) for finding in found] == [("HF603", 4), ("HF206", 6)]
-    assert [label.span.line for label in found[1].related] == [1], "where the port is declared"
+    findings = typed["program"].check().findings
+    assert [(finding.code, finding.primary.span.line) for finding in findings] == [("HF603", 4), ("HF206", 6)]
+    assert [label.span.line for label in findings[1].related] == [1], "where the port is declared"
 
 
 def test_what_stands_on_one_line_changes_places(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text("f(one, two, g(\n                 3))\n", encoding="utf-8")
-    one, two, rest = (Span(str(file), 1, *place) for place in ((2, 1, 5), (7, 1, 10), (12, 2, 19)))
-    assert swap(one, two) == (Edit(one, "two"), Edit(two, "one"))
-    assert swap(one, rest) is None
-    assert swap(rest, one) is None
+    first, second, rest = (Span(str(file), 1, *place) for place in ((2, 1, 5), (7, 1, 10), (12, 2, 19)))
+    assert swap(first, second) == (Edit(first, "two"), Edit(second, "one"))
+    assert swap(first, rest) is None
+    assert swap(rest, first) is None

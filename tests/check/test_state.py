@@ -99,7 +99,7 @@ calls = st.lists(st.tuples(st.sampled_from(["read", "update", "sync", "both"]), 
 
 
 @given(calls, st.sampled_from([Engine, Tolerant]))
-def test_the_check_tells_what_a_run_shows(chosen: list[tuple[str, int]], engine_type: type[Engine]) -> None:
+def test_the_check_predicts_the_staleness_of_a_run(chosen: list[tuple[str, int]], engine_type: type[Engine]) -> None:
     flow = flow_of(chosen, engine_type)
     trainer = Trainer()
     engines = [engine_type(trainer), engine_type(trainer)]
@@ -164,11 +164,11 @@ def test_a_copy_of_a_copy_is_as_old_as_its_source() -> None:
             return self.has
 
     def program(rows: Rows, trainer: Trainer, relay: Any, engine: Engine) -> Rows:
-        made = engine.generate(rows)
-        trainer.update(made)
+        rollout = engine.generate(rows)
+        trainer.update(rollout)
         hf.sync(relay, engine)
         hf.sync(trainer, relay)
-        return made
+        return rollout
 
     program.__annotations__ |= {"relay": Relay}
     [finding] = hf.dataflow(program).check()
@@ -191,10 +191,10 @@ def test_a_copy_that_is_too_old_is_one_mistake_and_says_what_is_allowed() -> Non
         hf.sync(trainer, first)
 
     late.__annotations__ |= {"first": Relay, "second": Relay, "engine": Tolerant}
-    [finding] = [found for found in hf.dataflow(late).check() if found.code == "HF701"]
+    [finding] = [each for each in hf.dataflow(late).check() if each.code == "HF701"]
     assert finding.message.endswith("2 steps old: it allows 1")
     late.__annotations__["engine"] = Engine
-    [finding] = [found for found in hf.dataflow(late).check() if found.code == "HF701"]
+    [finding] = [each for each in hf.dataflow(late).check() if each.code == "HF701"]
     assert finding.message.endswith("2 steps old: it must be up to date")
 
 
@@ -225,9 +225,9 @@ def test_weights_of_another_state_or_of_a_source_that_nobody_trains_are_silent()
     def program(rows: Rows, critic: Any, engine: Engine, other: Engine) -> Rows:
         critic.update(rows)
         hf.sync(critic, engine)  # of a policy that it never updates
-        made = engine.generate(rows)
-        other.generate(made)
-        return made
+        rollout = engine.generate(rows)
+        other.generate(rollout)
+        return rollout
 
     program.__annotations__ |= {"critic": Critic}
     assert hf.dataflow(program).check().codes == ("HF602",)
@@ -243,7 +243,7 @@ def test_where_a_call_is_not_understood_no_copy_is_said_to_be_old() -> None:
     assert program.check().codes == ("HF202",)
 
 
-def test_a_copy_that_is_never_loaded_is_told_with_what_is_needed() -> None:
+def test_a_copy_that_is_never_loaded_is_reported_with_the_missing_calls() -> None:
     class Closed(hf.Worker):
         @register(Dispatch.THREE_D_PROTO)
         @hf.writes("policy")

@@ -53,7 +53,7 @@ def test_a_comment_hides_only_what_it_names_and_where_it_stands() -> None:
     assert notes(program.check()) == [("HF602", ())] * 3
 
 
-def test_a_comment_without_a_code_or_with_an_unknown_one_is_told() -> None:
+def test_a_comment_without_a_code_or_with_an_unknown_one_is_reported() -> None:
     @hf.dataflow
     def program(rows: Rows, actor: Actor) -> Rows:
         actor.score(rows)  # hf: ignore

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Two wrong values of one call that fit each other's port are one mistake, told with both places."""
+"""Two wrong values of one call that fit each other's port are one mistake, reported with both places."""
 
 from __future__ import annotations
 
@@ -62,9 +62,11 @@ def columns(scores: Scores, actor: Actor) -> None:
 
 
 def test_swapped_columns_are_one_mistake_of_each_call() -> None:
-    told = "'actor.weigh' takes f32[B, R] as 'tokens' and i64[B] as 'length', and is wired to them the other way round"
+    message = (
+        "'actor.weigh' takes f32[B, R] as 'tokens' and i64[B] as 'length', and is wired to them the other way round"
+    )
     first, second = columns.check().findings
-    assert (first.message, first.help) == (told, ("swap what is wired to 'tokens' and 'length'",))
+    assert (first.message, first.help) == (message, ("swap what is wired to 'tokens' and 'length'",))
     assert (second.message, second.help) == (
         "'actor.weigh' takes i64[B] as 'length' and f32[B, R] as 'tokens', and is wired to them the other way round",
         ("swap what is wired to 'length' and 'tokens'",),

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""Names are crossed only where each of two values has the other's port's name, and nothing else tells them apart."""
+"""Names are swapped only where two values have each other's port names and nothing else distinguishes them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def columns_in_other_variables(both: Any, trainer: Any) -> object:
 
 
 def swapped_with_a_mistake(both: Any, trainer: Any) -> object:
-    chosen, rejected = trainer.raito(both.new, both.old), both  # told by itself
+    chosen, rejected = trainer.raito(both.new, both.old), both  # reported by itself
     return trainer.prefer(rejected, chosen)
 
 
@@ -89,7 +89,7 @@ CROSSED = [
 
 
 @pytest.mark.parametrize(("body", "count"), CROSSED)
-def test_crossed_names_are_told(body: Callable[[Any, Any], object], count: int) -> None:
+def test_swapped_names_are_reported(body: Callable[[Any, Any], object], count: int) -> None:
     assert codes(body) == ("HF230",) * count
 
 
@@ -167,8 +167,8 @@ def test_values_of_which_one_alone_would_fit_are_not_swapped() -> None:
         judge.weigh(steps.flag, steps.count)  # type: ignore[arg-type]  # the same
 
     program.__annotations__ |= {"steps": Steps, "judge": Judge}
-    found = hf.dataflow(program).check().errors
-    assert [finding.code for finding in found] == ["HF220", "HF221", "HF221", "HF220"]
+    errors = hf.dataflow(program).check().errors
+    assert [finding.code for finding in errors] == ["HF220", "HF221", "HF221", "HF220"]
 
 
 def test_what_is_unpacked_is_not_swapped_as_if_it_were_one_value() -> None:

@@ -67,33 +67,33 @@ CPUS = ResourcePool([4], use_gpu=False, name="cpus")
 def test_a_reader_is_out_of_reach_only_where_that_is_known(
     maker: ResourcePool, reader: ResourcePool, why: str | None
 ) -> None:
-    def told(flow: Any, role: type[hf.Worker]) -> list[str]:
+    def messages(flow: Any, role: type[hf.Worker]) -> list[str]:
         places = hf.Deployment(
             maker=hf.place(Maker, pool=maker, transport="cuda ipc"), reader=hf.place(role, pool=reader)
         )
-        return [found.message for found in flow.check(places, dims={B: 24}) if found.code == "HF524"]
+        return [finding.message for finding in flow.check(places, dims={B: 24}) if finding.code == "HF524"]
 
     expected = [f"role 'maker' sends by CUDA IPC, which does not reach 'reader': {why}"] if why else []
-    assert told(program, Reader) == expected
-    assert told(by_functions, ByFunctions) == [], "a pair of functions gets it in the driver"
+    assert messages(program, Reader) == expected
+    assert messages(by_functions, ByFunctions) == [], "a pair of functions gets it in the driver"
 
 
-def test_of_several_readers_the_first_that_is_out_of_reach_is_told() -> None:
+def test_of_several_readers_the_first_out_of_reach_is_reported() -> None:
     @hf.dataflow
-    def twice(rows: Rows, maker: Maker, one: Reader, other: Reader) -> None:
-        made = maker.make(rows)
-        one.read(made)
-        other.read(made)
+    def twice(rows: Rows, maker: Maker, first: Reader, second: Reader) -> None:
+        rows_made = maker.make(rows)
+        first.read(rows_made)
+        second.read(rows_made)
 
     reader = hf.place(Reader, pool=CPUS)
-    places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), one=reader, other=reader)
-    [finding] = [found for found in twice.check(places, dims={B: 24}) if found.code == "HF524"]
-    assert "does not reach 'one'" in finding.message
+    places = hf.Deployment(maker=hf.place(Maker, pool=FIRST, transport="cuda ipc"), first=reader, second=reader)
+    [finding] = [each for each in twice.check(places, dims={B: 24}) if each.code == "HF524"]
+    assert "does not reach 'first'" in finding.message
 
 
-def test_a_maker_without_gpus_is_told_alone() -> None:
+def test_a_sender_without_gpus_is_reported_alone() -> None:
     places = hf.Deployment(maker=hf.place(Maker, pool=CPUS, transport="cuda ipc"), reader=hf.place(Reader, pool=CPUS))
-    [finding] = [found for found in program.check(places, dims={B: 24}) if found.code == "HF524"]
+    [finding] = [each for each in program.check(places, dims={B: 24}) if each.code == "HF524"]
     assert finding.message.endswith("and pool 'cpus' has none")
 
 

@@ -19,7 +19,7 @@ from hfdsl.check.report import Report
 from hfdsl.check.run import build_context
 from hfdsl.graph.spans import Span
 
-MISSPELT = trials.MAX_PLACES + 4
+MISSPELLED = trials.MAX_PLACES + 4
 HEAD = """\
 import hfdsl as hf
 
@@ -50,10 +50,10 @@ def loaded(file: Path) -> ModuleType:
 
 
 def checked(tmp_path: Path) -> Report:
-    file = tmp_path / "misspelt.py"
-    file.write_text(HEAD + "    look(prompts.lenght)\n" * MISSPELT)
-    found: Report = loaded(file).program.check()
-    return found
+    file = tmp_path / "misspelled.py"
+    file.write_text(HEAD + "    look(prompts.lenght)\n" * MISSPELLED)
+    report: Report = loaded(file).program.check()
+    return report
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_command_that_makes_them_tries_all(tmp_path: Path) -> None:
 
 
 def test_in_a_program_that_is_too_large_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "MAX_VISITS", MISSPELT)  # less than its mistakes and nodes
+    monkeypatch.setattr(trials, "MAX_VISITS", MISSPELLED)  # less than its mistakes and nodes
     assert not any(finding.fixes for finding in checked(tmp_path))
 
 
@@ -107,13 +107,13 @@ def number() -> int:
 PLACE = Span(__file__, number.__code__.co_firstlineno + 1, 11, number.__code__.co_firstlineno + 1, 12)
 
 
-def test_a_function_is_made_anew_and_may_be_again() -> None:
-    two = rewritten(number, [Edit(PLACE, "2")])
-    assert two is not None
-    assert (number(), two(), two.__name__, two.__module__) == (1, 2, "number", __name__)
-    three = rewritten(two, [Edit(PLACE, "3")])
-    assert three is not None
-    assert three() == 3
+def test_a_function_is_recompiled_and_may_be_again() -> None:
+    second = rewritten(number, [Edit(PLACE, "2")])
+    assert second is not None
+    assert (number(), second(), second.__name__, second.__module__) == (1, 2, "number", __name__)
+    third = rewritten(second, [Edit(PLACE, "3")])
+    assert third is not None
+    assert third() == 3
 
 
 ELSEWHERE = Span("other.py", PLACE.line, PLACE.column, PLACE.end_line, PLACE.end_column)
@@ -134,15 +134,15 @@ def test_what_another_file_or_other_lines_would_say_is_not_tried(edit: Edit) -> 
     assert rewritten(number, [edit]) is None
 
 
-def test_what_is_compiled_anew_is_read_as_its_module_is(tmp_path: Path) -> None:
+def test_recompiled_code_has_the_future_imports_of_its_module(tmp_path: Path) -> None:
     file = tmp_path / "annotated.py"
     file.write_text("def inner():\n    def one(x: int): ...\n    return one.__annotations__, 1\n")
-    two = rewritten(loaded(file).inner, [Edit(Span(str(file), 3, 32, 3, 33), "2")])
-    assert two is not None
-    assert two() == ({"x": int}, 2), "that module does not put annotations off, though this one does"
+    edited = rewritten(loaded(file).inner, [Edit(Span(str(file), 3, 32, 3, 33), "2")])
+    assert edited is not None
+    assert edited() == ({"x": int}, 2), "that module does not put annotations off, though this one does"
 
 
-def test_what_is_no_plain_function_or_cannot_be_told_apart_is_not_tried() -> None:
+def test_only_plain_functions_that_can_be_told_apart_are_tried() -> None:
     @functools.wraps(number)
     def wrapper() -> int:
         return 1
@@ -197,7 +197,7 @@ def test_a_name_is_replaced_where_all_sizes_then_meet_the_requirement(sizes: Any
     assert (finding.code, len(finding.fixes)) == ("HF323", fixes)
 
 
-def test_of_two_misspelt_names_none_is_replaced_alone() -> None:
+def test_of_two_misspelled_names_none_is_replaced_alone() -> None:
     placed = hf.Deployment(actor=hf.place(Actor, pool=hf.ResourcePool([1], use_gpu=False)))
     [finding] = looking.check(placed, {B: 4}).findings
     assert (finding.code, finding.fixes) == ("HF323", ())

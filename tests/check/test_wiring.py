@@ -108,7 +108,7 @@ def test_a_role_is_no_value() -> None:
     assert finding.primary.text == "this is the role 'actor'"
 
 
-def test_a_length_that_another_port_bound_is_told_with_that_port() -> None:
+def test_a_length_that_another_port_bound_is_reported_with_that_port() -> None:
     def bound(lengths: Lengths) -> None:
         widths(lengths.p, lengths.r)  # type: ignore[misc]  # the mistake
 
@@ -116,8 +116,8 @@ def test_a_length_that_another_port_bound_is_told_with_that_port() -> None:
 
 
 def test_rows_beside_others() -> None:
-    def beside(one: AndN, other: AndM) -> None:
-        pair(one.x, other.x)  # type: ignore[arg-type]  # the mistake
+    def beside(first: AndN, second: AndM) -> None:
+        pair(first.x, second.x)  # type: ignore[arg-type]  # the mistake
 
     finding = only(beside)
     assert finding.code == "HF319"
@@ -157,7 +157,7 @@ def test_no_size_makes_what_a_filter_keeps_as_many_as_others(body: Any, differ: 
     assert (only(body).code, only(body).message) == ("HF212", f"port 'y' of 'pair' gets {differ}")
 
 
-def test_when_a_column_is_there_is_told_where_that_is_what_is_wrong() -> None:
+def test_a_condition_of_presence_is_named_where_it_is_the_mistake() -> None:
     def absent(rows: Rows, actor: Actor) -> None:
         reads(actor.guess(rows).x)  # type: ignore[arg-type]  # the mistake
 

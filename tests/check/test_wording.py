@@ -69,7 +69,7 @@ def test_two_calls_of_one_method_are_not_called_both() -> None:
     assert only(program.check()).message.endswith("comes from two calls of 'learner.flat'")
 
 
-def test_a_trailing_one_is_told_how_to_go() -> None:
+def test_help_removes_a_trailing_1() -> None:
     @hf.dataflow
     def program(steps: Steps, learner: Learner) -> Flat:
         return flat_loss(learner.judge(steps).advantage)  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ def test_a_trailing_one_is_told_how_to_go() -> None:
     assert only(program.check()).notes[0].startswith("drop it where it is made, .squeeze(-1)")
 
 
-def test_a_missing_trailing_one_is_told_how_to_come() -> None:
+def test_help_adds_a_missing_trailing_1() -> None:
     @hf.dataflow
     def program(steps: Steps, learner: Learner) -> Flat:
         return column_loss(learner.flat(steps).advantage)  # type: ignore[arg-type]
@@ -124,13 +124,13 @@ def idling(numbers: Numbers, busy: Busy, idle: Busy) -> Numbers:
 
 
 def test_a_size_is_given_for_a_class() -> None:
-    told = {
+    messages = {
         finding.message
         for sizes in ({"B": 4}, {N: 0}, 4)
         for finding in idling.check(dims=sizes)  # type: ignore[arg-type, misc]  # wrong on purpose
         if finding.code == "HF302"
     }
-    assert told == {
+    assert messages == {
         "dims= takes dim classes with their sizes, got 'B': 4",
         "size N = 0 is not a whole number of at least 1",
         "dims= takes a dict of dim classes with their sizes, got 4",

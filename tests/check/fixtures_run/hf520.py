@@ -1,4 +1,4 @@
-"""A variable by which the group itself tells a process its rank."""
+"""A variable with which the group itself gives a process its rank."""
 
 import hfdsl as hf
 from hfdsl import Dispatch, register

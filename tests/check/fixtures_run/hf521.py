@@ -16,5 +16,5 @@ class Counter(hf.Worker):
 
 
 with RayResourcePool([2], use_gpu=False) as pool, RayWorkerGroup(pool, RayClassWithInitArgs(Counter)) as group:
-    # good: found = RayWorkerGroup.from_detached(group.worker_names, RayClassWithInitArgs(Counter))
-    found = RayWorkerGroup.from_detached(group.worker_names[:1], RayClassWithInitArgs(Counter))  # <- bad
+    # good: attached = RayWorkerGroup.from_detached(group.worker_names, RayClassWithInitArgs(Counter))
+    attached = RayWorkerGroup.from_detached(group.worker_names[:1], RayClassWithInitArgs(Counter))  # <- bad

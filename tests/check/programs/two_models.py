@@ -42,8 +42,8 @@ def program(
     prompts = proposer.propose(tasks)
     rollout = solver.generate(prompts)
     scores = reward.score(rollout)
-    learnt = solver.update(rollout, reference.log_probs(rollout), solved(rollout, scores))
-    return [proposer.update(prompts, scores), learnt]
+    updated = solver.update(rollout, reference.log_probs(rollout), solved(rollout, scores))
+    return [proposer.update(prompts, scores), updated]
 
 
 left, right = hf.ResourcePool([8]).split([4, 4])
