@@ -12,16 +12,16 @@ class GpuProcess(Process):
     """Also runs bodies whose kernels wait for a peer's, and says what its GPU holds."""
 
     def overwrite(self, size: int) -> None:
-        made = [torch.full((size,), 7.0, device="cuda") for _ in range(4)]
+        tensors = [torch.full((size,), 7.0, device="cuda") for _ in range(4)]
         torch.cuda.synchronize()
-        del made
+        del tensors
 
     def make_late(self, size: int, fill: float) -> None:
         """Return while the GPU is still busy for about a second."""
-        kept = torch.zeros(size, device="cuda")
+        tensor = torch.zeros(size, device="cuda")
         torch.cuda._sleep(2 * 10**9)
-        kept.fill_(fill)
-        self.kept = kept
+        tensor.fill_(fill)
+        self.kept = tensor
 
     def write(self, fill: float) -> None:
         self.kept.fill_(fill)
@@ -35,9 +35,9 @@ class GpuProcess(Process):
         """Give memory back to the system, and take some of it again, elsewhere."""
         self.kept = None
         torch.cuda.empty_cache()
-        made = [torch.full((size,), -1.0, device="cuda") for _ in range(between)]
+        tensors = [torch.full((size,), -1.0, device="cuda") for _ in range(between)]
         self.kept = torch.full((size,), fill, device="cuda")
-        del made
+        del tensors
         torch.cuda.empty_cache()
 
     def mapped(self) -> int:

@@ -1,4 +1,4 @@
-"""A reference that tells what its GPU holds, for processes that import their roles."""
+"""A reference that reports the memory that its GPU holds, for processes that import their roles."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class Weighed(w.Reference):
 def supervised(
     sequences: Sequences, actor: w.Actor, reference: Weighed
 ) -> tuple[ReferenceLogProbs, hf.PerRank[int], ImitationMetrics]:
-    found, held = reference.log_probs(sequences), reference.allocated()
-    return found, held, actor.imitate(sequences)
+    log_probs, held = reference.log_probs(sequences), reference.allocated()
+    return log_probs, held, actor.imitate(sequences)

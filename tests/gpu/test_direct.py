@@ -34,15 +34,15 @@ def started(ray: Any) -> Iterator[tuple[list[Any], Links]]:
     """Three processes of one GPU, and one of another where there is another."""
     actor = ray.remote(enable_tensor_transport=True)(GpuProcess)
     actors = [actor.options(num_gpus=0.3, num_cpus=0).remote() for _ in range(3)]
-    ray.get([one.drop.remote() for one in actors])
+    ray.get([actor.drop.remote() for actor in actors])
     if torch.cuda.device_count() > 1:
         actors.append(actor.options(num_gpus=1, num_cpus=0).remote())
     links = Links(actors, 60)
     assert len({location.gpu for location in links.locations[:3]}) == 1
     yield actors, links
     links.close()
-    for one in actors:
-        ray.kill(one)
+    for process in actors:
+        ray.kill(process)
 
 
 def direct(method: Any) -> Any:
@@ -60,7 +60,7 @@ def test_every_kind_of_tensor_arrives_at_every_reader(ray: Any, started: Any) ->
 def test_every_reader_has_its_own_copy_and_nothing_else_stays(ray: Any, started: Any) -> None:
     (producer, *readers), _links = started
     size = 2**22
-    ray.get([one.drop.remote() for one in started[0]])
+    ray.get([actor.drop.remote() for actor in started[0]])
     ray.get(producer.make.remote(size, 1.0))
     parcel = direct(producer.ship).remote()
     assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [1.0] * len(readers)
@@ -86,7 +86,7 @@ def test_what_the_maker_still_computes_is_waited_for(ray: Any, started: Any) -> 
 
 
 def gone(ray: Any, maker: Any) -> None:
-    """Wait until Ray has let go of what a maker has lent."""
+    """Wait until Ray has released all blocks that a sender exports."""
     until = time.monotonic() + 30
     while ray.get(maker.stored.remote()):
         assert time.monotonic() < until
@@ -97,13 +97,13 @@ def test_what_stays_mapped_is_never_what_was_freed(ray: Any, started: Any) -> No
     size = 2**24  # in a block of its own
     for turn in range(24):
         ray.get(maker.renew.remote(size, float(turn), turn % 4))
-        for _ in range(2):  # mapped anew, and as it is kept
+        for _ in range(2):  # newly mapped, then from the kept mapping
             parcel = direct(maker.ship).remote()
             assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [float(turn)] * len(readers)
             del parcel
             gone(ray, maker)
         mapped = ray.get([reader.mapped.remote() for reader in readers])
-        assert all(1 <= one <= UNMAP_AFTER_TRANSFERS for one in mapped), mapped
+        assert all(1 <= count <= UNMAP_AFTER_TRANSFERS for count in mapped), mapped
 
 
 def test_memory_is_given_back_when_links_are_closed(ray: Any, started: Any) -> None:
@@ -111,7 +111,7 @@ def test_memory_is_given_back_when_links_are_closed(ray: Any, started: Any) -> N
     size = 2**28
 
     def free() -> int:
-        return int(ray.get([one.free.remote() for one in (*readers, maker)])[-1])
+        return int(ray.get([actor.free.remote() for actor in (*readers, maker)])[-1])
 
     def read_and_dropped() -> None:
         ray.get(maker.make.remote(size, 1.0))
@@ -119,15 +119,15 @@ def test_memory_is_given_back_when_links_are_closed(ray: Any, started: Any) -> N
         assert ray.get([reader.hold.remote(parcel) for reader in readers]) == [1.0] * len(readers)
         del parcel
         gone(ray, maker)
-        ray.get([one.drop.remote() for one in (maker, *readers)])
+        ray.get([actor.drop.remote() for actor in (maker, *readers)])
         assert ray.get([reader.mapped.remote() for reader in readers]) == [1] * len(readers)
 
     read_and_dropped()  # once before it is measured: first kernels take memory of their own
-    kept = free()
+    free_before = free()
     links.close()
     assert ray.get([reader.mapped.remote() for reader in readers]) == [0] * len(readers)
     until = time.monotonic() + 30
-    while (back := free() - kept) < 3 * size:  # of the four bytes a number
+    while (back := free() - free_before) < 3 * size:  # of the four bytes a number
         assert time.monotonic() < until, f"{back} of {4 * size} bytes"
 
 
@@ -152,7 +152,7 @@ def join(ray: Any, pair: list[Any]) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ray.get([one.join.remote(rank, port) for rank, one in enumerate(pair)])
+    ray.get([actor.join.remote(rank, port) for rank, actor in enumerate(pair)])
 
 
 def test_transfers_and_collectives_never_wait_for_each_other(ray: Any, started: Any) -> None:
@@ -162,9 +162,9 @@ def test_transfers_and_collectives_never_wait_for_each_other(ray: Any, started: 
     pair = [actors[0], actors[3]]
     join(ray, pair)
     for _ in range(10):
-        calls = [one.body.remote(2**24) for one in pair]
-        parcels = [direct(one.ship).remote() for one in pair]
-        calls += [one.body.remote(2**16) for one in pair]
+        calls = [actor.body.remote(2**24) for actor in pair]
+        parcels = [direct(actor.ship).remote() for actor in pair]
+        calls += [actor.body.remote(2**16) for actor in pair]
         read = [pair[1].hold.remote(parcels[0]), pair[0].hold.remote(parcels[1])]
         assert ray.get(read, timeout=60) == [2.0, 2.0]
         ray.get(calls)

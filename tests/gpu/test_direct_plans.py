@@ -11,7 +11,7 @@ import torch
 import hfdsl as hf
 from hfdsl.errors import WiringError
 from tests.runtime import moving_programs as p
-from tests.runtime.test_direct_plans import compiled, given, same, shipments, spread
+from tests.runtime.test_direct_plans import compiled, inputs, same, shipments, spread
 
 pytestmark = pytest.mark.gpu
 
@@ -42,20 +42,20 @@ def test_what_arrives_is_what_was_made(gpus: int, flow: Any) -> None:
     assert "cuda ipc" in {edge.transport for edge in plan.edges}
     with plan.launch("ray") as running, plan.launch() as local:
         for first in (0, 5):
-            assert same(running.step(given(first)), local.step(given(first)))
+            assert same(running.step(inputs(first)), local.step(inputs(first)))
         assert shipments(running)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_writing_into_what_arrived_is_refused(gpus: int) -> None:
     with compiled(p.writing, places(gpus)).launch("ray") as running, pytest.raises(WiringError, match="HF703"):
-        running.step(given())
+        running.step(inputs())
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_writing_into_what_is_under_way_is_refused(gpus: int) -> None:
     with compiled(p.overwriting, places(gpus)).launch("ray") as running, pytest.raises(WiringError, match="HF703"):
-        running.step(given())
+        running.step(inputs())
 
 
 def test_nothing_stays_on_a_gpu_after_its_last_reader() -> None:
@@ -64,8 +64,8 @@ def test_nothing_stays_on_a_gpu_after_its_last_reader() -> None:
         maker=hf.place(p.Filler, pool=pool), reader=hf.place(p.Filler, pool=pool, colocate=False)
     )
     with compiled(p.filling, deployment).launch("ray") as running:
-        held = [max(one.held.value for one in running.step(given())) for _ in range(12)]
-    assert max(held) <= 4 * given().x.tensor.shape[0] * 2**20 * 4, "of twelve steps, at most four values"
+        held = [max(report.held.value for report in running.step(inputs())) for _ in range(12)]
+    assert max(held) <= 4 * inputs().x.tensor.shape[0] * 2**20 * 4, "of twelve steps, at most four values"
 
 
 def test_weights_are_broadcast_to_another_gpu() -> None:
@@ -74,6 +74,6 @@ def test_weights_are_broadcast_to_another_gpu() -> None:
     trainer, engine = (hf.place(role, pool=hf.ResourcePool([1])) for role in (p.Trainer, p.Engine))
     with compiled(p.sync_one, hf.Deployment(trainer=trainer, engine=engine)).launch("ray", deadline=120) as running:
         for step in range(4):
-            seen, _ = running.step(given())
+            seen, _ = running.step(inputs())
             assert seen.total.tensor.tolist() == [2 * (15 + 5 + 3) + step * (1000 + 2 * 13)] * 4
         assert spread(running) == {1}

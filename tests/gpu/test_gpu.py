@@ -47,8 +47,8 @@ def test_a_plan_on_gpus_gives_what_it_gives_here(gpu_cluster: Any, ranks: int, c
     with p.train.compile(deployment(ranks, use_gpu=True, colocate=colocate), dims).launch(
         "ray", timeout=120
     ) as running:
-        found = [running.step(inputs()) for _ in range(2)]
-    for (outputs, metrics), (want, wanted) in zip(found, expected, strict=True):
+        steps = [running.step(inputs()) for _ in range(2)]
+    for (outputs, metrics), (want, wanted) in zip(steps, expected, strict=True):
         torch.testing.assert_close(outputs.y.tensor.cpu(), want.y.tensor.cpu())
         assert metrics.weight.value == pytest.approx(wanted.weight.value, rel=1e-5)
         assert metrics.device.value == 1  # the column came back onto the GPU, whichever process made it
@@ -62,11 +62,11 @@ def test_filtered_ragged_and_optional_columns_on_gpus(gpu_cluster: Any, colocate
         writer = hf.place(p.Writer, with_bonus, pool=pool)
         return hf.Deployment(writer=writer, reader=hf.place(p.Reader, pool=pool, colocate=colocate))
 
-    given, dims = p.Inputs(x=torch.arange(8.0)[:, None].expand(8, 4).contiguous()), {p.B: 8, p.R: 4}
+    inputs, dims = p.Inputs(x=torch.arange(8.0)[:, None].expand(8, 4).contiguous()), {p.B: 8, p.R: 4}
     with p.read_kept.compile(placed(False), dims).launch("local") as running:
-        expected = running.step(given).y.tensor.cpu()
+        expected = running.step(inputs).y.tensor.cpu()
     with p.read_kept.compile(placed(True), dims).launch("ray", timeout=120) as running:
-        y = running.step(given).y.tensor.cpu()
+        y = running.step(inputs).y.tensor.cpu()
     torch.testing.assert_close(y[:, :2], expected[:, :2])
     assert y[:, 0].tolist() == [1.0, 3.0, 1.0, 3.0]
     assert y[:, 2].tolist() == [1.0] * 4  # the rows came back onto the GPU
@@ -84,13 +84,13 @@ def test_groups_on_halves_and_on_the_whole_share_devices(gpu_cluster: Any) -> No
         pytest.skip("too few GPUs")
     halves = [RayResourcePool([1]), RayResourcePool([1])]
     both = merge_resource_pool(*halves)
-    given = RayClassWithInitArgs(p.Accumulator, x=0)
+    accumulator = RayClassWithInitArgs(p.Accumulator, x=0)
     with (
-        RayWorkerGroup(both, given) as whole,
-        RayWorkerGroup(halves[0], given) as a,
-        RayWorkerGroup(halves[1], given) as b,
+        RayWorkerGroup(both, accumulator) as both_groups,
+        RayWorkerGroup(halves[0], accumulator) as a,
+        RayWorkerGroup(halves[1], accumulator) as b,
     ):
-        assert [*a.uuid(), *b.uuid()] == list(whole.uuid())
+        assert [*a.uuid(), *b.uuid()] == list(both_groups.uuid())
     for pool in halves:
         pool.shutdown()
 

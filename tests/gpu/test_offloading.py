@@ -42,7 +42,7 @@ def test_an_actor_gives_back_its_memory_part_by_part_and_works_on() -> None:
     gc.collect()
     empty = allocated()
     actor = w.Actor(config)
-    found = [numbers(actor.imitate(tiny.demonstrations(4, 0)))]
+    losses = [numbers(actor.imitate(tiny.demonstrations(4, 0)))]
     size = sum(p.numel() * p.element_size() for p in actor.policy.parameters())
     before = allocated()
     actor.offload("optimizer")
@@ -55,9 +55,9 @@ def test_an_actor_gives_back_its_memory_part_by_part_and_works_on() -> None:
     actor.onload("optimizer")
     assert all(tensor.is_cuda for tensor in held[: len(actor.learner.parameters)])
     assert before - size <= allocated() + size / 10  # all but the gradient
-    found += [numbers(actor.imitate(tiny.demonstrations(4, seed))) for seed in (1, 2)]
-    for one, other in zip(found, expected, strict=True):
-        assert one == pytest.approx(other, rel=1e-4)
+    losses += [numbers(actor.imitate(tiny.demonstrations(4, seed))) for seed in (1, 2)]
+    for metrics, other in zip(losses, expected, strict=True):
+        assert metrics == pytest.approx(other, rel=1e-4)
 
 
 @pytest.mark.parametrize("role", [w.Reference, w.RewardModel])
@@ -65,11 +65,11 @@ def test_a_frozen_role_gives_back_its_memory(role: Any) -> None:
     before = allocated()
     config = w.ReferenceConfig(LARGE) if role is w.Reference else w.RewardConfig(LARGE)
     worker = role(config)
-    there = allocated()
+    loaded = allocated()
     worker.offload("weights")
-    assert allocated() - before < (there - before) / 10
+    assert allocated() - before < (loaded - before) / 10
     worker.onload("weights")
-    assert allocated() >= there
+    assert allocated() >= loaded
 
 
 @pytest.mark.parametrize("sharding", ["none", pytest.param("fsdp", marks=pytest.mark.skipif(GPUS < 2, reason="two"))])
@@ -85,6 +85,6 @@ def test_a_plan_keeps_the_idle_off_the_gpu(sharding: Any, gpu_cluster: Any) -> N
 
     stays, moves = ran(False), ran(True)
     assert max(moves[-1][1]) < 0.5 * max(stays[-1][1])
-    for one, other in zip(stays, moves, strict=True):
-        torch.testing.assert_close(one[0].ref_log_probs.tensor, other[0].ref_log_probs.tensor)
-        assert numbers(other[2]) == pytest.approx(numbers(one[2]), rel=1e-4)
+    for staying, other in zip(stays, moves, strict=True):
+        torch.testing.assert_close(staying[0].ref_log_probs.tensor, other[0].ref_log_probs.tensor)
+        assert numbers(other[2]) == pytest.approx(numbers(staying[2]), rel=1e-4)

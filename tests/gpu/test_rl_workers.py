@@ -49,8 +49,8 @@ def rollouts(prompts: Prompts, actor: w.Actor) -> tuple[Rollout, Rollout]:
 def generated(config: w.ActorConfig) -> tuple[Rollout, Rollout]:
     roles = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1])))
     with rollouts.compile(roles, SIZES).launch("local") as running:
-        found: tuple[Rollout, Rollout] = running.step(tiny.prompts(ROWS))
-    return found
+        both: tuple[Rollout, Rollout] = running.step(tiny.prompts(ROWS))
+    return both
 
 
 @hf.dataflow
@@ -65,25 +65,25 @@ def test_captured_steps_sample_what_the_plain_engine_does(monkeypatch: pytest.Mo
     monkeypatch.setattr(captured_generation, "SPAN", 8)
     plain, steps = list[Any](), list[Any]()
     engines: Any = (("plain", plain), ("auto", steps))
-    for engine, found in engines:
+    for engine, batches in engines:
         generation = replace(tiny.GENERATION, engine=engine, max_tokens=20)
         config = w.ActorConfig(WIDE, generation, tiny.TRAINING, BY_TOKENS)
         roles = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1])))
         with learning.compile(roles, {**SIZES, R: 20}).launch("local") as running:
             for seed in range(3):
-                found.extend(running.step(tiny.prompts(ROWS, seed))[:3])
-    for one, other in zip(plain, steps, strict=True):
-        assert torch.equal(one.ids.tensor, other.ids.tensor)
-        assert torch.equal(one.response_mask.tensor, other.response_mask.tensor)
+                batches.extend(running.step(tiny.prompts(ROWS, seed))[:3])
+    for wanted, other in zip(plain, steps, strict=True):
+        assert torch.equal(wanted.ids.tensor, other.ids.tensor)
+        assert torch.equal(wanted.response_mask.tensor, other.response_mask.tensor)
 
 
 def ragged(rows: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Prompts, and draws with which responses end after 1 to ``length`` tokens: by the last one of the vocabulary."""
-    made, draw = tiny.prompts(rows), torch.Generator().manual_seed(0)
+    prompts, draw = tiny.prompts(rows), torch.Generator().manual_seed(0)
     lengths = torch.linspace(1, length, rows).long()[torch.randperm(rows, generator=draw), None]
     drawn = torch.rand(rows, length, generator=draw) * 0.8
     drawn = torch.where(torch.arange(length) == lengths - 1, 1 - 2.0**-24, drawn)
-    return made.ids.tensor.cuda(), made.mask.tensor.cuda(), drawn.cuda()
+    return prompts.ids.tensor.cuda(), prompts.mask.tensor.cuda(), drawn.cuda()
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
@@ -91,28 +91,28 @@ def test_rows_that_have_ended_leave_captured_steps(dtype: Any, monkeypatch: pyte
     """Of these few rows, down to the last one; with the graphs of the batch before in the second one."""
     rows, length, end = 32, 40, tiny.VOCABULARY - 1
     monkeypatch.setattr(captured_generation, "SPAN", 16)
-    made, given = policies.policy(WIDE, 1.0, SoleRank()), ragged(rows, length)
-    steps = captured_generation.CapturedGenerator(made, w.GenerationConfig(length), [end], tiny.PAD, dtype)
-    found = []
+    policy, prompts = policies.policy(WIDE, 1.0, SoleRank()), ragged(rows, length)
+    steps = captured_generation.CapturedGenerator(policy, w.GenerationConfig(length), [end], tiny.PAD, dtype)
+    batches = []
     for fewest in (rows, 1, 1):
         monkeypatch.setattr(captured_generation, "MIN_ROWS", fewest)
-        found.append(steps(*given))
+        batches.append(steps(*prompts))
     assert len({key[1] for key in steps._shared.graphs._graphs}) > 2
-    for tokens, real in found:
-        assert torch.equal(real, found[0][1])
+    for tokens, real in batches:
+        assert torch.equal(real, batches[0][1])
         if dtype is None:  # bfloat16 rounds sums of other shapes otherwise
-            assert torch.equal(tokens, found[0][0])
+            assert torch.equal(tokens, batches[0][0])
     if dtype is None:
-        plain = generation.generate(made, *given, w.GenerationConfig(length), [end], tiny.PAD)
-        assert torch.equal(plain[0], found[0][0])
-        assert torch.equal(plain[1], found[0][1])
+        plain = generation.generate(policy, *prompts, w.GenerationConfig(length), [end], tiny.PAD)
+        assert torch.equal(plain[0], batches[0][0])
+        assert torch.equal(plain[1], batches[0][1])
 
 
 def test_shapes_of_captured_steps_share_their_memory() -> None:
     rows, length = 512, 120  # 128 MiB of keys and values
-    config, made = w.GenerationConfig(length), policies.policy(WIDE, 1.0, SoleRank())
+    config, policy = w.GenerationConfig(length), policies.policy(WIDE, 1.0, SoleRank())
     ids, mask, drawn = ragged(rows, length)
-    steps = captured_generation.CapturedGenerator(made, config, [tiny.VOCABULARY - 1], tiny.PAD, None)
+    steps = captured_generation.CapturedGenerator(policy, config, [tiny.VOCABULARY - 1], tiny.PAD, None)
 
     def reserved() -> int:
         torch.cuda.synchronize()
@@ -121,13 +121,13 @@ def test_shapes_of_captured_steps_share_their_memory() -> None:
 
     steps(ids, mask, drawn)  # with what CUDA's libraries want for themselves
     steps.forget()
-    empty, kept = reserved(), list[int]()
+    empty, cached = reserved(), list[int]()
     for few, drawn_of_few in ((rows, drawn), (rows, None), (rows // 2, drawn[: rows // 2])):
         steps(ids[:few], mask[:few], drawn_of_few)
-        kept.append(steps.kept())
+        cached.append(steps.kept())
     cache = 2 * 2 * 2 * 64 * 4 * rows * 128  # layers, both, heads, width, bytes
-    assert cache < kept[0] < kept[2] < kept[0] + cache / 2
-    assert abs(reserved() - empty - kept[2]) < cache / 2  # memory is reserved in large pieces
+    assert cache < cached[0] < cached[2] < cached[0] + cache / 2
+    assert abs(reserved() - empty - cached[2]) < cache / 2  # memory is reserved in large pieces
     steps.forget()
     assert steps.kept() == 0
     assert reserved() - empty < cache / 2
@@ -149,9 +149,9 @@ def test_continuous_batching_samples(dtype: Any) -> None:
     generation = w.GenerationConfig(tiny.RESPONSE, engine="continuous", cache_memory=0.1)
     config = w.ActorConfig(replace(WIDE, dtype=dtype), generation, tiny.TRAINING, BY_TOKENS)
     roles = hf.Deployment(actor=hf.place(w.Actor, config, pool=hf.ResourcePool([1])))
-    one = tiny.prompts(1)
+    prompt = tiny.prompts(1)
     prompts = Prompts(
-        ids=one.ids.tensor.repeat(rows, 1), mask=one.mask.tensor.repeat(rows, 1), task=[{} for _ in range(rows)]
+        ids=prompt.ids.tensor.repeat(rows, 1), mask=prompt.mask.tensor.repeat(rows, 1), task=[{} for _ in range(rows)]
     )
     with rollouts.compile(roles, {**SIZES, next(iter(SIZES)): rows}).launch("local") as running:
         sampled: Rollout = running.step(prompts)[0]
@@ -200,9 +200,9 @@ def test_parts_on_two_gpus_learn_as_whole_copies(gpu_cluster: Any) -> None:
         with everything.compile(roles, SIZES).launch("ray", seed=3, timeout=120) as running:
             return running.step(tiny.prompts(ROWS)), running.also(policy.compile(roles)).step()
 
-    (whole, weights), (parts, others) = ran("none"), ran("fsdp")
-    for one, other in zip((*whole[5], *whole[6]), (*parts[5], *parts[6]), strict=True):
-        assert numbers(other) == pytest.approx(numbers(one), rel=1e-2, abs=1e-4)
+    (replicated, weights), (parts, others) = ran("none"), ran("fsdp")
+    for wanted, other in zip((*replicated[5], *replicated[6]), (*parts[5], *parts[6]), strict=True):
+        assert numbers(other) == pytest.approx(numbers(wanted), rel=1e-2, abs=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)
 
@@ -216,7 +216,7 @@ def on_mesh(mesh: hf.Mesh, sharding: Any = "none") -> hf.Deployment:
         "reward": tiny.VERIFIER,
     }
     return hf.Deployment(
-        **{name: hf.place(tiny.CLASSES[name], one, pool=pool, mesh=mesh) for name, one in configs.items()}
+        **{name: hf.place(tiny.CLASSES[name], arguments, pool=pool, mesh=mesh) for name, arguments in configs.items()}
     )
 
 
@@ -233,10 +233,10 @@ def test_slices_on_gpus_learn_as_the_whole_on_one(gpu_cluster: Any, mesh: hf.Mes
         with everything.compile(roles, SIZES).launch("ray", seed=3, timeout=120) as running:
             return running.step(tiny.prompts(ROWS)), running.also(policy.compile(roles)).step()
 
-    (whole, weights), (slices, others) = ran(hf.Mesh(), "none"), ran(mesh, sharding)
-    assert torch.equal(slices[1].ids.tensor.cpu(), whole[1].ids.tensor.cpu())
-    for one, other in zip((*whole[5], *whole[6]), (*slices[5], *slices[6]), strict=True):
-        assert numbers(other) == pytest.approx(numbers(one), rel=1e-2, abs=1e-4)
+    (unsliced, weights), (slices, others) = ran(hf.Mesh(), "none"), ran(mesh, sharding)
+    assert torch.equal(slices[1].ids.tensor.cpu(), unsliced[1].ids.tensor.cpu())
+    for wanted, other in zip((*unsliced[5], *unsliced[6]), (*slices[5], *slices[6]), strict=True):
+        assert numbers(other) == pytest.approx(numbers(wanted), rel=1e-2, abs=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name].cpu(), weight.cpu(), rtol=1e-2, atol=1e-3, msg=name)
 

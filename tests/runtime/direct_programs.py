@@ -57,9 +57,9 @@ class Process:
         """The names of the tensors that did not arrive as they were."""
         value, bad = parcel.load(), []
         for name, want in values(device()).items():
-            found = value["columns"].pop(name)
-            same = found.dtype == want.dtype and found.shape == want.shape and found.device == want.device
-            if not same or found.requires_grad or found.tolist() != want.tolist():
+            column = value["columns"].pop(name)
+            same = column.dtype == want.dtype and column.shape == want.shape and column.device == want.device
+            if not same or column.requires_grad or column.tolist() != want.tolist():
                 bad.append(name)
         return bad if value == {"columns": {}, "name": "all", "rows": [1, 2]} else [*bad, "the rest"]
 
@@ -93,7 +93,9 @@ class Process:
 
     def lending(self) -> int:
         """The files that this process lends."""
-        links = (str(one.readlink()) for one in Path("/proc/self/fd").iterdir() if one.is_symlink())
+        links = (
+            str(descriptor.readlink()) for descriptor in Path("/proc/self/fd").iterdir() if descriptor.is_symlink()
+        )
         return sum("memfd:hfdsl" in link for link in links)
 
     def stays_mapped(self) -> bool:

@@ -18,11 +18,11 @@ class R(hf.Dim):
     """Features."""
 
 
-class Given(hf.Batch):
+class Inputs(hf.Batch):
     x: f32[B, R]
 
 
-class Made(hf.Batch):
+class Outputs(hf.Batch):
     y: f32[B, R]
     name: hf.Obj[str, B]
     tokens: hf.i64[B, hf.Ragged[R]]
@@ -51,21 +51,21 @@ class Maker(hf.Worker):
         self.with_bonus, self.buffer = with_bonus, torch.zeros(0)
 
     @register(Dispatch.DP_PROTO)
-    def make(self, given: Given) -> Made:
-        x = given.x.tensor.to(device())
+    def make(self, inputs: Inputs) -> Outputs:
+        x = inputs.x.tensor.to(device())
         tokens: hf.i64[B, hf.Ragged[R]] = hf.i64([torch.arange(int(row[0]) % 2 + 1, device=device()) for row in x])
         bonus: f32[B] | None = f32(x[:, 0] * 2) if self.with_bonus else None
         self.buffer = x.t().contiguous().t()  # strided
         names = [f"row {int(row[0])}" for row in x]
-        return Made(y=self.buffer, name=names, tokens=tokens, bonus=bonus, keep=(x[:, 0] % 2 == 0).cpu())
+        return Outputs(y=self.buffer, name=names, tokens=tokens, bonus=bonus, keep=(x[:, 0] % 2 == 0).cpu())
 
     @register(Dispatch.DP_PROTO)
-    def overwrite(self, given: Given) -> Given:
+    def overwrite(self, inputs: Inputs) -> Inputs:
         self.buffer += 1
-        return given
+        return inputs
 
     @register(Dispatch.DP_PROTO)
-    def fail(self, given: Given) -> Made:
+    def fail(self, inputs: Inputs) -> Outputs:
         raise KeyError("nothing was made")
 
 
@@ -79,54 +79,54 @@ class Parked(Maker):
 
 class Reader(hf.Worker):
     @register(Dispatch.DP_PROTO, pad="repeat_last")
-    def read(self, made: Made) -> Seen:
-        bonus = made.bonus.tensor if made.bonus is not None else torch.zeros(len(made), device=device())
-        sums = torch.tensor([float(row.sum()) for row in made.tokens.rows], device=device())
-        return Seen(total=made.y.tensor.sum(1) + bonus + sums, name=made.name)
+    def read(self, outputs: Outputs) -> Seen:
+        bonus = outputs.bonus.tensor if outputs.bonus is not None else torch.zeros(len(outputs), device=device())
+        sums = torch.tensor([float(row.sum()) for row in outputs.tokens.rows], device=device())
+        return Seen(total=outputs.y.tensor.sum(1) + bonus + sums, name=outputs.name)
 
     @register(EVERYWHERE)
-    def read_all(self, made: Made) -> Seen:
-        return self.read(made)
+    def read_all(self, outputs: Outputs) -> Seen:
+        return self.read(outputs)
 
     @register(Dispatch.DP_PROTO)
-    def write(self, made: Made) -> Made:
-        made.y.tensor.mul_(2)
-        return made
+    def write(self, outputs: Outputs) -> Outputs:
+        outputs.y.tensor.mul_(2)
+        return outputs
 
 
 @hf.dataflow
-def split(given: Given, maker: Maker, reader: Reader) -> tuple[Seen, Seen, Made]:
-    made = maker.make(given)
-    return reader.read(made), reader.read_all(made), made
+def split(inputs: Inputs, maker: Maker, reader: Reader) -> tuple[Seen, Seen, Outputs]:
+    outputs = maker.make(inputs)
+    return reader.read(outputs), reader.read_all(outputs), outputs
 
 
 @hf.dataflow
-def kept(given: Given, maker: Maker, reader: Reader) -> Seen:
-    made = maker.make(given)
-    return reader.read(hf.filter(made, made.keep))
+def kept(inputs: Inputs, maker: Maker, reader: Reader) -> Seen:
+    outputs = maker.make(inputs)
+    return reader.read(hf.filter(outputs, outputs.keep))
 
 
 @hf.dataflow
-def joining(given: Given, maker: Maker, makers: Maker, reader: Reader, single: Reader) -> tuple[Seen, Seen, Seen]:
+def joining(inputs: Inputs, maker: Maker, makers: Maker, reader: Reader, single: Reader) -> tuple[Seen, Seen, Seen]:
     """Somebody of every pool is read from or reads."""
-    made, many = maker.make(given), makers.make(given)
-    return reader.read(made), reader.read(many), single.read(many)
+    outputs, many = maker.make(inputs), makers.make(inputs)
+    return reader.read(outputs), reader.read(many), single.read(many)
 
 
 @hf.dataflow
-def writing(given: Given, maker: Maker, reader: Reader) -> Made:
-    return reader.write(maker.make(given))
+def writing(inputs: Inputs, maker: Maker, reader: Reader) -> Outputs:
+    return reader.write(maker.make(inputs))
 
 
 @hf.dataflow
-def overwriting(given: Given, maker: Maker, reader: Reader) -> tuple[Seen, Given]:
-    seen = reader.read(maker.make(given))
-    return seen, maker.overwrite(given)
+def overwriting(inputs: Inputs, maker: Maker, reader: Reader) -> tuple[Seen, Inputs]:
+    seen = reader.read(maker.make(inputs))
+    return seen, maker.overwrite(inputs)
 
 
 @hf.dataflow
-def failing(given: Given, maker: Maker, reader: Reader) -> Seen:
-    return reader.read(maker.fail(given))
+def failing(inputs: Inputs, maker: Maker, reader: Reader) -> Seen:
+    return reader.read(maker.fail(inputs))
 
 
 class Held(hf.Batch):
@@ -137,8 +137,8 @@ class Filler(hf.Worker):
     """Makes what takes memory, and says how much of it the process has."""
 
     @register(Dispatch.DP_PROTO)
-    def fill(self, given: Given) -> Wide:
-        return Wide(wide=torch.ones(len(given), 2**20, device=device()))
+    def fill(self, inputs: Inputs) -> Wide:
+        return Wide(wide=torch.ones(len(inputs), 2**20, device=device()))
 
     @register(Dispatch.DP_PROTO)
     def held(self, wide: Wide) -> Held:
@@ -149,8 +149,8 @@ class Filler(hf.Worker):
 
 
 @hf.dataflow
-def filling(given: Given, maker: Filler, reader: Filler) -> tuple[Held, Held]:
-    wide = maker.fill(given)
+def filling(inputs: Inputs, maker: Filler, reader: Filler) -> tuple[Held, Held]:
+    wide = maker.fill(inputs)
     return reader.held(wide), maker.held(wide)
 
 
@@ -172,11 +172,11 @@ class Trainer(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.writes("policy")
-    def update(self, given: Given) -> Given:
+    def update(self, inputs: Inputs) -> Inputs:
         self.steps += 1
         for layer in self.layers:
             layer.add_(1)
-        return given
+        return inputs
 
 
 class Engine(hf.Worker):
@@ -190,21 +190,21 @@ class Engine(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     @hf.reads("policy", staleness=1)
-    def weigh(self, given: Given) -> Weighed:
+    def weigh(self, inputs: Inputs) -> Weighed:
         assert [t.dtype for t in self.weights["layers"]] == [torch.float32, torch.bfloat16]
         tensors = [*self.weights["layers"], self.weights["first"], self.weights["empty"]]
         total = sum(float((tensor.float().cpu() * 2).sum()) for tensor in tensors) + 1000 * self.weights["steps"]
-        return Weighed(total=torch.full((len(given),), total))
+        return Weighed(total=torch.full((len(inputs),), total))
 
 
 @hf.dataflow
-def sync(given: Given, trainer: Trainer, engine: Engine, judge: Engine) -> tuple[Weighed, Weighed, Given]:
+def sync(inputs: Inputs, trainer: Trainer, engine: Engine, judge: Engine) -> tuple[Weighed, Weighed, Inputs]:
     hf.sync(trainer, engine, judge)
-    updated = trainer.update(given)
-    return engine.weigh(given), judge.weigh(updated), updated
+    updated = trainer.update(inputs)
+    return engine.weigh(inputs), judge.weigh(updated), updated
 
 
 @hf.dataflow
-def sync_one(given: Given, trainer: Trainer, engine: Engine) -> tuple[Weighed, Given]:
+def sync_one(inputs: Inputs, trainer: Trainer, engine: Engine) -> tuple[Weighed, Inputs]:
     hf.sync(trainer, engine)
-    return engine.weigh(given), trainer.update(given)
+    return engine.weigh(inputs), trainer.update(inputs)

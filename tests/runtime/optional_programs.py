@@ -64,9 +64,9 @@ class Actor(hf.Worker):
         return Marked(ids=prompts.ids, hint=prompts.hint, keep=hf.bool_(keep) if self.config.with_values else None)
 
     def made(self, prompts: Prompts) -> Rollout:
-        there = self.config.with_values and self.rank in self.config.ranks_with_values
+        present = self.config.with_values and self.rank in self.config.ranks_with_values
         halves = prompts.ids.tensor.float() / 2
-        return Rollout(ids=prompts.ids, hint=prompts.hint, values=f32(halves) if there else None)
+        return Rollout(ids=prompts.ids, hint=prompts.hint, values=f32(halves) if present else None)
 
 
 def sums(ids: torch.Tensor, values: f32[B, R] | None, hint: hf.Obj[str, B] | None) -> Sums:

@@ -20,7 +20,7 @@ class X(hf.Batch):
     x: f32[B]
 
 
-class Made(hf.Batch):
+class Drawn(hf.Batch):
     x: f32[B]
     draws: f32[B]
     name: hf.Obj[str, B]
@@ -34,7 +34,7 @@ EVERYWHERE = hf.Protocol("EVERYWHERE", collect={"rank": "first"})
 
 
 class Counter(hf.Worker):
-    """Counts its calls: whoever comes first sees the lower number."""
+    """Counts its calls: the first caller sees the lower number."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -54,14 +54,16 @@ class Worker(hf.Worker):
         return hf.bool_(a.x.tensor > 0)
 
     @register(Dispatch.DP_PROTO)
-    def make(self, a: X) -> Made:
+    def make(self, a: X) -> Drawn:
         """Numbers drawn by row, and one that every rank draws for itself."""
         draws = hf.current_call().uniforms(1)[:, 0]
-        return Made(x=a.x.tensor * 1.1, draws=draws + torch.rand(()), name=[f"{x:.2f}" for x in a.x.tensor[:].tolist()])
+        return Drawn(
+            x=a.x.tensor * 1.1, draws=draws + torch.rand(()), name=[f"{x:.2f}" for x in a.x.tensor[:].tolist()]
+        )
 
     @register(Dispatch.DP_PROTO)
-    def mix(self, a: Made) -> Made:
-        return Made(
+    def mix(self, a: Drawn) -> Drawn:
+        return Drawn(
             x=a.x.tensor / 3 + a.draws.tensor, draws=a.draws.tensor.sin(), name=[n + "'" for n in a.name.objects]
         )
 
@@ -133,11 +135,11 @@ def counted(a: X, judge: Worker, counter: Counter) -> tuple[X, X, X]:
 
 
 @hf.dataflow
-def mixed(a: X, p: Worker, q: Worker) -> tuple[Made, Sum, Sum, Sum]:
-    made = p.make(a)
-    first, second = hf.minibatches(q.mix(made), 2)
-    again = p.mix(p.mix(made))
-    return again, q.total(first.x, first.draws), q.total(second.x, second.draws), p.total(again.x, made.draws)
+def mixed(a: X, p: Worker, q: Worker) -> tuple[Drawn, Sum, Sum, Sum]:
+    rows = p.make(a)
+    first, second = hf.minibatches(q.mix(rows), 2)
+    again = p.mix(p.mix(rows))
+    return again, q.total(first.x, first.draws), q.total(second.x, second.draws), p.total(again.x, rows.draws)
 
 
 @hf.dataflow
@@ -148,19 +150,19 @@ def turns(a: X, p: Worker, q: Worker) -> tuple[X, X, X, X]:
 
 @hf.dataflow
 def keeps(a: X, p: Worker, q: Worker) -> tuple[X, hf.PerRank[float], X]:
-    made, before = p.shift(a), q.held()
-    return made, before, q.hold(made)
+    shifted, before = p.shift(a), q.held()
+    return shifted, before, q.hold(shifted)
 
 
 @hf.dataflow
 def keeps_all(a: X, p: Worker, q: Worker) -> tuple[X, hf.PerRank[float], X]:
     """Every rank is handed the very value that is returned."""
-    made, before = p.shift_all(a), q.held()
-    return made, before, q.hold_all(made)
+    shifted, before = p.shift_all(a), q.held()
+    return shifted, before, q.hold_all(shifted)
 
 
 @hf.dataflow
-def told(p: Worker) -> tuple[hf.PerRank[int], hf.PerRank[float], hf.PerRank[bool]]:
+def small_results(p: Worker) -> tuple[hf.PerRank[int], hf.PerRank[float], hf.PerRank[bool]]:
     return p.large(), p.share(), p.first()
 
 

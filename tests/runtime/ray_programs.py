@@ -87,8 +87,8 @@ class Actor(hf.Worker):
     @register(Dispatch.ONE_TO_ALL)
     def noise(self) -> list[float]:
         """Global and per-rank random numbers, and the process that they come from."""
-        own = torch.rand(2, generator=hf.current_call().generator())
-        return [*torch.rand(2).tolist(), *own.tolist()]
+        seeded = torch.rand(2, generator=hf.current_call().generator())
+        return [*torch.rand(2).tolist(), *seeded.tolist()]
 
     @register(Dispatch.ONE_TO_ALL)
     def process(self) -> int:

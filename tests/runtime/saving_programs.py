@@ -112,9 +112,9 @@ def look(rows: Rows, actor: Actor, critic: Critic, sieve: Sieve) -> Rows:
 def deployment(actors: int = 2, *, own_pools: bool = False) -> hf.Deployment:
     first = hf.ResourcePool([2], use_gpu=False, name="first")
     second = hf.ResourcePool([2], use_gpu=False, name="second") if own_pools else first
-    one = hf.ResourcePool([actors], use_gpu=False, name="actors") if actors != 2 else first
+    actor_pool = hf.ResourcePool([actors], use_gpu=False, name="actors") if actors != 2 else first
     return hf.Deployment(
-        actor=hf.place(Actor, pool=one), critic=hf.place(Critic, pool=second), sieve=hf.place(Sieve, pool=second)
+        actor=hf.place(Actor, pool=actor_pool), critic=hf.place(Critic, pool=second), sieve=hf.place(Sieve, pool=second)
     )
 
 

@@ -25,5 +25,5 @@ class Sleeper(hf.Worker):
 
 @hf.dataflow
 def naps(rows: Rows, a: Sleeper, b: Sleeper, c: Sleeper) -> tuple[Rows, Rows]:
-    made = a.doze(rows)
-    return b.doze(made), c.doze(made)
+    rested = a.doze(rows)
+    return b.doze(rested), c.doze(rested)

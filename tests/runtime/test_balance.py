@@ -35,7 +35,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, hf.Batch):
         return {name: plain(column) for name, column in value.__hf_columns__.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     return [row.tolist() for row in value.rows] if hasattr(value, "rows") else getattr(value, "tolist", lambda: value)()
 
 
@@ -88,9 +88,9 @@ def test_ragged_rows_weigh_their_lengths(launched: Running) -> None:
 def test_what_the_caller_gives_is_weighed_before_the_first_call() -> None:
     deployment = hf.Deployment(actor=hf.place(p.Actor, pool=hf.ResourcePool([1, 1, 1, 1], use_gpu=False)))
     plan = p.given.compile(deployment, {p.B: ROWS})
-    made, timeline = stepped(plan, "local", prompts(hint=True))
-    assert made.number.tensor.tolist() == [2 * (n + 1) for n in range(1, ROWS + 1)]
-    sent = [one.bytes for one in timeline.transfers if one.source == DRIVER_PROCESS]
+    output, timeline = stepped(plan, "local", prompts(hint=True))
+    assert output.number.tensor.tolist() == [2 * (n + 1) for n in range(1, ROWS + 1)]
+    sent = [transfer.bytes for transfer in timeline.transfers if transfer.source == DRIVER_PROCESS]
     assert sent == [4 * 3 * 8] * 4, "each rank, on a node of its own, is sent the four rows of its chunk"
     assert (
         next(interval.name for interval in timeline.intervals if interval.process == DRIVER_PROCESS)
@@ -101,8 +101,8 @@ def test_what_the_caller_gives_is_weighed_before_the_first_call() -> None:
 
 def test_without_the_column_rows_stay_in_their_order() -> None:
     deployment = hf.Deployment(actor=hf.place(p.Actor, pool=hf.ResourcePool([4], use_gpu=False)))
-    made, timeline = stepped(p.given.compile(deployment, {p.B: ROWS}), "local", prompts())
-    assert made.number.tensor.tolist() == [2 * (n + 1) for n in range(1, ROWS + 1)]
+    output, timeline = stepped(p.given.compile(deployment, {p.B: ROWS}), "local", prompts())
+    assert output.number.tensor.tolist() == [2 * (n + 1) for n in range(1, ROWS + 1)]
     assert set(timeline.imbalances) == {"actor.early"}
 
 
@@ -119,11 +119,11 @@ def test_calls_with_the_same_weights_are_one_call_and_read_in_place() -> None:
     _, timeline = stepped(plan, "local", prompts())
     fused = {interval.name for interval in timeline.intervals if interval.kind == "fused"}
     assert fused == {"actor.sample + critic.evaluate + doubled + actor.update"}
-    moved = [one for one in timeline.transfers if DRIVER_PROCESS not in (one.source, one.target)]
-    assert {one.name for one in moved} == {"actor.generate (ids, mask, noise)"}
+    moved = [transfer for transfer in timeline.transfers if DRIVER_PROCESS not in (transfer.source, transfer.target)]
+    assert {transfer.name for transfer in moved} == {"actor.generate (ids, mask, noise)"}
 
 
-def test_the_driver_is_brought_a_number_a_row() -> None:
+def test_the_driver_receives_one_number_per_row() -> None:
     plan = p.train.compile(places(), {p.B: ROWS, p.R: p.RESPONSE})
     with plan.launch() as running:
         running.step(prompts())

@@ -20,14 +20,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int16, torch.bool)
 
 def each(size: int, act: Any) -> list[Any]:
     """What every rank of a group gets, each in a thread."""
-    store, found, failed, groups = HashStore(), [None] * size, list[BaseException](), list[Any]()
+    store, results, failed, groups = HashStore(), [None] * size, list[BaseException](), list[Any]()
 
     def rank(number: int) -> None:
         try:
             group = dist.ProcessGroupGloo(store, number, size, timedelta(seconds=60))
             groups.append(group)  # it lives until all are done: a peer may still connect to it
-            found[number] = act(group, number)
-        except BaseException as error:  # noqa: BLE001  # told to the test's own thread
+            results[number] = act(group, number)
+        except BaseException as error:  # noqa: BLE001  # raised in the test's own thread
             failed.append(error)
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in range(size)]
@@ -37,7 +37,7 @@ def each(size: int, act: Any) -> list[Any]:
         thread.join()
     if failed:
         raise failed[0]
-    return found
+    return results
 
 
 @settings(max_examples=15)
@@ -49,11 +49,11 @@ def each(size: int, act: Any) -> list[Any]:
 def test_every_rank_gets_what_the_root_has(sizes: list[tuple[int, int, bool]], bucket: int, root: int) -> None:
     def state(rank: int) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(rank)
-        made = []
+        tensors = []
         for rows, kind, strided in sizes:
             tensor = torch.randint(-9, 9, (rows, 2), generator=generator).to(DTYPES[kind])
-            made.append(tensor.t() if strided else tensor)
-        return made
+            tensors.append(tensor.t() if strided else tensor)
+        return tensors
 
     def act(group: Any, rank: int) -> list[torch.Tensor]:
         tensors = state(rank)
@@ -62,8 +62,8 @@ def test_every_rank_gets_what_the_root_has(sizes: list[tuple[int, int, bool]], b
         assert [tensor.data_ptr() for tensor in tensors] == before
         return tensors
 
-    for found in each(3, act):
-        for tensor, want in zip(found, state(root), strict=True):
+    for received in each(3, act):
+        for tensor, want in zip(received, state(root), strict=True):
             assert torch.equal(tensor, want)
 
 

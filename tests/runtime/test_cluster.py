@@ -1,4 +1,4 @@
-"""The cluster of a launch: one that has gone is told at once."""
+"""The cluster of a launch: one that has gone is reported at once."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Machine:
     addresses: Iterator[int] = field(default_factory=lambda: count(1000))
 
     def allocate(self, producer: str, size: int) -> Block | None:
-        taken = {at for one in self.alive.get(producer, []) for at in range(one.start, one.start + one.size)}
+        taken = {at for block in self.alive.get(producer, []) for at in range(block.start, block.start + block.size)}
         for start in range(SPACE - size + 1):
             if taken.isdisjoint(range(start, start + size)):
                 self.made += 1
@@ -45,8 +45,8 @@ class Machine:
     def open(self, block: Block) -> int:
         if block.producer in self.lost:
             raise RuntimeError("no such process")
-        for address, there in self.mapped.items():
-            if there.handle == block.handle:
+        for address, mapping in self.mapped.items():
+            if mapping.handle == block.handle:
                 return address
         self.mapped[address := next(self.addresses)] = block
         return address
@@ -93,11 +93,11 @@ def test_what_is_read_is_what_is_there_and_the_dead_go(program: list[tuple[str, 
         elif wanted := [block for place, block in enumerate(alive) if act == "read" and number >> place & 1]:
             read(machine, mappings, wanted)
             past[producer].append(set(wanted))
-            kept = set().union(*past[producer][-UNMAP_AFTER_TRANSFERS:]) if keep else set()
-            found = [block for block in machine.mapped.values() if block.producer == producer]
-            assert len(found) == len(set(found)), "a block is mapped once"
-            assert set(found) <= kept
-            assert {block for block in kept if block in alive} <= set(found), "what is there still stays"
+            recent = set().union(*past[producer][-UNMAP_AFTER_TRANSFERS:]) if keep else set()
+            mapped = [block for block in machine.mapped.values() if block.producer == producer]
+            assert len(mapped) == len(set(mapped)), "a block is mapped once"
+            assert set(mapped) <= recent
+            assert {block for block in recent if block in alive} <= set(mapped), "what is there still stays"
             assert len(mappings) == len(machine.mapped)
     mappings.release()
     assert machine.mapped == {}
@@ -184,14 +184,14 @@ def test_nobody_unmaps_what_another_thread_reads() -> None:
                     wrong.append(block)
 
     threads = [threading.Thread(target=reads, args=(block,)) for block in blocks * 2]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     for _ in range(200):
         mappings.release()
         time.sleep(0)
     over.set()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
     assert wrong == []
     mappings.release()
     assert machine.mapped == {}

@@ -92,9 +92,9 @@ def test_every_kind_of_tensor_arrives_at_every_reader(ray_cluster: Any, actors: 
 
 
 def test_what_keeps_arrivals_is_there_before_the_first(ray_cluster: Any, pair: list[Any]) -> None:
-    assert ray_cluster.get([one.has_store.remote() for one in pair]) == [False, False]
+    assert ray_cluster.get([actor.has_store.remote() for actor in pair]) == [False, False]
     links = Links(pair, 60)
-    assert ray_cluster.get([one.has_store.remote() for one in pair]) == [True, True]
+    assert ray_cluster.get([actor.has_store.remote() for actor in pair]) == [True, True]
     links.close()
 
 
@@ -107,10 +107,10 @@ def test_everybody_sends_to_everybody_at_once(ray_cluster: Any, actors: list[Any
     for turn in range(5):
         ray_cluster.get([actor.make.remote(1000, float(turn * 3 + rank)) for rank, actor in enumerate(actors)])
         parcels = [direct(actor.ship).remote() for actor in actors]
-        found = [
+        results = [
             actors[(rank + step) % 3].hold.remote(parcel) for step in (1, 2) for rank, parcel in enumerate(parcels)
         ]
-        assert ray_cluster.get(found) == [float(turn * 3 + rank) for _ in (1, 2) for rank in range(3)]
+        assert ray_cluster.get(results) == [float(turn * 3 + rank) for _ in (1, 2) for rank in range(3)]
 
 
 def test_nothing_stays_when_the_reference_is_gone(ray_cluster: Any, actors: list[Any]) -> None:
@@ -143,8 +143,8 @@ def test_a_broadcast_reaches_every_rank(ray_cluster: Any, actors: list[Any]) -> 
     assert ray_cluster.get([actor.broadcast.remote([0, 1, 2], 1) for actor in actors]) == [1.0] * 3
     for ranks in ([0, 2], [2, 0], [0, 2]):  # a pair that sends each other tensors too, and a group made again
         ray_cluster.get([actors[rank].make.remote(100, float(rank)) for rank in ranks])
-        found = [actors[rank].broadcast.remote(ranks, 0) for rank in ranks]
-        assert ray_cluster.get(found, timeout=60) == [float(ranks[0])] * 2
+        results = [actors[rank].broadcast.remote(ranks, 0) for rank in ranks]
+        assert ray_cluster.get(results, timeout=60) == [float(ranks[0])] * 2
 
 
 def test_actors_that_were_not_joined_are_refused(ray_cluster: Any, actors: list[Any]) -> None:
@@ -164,9 +164,9 @@ def test_actors_that_were_not_joined_are_refused(ray_cluster: Any, actors: list[
 def test_processes_keep_mappings_while_they_are_joined(ray_cluster: Any, pair: list[Any]) -> None:
     for keep in (True, False):
         links = Links(pair, 60, keep)
-        assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [keep, keep]
+        assert ray_cluster.get([actor.stays_mapped.remote() for actor in pair]) == [keep, keep]
         links.close()
-        assert ray_cluster.get([one.stays_mapped.remote() for one in pair]) == [False, False]
+        assert ray_cluster.get([actor.stays_mapped.remote() for actor in pair]) == [False, False]
 
 
 def test_a_lost_producer_ends_the_wait_of_its_reader(ray_cluster: Any, pair: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Plans on pools with GPUs: writing into what goes directly is refused, and failures are told.
+"""Plans on pools with GPUs: writes into tensors sent directly are refused, and failures are reported.
 
 These launches are no test's but their own. In a module of their own they do not need GPUs beside the launch that the
 tests of ``test_direct_plans`` share.
@@ -14,7 +14,7 @@ import hfdsl as hf
 from hfdsl.errors import RoleError, WiringError
 from hfdsl.plan.optimize import Optimize
 from tests.runtime import moving_programs as p
-from tests.runtime.test_direct_plans import compiled, deployment, given, keeps
+from tests.runtime.test_direct_plans import compiled, deployment, inputs, keeps
 
 
 def parked() -> hf.Deployment:
@@ -39,9 +39,9 @@ def test_mappings_are_not_kept_where_memory_is_given_back(ray_cluster: Any) -> N
 def test_writing_into_what_arrived_is_refused(ray_cluster: Any, launched: Any) -> None:
     with (
         compiled(p.writing, deployment(use_gpu=True)).launch(launched) as running,
-        pytest.raises(WiringError, match=r"HF703: 'reader.write' wrote into column 'y' of its argument 'made'"),
+        pytest.raises(WiringError, match=r"HF703: 'reader.write' wrote into column 'y' of its argument 'outputs'"),
     ):
-        running.step(given())
+        running.step(inputs())
 
 
 @pytest.mark.parametrize("launched", ["local", "ray"])
@@ -50,7 +50,7 @@ def test_writing_into_what_is_under_way_is_refused(ray_cluster: Any, launched: A
         compiled(p.overwriting, deployment(use_gpu=True)).launch(launched) as running,
         pytest.raises(WiringError, match=r"HF703: column 'y' of its result was changed after 'maker.make'"),
     ):
-        running.step(given())
+        running.step(inputs())
 
 
 @pytest.mark.nightly
@@ -59,4 +59,4 @@ def test_a_maker_that_fails_is_named(ray_cluster: Any) -> None:
         compiled(p.failing, deployment(use_gpu=True)).launch("ray") as running,
         pytest.raises(RoleError, match=r"HF806: 'maker.fail' raised on rank 0 in step 0: KeyError"),
     ):
-        running.step(given())
+        running.step(inputs())

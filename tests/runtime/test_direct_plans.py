@@ -30,14 +30,14 @@ def compiled(flow: Any, deployment: hf.Deployment, optimize: Optimize | None = N
     return plan
 
 
-def given(first: int = 0) -> p.Given:
-    return p.Given(x=torch.arange(first, first + 8, dtype=torch.float32).view(4, 2))
+def inputs(first: int = 0) -> p.Inputs:
+    return p.Inputs(x=torch.arange(first, first + 8, dtype=torch.float32).view(4, 2))
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple):
-        return all(map(same, one, other))
-    for name, mine in one.__hf_columns__.items():
+def same(value: Any, other: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(same, value, other))
+    for name, mine in value.__hf_columns__.items():
         theirs = other.__hf_columns__[name]
         if isinstance(mine, torch.Tensor):
             assert torch.equal(mine, theirs), name
@@ -51,7 +51,7 @@ def same(one: Any, other: Any) -> bool:
 def shipments(running: Running) -> int:
     """How many payloads went directly in the routes of the steps so far."""
     routings = running._routings.values()
-    tasks = (task for one in routings for by_rank in one.routes.tasks.values() for task in by_rank.values())
+    tasks = (task for routing in routings for by_rank in routing.routes.tasks.values() for task in by_rank.values())
     return sum(payload.direct for task in tasks for payload in task.sends)
 
 
@@ -89,10 +89,10 @@ def also(launched: Running, flow: Any, name: str, optimize: Optimize | None = No
 @pytest.mark.parametrize("makers", [1, 2])
 def test_what_arrives_is_what_goes_through_the_store(launched: Running, flow: Any, makers: int) -> None:
     with compiled(flow, deployment(use_gpu=False, makers=makers, readers=2)).launch() as local:
-        expected = [local.step(given(first)) for first in (0, 5)]
+        expected = [local.step(inputs(first)) for first in (0, 5)]
     maker = "maker" if makers == 1 else "makers"
     running = also(launched, flow, f"{flow.__name__}_of_{maker}", maker=maker)
-    assert all(map(same, [running.step(given(first)) for first in (0, 5)], expected))
+    assert all(map(same, [running.step(inputs(first)) for first in (0, 5)], expected))
     assert shipments(running)
 
 
@@ -102,9 +102,9 @@ def test_absent_columns_arrive_as_such(launched: Running) -> None:
         reader=hf.place(p.Reader, pool=hf.ResourcePool([1], use_gpu=False)),
     )
     with compiled(p.split, local).launch() as running:
-        expected = running.step(given())
+        expected = running.step(inputs())
     running = also(launched, p.split, "absent", maker="bare", reader="single")
-    assert same(running.step(given()), expected)
+    assert same(running.step(inputs()), expected)
     assert shipments(running)
 
 
@@ -114,7 +114,7 @@ def test_the_object_store_can_be_asked_for(launched: Running, maker: str) -> Non
     running = also(launched, p.split, f"through_the_store_{maker}", optimize, maker=maker)
     assert {edge.transport for edge in running.plan.edges} == {"from caller", "object store"}
     with compiled(p.split, deployment(use_gpu=False, readers=2)).launch() as local:
-        assert same(running.step(given()), local.step(given()))
+        assert same(running.step(inputs()), local.step(inputs()))
     assert not shipments(running)
 
 
@@ -125,8 +125,8 @@ def test_another_plan_on_the_same_processes_goes_directly_too(launched: Running)
         first.also(compiled(p.kept, first.plan.deployment)) as second,
     ):
         for number in (0, 3):
-            assert same(launched.step(given(number)), first.step(given(number)))
-            assert same(another.step(given(number)), second.step(given(number)))
+            assert same(launched.step(inputs(number)), first.step(inputs(number)))
+            assert same(another.step(inputs(number)), second.step(inputs(number)))
     assert shipments(launched)
     assert shipments(another)
 
@@ -134,7 +134,7 @@ def test_another_plan_on_the_same_processes_goes_directly_too(launched: Running)
 def spread(running: Running) -> set[int]:
     """To how many processes a payload is broadcast."""
     routings = running._routings.values()
-    tasks = (task for one in routings for by_rank in one.routes.tasks.values() for task in by_rank.values())
+    tasks = (task for routing in routings for by_rank in routing.routes.tasks.values() for task in by_rank.values())
     return {len(payload.broadcast) - 1 for task in tasks for payload in task.sends if payload.broadcast}
 
 
@@ -145,10 +145,10 @@ def test_weights_are_broadcast_to_all_who_load_them(
     """To engines of two ranks, and a judge elsewhere or on the trainer's device: NCCL joins no two processes of one."""
     running = also(launched, p.sync, f"sync_of_{trainer}", trainer=trainer, judge=judge)
     for step in range(4):
-        *seen, _ = running.step(given())
+        *seen, _ = running.step(inputs())
         # Six numbers from 0 to 5, five ones and the first two numbers again, twice; every step adds 1 to each.
         weights = 2 * (15 + 5 + 3) + step * (1000 + 2 * 13)
-        assert [one.total.tensor.tolist() for one in seen] == [[weights] * 4] * 2
+        assert [batch.total.tensor.tolist() for batch in seen] == [[weights] * 4] * 2
     assert spread(running) == count
     assert shipments(running)
 
@@ -176,4 +176,4 @@ def test_mappings_are_kept_unless_a_plan_of_the_run_gives_memory_back(launched: 
     also(launched, p.overwriting, "overwriting")
     assert keeps(launched) == {False}
     with compiled(p.kept, deployment(use_gpu=False, readers=2)).launch() as local:
-        assert same(unmapped.step(given()), local.step(given()))
+        assert same(unmapped.step(inputs()), local.step(inputs()))

@@ -127,9 +127,9 @@ class Talks(hf.Worker):
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
     def total(self, batch: Rows) -> Sums:
-        whole = self.axis("dp").all_reduce(batch.x.tensor.sum())
-        gathered = self.axis("dp").all_gather(whole)
-        whole += 1  # the others' copies are their own
+        total = self.axis("dp").all_reduce(batch.x.tensor.sum())
+        gathered = self.axis("dp").all_gather(total)
+        total += 1  # the others' copies are their own
         assert all(int(other) == int(gathered[0]) for other in gathered)
         return Sums(value=batch.x.tensor[:, 0] + gathered[0])
 

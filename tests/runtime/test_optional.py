@@ -1,4 +1,4 @@
-"""Optional columns at run time: absence travels, a promise that is not kept is told, ranks that disagree are named."""
+"""Optional columns at run time: absence travels, a broken promise is reported, ranks that disagree are named."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
     """
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
-    two, one = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
+    pair, single = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
     places = hf.Deployment(
         **{
-            f"{name}{pool.world_size}": hf.place(role, *given, pool=pool)
-            for pool in (two, one)
-            for name, role, *given in (
+            f"{name}{pool.world_size}": hf.place(role, *arguments, pool=pool)
+            for pool in (pair, single)
+            for name, role, *arguments in (
                 ("actor", p.Actor, p.Config(True)),
                 ("bare", p.Actor, p.Config(False)),
                 ("critic", p.Critic),
@@ -68,11 +68,11 @@ def meant(values: bool, hint: bool) -> Any:
     ids = [[2 * i, 2 * i + 1] for i in range(8)]
     hints = [f"h{i}" for i in range(8)]
     totals = [(4 * i + 1) / 2 if values else -(4.0 * i + 1) for i in range(8)]
-    told = hints if hint else ["none"] * 8
-    twice = [(total, name) for total, name in zip(totals, told, strict=True) for _ in range(2)]
+    shown = hints if hint else ["none"] * 8
+    twice = [(total, name) for total, name in zip(totals, shown, strict=True) for _ in range(2)]
     halves = [tuple(map(list, zip(*half, strict=True))) for half in (twice[:8], twice[8:])]
     rollout = (ids, [[a / 2, b / 2] for a, b in ids] if values else None, hints if hint else None)
-    return [rollout, (totals, told), (totals, told), (totals, ["none"] * 8), halves]
+    return [rollout, (totals, shown), (totals, shown), (totals, ["none"] * 8), halves]
 
 
 @pytest.mark.nightly_cases("ray")
@@ -112,10 +112,10 @@ def test_a_promise_that_is_kept_makes_a_column_sure(launched: Running) -> None:
 @pytest.mark.nightly_cases("ray")
 @BACKENDS
 def test_a_promise_is_tested_when_it_is_read(cluster: Any, backend: Any) -> None:
-    told = r"HF231: hf.present at .*optional_programs.py:\d+: column 'values' of 'actor.undeclared' is absent \(rank"
+    message = r"HF231: hf.present at .*optional_programs.py:\d+: column 'values' of 'actor.undeclared' is absent \(rank"
     with (
         p.needs.compile(deployment(p.Config(False), None, actors=1), SIZES).launch(backend) as running,
-        pytest.raises(WiringError, match=told),
+        pytest.raises(WiringError, match=message),
     ):
         running.step(p.batch(False))
 
@@ -156,9 +156,9 @@ def test_a_promise_is_tested_eagerly() -> None:
 @pytest.mark.parametrize("critics", [None, 1])
 def test_ranks_that_disagree_are_named(cluster: Any, backend: Any, critics: int | None) -> None:
     plan = p.passes.compile(deployment(p.Config(ranks_with_values=(1,)), critics), SIZES)
-    told = "HF810: column 'values' of 'actor.undeclared' is there on rank 1 and absent on rank 0; an optional column"
+    message = "HF810: column 'values' of 'actor.undeclared' is there on rank 1 and absent on rank 0; an optional column"
     with plan.launch(backend) as running:
-        with pytest.raises(WiringError, match=told):
+        with pytest.raises(WiringError, match=message):
             running.step(p.batch(False))
         with pytest.raises(hf.HfError, match="HF808"):
             running.step(p.batch(False))
@@ -169,22 +169,22 @@ def test_ranks_that_disagree_are_named(cluster: Any, backend: Any, critics: int 
 def test_a_body_is_held_to_what_it_provides(cluster: Any, backend: Any) -> None:
     pool = hf.ResourcePool([1], use_gpu=False)
     places = hf.Deployment(actor=hf.place(p.Actor, p.Config(ranks_with_values=()), pool=pool))
-    told = (
+    message = (
         r"HF805: 'actor.generate' is declared provides\('values', when='with_values'\), "
         "by which column 'values' is there, and left it out on rank 0"
     )
-    with p.declared.compile(places, SIZES).launch(backend) as running, pytest.raises(WiringError, match=told):
+    with p.declared.compile(places, SIZES).launch(backend) as running, pytest.raises(WiringError, match=message):
         running.step(p.batch(False))
 
 
 def test_a_plan_shows_what_may_be_absent() -> None:
-    there, away = (p.carries.compile(deployment(p.Config(values), 4), SIZES) for values in (True, False))
-    reads = {(edge.source, edge.target): (edge.columns, edge.bytes) for edge in there.edges}
-    others = {(edge.source, edge.target): (edge.columns, edge.bytes) for edge in away.edges}
+    present, absent = (p.carries.compile(deployment(p.Config(values), 4), SIZES) for values in (True, False))
+    reads = {(edge.source, edge.target): (edge.columns, edge.bytes) for edge in present.edges}
+    others = {(edge.source, edge.target): (edge.columns, edge.bytes) for edge in absent.edges}
     assert set(reads) == set(others)
-    first = next(step.node for step in there.steps if step.label == "critic.record#3")
+    first = next(step.node for step in present.steps if step.label == "critic.record#3")
     assert reads[1, first] == (("ids", "hint", "values"), 8 * 2 * 8 + 8 * 2 * 4)
     assert others[1, first] == (("ids", "hint"), 8 * 2 * 8)
-    assert "<- prompts (ids, hint?): 128 B and objects from caller" in str(there)
-    assert "<- actor.generate (ids, hint?, values): 192 B and objects object store" in str(there)
-    assert "<- actor.generate (ids, hint?): 128 B and objects object store" in str(away)
+    assert "<- prompts (ids, hint?): 128 B and objects from caller" in str(present)
+    assert "<- actor.generate (ids, hint?, values): 192 B and objects object store" in str(present)
+    assert "<- actor.generate (ids, hint?): 128 B and objects object store" in str(absent)

@@ -33,8 +33,8 @@ def apart() -> hf.Deployment:
 
 
 def one_pool(colocate: bool) -> hf.Deployment:
-    one = pool(2)
-    return hf.Deployment(p=hf.place(p.Worker, pool=one), q=hf.place(p.Worker, pool=one, colocate=colocate))
+    shared = pool(2)
+    return hf.Deployment(p=hf.place(p.Worker, pool=shared), q=hf.place(p.Worker, pool=shared, colocate=colocate))
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ray)])
@@ -54,9 +54,9 @@ def own_pools(backend: Any) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def one_device(backend: Any) -> Iterator[Running]:
     """One for those whose roles have processes of their own on the same slots."""
-    one = pool(2)
-    first, counter = hf.place(p.Worker, pool=one), hf.place(p.Counter, pool=one)
-    place = hf.Deployment(p=first, counter=counter, q=hf.place(p.Worker, pool=one, colocate=False))
+    shared = pool(2)
+    first, counter = hf.place(p.Worker, pool=shared), hf.place(p.Counter, pool=shared)
+    place = hf.Deployment(p=first, counter=counter, q=hf.place(p.Worker, pool=shared, colocate=False))
     with p.turns.compile(place, {p.B: 4}).launch(backend, seed=4) as running:
         yield running
 
@@ -82,9 +82,9 @@ def test_state_sees_its_calls_in_program_order(one_device: Running) -> None:
 @pytest.mark.parametrize("optimize", [Optimize(), NOTHING], ids=["all", "nothing"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_state_sees_its_calls_in_program_order_wherever_it_is(shared: bool, optimize: Optimize) -> None:
-    one, other = pool(2), pool(4)
-    judge = hf.place(p.Worker, pool=one if shared else other)
-    deployment = hf.Deployment(judge=judge, counter=hf.place(p.Counter, pool=one))
+    small, large = pool(2), pool(4)
+    judge = hf.place(p.Worker, pool=small if shared else large)
+    deployment = hf.Deployment(judge=judge, counter=hf.place(p.Counter, pool=small))
     plan = p.counted.compile(deployment, {p.B: 4}, optimize=optimize)
     with plan.launch() as running:
         assert counts(running) == [[1.0] * 4, [2.0] * 2, [3.0] * 4, [4.0] * 4, [5.0] * 2, [6.0] * 4]
@@ -109,53 +109,55 @@ def test_roles_on_one_device_take_turns(turning: dict[bool, Running], relay: boo
     turning[relay].step(xs(1.0, 2.0, 3.0, 4.0))
     calls = turning[relay].timeline.calls
     for rank in (0, 1):
-        own = sorted((call.start, call.stop, call.name) for call in calls if call.process[1] == rank)
-        assert [label for _, _, label in own] == ["p.work#1", "q.work#1", "p.work#2", "q.work#2"]
-        assert all(before[1] <= after[0] for before, after in pairwise(own))
+        in_order = sorted((call.start, call.stop, call.name) for call in calls if call.process[1] == rank)
+        assert [label for _, _, label in in_order] == ["p.work#1", "q.work#1", "p.work#2", "q.work#2"]
+        assert all(before[1] <= after[0] for before, after in pairwise(in_order))
 
 
 @pytest.mark.nightly_cases("ray")
 def test_what_the_caller_is_given_is_his_own(own_pools: Running) -> None:
     """He may write it and keep it: a role that holds the same column does not see that."""
-    made, _, _ = own_pools.step(p.X(x=torch.ones(ROWS)))
-    made.x.tensor.add_(5)
+    output, _, _ = own_pools.step(p.X(x=torch.ones(ROWS)))
+    output.x.tensor.add_(5)
     _, before, _ = own_pools.step(p.X(x=torch.ones(ROWS)))
     assert before == [2.0 * ROWS] * 2
 
 
 @pytest.fixture(scope="module")
-def telling(one_device: Running) -> dict[bool, Running]:
-    return both_ways(one_device, p.told)
+def relayed(one_device: Running) -> dict[bool, Running]:
+    return both_ways(one_device, p.small_results)
 
 
 @pytest.mark.parametrize("relay", [False, True])
-def test_plain_numbers_come_with_the_acknowledgement(telling: dict[bool, Running], relay: bool) -> None:
-    running = telling[relay]
+def test_plain_numbers_come_with_the_acknowledgement(relayed: dict[bool, Running], relay: bool) -> None:
+    running = relayed[relay]
     for _ in range(2):
         large, share, first = running.step()
         assert (large, share, first) == ([2**70, 2**70 + 1], [0.1, math.inf], [True, False])
-        assert all(type(one) is bool for one in first)
-    tasks = [task for one in running._routings.values() for by in one.routes.tasks.values() for task in by.values()]
-    made = [payload for task in tasks for payload in task.sends]
-    assert made
-    assert all(payload.inline for payload in made)
+        assert all(type(drawn) is bool for drawn in first)
+    tasks = [
+        task for routing in running._routings.values() for by in routing.routes.tasks.values() for task in by.values()
+    ]
+    payloads = [payload for task in tasks for payload in task.sends]
+    assert payloads
+    assert all(payload.inline for payload in payloads)
 
 
 @pytest.mark.nightly
 def test_a_rank_that_fails_is_reported_while_the_driver_waits_for_its_peer(ray_cluster: Any) -> None:
     deployment = hf.Deployment(p=hf.place(p.Worker, pool=pool(2)))
-    plan, told = (
+    plan, message = (
         p.judges.compile(deployment, {p.B: 4}),
         r"'p.judged' raised on rank 1 in step 0: ValueError: no judgement",
     )
-    with plan.launch("ray", deadline=60) as running, pytest.raises(RoleError, match=told):
+    with plan.launch("ray", deadline=60) as running, pytest.raises(RoleError, match=message):
         running.step(xs(1.0, 2.0, 3.0, 4.0))
 
 
 def bits(value: Any) -> list[Any]:
-    made, *sums = value
-    columns = [c.tolist() if isinstance(c, torch.Tensor) else c for c in made.__hf_columns__.values()]
-    return [*columns, *(one.total.value for one in sums)]
+    output, *sums = value
+    columns = [c.tolist() if isinstance(c, torch.Tensor) else c for c in output.__hf_columns__.values()]
+    return [*columns, *(batch.total.value for batch in sums)]
 
 
 def steps(running: Running) -> list[Any]:
@@ -216,8 +218,8 @@ def test_handles_are_dropped_as_their_parcels_are_taken(
 
 def test_what_only_a_neighbor_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two values go to one node as one payload; each process there drops the one that it does not read."""
-    whole = pool(4)
-    left, right = whole.split([2, 2])
+    both_halves = pool(4)
+    left, right = both_halves.split([2, 2])
     places = {"q": hf.place(p.Worker, pool=left), "r": hf.place(p.Worker, pool=right)}
     plan = p.neighbors.compile(hf.Deployment(p=hf.place(p.Worker, pool=pool(2)), **places), {p.B: 4})
     with plan.launch() as running:

@@ -26,7 +26,7 @@ def cluster(request: pytest.FixtureRequest, backend: str) -> Any:
 
 
 def held(result: Any) -> None:
-    tokens, parts, doubled, lengths, listed, kept = result
+    tokens, parts, doubled, lengths, listed, filtered = result
     rows = [[n] * (n % 4) for n in NUMBERS]
     twice = [[2 * n for n in row] for row in rows]
     assert [row.tolist() for row in tokens.ids.rows] == rows
@@ -34,7 +34,7 @@ def held(result: Any) -> None:
     assert [n for part in parts for n in part.total.tensor.tolist()] == [sum(row) for row in rows for _ in range(2)]
     assert [row.tolist() for row in doubled.rows] == [row.tolist() for row in listed.ids.rows] == twice
     assert lengths.tensor.tolist() == [len(row) for row in rows]
-    assert [row.tolist() for row in kept.ids.rows] == [row for row in twice if len(row) > 1]
+    assert [row.tolist() for row in filtered.ids.rows] == [row for row in twice if len(row) > 1]
 
 
 def deployment(critics: int | None) -> hf.Deployment:
@@ -48,9 +48,9 @@ def launched(request: pytest.FixtureRequest) -> Iterator[Running]:
     """A launch for all places of the roles, on a pool of two ranks and on one of one: processes take long to start."""
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
-    two, one = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
-    actor2, critic2 = hf.place(p.Actor, pool=two), hf.place(p.Critic, pool=two)
-    actor1, critic1 = hf.place(p.Actor, pool=one), hf.place(p.Critic, pool=one)
+    pair, single = hf.ResourcePool([2], use_gpu=False), hf.ResourcePool([1], use_gpu=False)
+    actor2, critic2 = hf.place(p.Actor, pool=pair), hf.place(p.Critic, pool=pair)
+    actor1, critic1 = hf.place(p.Actor, pool=single), hf.place(p.Critic, pool=single)
     places = hf.Deployment(actor1=actor1, actor2=actor2, critic1=critic1, critic2=critic2)
     plan = renamed(p.padded_by_each_rank, "padded", actor="actor1", critic="critic1").compile(places, {p.B: ROWS})
     with plan.launch(request.param) as running:
@@ -111,11 +111,11 @@ def test_a_row_of_the_caller_is_held_against_the_plan() -> None:
 @BACKENDS
 def test_ranks_that_pad_to_different_lengths_are_named(cluster: Any, backend: Any) -> None:
     even, uneven = ([1, 3, 3, 1], [1, 2, 1, 3])
-    told = (
+    message = (
         r"HF805: the result of 'critic.padded' has rows of shape \[2\] on rank 0 and \[3\] on rank 1, which are not one"
     )
     with p.padded_by_each_rank.compile(deployment(None), {p.B: 4}).launch(backend) as running:
         padded = running.step(p.Prompts(number=torch.tensor(even)))
-        with pytest.raises(WiringError, match=told):
+        with pytest.raises(WiringError, match=message):
             running.step(p.Prompts(number=torch.tensor(uneven)))
     assert padded.tensor.tolist() == [[1, 0, 0], [3, 3, 3], [3, 3, 3], [1, 0, 0]]

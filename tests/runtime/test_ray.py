@@ -1,4 +1,4 @@
-"""The Ray backend: the same bits as the local one wherever the roles are put, and failures told once, at once."""
+"""The Ray backend: the same bits as the local one wherever the roles are put, and failures reported once, at once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def pool(*sizes: int) -> hf.ResourcePool:
 
 
 def shared(mesh: hf.Mesh = MESH) -> hf.Deployment:
-    one = pool(mesh.world_size)
+    slots = pool(mesh.world_size)
     return hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=one, mesh=mesh),
-        reward=hf.place(p.Reward, pool=one),
-        swapped=hf.place(p.Custom, pool=one),
+        actor=hf.place(p.Actor, p.Config(), pool=slots, mesh=mesh),
+        reward=hf.place(p.Reward, pool=slots),
+        swapped=hf.place(p.Custom, pool=slots),
     )
 
 
@@ -69,12 +69,12 @@ def one_pool(ray_cluster: Any) -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def two_pools(ray_cluster: Any) -> Iterator[Running]:
     """One for those whose roles are on two pools."""
-    one, other = pool(2), pool(1)
+    pair, single = pool(2), pool(1)
     deployment = hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=one),
-        reward=hf.place(p.Reward, pool=other),
-        judge=hf.place(p.Sieve, pool=other),
-        other=hf.place(p.Sieve, pool=one),
+        actor=hf.place(p.Actor, p.Config(), pool=pair),
+        reward=hf.place(p.Reward, pool=single),
+        judge=hf.place(p.Sieve, pool=single),
+        other=hf.place(p.Sieve, pool=pair),
     )
     with launched(deployment) as running:
         yield running
@@ -119,9 +119,9 @@ def test_a_slot_has_room_for_every_role_that_wants_a_process_of_its_own(monkeypa
 
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("hfdsl.runtime.ray.RayWorkerGroup", asked_for)
-    one = pool(1)
-    roles: dict[str, Any] = {f"reward{i}": hf.place(p.Reward, pool=one, colocate=False) for i in range(10)}
-    actor, reward = hf.place(p.Actor, p.Config(), pool=one), hf.place(p.Reward, pool=one)
+    slot = pool(1)
+    roles: dict[str, Any] = {f"reward{i}": hf.place(p.Reward, pool=slot, colocate=False) for i in range(10)}
+    actor, reward = hf.place(p.Actor, p.Config(), pool=slot), hf.place(p.Reward, pool=slot)
     deployment = hf.Deployment(actor=actor, reward=reward, **roles)
     plan = p.train.compile(deployment, {p.B: 4, p.P: 2, p.R: 3})
     with pytest.raises(RoleError, match=r"11 processes a slot, 0\.11 CPUs"):
@@ -175,8 +175,8 @@ def test_filtered_rows_are_those_of_the_local_backend(two_pools: Running) -> Non
     plan = p.sift.compile(two_pools.plan.deployment)
     with plan.launch("local") as reference:
         for running in (reference, two_pools.also(plan)):
-            found = [[rows.text.objects for rows in running.step(p.numbers(*x))] for x in ((4, 1, 6, 2, 3), (1, 0))]
-            assert found == [[["4'", "6'", "2'"], ["4", "6", "2", "4"]], [["0'"], ["0", "0", "0", "0"]]]
+            texts = [[rows.text.objects for rows in running.step(p.numbers(*x))] for x in ((4, 1, 6, 2, 3), (1, 0))]
+            assert texts == [[["4'", "6'", "2'"], ["4", "6", "2", "4"]], [["0'"], ["0", "0", "0", "0"]]]
 
 
 def test_another_deployment_is_refused(one_pool: Running) -> None:
@@ -189,9 +189,9 @@ def test_another_deployment_is_refused(one_pool: Running) -> None:
 
 def faulty(fault: str, ranks: int = 2) -> hf.Deployment:
     """The last rank goes wrong."""
-    one = pool(ranks)
+    slots = pool(ranks)
     return hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(p.Faulty, fault, ranks - 1, pool=one)
+        actor=hf.place(p.Actor, p.Config(), pool=slots), reward=hf.place(p.Faulty, fault, ranks - 1, pool=slots)
     )
 
 
@@ -206,9 +206,9 @@ def launch_fault(fault: str, ranks: int = 2, **options: Any) -> None:
 
 
 def test_an_exception_in_a_body_is_reported_once_while_its_peers_wait(ray_cluster: Any) -> None:
-    with pytest.raises(RoleError) as told:
+    with pytest.raises(RoleError) as failure:
         launch_fault("raise")
-    text = str(told.value)
+    text = str(failure.value)
     assert text.startswith("HF806: 'reward.score' raised on rank 1 in step 0: ValueError: bad rollout")
     assert 'raise ValueError("bad rollout")' in text  # the worker's own traceback
     assert text.count("Traceback") == 1
@@ -220,18 +220,22 @@ def test_a_dead_process_is_reported(ray_cluster: Any) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("fault", "told"), [("rows", "3 rows of"), ("record", "declares Scores and returned Rollout")])
-def test_a_wrong_result_is_reported(ray_cluster: Any, fault: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "message"), [("rows", "3 rows of"), ("record", "declares Scores and returned Rollout")]
+)
+def test_a_wrong_result_is_reported(ray_cluster: Any, fault: str, message: str) -> None:
     with pytest.raises(HfError, match="HF805") as error:
         launch_fault(fault, ranks=1)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_constructor_that_raises_is_reported_and_leaves_nothing(ray_cluster: Any) -> None:
     plan = p.fails.compile(faulty("constructor"), {p.B: 4, p.P: 2, p.R: 3})
-    with releases_everything(ray_cluster), pytest.raises(RoleError) as told:
+    with releases_everything(ray_cluster), pytest.raises(RoleError) as failure:
         plan.launch("ray")
-    assert str(told.value).startswith("HF806: 'reward.__init__ (Faulty)' raised on rank 1: ValueError: no weights here")
+    assert str(failure.value).startswith(
+        "HF806: 'reward.__init__ (Faulty)' raised on rank 1: ValueError: no weights here"
+    )
 
 
 def test_a_step_has_a_deadline(ray_cluster: Any) -> None:
@@ -242,10 +246,10 @@ def test_a_step_has_a_deadline(ray_cluster: Any) -> None:
 def test_a_pool_that_does_not_fit_fails_at_once_and_names_the_numbers(ray_cluster: Any) -> None:
     big = hf.ResourcePool([64], use_gpu=True)
     deployment = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=big), reward=hf.place(p.Reward, pool=big))
-    with releases_everything(ray_cluster), pytest.raises(ResourceError) as told:
+    with releases_everything(ray_cluster), pytest.raises(ResourceError) as failure:
         p.train.compile(deployment, {p.B: 64, p.P: 2, p.R: 3}).launch("ray", timeout=30)
-    assert told.value.code == "HF502"
-    assert "64" in str(told.value)
+    assert failure.value.code == "HF502"
+    assert "64" in str(failure.value)
 
 
 def test_unequal_nodes_are_filled_and_released(ray_cluster: Any) -> None:
@@ -266,14 +270,14 @@ def releases_everything(ray: Any) -> Iterator[None]:
     from ray.util.placement_group import placement_group_table
 
     def held() -> dict[str, Any]:
-        return {key: one for key, one in placement_group_table().items() if one["state"] != "REMOVED"}
+        return {key: group for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
 
     before = held().keys()
     yield
     until = time.monotonic() + 5
     while True:
         now, free = held(), ray.available_resources().get("CPU", 0)
-        taken = sum(bundle.get("CPU", 0) for one in now.values() for bundle in one["bundles"].values())
+        taken = sum(bundle.get("CPU", 0) for group in now.values() for bundle in group["bundles"].values())
         if now.keys() == before and free == pytest.approx(ray.cluster_resources()["CPU"] - taken):
             return
         assert time.monotonic() < until, f"still held: {now}, free CPUs {free}"
@@ -354,10 +358,10 @@ def alive(pid: int) -> bool:
 
 
 def test_a_value_that_cannot_be_sent_is_reported_with_its_path(ray_cluster: Any) -> None:
-    one = pool(1)
+    slot = pool(1)
     placed = hf.Deployment(
-        actor=hf.place(p.Actor, p.Config(), pool=one),
-        reward=hf.place(p.Holder, {"lock": threading.Lock()}, pool=one),
+        actor=hf.place(p.Actor, p.Config(), pool=slot),
+        reward=hf.place(p.Holder, {"lock": threading.Lock()}, pool=slot),
     )
     plan = p.train.compile(placed, {p.B: 4, p.P: 2, p.R: 3})
     assert plan.report.codes == ("HF802",)
@@ -378,8 +382,10 @@ def test_a_module_that_workers_cannot_import_is_reported(ray_cluster: Any, tmp_p
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        one = pool(1)
-        placed = hf.Deployment(actor=hf.place(p.Actor, p.Config(), pool=one), reward=hf.place(module.Reward, pool=one))
+        slot = pool(1)
+        placed = hf.Deployment(
+            actor=hf.place(p.Actor, p.Config(), pool=slot), reward=hf.place(module.Reward, pool=slot)
+        )
         plan = p.train.compile(placed, {p.B: 4, p.P: 2, p.R: 3})
         with pytest.raises(ResourceError, match=rf"HF801: a worker cannot import 'only_the_driver'.* from {file}"):
             plan.launch("ray")

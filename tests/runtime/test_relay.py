@@ -66,9 +66,11 @@ def nodes(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def launched(ray_cluster: Any) -> Iterator[Running]:
     """A launch for all tests in which nothing goes wrong: processes take long to start."""
-    one, other = pool(2), pool(2)
+    first_pool, second_pool = pool(2), pool(2)
     place = hf.Deployment(
-        p=hf.place(p.Worker, pool=one), q=hf.place(p.Worker, pool=other), counter=hf.place(p.Counter, pool=other)
+        p=hf.place(p.Worker, pool=first_pool),
+        q=hf.place(p.Worker, pool=second_pool),
+        counter=hf.place(p.Counter, pool=second_pool),
     )
     with p.mixed.compile(place, {p.B: 8}, optimize=OFF).launch("ray", seed=SEED) as running:
         yield running
@@ -170,19 +172,19 @@ def test_no_bit_changes_where_roles_share_slots(nodes: None) -> None:
 
 @pytest.mark.parametrize("flow", [renamed(p.counted, "counted", judge="p"), p.sifted])
 def test_what_waits_for_a_filter_is_the_same(through: Through, flow: hf.Dataflow[..., Any]) -> None:
-    found = []
+    values = []
     with flow.compile(through.launched.plan.deployment, {p.B: 4}).launch("local") as local:
         for running in (local, through.plan(flow, 4)):
             steps = [running.step(xs(*rows)) for rows in ((1.0, -1.0, 2.0, 3.0), (-1.0, 4.0, 1.0, 2.0))]
-            found.append([[x.x.tensor.tolist() for x in (s if isinstance(s, tuple) else (s,))] for s in steps])
-    assert found[0] == found[1]
+            values.append([[x.x.tensor.tolist() for x in (s if isinstance(s, tuple) else (s,))] for s in steps])
+    assert values[0] == values[1]
 
 
 def test_large_values_are_the_callers_own_and_held_nowhere_else(through: Through, ray_cluster: Any) -> None:
     rows = 60_000
     running = through.plan(p.keeps, rows)
-    made, _, _ = running.step(p.X(x=torch.ones(rows)))
-    made.x.tensor.add_(5)
+    output, _, _ = running.step(p.X(x=torch.ones(rows)))
+    output.x.tensor.add_(5)
     _, before, last = running.step(p.X(x=torch.ones(rows)))
     relays = through.known[Nodes]._relays
     names = [relay.__ray_call__.remote(lambda self: list(self._refs)) for relay in relays]
@@ -194,7 +196,7 @@ def test_large_values_are_the_callers_own_and_held_nowhere_else(through: Through
 def test_what_goes_from_relay_to_relay_is_not_kept_for_ever(through: Through, ray_cluster: Any) -> None:
     """Ray keeps small values with who called for them, and leaves them there if a borrower is the last to let go."""
 
-    def kept(self: Any) -> int:
+    def stored(self: Any) -> int:
         store: Any = ray_cluster._private.worker.global_worker.core_worker
         return int(store.get_memory_store_size())
 
@@ -202,18 +204,18 @@ def test_what_goes_from_relay_to_relay_is_not_kept_for_ever(through: Through, ra
     for steps in (5, 20):
         for _ in range(steps):
             running.step(xs(*map(float, range(8))))
-        most.append(sum(ray_cluster.get([relay.__ray_call__.remote(kept) for relay in relays])))
+        most.append(sum(ray_cluster.get([relay.__ray_call__.remote(stored) for relay in relays])))
     assert most[1] <= most[0] + len(relays)
 
 
 def test_the_timeline_is_the_same(through: Through) -> None:
-    def told(running: Running) -> Any:
+    def shown(running: Running) -> Any:
         running.step(xs(*map(float, range(8))))
         line = running.timeline
         moved = sorted((t.source, t.target, t.name, t.bytes) for t in line.transfers)
         return sorted((s.process, s.kind, s.name) for s in line.intervals if s.kind in ("call", "fused")), moved
 
-    assert told(through.plan(renamed(p.mixed, "mixed_timed"))) == told(through.launched)
+    assert shown(through.plan(renamed(p.mixed, "mixed_timed"))) == shown(through.launched)
 
 
 # -- what goes wrong
@@ -232,9 +234,9 @@ def test_failures_are_reported_as_without(nodes: None, fault: str, error: type[H
     """A peer waits for the rank that fails."""
     plan = faults.fails.compile(faulty(fault), {faults.B: 4, faults.P: 2, faults.R: 3}, optimize=ON)
     with plan.launch("ray", deadline=3.0 if fault == "slow" else 60.0) as running:
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as failure:
             running.step(faults.batch(4))
-        assert str(told.value).startswith(said)
+        assert str(failure.value).startswith(said)
         with pytest.raises(HfError, match="HF808"):
             running.step(faults.batch(4))
 
@@ -265,7 +267,7 @@ def test_the_driver_makes_one_call_a_node(through: Through, called: list[str]) -
         through.switch(kind)
         for _ in range(3):
             called.clear()
-            assert [made.x.tensor.tolist() for made in running.step(xs(*[1.0] * 8))] == [[3.0] * 8] * 2
+            assert [batch.x.tensor.tolist() for batch in running.step(xs(*[1.0] * 8))] == [[3.0] * 8] * 2
             assert called == expected
 
 
@@ -304,11 +306,11 @@ def test_where_the_driver_has_to_call_ranks_itself() -> None:
     plan = compiled(doubled, ON, p=place)
     nodes = {plan.groups[0].name: ["0"] * 8}
     assert not relays_pay(plan, nodes, nodes.keys())
-    one = pool(2)
+    node = pool(2)
     custom = compiled(
         faults.custom,
         ON,
-        actor=hf.place(faults.Actor, faults.Config(), pool=one),
-        reward=hf.place(faults.Custom, pool=one),
+        actor=hf.place(faults.Actor, faults.Config(), pool=node),
+        reward=hf.place(faults.Custom, pool=node),
     )
     assert not relays_pay(custom, {group.name: ["0", "0"] for group in custom.groups}, ())

@@ -50,8 +50,8 @@ def running() -> Iterator[Running]:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of all routes that are made; how long bodies take is not learnt, which would make some anew."""
+def routed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The row count of every call of `compute_routes`; short steps are not measured, since they would route again."""
     rows: list[int] = []
 
     def counted(plan: Any, table: Any, *rest: Any) -> Any:
@@ -64,8 +64,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def step(running: Running, rows: int) -> None:
-    given = torch.arange(rows, dtype=torch.float32)
-    assert torch.equal(running.step(p.X(x=given)).x.tensor, given + 2)
+    numbers = torch.arange(rows, dtype=torch.float32)
+    assert torch.equal(running.step(p.X(x=numbers)).x.tensor, numbers + 2)
 
 
 def remembered(running: Running) -> list[int]:
@@ -76,29 +76,29 @@ def remembered(running: Running) -> list[int]:
     return [len(running._routings), *(len(process._specs) for process in processes)]
 
 
-def test_a_thousand_sizes_are_not_all_remembered(running: Running, made: list[int]) -> None:
+def test_a_thousand_sizes_are_not_all_remembered(running: Running, routed: list[int]) -> None:
     for rows in range(2, 2002, 2):
         step(running, rows)
-    assert len(made) == 1000
+    assert len(routed) == 1000
     assert remembered(running) == [CACHED_ROUTINGS] * 5  # a process of each of both groups does one segment
 
 
-def test_those_that_were_used_last_are_remembered(running: Running, made: list[int]) -> None:
+def test_those_that_were_used_last_are_remembered(running: Running, routed: list[int]) -> None:
     first, *others = range(2, 2 * CACHED_ROUTINGS + 4, 2)
     for rows in others:
         step(running, first)
         step(running, rows)
-    assert made == [first, *others]
+    assert routed == [first, *others]
     step(running, others[0])  # which was not used for longest
-    assert made == [first, *others, others[0]]
+    assert routed == [first, *others, others[0]]
     step(running, first)
-    assert len(made) == CACHED_ROUTINGS + 2
+    assert len(routed) == CACHED_ROUTINGS + 2
 
 
-def test_inputs_about_as_small_as_travel_with_a_call_are_routed_once(made: list[int]) -> None:
+def test_inputs_about_as_small_as_travel_with_a_call_are_routed_once(routed: list[int]) -> None:
     """Rows of another length, on either side of the limit, in turn."""
     long = 2 * SMALL_PAYLOAD_BYTES // 4 // 4  # numbers of a row of four that two ranks read
     with widened.compile(hf.Deployment(p=hf.place(Wide, pool=pool(2)))).launch() as running:
         for length in (long, long + 1) * 3:
             assert running.step(Rows(x=torch.ones(4, length))).x.tensor.sum() == 8 * length
-    assert made == [4, 4]
+    assert routed == [4, 4]

@@ -1,4 +1,4 @@
-"""A run goes on from what was saved as if it had never stopped; what cannot be kept or taken over is told."""
+"""A run goes on from what was saved as if it had never stopped; state that cannot be saved or loaded is reported."""
 
 from __future__ import annotations
 
@@ -151,9 +151,9 @@ def test_a_damaged_file_is_reported(saved: Path, harm: str) -> None:
         file.write_bytes(content)
     else:
         file.write_bytes(content[:-9])
-    told = load(saved, deployment())
-    assert told.startswith("HF906: ")
-    assert file.name in told
+    message = load(saved, deployment())
+    assert message.startswith("HF906: ")
+    assert file.name in message
 
 
 def test_a_load_that_failed_breaks_the_run(saved: Path) -> None:
@@ -232,14 +232,14 @@ STATES = st.recursive(
 )
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and bool(one == other)
+def same(value: Any, other: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return bool(value.dtype == other.dtype and value.shape == other.shape and torch.equal(value, other))
+    if isinstance(value, dict):
+        return list(value) == list(other) and all(same(value[key], other[key]) for key in value)
+    if isinstance(value, (list, tuple)):
+        return type(value) is type(other) and len(value) == len(other) and all(map(same, value, other))
+    return type(value) is type(other) and bool(value == other)
 
 
 @given(STATES)
@@ -256,7 +256,7 @@ def test_numbers_that_are_none_come_back() -> None:
 
 
 def test_views_of_one_memory_are_kept_apart() -> None:
-    whole = torch.arange(6.0)
-    back = unflatten_state(flatten_state({"all": whole, "part": whole[2:4], "again": whole}, "it"))
+    storage = torch.arange(6.0)
+    back = unflatten_state(flatten_state({"all": storage, "part": storage[2:4], "again": storage}, "it"))
     assert back["part"].tolist() == [2, 3]
     assert back["again"] is back["all"]

@@ -20,8 +20,8 @@ def sent(value: Any, how: type[ZeroCopyPayload] | type[CopiedPayload] = ZeroCopy
     """What readers are given, from buffers that nobody may write."""
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(how({SLICE: value}), protocol=5, buffer_callback=buffers.append)
-    kept = [bytes(buffer.raw()) for buffer in buffers]
-    return [pickle.loads(data, buffers=kept)[SLICE] for _ in range(readers)]  # our own bytes
+    copies = [bytes(buffer.raw()) for buffer in buffers]
+    return [pickle.loads(data, buffers=copies)[SLICE] for _ in range(readers)]  # our own bytes
 
 
 def inference() -> torch.Tensor:
@@ -81,13 +81,13 @@ def test_ragged_columns_objects_and_what_is_absent() -> None:
 
 def test_readers_share_the_bytes_and_a_write_is_counted() -> None:
     """The memory is everybody's: that it was written is seen by the version, which is what HF703 looks at."""
-    one, other = sent(torch.arange(4.0), readers=2)
-    assert one.data_ptr() == other.data_ptr()
-    before = one._version
-    assert one[1:].neg().sum() == -6
-    assert one._version == before
-    one.add_(0)
-    assert one._version != before
+    reader, other_reader = sent(torch.arange(4.0), readers=2)
+    assert reader.data_ptr() == other_reader.data_ptr()
+    before = reader._version
+    assert reader[1:].neg().sum() == -6
+    assert reader._version == before
+    reader.add_(0)
+    assert reader._version != before
 
 
 def test_rows_of_a_large_column_leave_without_the_rest() -> None:

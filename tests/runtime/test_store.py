@@ -1,4 +1,4 @@
-"""The store: what was kept and what was brought read the same, and nothing outlives its last reader."""
+"""The store: local and received payloads read the same, and nothing outlives its last reader."""
 
 from __future__ import annotations
 
@@ -75,14 +75,15 @@ def test_a_value_that_was_written_after_it_was_kept_is_reported() -> None:
 
 
 def test_only_what_lies_in_memory_of_others_is_copied() -> None:
-    shared, own, names = torch.zeros(4), torch.zeros(4), ["a"]
+    shared, private, names = torch.zeros(4), torch.zeros(4), ["a"]
     jagged = Jagged(shared, torch.tensor([0, 4]))
-    found = writable(
-        {"x": shared[1:3], "y": own, "name": names, "ids": jagged}, memory_of([{ColumnSlice(0, 0, "x", None): shared}])
+    columns = writable(
+        {"x": shared[1:3], "y": private, "name": names, "ids": jagged},
+        memory_of([{ColumnSlice(0, 0, "x", None): shared}]),
     )
-    found["x"][:] = 1
-    found["ids"].values[:] = 1
-    found["name"].append("b")
+    columns["x"][:] = 1
+    columns["ids"].values[:] = 1
+    columns["name"].append("b")
     assert shared.tolist() == [0.0] * 4
     assert names == ["a"]
-    assert found["y"] is own
+    assert columns["y"] is private

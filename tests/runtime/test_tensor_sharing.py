@@ -38,9 +38,9 @@ class Driver:
             if block.data_ptr() <= address < block.data_ptr() + block.nbytes
         )
 
-    def cuMemGetAddressRange_v2(self, base: Any, whole: Any, at: Any) -> int:
+    def cuMemGetAddressRange_v2(self, base: Any, size: Any, at: Any) -> int:
         _, block = self._of(at.value)
-        base._obj.value, whole._obj.value = block.data_ptr(), block.nbytes
+        base._obj.value, size._obj.value = block.data_ptr(), block.nbytes
         return 0
 
     def cuPointerGetAttribute(self, data: Any, attribute: int, at: Any) -> int:
@@ -101,18 +101,20 @@ class OnHost:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = Driver()
-    monkeypatch.setattr(device_memory, "_driver", lambda: found)
+    fake_driver = Driver()
+    monkeypatch.setattr(device_memory, "_driver", lambda: fake_driver)
     for module in (device_memory, tensor_sharing):
         monkeypatch.setattr(module, "torch", OnHost())
     tensor_sharing._copy_stream.cache_clear()
-    yield found
+    yield fake_driver
     keep_mapped(False)
     tensor_sharing._copy_stream.cache_clear()
 
 
 def shared(*tensors: torch.Tensor) -> SharedTensors:
-    return SharedTensors([(one.shape, one.dtype) for one in tensors], [device_memory.region(one) for one in tensors])
+    return SharedTensors(
+        [(tensor.shape, tensor.dtype) for tensor in tensors], [device_memory.region(tensor) for tensor in tensors]
+    )
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -124,8 +126,8 @@ def test_parts_of_blocks_arrive_and_blocks_stay_mapped_if_they_may(driver: Drive
     for turn in range(3):
         first[50] = turn
         wanted = [first[48:52], first[:4].view(2, 2), second]
-        found = read_shared(shared(*wanted))
-        assert [one.tolist() for one in found] == [one.tolist() for one in wanted]
+        arrived = read_shared(shared(*wanted))
+        assert [tensor.tolist() for tensor in arrived] == [tensor.tolist() for tensor in wanted]
         assert len(driver.open) == len(set(driver.open)) == len(mappings) == 2 * keep
     keep_mapped(False)
     assert driver.open == []
@@ -133,10 +135,10 @@ def test_parts_of_blocks_arrive_and_blocks_stay_mapped_if_they_may(driver: Drive
 
 def test_a_block_is_named_by_its_maker_its_number_and_its_place(driver: Driver) -> None:
     block = driver.allocate(100)
-    one, other = device_memory.region(block[10:20]), device_memory.region(block[90:])
-    assert one.block == other.block
-    assert (one.start, one.size, other.start, other.size) == (40, 40, 360, 40)
-    assert (one.block.start, one.block.size, one.block.buffer_id) == (block.data_ptr(), 400, 1)
+    region, other_region = device_memory.region(block[10:20]), device_memory.region(block[90:])
+    assert region.block == other_region.block
+    assert (region.start, region.size, other_region.start, other_region.size) == (40, 40, 360, 40)
+    assert (region.block.start, region.block.size, region.block.buffer_id) == (block.data_ptr(), 400, 1)
     assert device_memory.region(driver.allocate(100)).block.buffer_id == 2
 
 

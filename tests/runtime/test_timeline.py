@@ -39,10 +39,10 @@ def test_calls_and_waiting_fill_the_step_of_every_process(program: Program) -> N
         assert timeline.start <= interval.start <= interval.stop <= timeline.stop
         if interval.process[0] != DRIVER and interval.kind != "fused":
             by_process.setdefault(interval.process, []).append(interval)
-    for own in by_process.values():
-        own.sort(key=lambda interval: (interval.start, interval.stop))
-        assert all(one.stop <= two.start for one, two in pairwise(own))
-        assert (own[0].start, own[-1].stop, own[-1].kind) == (timeline.start, timeline.stop, "wait")
+    for intervals in by_process.values():
+        intervals.sort(key=lambda interval: (interval.start, interval.stop))
+        assert all(before.stop <= after.start for before, after in pairwise(intervals))
+        assert (intervals[0].start, intervals[-1].stop, intervals[-1].kind) == (timeline.start, timeline.stop, "wait")
     reading = {interval.name: interval for interval in timeline.intervals if interval.process == DRIVER_PROCESS}[
         "reads the result"
     ]
@@ -52,8 +52,8 @@ def test_calls_and_waiting_fill_the_step_of_every_process(program: Program) -> N
 
 
 def naps(*, own_pools: bool) -> CompiledPlan:
-    one = hf.ResourcePool([1], use_gpu=False)
-    pools = [hf.ResourcePool([1], use_gpu=False) if own_pools else one for _ in range(3)]
+    shared = hf.ResourcePool([1], use_gpu=False)
+    pools = [hf.ResourcePool([1], use_gpu=False) if own_pools else shared for _ in range(3)]
     places = {name: hf.place(p.Sleeper, pool=pool) for name, pool in zip("abc", pools, strict=True)}
     return p.naps.compile(hf.Deployment(**places), dims={p.B: 4})
 
@@ -73,8 +73,8 @@ def test_transfers_have_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     with naps(own_pools=True).launch() as running:
         assert running.timeline.intervals == ()
         running.step(rows())
-        found = {(t.source[0], t.target[0]): (t.name, t.bytes) for t in running.timeline.transfers}
-    assert found == {
+        transfers = {(t.source[0], t.target[0]): (t.name, t.bytes) for t in running.timeline.transfers}
+    assert transfers == {
         (DRIVER, "a"): ("rows (x)", 16),
         ("a", "b"): ("a.doze (x)", 16),
         ("a", "c"): ("a.doze (x)", 16),
@@ -120,14 +120,14 @@ class Run:
 @pytest.fixture(scope="module")
 def runs(ray_cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """In one process, and each role in one of its own."""
-    folder, found = tmp_path_factory.mktemp("traces"), {}
+    folder, recorded = tmp_path_factory.mktemp("traces"), {}
     for name in ("shared", "apart"):
         plan = naps(own_pools=name == "apart")
         with plan.launch("ray") as running, running.trace(folder / name):
             for _ in range(2):
                 running.step(rows())
-            found[name] = Run(plan, running.timeline, folder / name)
-    return found
+            recorded[name] = Run(plan, running.timeline, folder / name)
+    return recorded
 
 
 @pytest.mark.nightly
@@ -137,7 +137,7 @@ def test_a_prediction_has_the_order_of_the_run(runs: dict[str, Run], recorded: L
     assert runs["apart"].timeline.overlaps == {("b.doze", "c.doze")}
     takes = durations(read_trace(runs[recorded].trace.read_text()))
     for name, run in runs.items():
-        found = predict(run.plan, takes)
-        assert found.timeline.overlaps == run.timeline.overlaps
-        assert order(found.timeline) == order(run.timeline)
-        assert len(found.critical) == (3 if name == "shared" else 2)
+        prediction = predict(run.plan, takes)
+        assert prediction.timeline.overlaps == run.timeline.overlaps
+        assert order(prediction.timeline) == order(run.timeline)
+        assert len(prediction.critical) == (3 if name == "shared" else 2)
