@@ -82,8 +82,8 @@ def test_a_mesh_that_is_none() -> None:
 
 
 def test_memory_that_a_role_keeps() -> None:
-    kept = [hf.place(Critic, pool=POOL, gpu_memory=text).gpu_memory for text in ("40GiB", " 512 MiB", "62.5%")]
-    assert [(str(one), one.gib, one.fraction) for one in kept if one] == [
+    amounts = [hf.place(Critic, pool=POOL, gpu_memory=text).gpu_memory for text in ("40GiB", " 512 MiB", "62.5%")]
+    assert [(str(memory), memory.gib, memory.fraction) for memory in amounts if memory] == [
         ("40GiB", 40, 0),
         ("512MiB", Fraction(1, 2), 0),
         ("62.5%", 0, Fraction(5, 8)),

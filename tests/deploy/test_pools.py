@@ -28,47 +28,45 @@ def test_a_pool_owns_its_slots_node_by_node(processes: list[int]) -> None:
 
 @given(nodes, nodes)
 def test_a_merged_pool_has_the_slots_of_both_in_order(left: list[int], right: list[int]) -> None:
-    one, two = hf.ResourcePool(left), hf.ResourcePool(right)
-    both = one.merge(two)
-    assert devices(both) == devices(one) + devices(two)
+    first, second = hf.ResourcePool(left), hf.ResourcePool(right)
+    both = first.merge(second)
+    assert devices(both) == devices(first) + devices(second)
     assert both.processes == (*left, *right)
-    assert both.parts == (one, two)
+    assert both.parts == (first, second)
 
 
 @given(nodes, st.data())
 def test_a_split_pool_has_the_slots_of_the_whole_in_order(processes: list[int], data: st.DataObject) -> None:
-    whole = hf.ResourcePool(processes)
-    ends = (
-        data.draw(st.lists(st.integers(1, max(1, whole.world_size - 1)), unique=True)) if whole.world_size > 1 else []
-    )
-    ends = [0, *sorted(ends), whole.world_size]
-    parts = whole.split([b - a for a, b in itertools.pairwise(ends)])
-    assert sum((devices(part) for part in parts), ()) == devices(whole)
+    pool = hf.ResourcePool(processes)
+    ends = data.draw(st.lists(st.integers(1, max(1, pool.world_size - 1)), unique=True)) if pool.world_size > 1 else []
+    ends = [0, *sorted(ends), pool.world_size]
+    parts = pool.split([b - a for a, b in itertools.pairwise(ends)])
+    assert sum((devices(part) for part in parts), ()) == devices(pool)
     for part in parts:
         assert sum(part.processes) == part.world_size
     # Each part lies on its nodes as the whole does.
     node_of = [node for node, slots in enumerate(processes) for _ in range(slots)]
     for part, start, stop in zip(parts, ends, ends[1:], strict=False):
-        there = node_of[start:stop]
-        assert part.processes == tuple(there.count(node) for node in sorted(set(there)))
+        nodes = node_of[start:stop]
+        assert part.processes == tuple(nodes.count(node) for node in sorted(set(nodes)))
 
 
 def test_merging_what_was_split_gives_the_same_devices() -> None:
-    whole = hf.ResourcePool([4, 4], name="train")
-    a, b = whole.split([6, 2])
+    pool = hf.ResourcePool([4, 4], name="train")
+    a, b = pool.split([6, 2])
     assert str(a) == "train[0:6] [4, 2]"
-    assert devices(b.merge(a)) == (*devices(whole)[6:], *devices(whole)[:6])
+    assert devices(b.merge(a)) == (*devices(pool)[6:], *devices(pool)[:6])
     half, quarter = a.split([3, 3])
-    assert devices(quarter) == devices(whole)[3:6]
+    assert devices(quarter) == devices(pool)[3:6]
     assert half.use_gpu
     assert str(hf.ResourcePool([2], use_gpu=False, name="cpu")) == "cpu [2] cpu"
 
 
 def test_pools_are_values_with_names() -> None:
-    one, two = hf.ResourcePool([2]), hf.ResourcePool([2])
-    assert one != two
+    pool, twin = hf.ResourcePool([2]), hf.ResourcePool([2])
+    assert pool != twin
     assert hf.ResourcePool([2], name="a") == hf.ResourcePool((2,), name="a")
-    assert pickle.loads(pickle.dumps(one.merge(two))) == one.merge(two)
+    assert pickle.loads(pickle.dumps(pool.merge(twin))) == pool.merge(twin)
 
 
 def test_pools_that_cannot_be() -> None:

@@ -74,6 +74,6 @@ def test_a_function_that_writes_into_its_argument_is_reported() -> None:
 
 
 def test_a_copy_may_be_written() -> None:
-    given = scores()
-    assert clamp_copy(given, Clamp()).reward.tensor.tolist() == [1.0, 0.5]
-    assert given.reward.tensor.tolist() == [3.0, 0.5]
+    rewards = scores()
+    assert clamp_copy(rewards, Clamp()).reward.tensor.tolist() == [1.0, 0.5]
+    assert rewards.reward.tensor.tolist() == [3.0, 0.5]

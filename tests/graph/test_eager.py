@@ -337,9 +337,9 @@ def test_a_dataflow_within_the_body_of_a_call_is_a_run_of_its_own() -> None:
         @hf.register(hf.Dispatch.DP_PROTO)
         def run(self, batch: Named) -> Values:
             before = hf.current_call()
-            made = inner(batch, Caller())
+            rollout = inner(batch, Caller())
             assert hf.current_call() is before
-            return made
+            return rollout
 
     @hf.dataflow
     def flow(batch: Named, role: Nesting) -> Values:
@@ -373,9 +373,9 @@ def test_wrong_arguments_are_reported_by_dataflow_and_parameter() -> None:
 
     @hf.dataflow
     def calls(batch: Values, role: Caller) -> Values:
-        misspelt: Any = role.call
-        made: Values = misspelt(value=batch)
-        return made
+        misspelled: Any = role.call
+        values: Values = misspelled(value=batch)
+        return values
 
     mistakes: list[tuple[str, Any]] = [
         ("HF203: 'inner' is called without its argument 'role'", lambda: flow(named())),

@@ -84,14 +84,14 @@ def deployment(ranks: int) -> hf.Deployment:
 
 def shape(flow: hf.Dataflow[..., Any]) -> list[int]:
     """How often rows are repeated, and how large groups are."""
-    found = []
+    sizes = []
     for node in flow.trace().nodes:
         if isinstance(node.op, Repeat):
-            found.append(node.op.times)
+            sizes.append(node.op.times)
         elif isinstance(node.op, FunctionCall):
             assert isinstance(node.op.signature.rows, Grouped)
-            found.append(node.op.signature.rows.n)
-    return found
+            sizes.append(node.op.signature.rows.n)
+    return sizes
 
 
 def test_options_decide_what_is_traced() -> None:
@@ -111,10 +111,10 @@ def test_a_dataflow_with_options_is_checked_and_run_with_them() -> None:
     scores = Scores(score=torch.tensor([1.0, 2.0]))
     for flow in (compare, eight, compare.given(group=2, scale=Scale(0.5))):
         with flow.compile(deployment(2), {B: 2}).launch("local") as running:
-            made = running.step(scores)
+            planned = running.step(scores)
         eager = flow(scores, Judge())
-        assert torch.equal(made.score.tensor, eager.score.tensor)
-        assert len(made) == 2 * flow.options["group"]
+        assert torch.equal(planned.score.tensor, eager.score.tensor)
+        assert len(planned) == 2 * flow.options["group"]
 
 
 def test_rows_are_split_between_groups_of_the_call() -> None:

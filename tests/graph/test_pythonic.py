@@ -1,5 +1,5 @@
 # mypy: disable-error-code="empty-body"
-"""What Python asks of symbolic values and roles: harmless things work as they do eagerly, all else is told."""
+"""What Python asks of symbolic values and roles: harmless things work as they do eagerly, all else is reported."""
 
 from __future__ import annotations
 
@@ -213,14 +213,14 @@ def test_a_worker_of_the_module_does_not_run_and_is_left_as_it_was() -> None:
 
 
 def test_a_worker_of_an_enclosing_function_is_seen() -> None:
-    own = Actor()
+    hidden = Actor()
 
     @hf.dataflow
     def flow(prompts: Prompts, actor: Actor) -> Rollout:
-        return actor.generate(own.generate(prompts))
+        return actor.generate(hidden.generate(prompts))
 
     [misuse] = flow.trace().misuses
-    assert misuse.subject == "own.generate"
+    assert misuse.subject == "hidden.generate"
 
 
 def test_a_worker_is_not_constructed_by_a_trace() -> None:

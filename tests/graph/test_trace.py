@@ -197,19 +197,19 @@ def test_two_traces_agree_and_share_nothing() -> None:
 
 
 def test_a_value_of_another_trace_is_reported() -> None:
-    kept: list[Any] = []
+    earlier: list[Any] = []
 
     @hf.dataflow
     def leak(prompts: Prompts, actor: Actor) -> Rollout:
-        kept.append(actor.generate(prompts))
+        earlier.append(actor.generate(prompts))
         return actor.generate(prompts)
 
     @hf.dataflow
     def use(prompts: Prompts, actor: Actor) -> Scores:
-        return actor.score(kept[0])
+        return actor.score(earlier[0])
 
     leak.trace()
-    assert misuses(use.trace()) == [(MisuseKind.FOREIGN, "actor.score(kept[0])")]
+    assert misuses(use.trace()) == [(MisuseKind.FOREIGN, "actor.score(earlier[0])")]
 
 
 def test_packing_and_merging_are_the_same_node() -> None:
@@ -224,10 +224,10 @@ def test_packing_and_merging_are_the_same_node() -> None:
         rollout = actor.generate(prompts)
         return hf.merge(Judged, rollout, actor.score(rollout))
 
-    one, two = packed.trace().nodes[-1], merged.trace().nodes[-1]
-    assert (one.op, one.arguments) == (two.op, two.arguments)
-    assert one.op == Pack(Judged)
-    assert dict(one.arguments)["reward"] == Ref(2, "reward")
+    pack_node, merge_node = packed.trace().nodes[-1], merged.trace().nodes[-1]
+    assert (pack_node.op, pack_node.arguments) == (merge_node.op, merge_node.arguments)
+    assert pack_node.op == Pack(Judged)
+    assert dict(pack_node.arguments)["reward"] == Ref(2, "reward")
 
 
 # -- traps

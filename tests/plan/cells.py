@@ -17,7 +17,7 @@ from hfdsl.types.batches import schema
 from hfdsl.types.columns import ColumnSpec, MetricSpec
 
 Cell = tuple[int, str, int, int]
-"""Node, column, row; or, of what has no rows of its own (a metric, an entry of a list), -1 and the chunk."""
+"""Node, column, row; for a value without rows (a metric, an entry of a list), -1 and the chunk."""
 
 HOME: Process = (DRIVER, 0)
 
@@ -69,7 +69,7 @@ class Cells:
             return {column: next(iter(self._value(ref).values())) for column, ref in refs.items()}
         if isinstance(node.op, Input):
             cells = {c: [(node.id, c, i, 0) for i in range(self.rows)] for c in columns_of(node.result)}
-            self.home |= {cell: HOME for made in cells.values() for cell in made}
+            self.home |= {cell: HOME for column_cells in cells.values() for cell in column_cells}
             return cells
         inner = self._value(refs["batch"])
         count = self._count[refs["batch"].node]
@@ -121,12 +121,12 @@ class Cells:
             self._weigh(step.balance.weights)
             repeated = {"repeat_last": count - 1}
             rows = [i if i < count else repeated.get(step.pad or "", i % count) for i in range(padded)]
-            own = [sum(max(0, weights[row]) for row in rows[i : i + unit]) for i in range(0, padded, unit)]
-            order = [number * unit + i for number in partition_evenly(own, step.chunks) for i in range(unit)]
+            unit_weights = [sum(max(0, weights[row]) for row in rows[i : i + unit]) for i in range(0, padded, unit)]
+            order = [number * unit + i for number in partition_evenly(unit_weights, step.chunks) for i in range(unit)]
             chunks = [order[c * size : (c + 1) * size] for c in range(step.chunks)]
         elif step.role is None and step.chunks > 1:
-            there = (self._dealt[node] for node in step.follows if node in self._dealt and self._count[node] == count)
-            fits = ((rows, n) for n, rows in there if (count // unit) % (count // n) == 0)
+            earlier = (self._dealt[node] for node in step.follows if node in self._dealt and self._count[node] == count)
+            fits = ((rows, n) for n, rows in earlier if (count // unit) % (count // n) == 0)
             chunks, unit = next(fits, (in_order, unit))
         if padded == count and chunks != in_order:
             self._dealt[step.node] = unit, chunks
@@ -138,18 +138,18 @@ class Cells:
         self.home |= {derived: self.home[cell] for cell, derived in cells.items()}
         self.read.append((-2, HOME, frozenset(cells.values())))
 
-    def _made(self, step: Step, node: Node, count: int, dealt: list[list[int]]) -> None:
+    def _made(self, step: Step, node: Node, count: int, chunk_rows: list[list[int]]) -> None:
         layout, chunks = step.layout, range(step.layout.chunks)
         kind: Any = node.result.inner if isinstance(node.result, ListType) else node.result
-        whole = {n for n in columns_of(kind) if layout.lists or isinstance(_spec(kind, n), MetricSpec)}
+        on_every_rank = {n for n in columns_of(kind) if layout.lists or isinstance(_spec(kind, n), MetricSpec)}
         size = max(1, -(-count // step.layout.chunks))
         self._count[node.id], self._of[node.id] = count, {}
         for column in columns_of(kind):
             chunk_of = {(node.id, column, -1, c): c for c in chunks}
-            if column not in whole and len(chunks) == step.chunks:
-                chunk = {row: c for c, rows in enumerate(dealt) for row in rows}
+            if column not in on_every_rank and len(chunks) == step.chunks:
+                chunk = {row: c for c, rows in enumerate(chunk_rows) for row in rows}
                 chunk_of = {(node.id, column, i, 0): chunk[i] for i in range(count)}
-            elif column not in whole:
+            elif column not in on_every_rank:
                 chunk_of = {(node.id, column, i, 0): min(i // size, chunks[-1]) for i in range(count)}
             self._of[node.id][column] = list(chunk_of)
             self.home |= {cell: layout.producer(chunk) for cell, chunk in chunk_of.items()}

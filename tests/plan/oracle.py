@@ -53,14 +53,14 @@ def flipped(rows: Rows) -> Rows:
     return Rows(x=pairs, name=rows.name, y=rows.y, echo=rows.echo)
 
 
-def dealt(group: Any, *args: Any, **kwargs: Any) -> Any:
-    """Rows are dealt out in turn, as cards are."""
+def round_robin(group: Any, *args: Any, **kwargs: Any) -> Any:
+    """Row ``i`` goes to rank ``i`` modulo the number of ranks."""
 
-    def deal(value: Any) -> list[Any]:
+    def every_nth(value: Any) -> list[Any]:
         n = group.world_size
         return [type(value).__hf_concat__([value[i : i + 1] for i in range(r, len(value), n)]) for r in range(n)]
 
-    return tuple(deal(a) for a in args), {name: deal(a) for name, a in kwargs.items()}
+    return tuple(every_nth(a) for a in args), {name: every_nth(a) for name, a in kwargs.items()}
 
 
 def gathered(group: Any, outputs: Any) -> Any:
@@ -105,7 +105,7 @@ class Role(hf.Worker):
     def grid(self, rows: Rows) -> Rows:
         return mapped(rows, self.factor, "g", self.last)
 
-    @hf.register(dispatch_mode={"dispatch_fn": dealt, "collect_fn": gathered})
+    @hf.register(dispatch_mode={"dispatch_fn": round_robin, "collect_fn": gathered})
     def custom(self, rows: Rows) -> Rows:
         return mapped(rows, self.factor, "u")
 
@@ -304,15 +304,15 @@ class Program:
                         values.append(cross(values[v], values[w]))
                     case "sieve", v, group, count, r:
                         keep = keepers(values[v], group)
-                        kept = hf.filter(values[v], keep, group=group)
+                        filtered = hf.filter(values[v], keep, group=group)
                         other = hf.filter(
                             Rows(x=values[v].x, name=values[v].name, y=values[v].y, echo=values[v].echo),
                             keep,
                             group=group,
                         )
-                        kept = plus(Rows(x=kept.x, name=other.name, y=kept.y, echo=other.echo), 1)
-                        kept = kept if r is None else roles[r].padded_cycle(kept)
-                        values.append(hf.fill(swap(kept) if group == 2 else kept, count))
+                        filtered = plus(Rows(x=filtered.x, name=other.name, y=filtered.y, echo=other.echo), 1)
+                        filtered = filtered if r is None else roles[r].padded_cycle(filtered)
+                        values.append(hf.fill(swap(filtered) if group == 2 else filtered, count))
                     case "first", v, count:
                         values.append(hf.take(values[v], count))
                     case "loose", v:
@@ -376,10 +376,12 @@ class Program:
                     values.append([(tuple(i - s for i, s in zip(x, sums, strict=True)), n, y) for x, n, y in values[v]])
                 case "sieve", v, group, count, r:
                     keep = p_keepers(values[v], group)
-                    kept = [(tuple(i + 1 for i in x), n, y) for (x, n, y), k in zip(values[v], keep, strict=True) if k]
-                    kept = kept if r is None else p_mapped(kept, r + 2, "c")
-                    kept = p_flipped(kept) if group == 2 else kept
-                    values.append([kept[i % len(kept)] for i in range(count)])
+                    filtered = [
+                        (tuple(i + 1 for i in x), n, y) for (x, n, y), k in zip(values[v], keep, strict=True) if k
+                    ]
+                    filtered = filtered if r is None else p_mapped(filtered, r + 2, "c")
+                    filtered = p_flipped(filtered) if group == 2 else filtered
+                    values.append([filtered[i % len(filtered)] for i in range(count)])
                 case "first", v, count:
                     values.append(values[v][:count])
                 case "loose", v:
@@ -415,9 +417,9 @@ def with_parameters(function: Any, roles: list[str]) -> Any:
     source = f"def program(batch, {', '.join(roles)}): return function(batch, {', '.join(f'{n}={n}' for n in roles)})"
     names: dict[str, Any] = {"function": function}
     exec(source, names)  # noqa: S102  # a signature of a chosen length
-    made = names["program"]
-    made.__annotations__ = {"batch": Rows, **dict.fromkeys(roles, Role)}
-    return made
+    program = names["program"]
+    program.__annotations__ = {"batch": Rows, **dict.fromkeys(roles, Role)}
+    return program
 
 
 # -- random deployments

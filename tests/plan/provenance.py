@@ -69,7 +69,7 @@ def rows_of_step(step: int, rows: int) -> ValueRows:
 
 
 def rows_after(step: tuple[Any, ...], number: int, values: list[ValueRows]) -> ValueRows:
-    """The rows of what the ``number``-th step makes, from those of the values before it."""
+    """The rows of the ``number``-th step's result, from those of the values before it."""
     match step:
         case "pack", v, w:
             return ValueRows(values[v].x, values[w].name)
@@ -80,8 +80,8 @@ def rows_after(step: tuple[Any, ...], number: int, values: list[ValueRows]) -> V
         case "sieve", v, group, count, _:
             before = values[v].x
             copies = group == 2 and before.questions[0] == before.questions[1]
-            kept = tuple((number, row // 2 if copies else row) for row in range(count))
-            provenance = Provenance(before.source, kept, before.cut or group != 2)
+            origins = tuple((number, row // 2 if copies else row) for row in range(count))
+            provenance = Provenance(before.source, origins, before.cut or group != 2)
             return ValueRows(provenance, provenance)
         case kind, *_ if kind in OWN_ROWS:
             return rows_of_step(number, len(values[_read(step)]))

@@ -75,7 +75,7 @@ def test_what_is_collected_is_the_whole_value(flow: Any, mesh: hf.Mesh) -> None:
         assert running.step(Rows(x=torch.arange(8.0))).x.tensor.tolist() == [x + 2 for x in range(8)]
 
 
-def test_pad_rows_and_dealt_rows_come_back_where_they_went() -> None:
+def test_pad_rows_and_balanced_rows_come_back_where_they_went() -> None:
     with pytest.raises(hf.ProtocolError, match=r"HF418.*leaves dp=R: pad rows are found only where"):
         register(GATHERED, pad="cycle", leaves={"dp": hf.Replicated()})
     with pytest.raises(hf.ProtocolError, match=r"HF418.*leaves tp=S\(0\)"):

@@ -59,8 +59,8 @@ def test_a_process_holds_and_sends_what_the_plan_says(program: Program, optimize
     with plan.launch() as running:
         running.step(batch_of(some_rows(program.rows, 0), echo=True))
         [routing] = running._routings.values()
-        kept = record_of(running).log.query_results
-        predicted = process_memory(plan, plan.dims, phases(plan, plan.dims, query_results=kept, hints=routing.hints))
+        results = record_of(running).log.query_results
+        predicted = process_memory(plan, plan.dims, phases(plan, plan.dims, query_results=results, hints=routing.hints))
         most = measured(running)
         assert predicted.keys() == most.keys()
         custom = {step.group for step in plan.steps if step.custom}

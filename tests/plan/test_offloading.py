@@ -48,21 +48,21 @@ class Host:
         assert self.deployment is not None
         places = self.deployment.placements
         gpu = devices(places[role].pool)[rank]
-        kept = Fraction(0)
+        resident = Fraction(0)
         for name, place in places.items():
             here = [r for r, slot in enumerate(devices(place.pool)) if slot == gpu]
             for r in here:
-                kept += amount(place, self.there[name, r])
-        self.most[gpu] = max(self.most.get(gpu, Fraction(0)), kept)
+                resident += amount(place, self.there[name, r])
+        self.most[gpu] = max(self.most.get(gpu, Fraction(0)), resident)
 
 
-def amount(place: Any, there: set[str] | frozenset[str]) -> Fraction:
+def amount(place: Any, parts: set[str] | frozenset[str]) -> Fraction:
     """GiB of an 80 GiB GPU."""
     memory: GpuMemory | None = place.gpu_memory
-    if memory is None or not there & set(parts_of(place.role)):
+    if memory is None or not parts & set(parts_of(place.role)):
         return Fraction(0)
     each = memory.parts or {"": memory}
-    return sum((m.gib + m.fraction * 80 for part, m in each.items() if not part or part in there), Fraction(0))
+    return sum((m.gib + m.fraction * 80 for part, m in each.items() if not part or part in parts), Fraction(0))
 
 
 host: ContextVar[Host] = ContextVar("host")
@@ -148,9 +148,9 @@ memory = st.one_of(
 
 @st.composite
 def deployments(draw: st.DrawFn) -> hf.Deployment:
-    whole = hf.ResourcePool([2, 2], name="whole")
-    left, right = whole.split([2, 2])
-    pools = [whole, whole, left, right, hf.ResourcePool([2], name="other")]
+    all_gpus = hf.ResourcePool([2, 2], name="whole")
+    left, right = all_gpus.split([2, 2])
+    pools = [all_gpus, all_gpus, left, right, hf.ResourcePool([2], name="other")]
     places = {}
     for name in "abcd":
         kind = draw(st.sampled_from([Movable, Movable, Movable, Fixed]))
@@ -190,14 +190,14 @@ def least(deployment: hf.Deployment, steps: Calls) -> dict[tuple[str, int], Frac
     places = deployment.placements
     first_only = {role for role, method in steps if method == "first"}
     for gpu in {gpu for place in places.values() for gpu in devices(place.pool)}:
-        there = {name for name, place in places.items() if gpu in devices(place.pool)}
-        if not any(caller in there for caller, _ in steps):
-            most[gpu] = sum((amount(places[name], BOTH) for name in there), Fraction(0))
+        callers = {name for name, place in places.items() if gpu in devices(place.pool)}
+        if not any(caller in callers for caller, _ in steps):
+            most[gpu] = sum((amount(places[name], BOTH) for name in callers), Fraction(0))
         for caller, method in steps:
-            if caller not in there:
+            if caller not in callers:
                 continue
-            kept = Fraction(0)
-            for name in there:
+            resident = Fraction(0)
+            for name in callers:
                 movable = places[name].role is Movable and places[name].offload is not False
                 used = BOTH if not movable or name in first_only else frozenset[str]()
                 if name == caller:
@@ -206,8 +206,8 @@ def least(deployment: hf.Deployment, steps: Calls) -> dict[tuple[str, int], Frac
                 group = group if places[name].colocate else [name]
                 if not any(role in group for role, _ in steps):
                     used = BOTH  # nobody calls its processes
-                kept += amount(places[name], used)
-            most[gpu] = max(most.get(gpu, Fraction(0)), kept)
+                resident += amount(places[name], used)
+            most[gpu] = max(most.get(gpu, Fraction(0)), resident)
     return most
 
 
@@ -219,30 +219,30 @@ def test_what_a_call_uses_is_there_and_gpus_keep_what_the_plan_says(
     report = flow(steps).check(deployment, {B: 8}, cluster=CLUSTER)
     full = "HF504" in report.codes
     if not any(method == "first" for _, method in steps):
-        assert full == any(kept > 80 for kept in least(deployment, steps).values())
+        assert full == any(gib > 80 for gib in least(deployment, steps).values())
     if full:
         return
     plan: CompiledPlan = flow(steps).compile(deployment, {B: 8}, cluster=CLUSTER)
-    with watched() as there:
-        there.deployment = deployment
+    with watched() as host:
+        host.deployment = deployment
         with plan.launch() as running:
-            found = [[rows.x.tensor for rows in running.step(BATCH)] for _ in range(3)]
-        most = dict(there.most)
+            outputs = [[rows.x.tensor for rows in running.step(BATCH)] for _ in range(3)]
+        most = dict(host.most)
     for resident in plan.resident:
         said = resident.part * 80 + resident.gib
         slots = {slot: most.get((resident.root.name, slot), Fraction(0)) for slot in range(*resident.slots)}
-        assert all(kept <= said for kept in slots.values()), (slots, said)
+        assert all(gib <= said for gib in slots.values()), (slots, said)
         assert resident.node is None or said <= 80
-    assert all(kept <= 80 for kept in most.values())
+    assert all(gib <= 80 for gib in most.values())
     moved = {(period.role, period.part) for period in plan.offloads}
-    assert {(role, part) for _, role, part in there.moves} <= moved
+    assert {(role, part) for _, role, part in host.moves} <= moved
     assert not any(deployment[role].offload is False or deployment[role].role is Fixed for role, _ in moved)
     with watched() as still:
         still.deployment = deployment
         bare = without_amounts(deployment)
         expected = whole_values(bare, steps, 3)
         assert not still.moves
-    assert all(torch.equal(x, y) for xs, ys in zip(found, expected, strict=True) for x, y in zip(xs, ys, strict=True))
+    assert all(torch.equal(x, y) for xs, ys in zip(outputs, expected, strict=True) for x, y in zip(xs, ys, strict=True))
 
 
 POOL = hf.ResourcePool([2], name="train")
@@ -263,7 +263,7 @@ def roles(**options: Any) -> hf.Deployment:
     return hf.Deployment(**{n: hf.place(Movable, n, pool=POOL, **options.get(n, {})) for n in "abc"}, d=UNUSED)
 
 
-def asked(*names: str) -> hf.Deployment:
+def offloading(*names: str) -> hf.Deployment:
     return roles(**{name: {"offload": True} for name in names})
 
 
@@ -273,7 +273,7 @@ def idles(plan: CompiledPlan) -> set[tuple[str, str, str | None, str | None]]:
 
 
 def test_a_part_is_away_while_others_work_but_not_between_the_turns_of_a_loop() -> None:
-    plan = flow(PPO).compile(asked("a", "b", "c"), {B: 8})
+    plan = flow(PPO).compile(offloading("a", "b", "c"), {B: 8})
     assert idles(plan) == {
         ("a", "weights", "a.look", "a.learn#1"),
         ("a", "optimizer", "a.learn#2", "a.learn#1"),
@@ -287,11 +287,11 @@ def test_a_part_is_away_while_others_work_but_not_between_the_turns_of_a_loop() 
 
 def test_nothing_moves_unless_somebody_asks_or_gpus_are_too_small() -> None:
     assert flow(PPO).compile(roles(), {B: 8}).offloads == ()
-    assert flow(PPO).compile(asked("a"), {B: 8}, optimize=hf.Optimize(offload=False)).offloads == ()
+    assert flow(PPO).compile(offloading("a"), {B: 8}, optimize=hf.Optimize(offload=False)).offloads == ()
     fits = {n: {"gpu_memory": {"weights": "10GiB", "optimizer": "15GiB"}} for n in "abc"}
     assert flow(PPO).compile(roles(**fits), {B: 8}, cluster=CLUSTER).offloads == ()
     alone: Calls = [("a", "look"), ("a", "learn")]
-    assert idles(flow(alone).compile(asked("a"), {B: 8})) == {("a", "optimizer", "a.learn", "a.learn")}
+    assert idles(flow(alone).compile(offloading("a"), {B: 8})) == {("a", "optimizer", "a.learn", "a.learn")}
 
 
 def test_no_more_moves_than_the_gpus_need() -> None:
@@ -334,32 +334,32 @@ def test_the_plan_in_print_says_what_is_where() -> None:
 
 
 def test_another_plan_of_the_run_finds_what_it_uses_and_leaves_no_more_than_it_may() -> None:
-    deployment = asked("a", "b", "c")
+    deployment = offloading("a", "b", "c")
     train, look = flow(PPO).compile(deployment, {B: 8}), flow([("c", "look")], "evaluate").compile(deployment, {B: 8})
-    with watched() as there:
-        there.deployment = deployment
+    with watched() as host:
+        host.deployment = deployment
         with train.launch() as running:
-            assert there.there["c", 0] == there.there["a", 1] == set()
+            assert host.there["c", 0] == host.there["a", 1] == set()
             evaluation = running.also(look)
             for _ in range(2):
                 running.step(BATCH)
-                assert there.there["a", 0] == {"weights"}
+                assert host.there["a", 0] == {"weights"}
                 evaluation.step(BATCH)
-                assert (there.there["a", 0], there.there["c", 1]) == (set(), {"weights"})
+                assert (host.there["a", 0], host.there["c", 1]) == (set(), {"weights"})
 
 
 def test_what_roles_keep_is_asked_of_one_role_at_a_time_with_all_its_parts(tmp_path: Path) -> None:
-    plan = flow(PPO).compile(asked("a", "b", "c"), {B: 8})
-    with watched() as there:
-        there.deployment = plan.deployment
+    plan = flow(PPO).compile(offloading("a", "b", "c"), {B: 8})
+    with watched() as host:
+        host.deployment = plan.deployment
         with plan.launch() as running:
             running.step(BATCH)
             running.save(tmp_path)
             expected = running.step(BATCH)
         with plan.launch() as running:
             running.load(tmp_path)
-            found = running.step(BATCH)
-    assert all(torch.equal(one.x.tensor, other.x.tensor) for one, other in zip(found, expected, strict=True))
+            outputs = running.step(BATCH)
+    assert all(torch.equal(output.x.tensor, other.x.tensor) for output, other in zip(outputs, expected, strict=True))
 
 
 class Broken(Movable):
@@ -375,8 +375,8 @@ class Half(Fixed):
 
 def test_a_move_that_fails_names_role_and_part() -> None:
     deployment = hf.Deployment(a=hf.place(Broken, "a", pool=POOL, offload=True), **{n: roles()[n] for n in "bcd"})
-    with watched() as there, flow(PPO).compile(deployment, {B: 8}).launch() as running:
-        there.deployment = deployment
+    with watched() as host, flow(PPO).compile(deployment, {B: 8}).launch() as running:
+        host.deployment = deployment
         with pytest.raises(RoleError) as error:
             running.step(BATCH)
     assert error.value.code == "HF806"

@@ -17,7 +17,7 @@ wanted = st.lists(st.tuples(st.sampled_from("stuv"), st.sampled_from(["x", "y"])
 
 @given(wanted, st.sets(st.sampled_from("stuv")))
 def test_every_row_goes_once_to_exactly_those_who_read_it(
-    requests: list[tuple[str, str, tuple[int, int]]], whole: set[str]
+    requests: list[tuple[str, str, tuple[int, int]]], value_destinations: set[str]
 ) -> None:
     remote = RemoteReads()
     readers: dict[tuple[str, int], set[str]] = {}
@@ -25,7 +25,7 @@ def test_every_row_goes_once_to_exactly_those_who_read_it(
         remote.add(site, column, ((first, last),))
         for row in range(first, last):
             readers.setdefault((column, row), set()).add(site)
-    for site in sorted(whole):
+    for site in sorted(value_destinations):
         remote.add(site, "all", None)
     leaving: dict[tuple[str, int], set[str]] = {}
     columns: dict[str, set[str]] = {}
@@ -41,7 +41,9 @@ def test_every_row_goes_once_to_exactly_those_who_read_it(
     asking: dict[str, set[str]] = {}
     for site, column, _ in requests:
         asking.setdefault(column, set()).add(site)
-    assert columns == asking | ({"all": whole} if whole else {}), "no rows have a dtype and a shape too"
+    assert columns == asking | ({"all": value_destinations} if value_destinations else {}), (
+        "no rows have a dtype and a shape too"
+    )
 
 
 @given(st.lists(spans))
@@ -55,9 +57,9 @@ def test_processes_on_one_node_of_a_pool_are_at_one_site() -> None:
     def flow(rows: Rows, a: Role, b: Role, c: Role) -> Rows:
         return c.flat(b.flat(a.flat(rows)))
 
-    whole = hf.ResourcePool([2, 1], name="one")
-    front, back = whole.split([1, 2])
-    places = {"a": hf.place(Role, 2, pool=whole), "b": hf.place(Role, 2, pool=back, colocate=False)}
+    nodes = hf.ResourcePool([2, 1], name="one")
+    front, back = nodes.split([1, 2])
+    places = {"a": hf.place(Role, 2, pool=nodes), "b": hf.place(Role, 2, pool=back, colocate=False)}
     places["c"] = hf.place(Role, 2, pool=hf.ResourcePool([1], name="other"))
     plan = flow.compile(hf.Deployment(**places), dims={B: 6, R: 2})
     site = planned_topology(plan).host_of

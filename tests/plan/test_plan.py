@@ -126,16 +126,16 @@ def test_roles_on_disjoint_devices_overlap_and_others_do_not() -> None:
         first = a.flat(rows)
         return b.flat(first), c.flat(first), a.flat(first)
 
-    whole = hf.ResourcePool([4], name="all")
-    left, right = whole.split([2, 2])
+    all_gpus = hf.ResourcePool([4], name="all")
+    left, right = all_gpus.split([2, 2])
 
     def stages(a: hf.ResourcePool, b: hf.ResourcePool, c: hf.ResourcePool) -> list[int]:
         places = {name: hf.place(Role, 2, pool=pool) for name, pool in (("a", a), ("b", b), ("c", c))}
         return [step.stage for step in flow.compile(hf.Deployment(**places), dims={B: 8}).steps]
 
     assert stages(left, left, right) == [1, 2, 2, 3]
-    assert stages(whole, whole, whole) == [1, 2, 3, 4]
-    assert stages(whole, left, right) == [1, 2, 2, 3], "parts of a pool are its devices"
+    assert stages(all_gpus, all_gpus, all_gpus) == [1, 2, 3, 4]
+    assert stages(all_gpus, left, right) == [1, 2, 2, 3], "parts of a pool are its devices"
     assert stages(left, right, hf.ResourcePool([2], name="other")) == [1, 2, 2, 2]
 
 

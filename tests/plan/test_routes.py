@@ -44,24 +44,24 @@ def resolved(
     plan: CompiledPlan, rows: int, hints: Hints | None = None
 ) -> Iterator[tuple[dict[int, tuple[int, ...]], Routes]]:
     """The routes as queries are resolved one by one: filters keep every other group, rows weigh this and that."""
-    kept: dict[int, tuple[int, ...]] = {}
+    results: dict[int, tuple[int, ...]] = {}
     while True:
-        table = row_table(plan, plan.dims, kept)
+        table = row_table(plan, plan.dims, results)
         current = compute_routes(plan, table, planned_topology(plan), hints or Hints())
         if not current.early_queries:
-            yield dict(kept), current
-        unresolved = [node for node in current.query_payloads if node not in kept]
+            yield dict(results), current
+        unresolved = [node for node in current.query_payloads if node not in results]
         if not unresolved:
             return
         query = next(query for query in runtime_queries(plan) if query.node == unresolved[0])
         if query.weighs:
-            kept[query.node] = tuple(i * i * 7 % 11 for i in range(table.rows[query.ref.node]))
+            results[query.node] = tuple(i * i * 7 % 11 for i in range(table.rows[query.ref.node]))
             continue
         op = plan.node(unresolved[0]).op
         assert isinstance(op, Filter)
         source = plan.node(unresolved[0]).batch
         assert source is not None
-        kept[unresolved[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
+        results[unresolved[0]] = tuple(i for i in range(table.rows[source.node]) if i // op.group % 2 == 0)
 
 
 def drawn_hints(plan: CompiledPlan, data: st.DataObject) -> Hints:
@@ -115,12 +115,10 @@ class Moves:
 
 @many
 @given(programs(), switches, st.data())
-def test_what_is_read_elsewhere_is_brought_once_and_in_time(
-    program: Program, optimize: Optimize, data: st.DataObject
-) -> None:
+def test_remote_reads_arrive_once_and_in_time(program: Program, optimize: Optimize, data: st.DataObject) -> None:
     plan = compiled(program, optimize)
-    *_, (kept, current) = resolved(plan, program.rows, drawn_hints(plan, data))
-    cells, moves = Cells(plan, program.rows, kept), Moves(plan, current)
+    *_, (results, current) = resolved(plan, program.rows, drawn_hints(plan, data))
+    cells, moves = Cells(plan, program.rows, results), Moves(plan, current)
     custom = {step.node for step in plan.steps if step.custom}
     for process, taken in moves.received.items():
         if process != DRIVER_PROCESS:  # which remembers by itself what it has
@@ -141,11 +139,11 @@ def test_what_is_read_elsewhere_is_brought_once_and_in_time(
 def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct: bool) -> None:
     plan = compiled(program, Optimize(fusion=fusion, direct=direct))
     first = compute_routes(plan, row_table(plan, plan.dims, {}), planned_topology(plan), Hints())
-    *_, (kept, current) = resolved(plan, program.rows)
-    cells, moves, site = Cells(plan, program.rows, kept), Moves(plan, current), planned_topology(plan).host_of
+    *_, (results, current) = resolved(plan, program.rows)
+    cells, moves, site = Cells(plan, program.rows, results), Moves(plan, current), planned_topology(plan).host_of
     early = {step.node for segment in first.segments for step in segment.steps} | {-1, -2}
-    early -= {-1} if kept else set()
-    early -= {-2} if len(kept) > 1 else set()
+    early -= {-1} if results else set()
+    early -= {-2} if len(results) > 1 else set()
     custom = {step.node for step in plan.steps if step.custom}
     read: dict[Cell, set[Any]] = {}
     late: set[int] = set()  # values of which nobody knew who was going to read them when they left
@@ -166,7 +164,7 @@ def test_nothing_leaves_that_nobody_reads(program: Program, fusion: bool, direct
 
 @many
 @given(programs(), switches, st.data())
-def test_a_filter_that_is_resolved_changes_nothing_of_what_has_run(
+def test_a_resolved_filter_changes_no_step_that_has_run(
     program: Program, optimize: Optimize, data: st.DataObject
 ) -> None:
     plan = compiled(program, optimize)

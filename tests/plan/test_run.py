@@ -41,10 +41,10 @@ def records(value: Any) -> Iterator[Rows]:
 def agrees(program: Program, running: Running, rows: int, seed: int) -> None:
     batch = some_rows(rows, seed)
     given_batch = batch_of(batch, echo=seed % 2 == 1)
-    *whole, x, name = running.step(given_batch)
-    assert all((record.echo is None) is (given_batch.echo is None) for record in records(whole))
+    *batches, x, name = running.step(given_batch)
+    assert all((record.echo is None) is (given_batch.echo is None) for record in records(batches))
     meant, meant_extra = program.meaning(batch)
-    assert plain(whole) == ([meant[1:], meant_extra] if program.everything else [])
+    assert plain(batches) == ([meant[1:], meant_extra] if program.everything else [])
     assert x.tensor.tolist() == [list(row[0]) for row in meant[-1]]
     assert name.objects == [row[1] for row in meant[-1]]
     assert rows_of(given_batch) == batch, "the caller's own batch is never changed"

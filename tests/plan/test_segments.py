@@ -27,19 +27,19 @@ Call = tuple[int, int]
 
 def all_routes(plan: CompiledPlan) -> tuple[Routes, dict[int, list[PayloadKey]]]:
     """The routes once every filter has kept its first group of rows; what the driver saw before it submitted what."""
-    kept: dict[int, tuple[int, ...]] = {}
+    results: dict[int, tuple[int, ...]] = {}
     saw: dict[int, list[PayloadKey]] = {}
     while True:
-        current = compute_routes(plan, row_table(plan, plan.dims, kept), planned_topology(plan))
+        current = compute_routes(plan, row_table(plan, plan.dims, results), planned_topology(plan))
         for segment in current.segments:
-            saw.setdefault(segment.number, [key for node in kept for key in current.query_payloads[node]])
-        unresolved = [node for node in current.query_payloads if node not in kept]
+            saw.setdefault(segment.number, [key for node in results for key in current.query_payloads[node]])
+        unresolved = [node for node in current.query_payloads if node not in results]
         if not unresolved:
             return current, saw
         query = next(query for query in runtime_queries(plan) if query.node == unresolved[0])
         group = getattr(plan.node(query.node).op, "group", 1)
         weights = range(current.table.rows[query.ref.node], 0, -1)
-        kept[query.node] = tuple(weights if query.weighs else range(group))
+        results[query.node] = tuple(weights if query.weighs else range(group))
 
 
 def ends(
@@ -57,12 +57,12 @@ def ends(
     for segment in current.segments:
         receives = current.receives[segment.number]
         after = segment.after or (None,) * len(segment.ranks)
-        whole = [key for key in receives.get(DRIVER_RANK, ()) if segment.custom]
+        driver_payloads = [key for key in receives.get(DRIVER_RANK, ()) if segment.custom]
         begins: dict[int, int] = {}
         for rank, before in zip(segment.ranks, after, strict=True):
             waits = [
                 call_over[key[0], key[1]]
-                for key in (*receives.get(rank, ()), *whole, *saw[segment.number])
+                for key in (*receives.get(rank, ()), *driver_payloads, *saw[segment.number])
                 if key[0] >= 0
             ]
             waits += [call_over[before]] if before is not None else []

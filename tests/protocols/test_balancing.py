@@ -48,7 +48,7 @@ def twice(chunk: Any) -> Any:
     st.sampled_from(["repeat_last", "cycle"]),
     st.sampled_from([1, 2]),
 )
-def test_a_dealt_call_gives_what_it_gives_in_order(
+def test_a_balanced_call_returns_the_rows_of_one_in_order(
     mesh: Mesh, name: str, make: Any, weights: list[int], pad: Pad, group: int
 ) -> None:
     protocol = PREDEFINED[name]

@@ -21,7 +21,11 @@ def packs(parts: list[Amounts], nodes: list[Amounts]) -> bool:
             [sum(part[i] for part, place in zip(parts, places, strict=True) if place == node) for i in range(len(have))]
             for node, have in enumerate(nodes)
         ]
-        if all(load <= have for node, one in enumerate(loads) for load, have in zip(one, nodes[node], strict=True)):
+        if all(
+            load <= have
+            for node, node_load in enumerate(loads)
+            for load, have in zip(node_load, nodes[node], strict=True)
+        ):
             return True
     return False
 
@@ -47,9 +51,9 @@ def test_gpus_and_cpus_are_packed_together(gpus: list[Amounts], nodes: list[Amou
 
 @given(vectors(1, 1, 9, 8), vectors(1, 0, 16, 6))
 def test_what_counting_refutes_is_refuted(parts: list[Amounts], nodes: list[Amounts]) -> None:
-    found = too_many(Counter(parts), Counter(nodes))
-    if found is not None:
-        size, count, room = found
+    refutation = too_many(Counter(parts), Counter(nodes))
+    if refutation is not None:
+        size, count, room = refutation
         assert count > room
         assert fits(Counter(parts), Counter(nodes)) is Answer.REFUTED
         needed = sum(part >= size for part in parts) if size != (1,) else sum(part for (part,) in parts)
@@ -77,7 +81,7 @@ def test_large_clusters_are_decided_by_kinds() -> None:
     assert fits({(5,): 2049}, {(8,): 2048, (4,): 10**6}) is Answer.REFUTED
 
 
-def test_what_is_not_settled_is_unknown() -> None:
+def test_an_undecided_packing_is_unknown() -> None:
     # A node of 7 with a five has no room for a three: 20 fives leave 20 nodes for 40 threes. The sums do not say so.
     assert fits({(5,): 20, (3,): 40}, {(7,): 40}) is Answer.PROVED
     assert fits({(5,): 20, (3,): 41}, {(7,): 40}) is Answer.UNKNOWN

@@ -44,16 +44,16 @@ def test_rows_are_those_that_this_rank_was_given() -> None:
 
 @given(numbers, numbers, numbers, st.text(max_size=4), st.lists(numbers, max_size=2))
 def test_a_seed_fits_every_generator(seed: int, step: int, node: int, dataflow: str, parts: list[int]) -> None:
-    found = Call(seed, step, node, rank=0, dataflow=dataflow).stream_seed(*parts)
-    assert 0 <= found < 2**63
-    assert found == Call(seed, step, node, rank=5, first_row=9, dataflow=dataflow).stream_seed(*parts)
+    stream_seed = Call(seed, step, node, rank=0, dataflow=dataflow).stream_seed(*parts)
+    assert 0 <= stream_seed < 2**63
+    assert stream_seed == Call(seed, step, node, rank=5, first_row=9, dataflow=dataflow).stream_seed(*parts)
 
 
 def test_seeds_have_63_bits() -> None:
-    found = [HERE.stream_seed(i) for i in range(200)]
-    assert len(set(found)) == len(found)
+    seeds = [HERE.stream_seed(i) for i in range(200)]
+    assert len(set(seeds)) == len(seeds)
     for bit in range(63):
-        assert {seed >> bit & 1 for seed in found} == {0, 1}
+        assert {seed >> bit & 1 for seed in seeds} == {0, 1}
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -117,11 +117,11 @@ def test_the_numbers_of_a_row_do_not_depend_on_the_split(rows: int, cut: int, co
     parts = [replace(HERE, rank=0, first_row=0, row_count=cut), replace(HERE, first_row=cut, row_count=rows - cut)]
     backwards = replace(HERE, balanced_rows=tuple(range(rows))[::-1])
     for count in counts:  # one draw after the other
-        whole = all_rows.uniforms(count)
-        assert whole.shape == (rows, count)
-        assert ((whole >= 0) & (whole < 1)).all()
-        assert torch.equal(torch.cat([part.uniforms(count) for part in parts]), whole)
-        assert torch.equal(backwards.uniforms(count), whole.flip(0))
+        expected = all_rows.uniforms(count)
+        assert expected.shape == (rows, count)
+        assert ((expected >= 0) & (expected < 1)).all()
+        assert torch.equal(torch.cat([part.uniforms(count) for part in parts]), expected)
+        assert torch.equal(backwards.uniforms(count), expected.flip(0))
 
 
 def test_within_a_call_every_global_stream_is_derived_from_it() -> None:
@@ -134,11 +134,11 @@ def test_within_a_call_every_global_stream_is_derived_from_it() -> None:
 
 
 def test_steps_have_streams_of_their_own_in_every_library() -> None:
-    found = []
+    draws = []
     for step in range(300):
         with seeded(replace(HERE, step=step)):
-            found.append(drawn())
-    assert [len(set(numbers)) for numbers in zip(*found, strict=True)] == [300, 300, 300]
+            draws.append(drawn())
+    assert [len(set(numbers)) for numbers in zip(*draws, strict=True)] == [300, 300, 300]
 
 
 def test_a_call_leaves_the_global_streams_as_they_were() -> None:

@@ -44,11 +44,11 @@ class Heard(AxisGroup):
 def test_peers_differ_along_one_axis_only_and_see_each_other(mesh: Mesh) -> None:
     for axis in AXES:
         for rank in range(mesh.world_size):
-            found = peers(mesh, rank, axis)
-            places = [mesh.coordinates(peer) for peer in found]
+            group = peers(mesh, rank, axis)
+            places = [mesh.coordinates(peer) for peer in group]
             assert [getattr(place, axis) for place in places] == list(range(getattr(mesh, axis)))
-            assert rank in found
-            assert all(peers(mesh, peer, axis) == found for peer in found)
+            assert rank in group
+            assert all(peers(mesh, peer, axis) == group for peer in group)
             for other in set(AXES) - {axis}:
                 assert len({getattr(place, other) for place in places}) == 1
 
@@ -74,7 +74,7 @@ def test_reductions_of_numbers_and_tensors_agree_with_python(values: list[int]) 
 
 
 def test_the_first_rank_of_equal_ones_gives_the_value() -> None:
-    # 0.0 and -0.0 compare equal and are told apart: every rank must keep the same one.
+    # 0.0 and -0.0 compare equal and differ in their bits: every rank must keep the same one.
     for op in ("max", "min"):
         assert str(reduce_in_order([0.0, -0.0], op)) == "0.0"
         assert str(reduce_in_order([-0.0, 0.0], op)) == "-0.0"
@@ -97,8 +97,8 @@ def test_broadcast_and_barrier_are_one_gathering_each() -> None:
 
 def test_a_rank_alone_gets_a_copy_of_its_tensor() -> None:
     column = torch.zeros(2)
-    [found] = SoleRank().all_gather(column)
-    found += 1
+    [gathered] = SoleRank().all_gather(column)
+    gathered += 1
     assert column.tolist() == [0, 0]
     assert SoleRank().all_gather("text") == ["text"]
     assert (SoleRank().size, SoleRank().rank) == (1, 0)
@@ -132,8 +132,8 @@ def test_what_collectives_give_is_recorded_as_it_was() -> None:
 def test_a_call_of_rank_zero_alone_has_no_peers() -> None:
     here, peer = (connected := Connected(), 0), (connected, 1)
     with without_peers(here, "critic.save"), ThreadPoolExecutor(1) as other:
-        for told in (partial(refuse_without_peers, here), other.submit(refuse_without_peers, here).result):
+        for refused in (partial(refuse_without_peers, here), other.submit(refuse_without_peers, here).result):
             with pytest.raises(ProtocolError, match=r"HF410: 'critic\.save' runs on rank 0 alone"):
-                told()
+                refused()
         refuse_without_peers(peer)
     refuse_without_peers(here)

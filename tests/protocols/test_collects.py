@@ -107,15 +107,15 @@ def test_a_fault_is_found_exactly_where_the_value_is_changed(
     protocol: Protocol, shape: Mesh, order: list[str], data: st.DataObject
 ) -> None:
     mesh = Mesh(pp=shape.pp, dp=shape.dp, tp=shape.tp, gen_pp=shape.gen_pp, gen_tp=shape.gen_tp, order=tuple(order))
-    told = {axis: data.draw(st.sampled_from(PLACEMENTS)) for axis, _ in protocol.picks if data.draw(st.booleans())}
+    declared = {axis: data.draw(st.sampled_from(PLACEMENTS)) for axis, _ in protocol.picks if data.draw(st.booleans())}
     if any(isinstance(pick, int) and pick >= axis_size(mesh, axis) for axis, pick in protocol.picks):
         with pytest.raises(ProtocolError, match="HF404"):
             protocol.collected(mesh)
         return
-    value, got = collected(protocol, mesh, {**default_leaves(protocol), **told})
-    found = faults(protocol, mesh, told)
-    assert (got == value) is (not found), found
-    assert set(found.values()) <= {"HF403", "HF404", "HF405", "HF419"}
+    value, got = collected(protocol, mesh, {**default_leaves(protocol), **declared})
+    wrong = faults(protocol, mesh, declared)
+    assert (got == value) is (not wrong), wrong
+    assert set(wrong.values()) <= {"HF403", "HF404", "HF405", "HF419"}
 
 
 @pytest.mark.parametrize("mesh", ALL[:: len(ALL) // 40], ids=str)
@@ -136,8 +136,8 @@ def test_a_declared_protocol_neither_permutes_nor_misses_a_chunk(mesh: Mesh) -> 
                 assert seen.setdefault(tuple(axis_rank(laid, a, rank) for a in protocol.split), chunk) == chunk
             if protocol.splits and protocol.joins:
                 rows = list(range(2 * protocol.chunk_count(laid)))
-                [given], _, _ = dispatch(protocol, laid, (rows,), {})
-                assert collect(protocol, laid, given) == rows
+                [placed], _, _ = dispatch(protocol, laid, (rows,), {})
+                assert collect(protocol, laid, placed) == rows
 
 
 def test_a_rank_that_is_not_there_holds_nothing() -> None:

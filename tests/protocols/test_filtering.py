@@ -49,16 +49,16 @@ def test_no_rows_are_no_request(none: int) -> None:
 
 
 @given(st.integers(0, 6), st.integers(1, 8), st.booleans())
-def test_the_first_rows_are_given_and_fill_starts_over(there: int, rows: int, fill: bool) -> None:
-    if there == 0:
+def test_the_first_rows_are_given_and_fill_starts_over(count: int, rows: int, fill: bool) -> None:
+    if count == 0:
         with pytest.raises(SizeError, match=r"HF321: take: no rows are left$"):
-            taken_rows(there, rows, fill=fill, what="take")
-    elif there < rows and not fill:
-        with pytest.raises(SizeError, match=rf"HF321: take of {rows} rows: there are only {there}$"):
-            taken_rows(there, rows, fill=fill, what="take")
+            taken_rows(count, rows, fill=fill, what="take")
+    elif count < rows and not fill:
+        with pytest.raises(SizeError, match=rf"HF321: take of {rows} rows: there are only {count}$"):
+            taken_rows(count, rows, fill=fill, what="take")
     else:
-        found = taken_rows(there, rows, fill=fill, what="take")
-        assert list(found) == (list(range(there)) * rows)[:rows]
+        taken = taken_rows(count, rows, fill=fill, what="take")
+        assert list(taken) == (list(range(count)) * rows)[:rows]
 
 
 def test_one_row_is_enough_to_fill_any_number() -> None:
@@ -69,7 +69,7 @@ def test_one_row_is_enough_to_fill_any_number() -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=12))
 def test_runs_are_the_same_rows_in_as_few_pieces_as_can_be(rows: list[int]) -> None:
-    found = as_ranges(rows)
-    assert [row for first, end in found for row in range(first, end)] == rows
-    assert all(first < end for first, end in found)
-    assert all(end != first for (_, end), (first, _) in pairwise(found))
+    ranges = as_ranges(rows)
+    assert [row for first, end in ranges for row in range(first, end)] == rows
+    assert all(first < end for first, end in ranges)
+    assert all(end != first for (_, end), (first, _) in pairwise(ranges))

@@ -77,15 +77,15 @@ def test_a_role_has_attributes_of_its_own() -> None:
 def test_where_no_worker_can_be_made_something_else_is() -> None:
     token = instead_of_worker.set(lambda role: ("a stand-in of", role))
     try:
-        made: Any = Role(7)
-        assert made == ("a stand-in of", Role)
+        stand_in: Any = Role(7)
+        assert stand_in == ("a stand-in of", Role)
     finally:
         instead_of_worker.reset(token)
     assert Role(7).seen == (0, 7)
 
 
 def test_the_peers_along_an_axis_are_asked_of_the_plan() -> None:
-    class Told:
+    class PeersOnly:
         def group(self, ranks: tuple[int, ...], rank: int) -> Any:
             return ranks, rank
 
@@ -98,9 +98,9 @@ def test_the_peers_along_an_axis_are_asked_of_the_plan() -> None:
         finally:
             current_rank.reset(token)
 
-    told: Any = rank(Told())
-    assert told.axis("dp") == ((1, 3), 3)
-    assert told.axis("world") == ((0, 1, 2, 3), 3)
+    worker: Any = rank(PeersOnly())
+    assert worker.axis("dp") == ((1, 3), 3)
+    assert worker.axis("world") == ((0, 1, 2, 3), 3)
     assert rank(None).axis("pp").size == 1, "alone along this axis"
     with pytest.raises(ResourceError, match=r"HF513: Other\.axis\('dp'\) works where a plan runs the role"):
         rank(None).axis("dp")

@@ -33,7 +33,7 @@ def oracle_collected(name: str, mesh: Mesh) -> list[int]:
         return [mesh.rank(pp=mesh.pp - 1, dp=dp, tp=0) for dp in range(mesh.dp)]
     if name == "THREE_D_PP_ONLY":
         return [mesh.rank(pp=pp, dp=0, tp=0) for pp in range(mesh.pp)]
-    # A replica is told by what the fold leaves over; its last stage and first tensor rank are the far and near end.
+    # A replica is what the fold leaves over; its last stage and first tensor rank are the far and near end.
     tp_fold, pp_fold = mesh.tp // mesh.gen_tp_size, mesh.pp // mesh.gen_pp_size
     return [
         mesh.rank(dp=dp, pp=(mesh.gen_pp_size - 1) * pp_fold + pp, tp=tp)
@@ -79,14 +79,14 @@ def test_kinds() -> None:
 
 
 def test_equal_declarations_are_equal_values() -> None:
-    one = Protocol("P", split=("dp",), collect={"dp": "join", "pp": "last", "tp": 0})
+    protocol = Protocol("P", split=("dp",), collect={"dp": "join", "pp": "last", "tp": 0})
     other = Protocol("P", split=("dp",), collect=(("dp", "join"), ("pp", "last"), ("tp", 0)))
-    assert one == other
-    assert hash(one) == hash(other)
+    assert protocol == other
+    assert hash(protocol) == hash(other)
     listed = Protocol("P", split=["dp"], collect={"dp": "join", "pp": "last", "tp": 0})  # type: ignore[arg-type]
-    assert listed == one
-    assert hash(listed) == hash(one)
-    assert str(one) == "P"
+    assert listed == protocol
+    assert hash(listed) == hash(protocol)
+    assert str(protocol) == "P"
 
 
 def test_one_axis_to_split_over_may_be_written_alone() -> None:

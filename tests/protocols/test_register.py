@@ -267,10 +267,10 @@ def test_leaves_are_kept_as_they_are_said() -> None:
     assert dict(declared.leaves) == AS_GIVEN
     assert declared.cuts
     for leaves, _ in CHANGED:  # neither padded nor balanced: any will do
-        found = registration_of(register(Dispatch.THREE_D_PROTO, leaves=leaves)(give_rank))
-        assert found is not None
-        assert dict(found.leaves) == leaves
-        assert found.cuts is any(isinstance(placement, Sharded) for placement in leaves.values())
+        registered = registration_of(register(Dispatch.THREE_D_PROTO, leaves=leaves)(give_rank))
+        assert registered is not None
+        assert dict(registered.leaves) == leaves
+        assert registered.cuts is any(isinstance(placement, Sharded) for placement in leaves.values())
 
 
 @pytest.mark.parametrize(("leaves", "said"), CHANGED)

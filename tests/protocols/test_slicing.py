@@ -22,17 +22,17 @@ class Larger(Model):
 
 @pytest.mark.parametrize("role", [Model, Larger])
 def test_sizes_are_asked_with_what_the_constructor_takes(role: type) -> None:
-    found = {"heads": 14, "layers": 2, "product": 28}
-    assert sliced_sizes(role, (14,), {"layers": 2}) == found
-    assert sliced_sizes(role, (), {"heads": 14, "layers": 2}) == found
+    sizes = {"heads": 14, "layers": 2, "product": 28}
+    assert sliced_sizes(role, (14,), {"layers": 2}) == sizes
+    assert sliced_sizes(role, (), {"heads": 14, "layers": 2}) == sizes
 
 
 @pytest.mark.parametrize("layers", [0, -2, True, 2.0, "2"])
 def test_what_is_no_size_is_left_out(layers: Any) -> None:
-    found = sliced_sizes(Model, (1,), {"layers": layers})
-    assert "layers" not in found
-    assert found["heads"] == 1
-    assert all(type(size) is int and size > 0 for size in found.values())
+    sizes = sliced_sizes(Model, (1,), {"layers": layers})
+    assert "layers" not in sizes
+    assert sizes["heads"] == 1
+    assert all(type(size) is int and size > 0 for size in sizes.values())
 
 
 @pytest.mark.parametrize("args", [(), (1, 2), ("fourteen", 2)])

@@ -60,8 +60,8 @@ def run(name: str, mesh: Mesh, value: Any, body: Callable[[Any], Any], **options
     """One call: what is not collected must not be looked at, so those ranks give junk."""
     protocol = PREDEFINED[name]
     (placed,), _, row_split = dispatch(protocol, mesh, (value,), {}, **options)
-    kept = protocol.collected(mesh)
-    outputs = [body(placed[rank]) if rank in kept else object() for rank in range(mesh.world_size)]
+    collected = protocol.collected(mesh)
+    outputs = [body(placed[rank]) if rank in collected else object() for rank in range(mesh.world_size)]
     return collect(protocol, mesh, outputs, row_split=row_split)
 
 

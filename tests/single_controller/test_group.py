@@ -122,7 +122,7 @@ def test_padding(methods: RayWorkerGroup) -> None:
     assert methods.padded(record).rows == record.rows == [1, 2, 3]
 
 
-def test_rows_are_dealt_by_their_weights(methods: RayWorkerGroup) -> None:
+def test_rows_are_balanced_by_their_weights(methods: RayWorkerGroup) -> None:
     # Two rows a rank: 9 with 1, 8 with 2, and so on; without, 17 are on the first rank.
     lengths, names = [9, 8, 7, 6, 1, 2, 3, 4], list("abcdefgh")
     balanced = methods.balanced_later(lengths, names)
@@ -223,7 +223,9 @@ def test_a_reference_raises_a_role_error_too(accumulators: RayWorkerGroup, ray_c
     with pytest.raises(RoleError, match=r"no good 1"):
         ray_cluster.get(refs[1])
     with pytest.raises(RoleError, match=r"no good 1"):
-        accumulators.execute_rank_zero_sync("add", refs[1])  # the call never runs; the first failure is the one told
+        accumulators.execute_rank_zero_sync(
+            "add", refs[1]
+        )  # the call never runs; the first failure is the one reported
     with pytest.raises(RoleError, match=r"(?s)HF806: a worker failed outside of a role's method.*lock"):
         accumulators.execute_rank_zero_sync("give_lock")
 

@@ -127,17 +127,17 @@ def test_a_pool_that_finds_no_room_fails_at_its_deadline(ray_cluster: Any) -> No
 def test_groups_on_unequal_nodes_on_halves_and_on_the_whole(ray_cluster: Any) -> None:
     accumulator = RayClassWithInitArgs(roles.Accumulator)
     first_pool, second_pool = cpu_pool(2), cpu_pool(1)
-    whole = merge_resource_pool(first_pool, second_pool)
+    both = merge_resource_pool(first_pool, second_pool)
     with first_pool, second_pool:
         groups = (
             RayWorkerGroup(first_pool, accumulator),
             RayWorkerGroup(second_pool, accumulator),
-            RayWorkerGroup(whole, accumulator),
+            RayWorkerGroup(both, accumulator),
         )
         with groups[0] as first, groups[1] as second, groups[2] as all3:
             assert first.execute_all_sync("add", 0) == [0, 1]
             assert second.execute_all_sync("add", 0) == [0]
             about = [facts[:4] for facts in all3.execute_all_sync("about")]
             assert about == [(0, 3, 0, 2), (1, 3, 1, 2), (2, 3, 0, 1)]
-            assert [len(slot.users) for slot in whole.slots] == [2, 2, 2]
-        assert [len(slot.users) for slot in whole.slots] == [0, 0, 0]
+            assert [len(slot.users) for slot in both.slots] == [2, 2, 2]
+        assert [len(slot.users) for slot in both.slots] == [0, 0, 0]

@@ -61,11 +61,11 @@ def columns(rows: int = 4, p: int = 2, r: int = 3) -> dict[str, Any]:
 
 
 def test_columns_read_back_as_they_were_given() -> None:
-    given = columns()
-    batch = Rollout(**given)
-    assert batch.ids.tensor is given["ids"]
+    values = columns()
+    batch = Rollout(**values)
+    assert batch.ids.tensor is values["ids"]
     assert type(batch.ids) is hf.i64
-    assert batch.answer.objects == given["answer"]
+    assert batch.answer.objects == values["answer"]
     assert len(batch) == 4
     assert repr(batch) == "Rollout(ids: i64[4, 5], prompt: i64[4, 2], log_probs: f32[4, 3], answer: 4 objects)"
 
@@ -87,8 +87,8 @@ def test_the_schema_has_the_bases_columns_first() -> None:
 
 
 def changed(**update: Any) -> Callable[[], Any]:
-    kept = {**columns(), **update}
-    return lambda: Rollout(**{name: value for name, value in kept.items() if value is not None})
+    present = {**columns(), **update}
+    return lambda: Rollout(**{name: value for name, value in present.items() if value is not None})
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_slices_are_those_of_a_list(rows: int, data: st.DataObject) -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=4))
 def test_joining_the_parts_gives_the_whole(sizes: list[int]) -> None:
-    whole = Rollout(**columns(sum(sizes)))
+    rollout = Rollout(**columns(sum(sizes)))
     ends = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    parts = [whole.__hf_slice__(a, b) for a, b in pairwise(ends)]
+    parts = [rollout.__hf_slice__(a, b) for a, b in pairwise(ends)]
     joined = Rollout.__hf_concat__(parts)
-    assert joined.ids.tensor.equal(whole.ids.tensor)
-    assert joined.answer.objects == whole.answer.objects
+    assert joined.ids.tensor.equal(rollout.ids.tensor)
+    assert joined.answer.objects == rollout.answer.objects
 
 
 def test_tensors_of_a_slice_are_views_and_objects_are_not() -> None:
@@ -264,8 +264,8 @@ def test_upcast_keeps_the_columns_of_the_base() -> None:
 
 
 def test_pickling_takes_the_rows_of_a_view_and_no_others() -> None:
-    whole = Rollout(**columns(rows=4096))
-    part = whole[10:12]
+    rollout = Rollout(**columns(rows=4096))
+    part = rollout[10:12]
     text = pickle.dumps(part)
     assert len(text) < 3000
     again = pickle.loads(text)

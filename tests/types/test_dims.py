@@ -109,10 +109,10 @@ def test_dims_of_the_same_name_have_a_normal_form_too() -> None:
 
         return B
 
-    one, two = atom_size(another()), atom_size(another())
-    assert one != two
-    assert one * two == two * one
-    assert one + two == two + one
+    first, second = atom_size(another()), atom_size(another())
+    assert first != second
+    assert first * second == second * first
+    assert first + second == second + first
 
 
 # -- questions
@@ -172,13 +172,13 @@ def test_divisible_by(expression: object, divisor: int, answer: Answer) -> None:
 
 @given(expressions, st.one_of(numbers, expressions), st.dictionaries(st.sampled_from(ATOMS), numbers, max_size=3))
 def test_what_solve_gives_is_a_solution(formal: Size, actual: Size, bound: dict[Any, Size]) -> None:
-    found = solve(formal, actual, bound)
-    if found is None:
+    solution = solve(formal, actual, bound)
+    if solution is None:
         assert any(atom not in bound for atom in formal.atoms)
         return
-    assert set(found) == set(formal.atoms) - set(bound)
-    if found:
-        assert formal.substitute({**bound, **found}) == actual
+    assert set(solution) == set(formal.atoms) - set(bound)
+    if solution:
+        assert formal.substitute({**bound, **solution}) == actual
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9), st.integers(1, 50))

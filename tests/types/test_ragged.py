@@ -60,8 +60,8 @@ def test_slices_pickles_and_copies(rows: Lists, hidden: bool, start: int, stop: 
     assert plain(part) == rows[start:stop]
     arrived = pickle.loads(pickle.dumps(part))
     assert plain(arrived) == rows[start:stop]
-    own = own_rows(part.__hf_columns__)["ids"]
-    assert own.untyped_storage().nbytes() == own.nbytes, "a pickle takes its own rows along, and no others"
+    copied = own_rows(part.__hf_columns__)["ids"]
+    assert copied.untyped_storage().nbytes() == copied.nbytes, "a pickle takes its own rows along, and no others"
 
 
 @given(lists, st.integers(1, 4), st.sampled_from(["repeat_last", "cycle"]))

@@ -1,4 +1,4 @@
-"""Wrappers: a body that takes a column for what it holds is told where that is."""
+"""Wrappers: a body that takes a column for what it holds gets a message that says where the tensor is."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_computing_with_a_wrapper_names_the_way_to_what_it_holds(
     ("wrapper", "name", "way"),
     [(hf.f32(torch.ones(2)), "sum", "tensor"), (hf.Obj(["a"]), "append", "objects"), (hf.Metric(2), "item", "value")],
 )
-def test_an_attribute_of_what_is_held_names_the_way_to_it(wrapper: Any, name: str, way: str) -> None:
+def test_an_attribute_of_the_wrapped_tensor_names_the_way_to_it(wrapper: Any, name: str, way: str) -> None:
     kind = type(wrapper).__name__
     with pytest.raises(AttributeError, match=rf"^{kind} has no '{name}': what it holds is in \.{way}$") as caught:
         getattr(wrapper, name)
