@@ -220,7 +220,7 @@ def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
 
             create_collective_group([a, b, c], backend="nccl")
             say("Ray's collective group is made")
-        if name.endswith("anew"):
+        if name.endswith("mapped again"):
             ray.get(links.unmap_after_transfers())
         cells[name] = [moved(name, a, reader, transport, size, args.times) for size in sizes]
     links.close()
