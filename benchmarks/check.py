@@ -147,11 +147,11 @@ critic.update(second_{i})
 NODES = 14  # of an iteration: two of them are the mini-batches
 
 MISTAKES = (  # each is one node and one finding; they read what the first iteration makes
-    "penalize(scores_0.rewrd, rollout_0.log_probs, frozen_0.ref_log_probs)",  # HF201: a misspelt column
+    "penalize(scores_0.rewrd, rollout_0.log_probs, frozen_0.ref_log_probs)",  # HF201: a misspelled column
     "penalize(scores_0.reward, rollout_0.response_mask, frozen_0.ref_log_probs)",  # HF220: another dtype
     "reward.score(prompts, rollout_0)",  # HF212: another number of rows
     "actor.update(rollout_0)",  # HF204: another record
-    "gae(scores_0, values=values_0, lamda=0.9)",  # HF202: a misspelt port
+    "gae(scores_0, values=values_0, lamda=0.9)",  # HF202: a misspelled port
     "critic.estimate(rollout=values_0.values)",  # HF206: a column where a record is taken
     "gae(scores_0)",  # HF203: a port that is not wired
     "penalize(scores_0.reward, rollout_0.log_probs, rollout_0.ids)",  # HF220, at another argument

@@ -3,7 +3,7 @@
     python benchmarks/mypy_plugin.py --roles 100 --rounds 15
 
 Every role takes and gives columns and records; the program is valid, so both runs read and report the same. hfdsl and
-the libraries come from a warm cache, Python's own compiled files too; the generated module is checked anew each time.
+the libraries come from a warm cache, Python's own compiled files too; the generated module is checked again each time.
 Times are CPU times of the processes, which other programs on the machine change less than the clock.
 """
 

@@ -119,9 +119,9 @@ def test_the_page_on_clusters_shows_its_mistake_as_it_is_reported(
     [described] = blocks("clusters.md", "toml")
     [shown] = [block for block in blocks("clusters.md", "") if block.startswith("$ hfdsl check")]
     Path("big.toml").write_text(described)
-    command, _, told = shown.partition("\n")
+    command, _, output = shown.partition("\n")
     assert main(command.split()[2:]) == 1
-    assert capsys.readouterr().out.startswith(told)
+    assert capsys.readouterr().out.startswith(output)
 
 
 @pytest.mark.parametrize("program", ["single_controller.md"], indirect=True)

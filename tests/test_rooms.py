@@ -97,17 +97,17 @@ def violations(path: str, source: str) -> list[str]:
         return [f"{path}: '{room}' is not a room; give it a place in ALLOWED"]
     package = ".".join(["hfdsl", *path.split("/")[:-1]])
     excused = {target for prefix, targets in UPWARD.items() if path.startswith(prefix) for target in targets}
-    found = []
+    errors = []
     for item in imports(ast.parse(source), package):
         target = room_named(item.target, set(ALLOWED))
         if target is None:
             library = item.target.split(".")[0]
             if library in HEAVY and room in LIGHT and not item.in_function:
-                found.append(f"{path}:{item.line}: loads {library} when it is imported")
+                errors.append(f"{path}:{item.line}: loads {library} when it is imported")
         elif target not in ALLOWED[room] | {room} and not (item.in_function and target in excused):
             name = target or "the root"
-            found.append(f"{path}:{item.line}: {room or 'the root'} may not import {name} ({item.target})")
-    return found
+            errors.append(f"{path}:{item.line}: {room or 'the root'} may not import {name} ({item.target})")
+    return errors
 
 
 @pytest.mark.parametrize("path", sorted(p.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py")))
@@ -142,8 +142,8 @@ def test_module_keeps_the_order_of_rooms(path: str) -> None:
     ],
 )
 def test_a_bad_module_is_found(path: str, source: str, line: int) -> None:
-    [found] = violations(path, source)
-    assert found.startswith(f"{path}:{line}: ")
+    [error] = violations(path, source)
+    assert error.startswith(f"{path}:{line}: ")
 
 
 def test_an_unknown_room_is_found() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 OWN = {"tests/test_style.py"}
+CODE = ("hfdsl", "tests", "benchmarks", "examples")
 
 # -- names
 
@@ -52,7 +53,7 @@ def test_a_name_is_found() -> None:
 
 BRITISH = re.compile(
     r"\b\w*(?:(?:optim|normal|serial|initial|material|penal|summar|recogn|organ|minim|maxim|special|general|util)is(?:e|ing|ation)"
-    r"|colour|behaviour|favour|neighbour|(?:label|model|cancel|travel|signal)l(?:ed|ing)|centred|metre\b|licence)\w*",
+    r"|colour|behaviour|favour|neighbour|misspelt|learnt|(?:label|model|cancel|travel|signal)l(?:ed|ing)|centred|metre\b|licence)\w*",
     re.IGNORECASE,
 )
 OUR_OWN = re.compile(
@@ -82,8 +83,7 @@ def docstrings(text: str) -> str:
 
 
 def test_the_spelling_is_american() -> None:
-    code = [f"{folder}/**/*.py" for folder in ("hfdsl", "tests", "benchmarks", "examples")]
-    files = texts(*code, "hfdsl/**/*.md", "docs/*.md", "README.md", "CONTRIBUTING.md")
+    files = texts(*(f"{room}/**/*.py" for room in CODE), "hfdsl/**/*.md", "docs/*.md", "README.md", "CONTRIBUTING.md")
     british = {
         f"{file.relative_to(ROOT)}: {word}"
         for file in files
@@ -95,11 +95,13 @@ def test_the_spelling_is_american() -> None:
 
 def test_prose_is_in_the_words_of_the_field() -> None:
     prose = {file: file.read_text("utf-8") for file in texts("docs/*.md", "*.md", "hfdsl/check/explain/*.md")}
-    prose |= {file: docstrings(file.read_text("utf-8")) for file in texts("hfdsl/**/*.py")}
+    prose |= {file: docstrings(file.read_text("utf-8")) for file in texts(*(f"{room}/**/*.py" for room in CODE))}
     assert {f"{file.relative_to(ROOT)}: {m}" for file, text in prose.items() for m in OUR_OWN.findall(text)} == set()
 
 
-@pytest.mark.parametrize("word", ["optimiser", "normalised", "behaviour", "Labelled", "neighbours", "modelling"])
+@pytest.mark.parametrize(
+    "word", ["optimiser", "normalised", "behaviour", "Labelled", "neighbours", "modelling", "misspelt"]
+)
 def test_a_british_word_is_found(word: str) -> None:
     assert BRITISH.search(f"the {word} is")
 

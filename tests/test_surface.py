@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "hfdsl/check/explain").glob("*.md")]
 EXAMPLES = list((ROOT / "examples").rglob("*.py"))
 INTERNAL = {"architecture.md", "data-plane.md", "CHANGELOG.md"}
-"""Pages that also speak of what is not public."""
+"""Pages that also cover names that are not public."""
 
 IMPORT = re.compile(r"^ *(?:from hfdsl[\w.]* import (?:\([^)]*\)|[^\n(]+)|import hfdsl[^\n]*)", re.MULTILINE)
 
@@ -26,8 +26,10 @@ Name = tuple[str, str]
 
 def defined(module: ModuleType) -> list[str]:
     """The names that ``*`` stands for."""
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-    return list(getattr(module, "__all__", None) or [name for name in own if not name.startswith("_")])
+    defined_here = [
+        name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__
+    ]
+    return list(getattr(module, "__all__", None) or [name for name in defined_here if not name.startswith("_")])
 
 
 def table() -> set[Name]:

@@ -59,7 +59,7 @@ def deployment(role: type[Light], ranks: int) -> hf.Deployment:
 
 
 class Bare:
-    """An actor of Ray's that imports what it is told."""
+    """An actor of Ray's that imports the given modules."""
 
     def __init__(self, modules: list[str]) -> None:
         from importlib import import_module

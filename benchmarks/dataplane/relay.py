@@ -82,7 +82,7 @@ def started(ray: Any, makers: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def as_if_apart(node_of: Callable[[str, int], object]) -> None:
-    """Have relays of the runs to come take this machine for many: each rank is on the node that is told of it."""
+    """Have relays of later runs take this machine for many: `node_of` says on which node each rank is."""
     import hfdsl.runtime.ray as backend
 
     class Nodes(Relays):
@@ -110,7 +110,7 @@ def on_hfdsl(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str
 
 
 def summaries(steps: Mapping[str, Callable[[], object]], times: int) -> dict[str, Summary]:
-    """The cost of these steps in turn, after 34: by then a run has learnt how long bodies take."""
+    """The cost of these steps in turn, after 34: by then a run has learned how long bodies take."""
     workers, serialized = measure.processes(), measure.Serialized()
     measure.interleaved(steps, 34, workers, serialized, pause=0.0)
     return {

@@ -53,7 +53,7 @@ class Symbolic(Pythonic):
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Report that a value is no function, unless it stands for a mistake that was reported."""
         if isinstance(self._operand, ErrorValue):
-            return self  # a misspelt method, reported where it was read
+            return self  # a misspelled method, reported where it was read
         return self._tracer.misuse(MisuseKind.COMPUTE, self._shown, "()", producer=self)
 
     def __hf_pack__(self, record: type[Batch], columns: Mapping[str, Any]) -> Any:
@@ -62,7 +62,7 @@ class Symbolic(Pythonic):
         stray = [name for name in columns if name not in fields]
         for name in stray:
             self._tracer.misuse(MisuseKind.NO_COLUMN, record.__name__, name, tuple(fields))
-        for name in fields if not stray else ():  # a misspelt column is the cause of the missing one
+        for name in fields if not stray else ():  # a misspelled column is the cause of the missing one
             if name not in columns and name not in schema(record).spare:
                 self._tracer.misuse(MisuseKind.MERGE_MISSING, record.__name__, name, tuple(columns))
         return self._tracer.pack(record, columns)

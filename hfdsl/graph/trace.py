@@ -198,7 +198,7 @@ class Tracer:
             else:
                 bound[name] = value
         missing = [port.name for port in signature.ports if port.required and port.name not in bound]
-        if missing and not stray:  # a misspelt port is the cause of the missing one
+        if missing and not stray:  # a misspelled port is the cause of the missing one
             self.misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
         self._hold_bounds(signature, label, bound)
         return bound

@@ -30,5 +30,5 @@ def printed(module: str, options: list[str]) -> dict[str, str]:
 
 if __name__ == "__main__":
     with measure.cluster(100):
-        found = {name: printed(module, options) for name, (module, *options) in json.loads(sys.argv[1]).items()}
-    print(json.dumps(found))
+        outputs = {name: printed(module, options) for name, (module, *options) in json.loads(sys.argv[1]).items()}
+    print(json.dumps(outputs))

@@ -40,7 +40,7 @@ def test_the_table_has_every_row_with_its_target() -> None:
 
 
 def test_machines_read_the_same_rows() -> None:
-    found: dict[str, Any] = json.loads(printed("--json"))
-    assert [row["name"] for row in found["rows"]] == list(ROWS)
-    assert all(row["median"] > 0 and row["target"] > 0 for row in found["rows"])
-    assert sys.version.split()[0] in found["machine"]
+    report: dict[str, Any] = json.loads(printed("--json"))
+    assert [row["name"] for row in report["rows"]] == list(ROWS)
+    assert all(row["median"] > 0 and row["target"] > 0 for row in report["rows"])
+    assert sys.version.split()[0] in report["machine"]

@@ -190,10 +190,10 @@ def test_where_relays_meet_calls_by_the_driver() -> None:
     assert relay.crossing(calls, {8: 7.0, 16: 9.0, 32: 15.0}) is None
     assert relay.crossing(calls, calls) == 8
 
-    def found(wall: float, cpu: float) -> Summary:
+    def summary(wall: float, cpu: float) -> Summary:
         return Summary(wall, wall, cpu, 0, 0, 0, 0, 0)
 
-    steps = {n: {"**hfdsl**, a call per rank": found(5.0 + n, n * 0.5)} for n in (16, 8)}
+    steps = {n: {"**hfdsl**, a call per rank": summary(5.0 + n, n * 0.5)} for n in (16, 8)}
     assert relay.as_on_a_cluster(steps, relay.DIRECT) == {8: 13.0, 16: 17.0}
 
 

@@ -1,4 +1,4 @@
-"""The mutation tool: which mutants it makes, and that it tells those that tests notice from those that they do not."""
+"""The mutation tool: which mutants it makes, and which of them it counts as noticed by tests."""
 
 from __future__ import annotations
 

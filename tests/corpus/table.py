@@ -58,7 +58,7 @@ AS_PROCESSES = ("rows_512_over_6", "columns_tool_output_masks", "shape_two_token
 
 @dataclass(frozen=True)
 class Program:
-    """A program with a mistake, as its file tells."""
+    """A program with a mistake, as its file describes it."""
 
     file: Path
     mistake: str
@@ -83,8 +83,8 @@ class Program:
 
     @cached_property
     def experiment(self) -> hf.Experiment:
-        found: hf.Experiment = importlib.import_module(f"tests.corpus.bad.{self.name}").experiment
-        return found
+        experiment: hf.Experiment = importlib.import_module(f"tests.corpus.bad.{self.name}").experiment
+        return experiment
 
 
 def read(file: Path) -> Program:
@@ -126,18 +126,19 @@ that system did and when, according to the thread. Such systems change, and the 
 
 
 def render(
-    found: list[Program], milliseconds: Mapping[str, float], commands: Mapping[str, float], machine: str, times: int
+    programs: list[Program], milliseconds: Mapping[str, float], commands: Mapping[str, float], machine: str, times: int
 ) -> str:
     """The page."""
     listed = ", ".join(f"{seconds:.2f} s (`{name}`)" for name, seconds in commands.items())
     valid = len(list(VALID.glob("*.py")))
-    parts = [INTRODUCTION.format(bad=len(found), valid=valid, times=times, machine=machine, commands=listed)]
-    for area, rows in groupby(found, key=lambda program: program.area):
+    parts = [INTRODUCTION.format(bad=len(programs), valid=valid, times=times, machine=machine, commands=listed)]
+    for area, rows in groupby(programs, key=lambda program: program.area):
         parts.append(f"## {AREAS[area]}\n\n| mistake | in that system | hfdsl | ms |\n|---|---|---|--:|\n")
         for row in rows:
-            told = f"{row.code} {CODES[row.code].title}"
-            mistake, there = f"{row.mistake} [{row.thread}]({row.seen})", row.elsewhere[0].upper() + row.elsewhere[1:]
-            parts[-1] += f"| {mistake} | {there} | {told} | {milliseconds[row.name]:.1f} |\n"
+            report = f"{row.code} {CODES[row.code].title}"
+            mistake = f"{row.mistake} [{row.thread}]({row.seen})"
+            elsewhere = row.elsewhere[0].upper() + row.elsewhere[1:]
+            parts[-1] += f"| {mistake} | {elsewhere} | {report} | {milliseconds[row.name]:.1f} |\n"
     return "\n".join(parts)
 
 
@@ -166,15 +167,15 @@ def _as_command(program: Program) -> None:
 
 def main() -> None:
     """Measure, and write the page."""
-    found, times = programs(), 9
-    for program in found:
+    listed, times = programs(), 9
+    for program in listed:
         program.experiment.check()
-    milliseconds = {program.name: 1000 * _median(times, program.experiment.check) for program in found}
-    timed = [program for program in found if program.name in AS_PROCESSES]
+    milliseconds = {program.name: 1000 * _median(times, program.experiment.check) for program in listed}
+    timed = [program for program in listed if program.name in AS_PROCESSES]
     commands = {program.name: _median(5, partial(_as_command, program)) for program in timed}
     machine = f"{os.cpu_count()} shared cores, Python {platform.python_version()}, {platform.system()}"
-    PAGE.write_text(render(found, milliseconds, commands, machine, times), encoding="utf-8")
-    print(f"{PAGE}: {len(found)} programs")
+    PAGE.write_text(render(listed, milliseconds, commands, machine, times), encoding="utf-8")
+    print(f"{PAGE}: {len(listed)} programs")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ THREAD = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/[1-9]\d*
 
 
 def experiment(name: str) -> hf.Experiment:
-    found: hf.Experiment = importlib.import_module(f"tests.corpus.valid.{name}").experiment
-    return found
+    loaded: hf.Experiment = importlib.import_module(f"tests.corpus.valid.{name}").experiment
+    return loaded
 
 
 def test_there_are_enough_programs() -> None:

@@ -102,7 +102,7 @@ class Table(hf.Worker):
         return picked[..., 0]  # type: ignore[no-any-return]
 
     def move(self, step: torch.Tensor) -> None:
-        """Add the mean of what the ranks want to add."""
+        """Add the mean of the ranks' additions."""
         self.table += self.config.learning_rate * self.axis("dp").all_reduce(step, "mean")
 
 

@@ -64,12 +64,12 @@ class Model(hf.Worker):
         raise NotImplementedError
 
     @register(Dispatch.DP_PROTO)
-    def twice(self, made: Made) -> Twice:
+    def twice(self, rollout: Made) -> Twice:
         raise NotImplementedError
 
     @register(Dispatch.DP_PROTO)
     @hf.writes("policy")
-    def learn(self, made: Made) -> Numbers:
+    def learn(self, rollout: Made) -> Numbers:
         raise NotImplementedError
 
     @register(Dispatch.DP_PROTO)
@@ -110,7 +110,7 @@ class Engine(hf.Worker):
 
 @hf.dataflow
 def whole(prompts: Prompts, model: Model, engine: Engine) -> tuple[Made, Made, Twice, Numbers, f32[B, P]]:
-    made = model.make(prompts)
-    numbers = model.learn(made)
+    rollout = model.make(prompts)
+    numbers = model.learn(rollout)
     hf.sync(model, engine)
-    return made, engine.answer(prompts), model.twice(made), numbers, model.loose(prompts.ids)
+    return rollout, engine.answer(prompts), model.twice(rollout), numbers, model.loose(prompts.ids)

@@ -85,8 +85,8 @@ def halved(rows: Rows) -> Rows:
 
 @hf.dataflow
 def program(rows: Rows, actor: Actor) -> Loss:
-    made = halved(actor.generate(rows))
-    losses = [actor.update(part) for part in hf.minibatches(made, 2)]
+    rollout = halved(actor.generate(rows))
+    losses = [actor.update(part) for part in hf.minibatches(rollout, 2)]
     return losses[-1]
 
 

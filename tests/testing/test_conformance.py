@@ -23,7 +23,8 @@ def test_the_local_backend_conforms() -> None:
 
 
 @pytest.mark.parametrize(
-    "deployment", [one if one == "one pool" else pytest.param(one, marks=pytest.mark.nightly) for one in DEPLOYMENTS]
+    "deployment",
+    [name if name == "one pool" else pytest.param(name, marks=pytest.mark.nightly) for name in DEPLOYMENTS],
 )
 def test_the_ray_backend_conforms(ray_cluster: Any, deployment: str) -> None:
     report = run_suite("ray", deployments=deployment, faults=deployment == "one pool")
@@ -71,7 +72,7 @@ def test_a_lowering_of_ones_own_can_be_launched() -> None:
 
 def test_what_a_backend_does_wrong_is_found() -> None:
     wrong = {backend: run_suite(of(backend), deployments=["one pool"]) for backend in (Reversing, Forgetful, Impatient)}
-    failing = {backend: {one.program for one in report.problems} for backend, report in wrong.items()}
+    failing = {backend: {problem.program for problem in report.problems} for backend, report in wrong.items()}
     assert failing[Forgetful] == {"saved state"}
     assert "streams" in failing[Impatient]
     assert failing[Reversing] >= {"splits", "groups"}

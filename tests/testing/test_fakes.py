@@ -36,28 +36,28 @@ def stepped(where: hf.Deployment) -> Any:
 
 
 def test_every_column_is_as_it_is_declared() -> None:
-    made, _, twice, numbers, loose = stepped(deployment())
-    assert made.ids.tensor.shape == (8, 8)
-    assert made.hidden.tensor.dtype is torch.bfloat16
-    assert made.hidden.tensor.shape == (8, 5, 4)
-    assert made.kinds.tensor.dtype is torch.uint8
+    rollout, _, twice, numbers, loose = stepped(deployment())
+    assert rollout.ids.tensor.shape == (8, 8)
+    assert rollout.hidden.tensor.dtype is torch.bfloat16
+    assert rollout.hidden.tensor.shape == (8, 5, 4)
+    assert rollout.kinds.tensor.dtype is torch.uint8
     assert twice.x.tensor.shape == (16,)
     assert loose.tensor.shape == (8, 3)
-    assert all(isinstance(text, str) for text in made.text.objects)
-    assert made.hint is not None
+    assert all(isinstance(text, str) for text in rollout.text.objects)
+    assert rollout.hint is not None
     assert isinstance(numbers.count.value, int)
-    assert 0 <= int(made.ids.tensor.min()) <= int(made.ids.tensor.max()) < 128
+    assert 0 <= int(rollout.ids.tensor.min()) <= int(rollout.ids.tensor.max()) < 128
 
 
 def test_masks_are_true_up_to_a_length_and_rows_differ() -> None:
-    made = stepped(deployment())[0]
-    lengths = made.mask.tensor.sum(1)
-    assert all(row[:n].all() and n >= 1 for row, n in zip(made.mask.tensor, lengths, strict=True))
+    rollout = stepped(deployment())[0]
+    lengths = rollout.mask.tensor.sum(1)
+    assert all(row[:n].all() and n >= 1 for row, n in zip(rollout.mask.tensor, lengths, strict=True))
     assert len(set(lengths.tolist())) > 1
-    ragged = [len(row) for row in made.tokens.rows]
+    ragged = [len(row) for row in rollout.tokens.rows]
     assert min(ragged) >= 1
     assert max(ragged) <= 5
-    assert len({tuple(row) for row in made.ids.tensor.tolist()}) == 8
+    assert len({tuple(row) for row in rollout.ids.tensor.tolist()}) == 8
 
 
 def test_objects_that_a_fake_is_given_are_handed_on() -> None:
@@ -80,9 +80,9 @@ def same(left: Any, right: Any) -> bool:
 
 
 def test_no_split_changes_a_value() -> None:
-    one, *others = (stepped(deployment(hf.Mesh(dp=dp, tp=tp))) for dp, tp in ((1, 1), (4, 1), (2, 2)))
+    alone, *others = (stepped(deployment(hf.Mesh(dp=dp, tp=tp))) for dp, tp in ((1, 1), (4, 1), (2, 2)))
     for other in others:
-        assert all(map(same, one[:4], other[:4]))
+        assert all(map(same, alone[:4], other[:4]))
 
 
 def test_steps_and_nodes_differ() -> None:
@@ -104,16 +104,16 @@ def test_columns_can_be_given() -> None:
     model = fake(
         f.Model, dims=SIZES, columns={"hint": None, "kinds": lambda shape: torch.full(shape, 7).to(torch.uint8)}
     )
-    made = model("path", heads=1).make(fake_batch(f.Prompts, SIZES))
-    assert made.hint is None
-    assert made.kinds.tensor.tolist() == [7] * 8
+    rollout = model("path", heads=1).make(fake_batch(f.Prompts, SIZES))
+    assert rollout.hint is None
+    assert rollout.kinds.tensor.tolist() == [7] * 8
 
 
 def test_a_seed_decides_where_no_dataflow_runs() -> None:
     prompts = fake_batch(f.Prompts, SIZES)
-    one, other, same_one = (fake(f.Model, dims=SIZES, seed=s)("", heads=1).make(prompts) for s in (0, 1, 0))
-    assert same(one, same_one)
-    assert not same(one, other)
+    first, other, same_one = (fake(f.Model, dims=SIZES, seed=s)("", heads=1).make(prompts) for s in (0, 1, 0))
+    assert same(first, same_one)
+    assert not same(first, other)
 
 
 def test_what_nothing_else_reports_is_reported() -> None:
@@ -169,8 +169,8 @@ def test_ppo_runs_at_the_shapes_of_a_real_run() -> None:
 
 def test_fakes_run_on_ray(ray_cluster: Any) -> None:
     where = faked(deployment(hf.Mesh(dp=2)), SIZES, seconds={"engine.answer": 0.01})
-    plan, found = f.whole.compile(where, SIZES), []
+    plan, outputs = f.whole.compile(where, SIZES), []
     for backend in ("local", "ray"):
         with plan.launch(backend) as running:
-            found.append(running.step(fake_batch(f.Prompts, SIZES)))
-    assert all(map(same, found[0][:4], found[1][:4]))
+            outputs.append(running.step(fake_batch(f.Prompts, SIZES)))
+    assert all(map(same, outputs[0][:4], outputs[1][:4]))

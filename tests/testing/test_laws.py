@@ -89,7 +89,7 @@ def by_dp_and_tp(group: Any, value: Any) -> list[Any]:
 
 def last_stage_in_rank_order(group: Any, outputs: Any) -> Any:
     """The bug of the tutorial: ranks do not rise with the parts where tp is numbered before dp."""
-    return join([one for rank, one in enumerate(outputs) if group.mesh.coordinates(rank).pp == group.mesh.pp - 1])
+    return join([output for rank, output in enumerate(outputs) if group.mesh.coordinates(rank).pp == group.mesh.pp - 1])
 
 
 def with_a_halo(group: Any, value: Any) -> list[Any]:
@@ -223,7 +223,7 @@ def test_a_broken_law_is_reported_with_its_smallest_case() -> None:
 
 
 def again(error: BrokenLaws) -> list[str]:
-    """The calls that a failure tells."""
+    """The calls that a failure lists."""
     return re.findall(r"^  again +(.*)$", str(error), re.MULTILINE)
 
 

@@ -33,8 +33,8 @@ def test_the_first_node_that_differs_is_named() -> None:
             p.batch(),
             on=("local",),
         )
-    found = failure.value.divergence
-    assert (found.node, found.difference.column, found.difference.row) == ("critic.values", "values", 1)
+    divergence = failure.value.divergence
+    assert (divergence.node, divergence.difference.column, divergence.difference.row) == ("critic.values", "values", 1)
     lines = str(failure.value).splitlines()
     assert lines[0].startswith("'program' has other values in step 0, first in 'critic.values' (")
     assert lines[0].endswith("placement_programs.py:63): column 'values', row 1")
@@ -62,20 +62,20 @@ FLOATS = st.floats(width=32)
 
 @given(st.lists(st.lists(FLOATS, min_size=2, max_size=2), min_size=1, max_size=4), st.data())
 def test_bits_are_compared(rows: list[list[float]], data: st.DataObject) -> None:
-    one = torch.tensor(rows)
-    assert first_difference(p.Values(values=one), p.Values(values=one.clone())) is None
+    values = torch.tensor(rows)
+    assert first_difference(p.Values(values=values), p.Values(values=values.clone())) is None
     row, column = data.draw(st.integers(0, len(rows) - 1)), data.draw(st.integers(0, 1))
-    other, value = one.clone(), data.draw(FLOATS)
+    other, value = values.clone(), data.draw(FLOATS)
     other[row, column] = value
     was = rows[row][column]
     same = (isnan(was) and isnan(value)) or (was == value and copysign(1, was) == copysign(1, value))
-    found = first_difference(p.Values(values=one), p.Values(values=other))
-    assert (found is None) is same
-    assert found is None or (found.column, found.row) == ("values", row)
+    difference = first_difference(p.Values(values=values), p.Values(values=other))
+    assert (difference is None) is same
+    assert difference is None or (difference.column, difference.row) == ("values", row)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "where", "values"),
+    ("expected", "other", "where", "values"),
     [
         (hf.Obj(["a", "b"]), hf.Obj(["a", "c"]), "row 1", ("'b'", "'c'")),
         (hf.Obj(["a"]), hf.Obj(["a", "c"]), "the value", ("1 rows", "2 rows")),
@@ -87,11 +87,11 @@ def test_bits_are_compared(rows: list[list[float]], data: st.DataObject) -> None
         (None, hf.f32(torch.ones(1)), "the value", ("absent", "tensor([1.])")),
     ],
 )
-def test_where_values_differ(one: Any, other: Any, where: str, values: tuple[str, str]) -> None:
-    found = first_difference(one, other)
-    assert found is not None
-    assert (str(found), (found.expected, found.actual)) == (where, values)
-    assert first_difference(one, one) is None
+def test_where_values_differ(expected: Any, other: Any, where: str, values: tuple[str, str]) -> None:
+    difference = first_difference(expected, other)
+    assert difference is not None
+    assert (str(difference), (difference.expected, difference.actual)) == (where, values)
+    assert first_difference(expected, expected) is None
 
 
 def test_a_tolerance_grows_with_the_numbers() -> None:

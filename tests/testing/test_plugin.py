@@ -20,8 +20,8 @@ def run(folder: Path, tests: str, *options: str) -> str:
     """What pytest prints."""
     (folder / "test_it.py").write_text(textwrap.dedent(tests))
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
-    found = entry_points(group="pytest11", name=PLUGIN)  # of an installed hfdsl; a bare checkout has none
-    installed = [] if found else ["-p", PLUGIN]
+    plugins = entry_points(group="pytest11", name=PLUGIN)  # of an installed hfdsl; a bare checkout has none
+    installed = [] if plugins else ["-p", PLUGIN]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *installed, *options],
         cwd=folder,
@@ -47,13 +47,13 @@ def test_a_failure_tells_its_seed_and_what_needs_more_gpus_is_skipped(tmp_path: 
         @pytest.mark.gpu(count=99)
         def test_many(): ...
         """
-    found = run(tmp_path, tests, "-rs")
-    told = re.search(r"hf_seed was (\d+); the same again: pytest --hf-seed (\d+) 'test_it.py::test_a'", found)
-    assert told is not None
-    assert f"drawn {told[1]}" in found
-    assert f"hf_seed was {told[1]}" in run(tmp_path, tests, "--hf-seed", told[2], "-k", "test_a")
-    assert re.search(r"SKIPPED .*(no CUDA device|of 99 CUDA devices)", found)
-    assert "1 failed, 1 passed, 1 skipped" in found
+    printed = run(tmp_path, tests, "-rs")
+    seeds = re.search(r"hf_seed was (\d+); the same again: pytest --hf-seed (\d+) 'test_it.py::test_a'", printed)
+    assert seeds is not None
+    assert f"drawn {seeds[1]}" in printed
+    assert f"hf_seed was {seeds[1]}" in run(tmp_path, tests, "--hf-seed", seeds[2], "-k", "test_a")
+    assert re.search(r"SKIPPED .*(no CUDA device|of 99 CUDA devices)", printed)
+    assert "1 failed, 1 passed, 1 skipped" in printed
 
 
 def test_a_failure_shows_the_lines_of_the_test_and_none_of_hfdsl(tmp_path: Path) -> None:
@@ -97,17 +97,17 @@ def test_a_failure_shows_the_lines_of_the_test_and_none_of_hfdsl(tmp_path: Path)
         def test_argument(): check_worker(Role, "numbered", four, meshes=two[0])
         def test_places(): check_placements(program, [placed(1), placed(2)], four, on="local")
         """
-    found = run(tmp_path, tests)
-    assert "6 failed" in found
-    assert "hfdsl/" not in found.replace(str(tmp_path), "")
-    assert found.count("\n>") == 6  # the line of the test itself
-    assert "KeyError: 'no model'" in found
+    printed = run(tmp_path, tests)
+    assert "6 failed" in printed
+    assert "hfdsl/" not in printed.replace(str(tmp_path), "")
+    assert printed.count("\n>") == 6  # the line of the test itself
+    assert "KeyError: 'no model'" in printed
 
 
 def test_a_size_that_is_none_is_reported(tmp_path: Path) -> None:
     tests = "def test_a(ray_cluster): ..."
-    found = run(tmp_path, tests, "--hf-nodes", "0")
-    assert "hf_nodes is a whole number of at least 1, got 0" in found
+    printed = run(tmp_path, tests, "--hf-nodes", "0")
+    assert "hf_nodes is a whole number of at least 1, got 0" in printed
 
 
 @pytest.mark.ray
@@ -141,10 +141,10 @@ def test_what_a_test_leaves_on_the_cluster_is_reported_with_its_name(tmp_path: P
             here = ray_cluster.put(1)
             assert here is None
         """
-    found = run(tmp_path, tests, "--hf-nodes", "2", "--hf-gpus", "3", "--hf-store", "80")
-    assert "5 passed" not in found
-    assert "1 failed, 4 passed, 1 error" in found
-    assert "the test leaves on the Ray cluster, 0.5 s after its end:" in found
-    for told in ("actor Stays 'me', ", "placement group 'my pool' of 1 bundles", "(1 reference in this process)"):
-        assert told in found
-    assert "Shared" not in found.partition("the test leaves")[2]
+    printed = run(tmp_path, tests, "--hf-nodes", "2", "--hf-gpus", "3", "--hf-store", "80")
+    assert "5 passed" not in printed
+    assert "1 failed, 4 passed, 1 error" in printed
+    assert "the test leaves on the Ray cluster, 0.5 s after its end:" in printed
+    for left in ("actor Stays 'me', ", "placement group 'my pool' of 1 bundles", "(1 reference in this process)"):
+        assert left in printed
+    assert "Shared" not in printed.partition("the test leaves")[2]

@@ -89,7 +89,7 @@ def test_pad_rows_never_leak_and_never_grow_the_callers_object(
     """With every column that a record can have: what ranks see beyond the rows is rows of the caller's, and goes."""
     protocol: Protocol = PREDEFINED[name]
     batch = RECORD.make(range(count * group))
-    before, kept = rows_of(batch), dict(batch.__hf_columns__)
+    before, columns = rows_of(batch), dict(batch.__hf_columns__)
     [placed], _, row_split = dispatch(protocol, mesh, (batch,), {}, pad=pad, group=group)
     seen = [row for part in placed for row in rows_of(part)]
     assert set(seen) == set(before)  # nothing was made up
@@ -98,5 +98,5 @@ def test_pad_rows_never_leak_and_never_grow_the_callers_object(
     got = collect(protocol, mesh, poisoned, row_split=row_split)
     assert RECORD.read(got) == [-1 - row for row in range(count * group)]
     assert rows_of(batch) == before
-    assert all(batch.__hf_columns__[column] is value for column, value in kept.items())
+    assert all(batch.__hf_columns__[column] is value for column, value in columns.items())
     assert torch.equal(batch.number.tensor, torch.arange(count * group))

@@ -97,10 +97,10 @@ DP = [hf.Mesh(dp=2)]
 
 
 def drawn(strategy: Any) -> Any:
-    return find(strategy, lambda made: True)
+    return find(strategy, lambda example: True)
 
 
-def told(check: Callable[..., Any], *args: Any, **options: Any) -> str:
+def refusal(check: Callable[..., Any], *args: Any, **options: Any) -> str:
     with pytest.raises(HfError) as error:
         check(*args, **options)
     return str(error.value)
@@ -131,15 +131,15 @@ LAWS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "text"), LAWS, ids=lambda one: "")
+@pytest.mark.parametrize(("options", "text"), LAWS, ids=lambda case: "")
 def test_laws(options: dict[str, Any], text: str) -> None:
-    assert told(check_laws, PAIR, **options).startswith(text)
-    assert told(lawful, PAIR, **options).startswith(text[:5])  # where the class is decorated
+    assert refusal(check_laws, PAIR, **options).startswith(text)
+    assert refusal(lawful, PAIR, **options).startswith(text[:5])  # where the class is decorated
 
 
 def test_no_protocol() -> None:
     text = "HF921: check_laws: protocol takes an hf.Protocol, the name of one, or a pair of functions in a dict, got 42"
-    assert told(check_laws, 42) == text
+    assert refusal(check_laws, 42) == text
 
 
 def test_a_class_of_laws_takes_what_can_be_read_once() -> None:
@@ -147,9 +147,9 @@ def test_a_class_of_laws_takes_what_can_be_read_once() -> None:
     class Laws:
         pass
 
-    made: Any = Laws()
+    laws: Any = Laws()
     for name in ("test_l1_coverage", "test_l3_round_trip"):
-        getattr(made, name)()
+        getattr(laws, name)()
 
 
 ROWS: list[tuple[Any, dict[str, Any], str]] = [
@@ -178,9 +178,9 @@ ROWS: list[tuple[Any, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "options", "text"), ROWS, ids=lambda one: "")
+@pytest.mark.parametrize(("function", "options", "text"), ROWS, ids=lambda case: "")
 def test_rows(function: Any, options: dict[str, Any], text: str) -> None:
-    assert told(check_rows, function, **options) == text
+    assert refusal(check_rows, function, **options) == text
 
 
 BY: dict[str, Any] = {"given": {"by": 2.0}, "init": ("a/model",)}
@@ -230,9 +230,9 @@ WORKERS: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("args", "options", "text"), WORKERS, ids=lambda one: "")
+@pytest.mark.parametrize(("args", "options", "text"), WORKERS, ids=lambda case: "")
 def test_workers(args: tuple[Any, ...], options: dict[str, Any], text: str) -> None:
-    assert told(check_worker, *args, **options).startswith(text)
+    assert refusal(check_worker, *args, **options).startswith(text)
 
 
 PLACES: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
@@ -280,9 +280,9 @@ PLACES: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("args", "options", "text"), PLACES, ids=lambda one: "")
+@pytest.mark.parametrize(("args", "options", "text"), PLACES, ids=lambda case: "")
 def test_placements(args: tuple[Any, ...], options: dict[str, Any], text: str) -> None:
-    assert told(check_placements, *args, **{"on": ["eager", "local"], **options}).startswith(text)
+    assert refusal(check_placements, *args, **{"on": ["eager", "local"], **options}).startswith(text)
 
 
 def test_a_deployment_that_does_not_fit_is_found_before_the_first_run() -> None:
@@ -337,9 +337,9 @@ FAKES: list[tuple[Callable[..., Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "text"), FAKES, ids=lambda one: "")
+@pytest.mark.parametrize(("make", "text"), FAKES, ids=lambda case: "")
 def test_fakes_backends_and_strategies(make: Callable[..., Any], text: str) -> None:
-    assert told(make).startswith(text)
+    assert refusal(make).startswith(text)
 
 
 def test_rows_and_ragged_rows_of_no_length_are_made() -> None:

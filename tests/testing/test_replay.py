@@ -94,7 +94,7 @@ def test_what_peers_say_in_another_thread_is_heard(launched: Running, tmp_path: 
 
 
 class OnDevice:
-    """A tensor on a GPU, as far as what hears it can tell."""
+    """A stand-in for a tensor on a GPU."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -152,7 +152,7 @@ def test_a_call_that_failed_fails_again(tmp_path: Path) -> None:
 
 def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     folder = recorded(tmp_path)
-    for asked, told in (
+    for asked, message in (
         (
             ("actor.update", None),
             "HF906: the recorded step has no call 'actor.update'; there are actor.update#1, actor.u",
@@ -165,7 +165,7 @@ def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError) as failure:
             replay(folder, *asked)
-        assert str(failure.value).startswith(told)
+        assert str(failure.value).startswith(message)
     with pytest.raises(CheckpointError, match=r"HF906: .*recording.json cannot be read: FileNotFoundError"):
         replay(tmp_path, "halved")
     again = pytest.raises(CheckpointError, match="HF906: there is a recording in")
@@ -191,8 +191,8 @@ def test_the_command_lists_calls_and_repeats_one(
     assert main(["replay", folder, "--step", "3"]) == 2
     assert "has not recorded step 3; it has 0" in capsys.readouterr().err
     assert main(["replay", folder, "--node", "actor.update"]) == 2
-    told = "hfdsl replay: the recorded step has no call 'actor.update'; there are actor.update#1, actor.update#2\n"
-    assert capsys.readouterr().err == told
+    message = "hfdsl replay: the recorded step has no call 'actor.update'; there are actor.update#1, actor.update#2\n"
+    assert capsys.readouterr().err == message
     assert main(["replay", str(tmp_path)]) == 2
     assert "is no recording and has none: a run writes one with" in capsys.readouterr().err
     typed = iter(["p rows.name.objects[0]", "c"])

@@ -1,4 +1,4 @@
-"""``check_rows``: functions that keep what they declare pass, others are told with the smallest example."""
+"""``check_rows``: functions that keep their declarations pass, others are reported with the smallest example."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def needlessly_whole(scores: Scores) -> Scores:
 
 @hf.function
 def upper(texts: Texts) -> Texts:
-    text = [one.upper() for one in texts.text.objects]
+    text = [text.upper() for text in texts.text.objects]
     return Texts(text=text, tokens=texts.tokens, value=texts.value)
 
 
 @hf.function
 def with_the_last(texts: Texts) -> hf.Obj[str, B]:
-    return hf.Obj([one + texts.text.objects[-1] for one in texts.text.objects])
+    return hf.Obj([text + texts.text.objects[-1] for text in texts.text.objects])
 
 
 @hf.function

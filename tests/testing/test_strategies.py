@@ -57,16 +57,20 @@ class Groups(hf.Batch):
     x: hf.i32[hf.Mul[B, Literal[4]], R]
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(value: Any, other: Any) -> bool:
     """The same values and strides, NaN being NaN."""
-    if isinstance(one, torch.Tensor):
-        same = one.dtype is other.dtype and one.shape == other.shape and one.is_contiguous() == other.is_contiguous()
-        return same and torch.equal(one.double().nan_to_num(nan=7.25), other.double().nan_to_num(nan=7.25))
-    if isinstance(one, Batch):
-        return all(equal(a, b) for a, b in zip(one.__hf_columns__.values(), other.__hf_columns__.values(), strict=True))
-    if hasattr(one, "offsets"):
-        return torch.equal(one.offsets, other.offsets) and equal(one.values.contiguous(), other.values.contiguous())
-    return bool(one == other)
+    if isinstance(value, torch.Tensor):
+        same = (
+            value.dtype is other.dtype and value.shape == other.shape and value.is_contiguous() == other.is_contiguous()
+        )
+        return same and torch.equal(value.double().nan_to_num(nan=7.25), other.double().nan_to_num(nan=7.25))
+    if isinstance(value, Batch):
+        return all(
+            equal(a, b) for a, b in zip(value.__hf_columns__.values(), other.__hf_columns__.values(), strict=True)
+        )
+    if hasattr(value, "offsets"):
+        return torch.equal(value.offsets, other.offsets) and equal(value.values.contiguous(), other.values.contiguous())
+    return bool(value == other)
 
 
 # -- records
@@ -201,9 +205,9 @@ def test_hypothesis_knows_the_strategy_of_every_record_class() -> None:
 @given(st.one_of(strategies.batches(Everything), strategies.batches(Questions, b=st.integers(0, 2))))
 def test_a_batch_prints_as_code_that_makes_it(batch: Batch) -> None:
     names = {"hf": hf, "torch": torch, "Everything": Everything, "Questions": Questions}
-    made = eval(pretty(batch), names)  # the code is ours
-    assert type(made) is type(batch)
-    assert equal(made, batch)
+    printed = eval(pretty(batch), names)  # the code is ours
+    assert type(printed) is type(batch)
+    assert equal(printed, batch)
 
 
 @few
@@ -219,8 +223,8 @@ def test_a_batch_prints_as_code_that_makes_it(batch: Batch) -> None:
         strategies.placements(),
     )
 )
-def test_places_and_protocols_print_as_code_that_makes_them(made: Any) -> None:
-    assert eval(pretty(made), {"hf": hf}) == made  # the code is ours
+def test_places_and_protocols_print_as_code_that_makes_them(value: Any) -> None:
+    assert eval(pretty(value), {"hf": hf}) == value  # the code is ours
 
 
 @few
@@ -278,11 +282,14 @@ def test_meshes_of_every_form_are_made() -> None:
 @few
 @given(st.data())
 def test_clusters_have_room_for_the_pools(data: st.DataObject) -> None:
-    one, other = data.draw(strategies.pools(3, name="one")), data.draw(strategies.pools(use_gpu=False, name="other"))
-    cluster = data.draw(strategies.clusters(one, other))
-    assert one.world_size == 3
+    gpus, processes = (
+        data.draw(strategies.pools(3, name="one")),
+        data.draw(strategies.pools(use_gpu=False, name="other")),
+    )
+    cluster = data.draw(strategies.clusters(gpus, processes))
+    assert gpus.world_size == 3
     assert cluster.gpus >= 3
-    assert cluster.cpus >= 3 + other.world_size
+    assert cluster.cpus >= 3 + processes.world_size
 
 
 @settings(max_examples=12)
@@ -297,8 +304,8 @@ def test_other_protocols_need_not_be_lawful() -> None:
     def breaks(protocol: hf.Protocol) -> bool:
         return protocol.joins and bool(protocol.split) and "HF405" in faults(protocol, mesh).values()
 
-    found = settings(max_examples=2000, phases=[Phase.generate])
-    find(strategies.protocols(lawful=False), breaks, settings=found)
+    search = settings(max_examples=2000, phases=[Phase.generate])
+    find(strategies.protocols(lawful=False), breaks, settings=search)
 
 
 @few

@@ -1,4 +1,4 @@
-"""``check_worker``: roles that are the same on every mesh pass, others are told with the meshes."""
+"""``check_worker``: roles that are the same on every mesh pass, others are reported with the meshes."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_later_steps_are_compared_too() -> None:
 
 class Named(hf.Worker):
     @hf.register(hf.Dispatch.DP_PROTO)
-    def scaled(self, role: Rows, given: Rows, steps: int, meshes: float = 1.0) -> Rows:
-        return Rows(x=(role.x.tensor + given.x.tensor) * steps * meshes)
+    def scaled(self, role: Rows, rows: Rows, steps: int, meshes: float = 1.0) -> Rows:
+        return Rows(x=(role.x.tensor + rows.x.tensor) * steps * meshes)
 
 
 def test_parameters_may_have_the_names_of_options() -> None:

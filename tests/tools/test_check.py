@@ -22,14 +22,14 @@ Capture = pytest.CaptureFixture[str]
 Write = Callable[[str, str], str]
 
 
-def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+def run_cli(capsys: Capture, *argv: str) -> tuple[int, str, str]:
     code = main(["check", *argv])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
 
 def wide(text: str) -> str:
-    """The program with letters of two bytes, and of two UTF-16 units, before what is misspelt."""
+    """The program with letters of two bytes, and of two UTF-16 units, before a misspelled name."""
     return text.replace("answers = actor.answer(questions)", "é, 𐍈 = 1, 2; answers = actor.anwser(questions)")
 
 
@@ -56,17 +56,17 @@ UNUSED = PROGRAM.replace("    return answers, judge", "    actor.answer(question
 def test_exit_codes(text: str, argv: list[str], code: int, form: str, write: Write, capsys: Capture) -> None:
     write("program.py", text)
     target = "program.py:experiment" if "experiment" in text else "program.py"
-    assert said(capsys, target, "--format", form, *argv)[0] == code
+    assert run_cli(capsys, target, "--format", form, *argv)[0] == code
 
 
 def test_the_worst_of_several_targets_counts(write: Write, capsys: Capture) -> None:
     write("clean.py", PROGRAM)
     write("wrong.py", wide(PROGRAM))
-    assert said(capsys, "clean.py:experiment", "wrong.py:pondering")[0] == output.OK
-    code, out, _ = said(capsys, "clean.py:experiment", "wrong.py:experiment")
+    assert run_cli(capsys, "clean.py:experiment", "wrong.py:pondering")[0] == output.OK
+    code, out, _ = run_cli(capsys, "clean.py:experiment", "wrong.py:experiment")
     assert code == output.FINDINGS
     assert dataflows(out) == ["shout", "shout"]
-    code, out, err = said(capsys, "zzz.py", "wrong.py:experiment")
+    code, out, err = run_cli(capsys, "zzz.py", "wrong.py:experiment")
     assert (code, err) == (output.USAGE, "hfdsl check: there is no file 'zzz.py'\n")
     assert out.startswith("error[HF202]")  # the others are checked all the same
 
@@ -76,7 +76,7 @@ def test_a_bug_is_reported_in_every_form(program: str, monkeypatch: pytest.Monke
         raise ZeroDivisionError
 
     monkeypatch.setattr("hfdsl.tools.checking.load", broken)
-    code, _, err = said(capsys, program, "--format", "sarif")
+    code, _, err = run_cli(capsys, program, "--format", "sarif")
     assert code == output.BUG
     assert "this is a bug in hfdsl" in err
 
@@ -86,7 +86,7 @@ def test_a_bug_is_reported_in_every_form(program: str, monkeypatch: pytest.Monke
 
 def test_json_has_a_version_and_the_fixes(write: Write, capsys: Capture) -> None:
     write("program.py", wide(PROGRAM))
-    _, out, _ = said(capsys, "program.py:experiment", "--format", "json")
+    _, out, _ = run_cli(capsys, "program.py:experiment", "--format", "json")
     [finding] = map(json.loads, out.splitlines())
     assert finding["version"] == 1
     [fix] = finding["fixes"]
@@ -98,7 +98,7 @@ def test_json_has_a_version_and_the_fixes(write: Write, capsys: Capture) -> None
 
 def test_sarif(write: Write, tmp_path: Path, capsys: Capture) -> None:
     write("sub folder/program.py", wide(PROGRAM))
-    code, out, err = said(capsys, "sub folder/program.py:experiment", "--format", "sarif")
+    code, out, err = run_cli(capsys, "sub folder/program.py:experiment", "--format", "sarif")
     assert (code, err) == (output.FINDINGS, "")
     log = json.loads(out)
     assert (log["version"], len(log["runs"])) == ("2.1.0", 1)
@@ -133,10 +133,10 @@ def cut(lines: list[str], region: dict[str, int]) -> str:
 
 
 def test_sarif_of_a_clean_program_and_of_one_that_is_not_there(program: str, capsys: Capture) -> None:
-    [run] = json.loads(said(capsys, "shouting.py:experiment", "--format", "sarif")[1])["runs"]
+    [run] = json.loads(run_cli(capsys, "shouting.py:experiment", "--format", "sarif")[1])["runs"]
     assert run["results"] == run["tool"]["driver"]["rules"] == []
     assert run["tool"]["driver"]["semanticVersion"] == hfdsl.__version__
-    code, out, err = said(capsys, "nothing.py", "--format", "sarif")
+    code, out, err = run_cli(capsys, "nothing.py", "--format", "sarif")
     [invocation] = json.loads(out)["runs"][0]["invocations"]
     assert code == output.USAGE
     assert invocation["executionSuccessful"] is False
@@ -147,19 +147,19 @@ def test_sizes_that_were_not_checked_are_in_every_form(
     write: Write, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     write("many.py", PROGRAM.replace("dims={B: 4}", "dims={B: tuple(range(2, 22, 2))}"))
-    assert said(capsys, "many.py:experiment", "--format", "json") == (output.OK, "", "")
+    assert run_cli(capsys, "many.py:experiment", "--format", "json") == (output.OK, "", "")
     monkeypatch.setattr("hfdsl.check.context.MAX_COST", 1)
     monkeypatch.setattr("hfdsl.check.context.MIN_COMBINATIONS", 4)
-    assert "5 of 10 combinations of sizes" in said(capsys, "many.py:experiment")[1]
-    code, out, _ = said(capsys, "many.py:experiment", "--format", "json")
+    assert "5 of 10 combinations of sizes" in run_cli(capsys, "many.py:experiment")[1]
+    code, out, _ = run_cli(capsys, "many.py:experiment", "--format", "json")
     summary = {"dataflow": "shout", "checked": 5, "combinations": 10, "search_cut_off": False}
     assert (code, json.loads(out)) == (output.OK, {"version": 1, "summary": summary})
-    [run] = json.loads(said(capsys, "many.py:experiment", "--format", "sarif")[1])["runs"]
+    [run] = json.loads(run_cli(capsys, "many.py:experiment", "--format", "sarif")[1])["runs"]
     text = "check of 'shout': 5 of 10 combinations of sizes"
     notification = {"level": "warning", "message": {"text": text}}
     assert run["invocations"] == [{"executionSuccessful": True, "toolExecutionNotifications": [notification]}]
     assert run["results"] == []
-    assert said(capsys, "many.py:experiment", "--format", "github")[1] == f"::warning title=hfdsl::{text}\n"
+    assert run_cli(capsys, "many.py:experiment", "--format", "github")[1] == f"::warning title=hfdsl::{text}\n"
 
 
 def test_a_search_that_was_cut_off_is_in_every_form() -> None:
@@ -174,14 +174,14 @@ def test_a_search_that_was_cut_off_is_in_every_form() -> None:
 
 def test_a_declaration_without_meaning_is_a_result(write: Write, capsys: Capture) -> None:
     write("declared.py", "import hfdsl as hf\nclass Bad(hf.Batch):\n    x: int\n")
-    _, out, _ = said(capsys, "declared.py", "--format", "sarif")
+    _, out, _ = run_cli(capsys, "declared.py", "--format", "sarif")
     [result] = json.loads(out)["runs"][0]["results"]
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
 
 
 def test_github(write: Write, capsys: Capture) -> None:
     write("program.py", wide(PROGRAM))
-    code, out, err = said(capsys, "program.py:experiment", "zzz.py", "--format", "github")
+    code, out, err = run_cli(capsys, "program.py:experiment", "zzz.py", "--format", "github")
     first, last = out.splitlines()
     assert (code, err) == (output.USAGE, "hfdsl check: there is no file 'zzz.py'\n")
     line = wide(PROGRAM).splitlines().index("    é, 𐍈 = 1, 2; answers = actor.anwser(questions)") + 1
@@ -197,7 +197,7 @@ def test_github(write: Write, capsys: Capture) -> None:
 )
 def test_github_escapes_names(name: str, shown: str, write: Write, capsys: Capture) -> None:
     write(name, PROGRAM)
-    _, out, _ = said(capsys, f"./{name}", "--discover", "--set", "B=3", "--format", "github")
+    _, out, _ = run_cli(capsys, f"./{name}", "--discover", "--set", "B=3", "--format", "github")
     assert f"file={shown},line=" in out
     assert "3 %25 2 = 1" in out
 
@@ -208,13 +208,13 @@ def test_github_tells_paths_from_the_checkout(
     write("inner/program.py", PROGRAM)
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
     monkeypatch.chdir(tmp_path / "inner")
-    _, out, _ = said(capsys, "program.py:experiment", "--set", "B=3", "--format", "github")
+    _, out, _ = run_cli(capsys, "program.py:experiment", "--set", "B=3", "--format", "github")
     assert "file=inner/program.py," in out
 
 
 @pytest.mark.parametrize("form", ["json", "github"])
 def test_what_is_clean_says_nothing_to_machines(form: str, program: str, capsys: Capture) -> None:
-    assert said(capsys, "shouting.py:experiment", "--format", form) == (output.OK, "", "")
+    assert run_cli(capsys, "shouting.py:experiment", "--format", form) == (output.OK, "", "")
 
 
 # -- discovery
@@ -227,7 +227,7 @@ def dataflows(out: str) -> list[str]:
 def test_discover_checks_all_that_a_file_defines(write: Write, capsys: Capture) -> None:
     more = "\n\n@hf.dataflow\ndef alone(questions: Questions, actor: Actor) -> Questions:\n"
     write("program.py", f"{PROGRAM}{more}    return actor.answer(questions)\n")
-    code, out, err = said(capsys, "--discover", "program.py")
+    code, out, err = run_cli(capsys, "--discover", "program.py")
     assert (code, err) == (output.OK, "")
     assert sorted(dataflows(out)) == ["alone", "ponder", "shout"]
 
@@ -238,12 +238,12 @@ def test_discover_passes_over_files_without_a_dataflow(write: Write, capsys: Cap
     write("uses.py", f"import hfdsl\n{raising}")
     write("text.py", f"# hfdsl is a DSL with a dataflow\n{raising}")
     files = ["setup.py", "uses.py", "text.py"]
-    assert said(capsys, "--discover", *files)[:2] == (
+    assert run_cli(capsys, "--discover", *files)[:2] == (
         output.OK,
         "nothing to check: no experiment and no function under @hf.dataflow is defined there\n",
     )
     write("broken.py", f"import hfdsl as hf\n@hf.dataflow\ndef f(): ...\n{raising}")
-    code, _, err = said(capsys, "--discover", *files, "broken.py")
+    code, _, err = run_cli(capsys, "--discover", *files, "broken.py")
     assert code == output.USAGE
     assert "RuntimeError: imported" in err
 
@@ -256,21 +256,21 @@ def test_discover_goes_through_folders(write: Write, capsys: Capture) -> None:
     for hidden in (".hidden/three.py", "__pycache__/three.py", "env/lib/three.py"):
         write(hidden, PROGRAM.replace("shout", "hidden"))
     write("env/pyvenv.cfg", "")
-    code, out, err = said(capsys, "--discover", ".")
+    code, out, err = run_cli(capsys, "--discover", ".")
     assert (code, err) == (output.OK, "")
     assert sorted(dataflows(out)) == ["ponder", "same", "shout"]
 
 
 def test_discover_of_a_file_that_is_not_there(write: Write, capsys: Capture) -> None:
     write("program.py", PROGRAM)
-    code, _, err = said(capsys, "--discover", "progam.py")
+    code, _, err = run_cli(capsys, "--discover", "progam.py")
     assert code == output.USAGE
     assert "did you mean 'program.py'?" in err
 
 
 def test_no_color_where_no_terminal_is(program: str, capsys: Capture) -> None:
     for form in ("human", "json", "sarif", "github"):
-        assert "\033" not in said(capsys, "shouting.py:experiment", "--set", "B=3", "--format", form)[1]
+        assert "\033" not in run_cli(capsys, "shouting.py:experiment", "--set", "B=3", "--format", form)[1]
 
 
 RUN = """
@@ -307,7 +307,7 @@ def test_discover_finds_configurations_and_names_their_files(write: Write, capsy
     for other in ('algorithm = "md5"\n', '[tool]\nalgorithm = "a:b"\n', "[pools.all]\nprocesses = [1]\n", "]["):
         write(f"other{len(other)}.toml", other)
     write("broken.py", "import hfdsl, nothing\nhfdsl.dataflow\n")
-    code, out, err = said(capsys, "--discover", "--elsewhere", ".")
+    code, out, err = run_cli(capsys, "--discover", "--elsewhere", ".")
     assert code == output.USAGE
     assert re.findall(r"^check of '(.*?)'.* in (\S+)", out, re.MULTILINE) == [("grpo", "runs/first.toml")]
     assert re.findall(r"^check of '(.*?)'", err, re.MULTILINE) == ["runs/second.toml", "runs/third.toml"]
@@ -324,7 +324,7 @@ def test_findings_of_a_ready_dataflow_are_in_the_file_of_the_run(
 ) -> None:
     write("run.toml", RUN)
     monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
-    _, github, _ = said(capsys, "--elsewhere", "--format", "github", "run.toml")
+    _, github, _ = run_cli(capsys, "--elsewhere", "--format", "github", "run.toml")
     assert re.findall(r"file=([^,]*),line=(\d+)", github) == [("run.toml", "5")]
-    _, sarif, _ = said(capsys, "--elsewhere", "--format", "sarif", "run.toml")
+    _, sarif, _ = run_cli(capsys, "--elsewhere", "--format", "sarif", "run.toml")
     assert set(re.findall(r'"uri": "(.*?)"', sarif)) == {"run.toml"}

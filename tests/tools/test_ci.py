@@ -35,21 +35,21 @@ def on_path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def hook() -> dict[str, Any]:
-    [found] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
-    assert isinstance(found, dict)
-    return found
+    [entry] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    assert isinstance(entry, dict)
+    return entry
 
 
 def action() -> dict[str, Any]:
-    found = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
-    assert isinstance(found, dict)
-    return found
+    document = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+    assert isinstance(document, dict)
+    return document
 
 
 def step(name: str) -> dict[str, Any]:
-    [found] = [one for one in action()["runs"]["steps"] if one.get("name") == name]
-    assert isinstance(found, dict)
-    return found
+    [selected] = [item for item in action()["runs"]["steps"] if item.get("name") == name]
+    assert isinstance(selected, dict)
+    return selected
 
 
 def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -60,10 +60,10 @@ def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[
 
 
 def test_the_hook_is_one_that_pre_commit_takes() -> None:
-    found = hook()
-    assert (found["id"], found["language"], found["types_or"]) == ("hfdsl-check", "python", ["python", "toml"])
-    assert set(found) <= {"id", "name", "description", "entry", "language", "types_or", "require_serial"}
-    assert found["require_serial"] is True  # no two checks write the same bytecode, and one report is shown
+    entry = hook()
+    assert (entry["id"], entry["language"], entry["types_or"]) == ("hfdsl-check", "python", ["python", "toml"])
+    assert set(entry) <= {"id", "name", "description", "entry", "language", "types_or", "require_serial"}
+    assert entry["require_serial"] is True  # no two checks write the same bytecode, and one report is shown
 
 
 def test_the_hook_checks_the_files_that_it_is_given(write: Write, on_path: dict[str, str]) -> None:
@@ -82,20 +82,22 @@ def test_the_hook_checks_the_files_that_it_is_given(write: Write, on_path: dict[
 
 
 def test_the_action_is_composite_and_its_inputs_are_used() -> None:
-    found = action()
-    assert found["runs"]["using"] == "composite"
+    document = action()
+    assert document["runs"]["using"] == "composite"
     text = (ROOT / "action.yml").read_text("utf-8")
-    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(found["inputs"])
-    assert all(one.get("description") and "default" in one for one in found["inputs"].values())
+    assert set(re.findall(r"inputs\.([\w-]+)", text)) == set(document["inputs"])
+    assert all(
+        description.get("description") and "default" in description for description in document["inputs"].values()
+    )
 
 
 def test_the_scripts_of_the_action_take_inputs_from_the_environment_alone() -> None:
-    for one in action()["runs"]["steps"]:
-        if "run" in one:
-            assert one["shell"] == "bash"
-            assert "${{" not in one["run"]  # an input with a quote in it would be a command
-            used = set(re.findall(r"\$([A-Z_]+)", one["run"]))
-            assert used - {"GITHUB_ACTION_PATH"} <= set(one["env"])
+    for item in action()["runs"]["steps"]:
+        if "run" in item:
+            assert item["shell"] == "bash"
+            assert "${{" not in item["run"]  # an input with a quote in it would be a command
+            used = set(re.findall(r"\$([A-Z_]+)", item["run"]))
+            assert used - {"GITHUB_ACTION_PATH"} <= set(item["env"])
 
 
 def test_the_options_of_the_action_are_those_of_the_command() -> None:

@@ -23,7 +23,7 @@ SPELLING, TWO = EXAMPLES / "spelling.toml", EXAMPLES / "deployments/colocated.to
 Capture = pytest.CaptureFixture[str]
 
 
-def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+def run_cli(capsys: Capture, *argv: str) -> tuple[int, str, str]:
     code = main(argv)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -37,39 +37,39 @@ def parsed(text: str) -> list[Any]:
 
 
 def test_check_is_clean(program: str, capsys: Capture) -> None:
-    code, out, err = said(capsys, "check", "shouting.py:experiment")
+    code, out, err = run_cli(capsys, "check", "shouting.py:experiment")
     assert (code, err) == (output.OK, "")
     assert out.startswith("check of 'shout': no findings")
 
 
 def test_check_finds(program: str, capsys: Capture) -> None:
-    code, out, _ = said(capsys, "check", "shouting.py:experiment", "--set", "B=3")
+    code, out, _ = run_cli(capsys, "check", "shouting.py:experiment", "--set", "B=3")
     assert code == output.FINDINGS
     assert out.startswith("error[HF310]")
     assert "\033" not in out
 
 
 def test_check_for_machines(program: str, capsys: Capture) -> None:
-    assert said(capsys, "check", "shouting.py:experiment", "--format", "json") == (output.OK, "", "")
-    code, out, _ = said(capsys, "check", "shouting.py:experiment", "--format", "json", "--set", "B=3")
+    assert run_cli(capsys, "check", "shouting.py:experiment", "--format", "json") == (output.OK, "", "")
+    code, out, _ = run_cli(capsys, "check", "shouting.py:experiment", "--format", "json", "--set", "B=3")
     assert code == output.FINDINGS
     assert {finding["code"] for finding in parsed(out)} == {"HF310"}
 
 
 def test_a_wrong_declaration_is_a_finding(write: Callable[[str, str], str], capsys: Capture) -> None:
     file = write("declared.py", "import hfdsl as hf\nclass Bad(hf.Batch):\n    x: int\n")
-    code, out, err = said(capsys, "check", file)
+    code, out, err = run_cli(capsys, "check", file)
     assert (code, out) == (output.FINDINGS, "")
     assert err.startswith("error[HF1")
     assert "declared.py:2" in err
-    code, out, _ = said(capsys, "check", file, "--format", "json")
+    code, out, _ = run_cli(capsys, "check", file, "--format", "json")
     assert code == output.FINDINGS
     assert parsed(out)[0]["primary"]["line"] == 2
 
 
 @pytest.mark.parametrize("argv", [("check", "nothing.py"), ("plan", "shouting.py:shout"), ("explain", "HF999")])
 def test_usage(program: str, capsys: Capture, argv: tuple[str, ...]) -> None:
-    code, out, err = said(capsys, *argv)
+    code, out, err = run_cli(capsys, *argv)
     assert (code, out) == (output.USAGE, "")
     assert err.startswith(f"hfdsl {argv[0]}: ")
 
@@ -85,7 +85,7 @@ def test_a_size_of_a_configuration_is_reported_without_a_line_of_who_started_the
     command: str, capsys: Capture
 ) -> None:
     alone = ("--elsewhere",) if command == "check" else ()  # the example's model is made by another
-    code, out, err = said(capsys, command, *alone, str(SPELLING), "--set", f"deployment={TWO}", "--set", "dims.B=0")
+    code, out, err = run_cli(capsys, command, *alone, str(SPELLING), "--set", f"deployment={TWO}", "--set", "dims.B=0")
     assert code == output.FINDINGS
     assert "error[HF302]: size B = 0 is not a whole number of at least 1" in out + err
     assert "-->" not in out + err
@@ -96,7 +96,7 @@ def test_a_bug_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None
         raise RuntimeError("inside")
 
     monkeypatch.setattr(commands, "explain", broken)
-    code, _, err = said(capsys, "explain")
+    code, _, err = run_cli(capsys, "explain")
     assert code == output.BUG
     assert "RuntimeError: inside" in err
     assert "this is a bug in hfdsl" in err
@@ -118,14 +118,14 @@ def test_color_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_check_against_a_cluster(program: str, write: Callable[[str, str], str], capsys: Capture) -> None:
     small = write("small.toml", "[[nodes]]\ncount = 1\ncpus = 0.3\n")
     large = write("large.toml", "[[nodes]]\ncount = 2\ncpus = 64\n")
-    code, out, _ = said(capsys, "check", "shouting.py:experiment", "--cluster", small)
+    code, out, _ = run_cli(capsys, "check", "shouting.py:experiment", "--cluster", small)
     assert code == output.FINDINGS
     assert out.startswith("error[HF505]")
     assert "small.toml:1" in out
-    assert said(capsys, "check", "shouting.py:experiment", "--cluster", large)[0] == output.OK
-    assert said(capsys, "check", "shouting.py:shout", "--cluster", small)[0] == output.OK  # nothing is placed
-    assert said(capsys, "plan", "shouting.py:experiment", "--cluster", small)[0] == output.FINDINGS
-    assert said(capsys, "plan", "shouting.py:experiment", "--cluster", large)[0] == output.OK
+    assert run_cli(capsys, "check", "shouting.py:experiment", "--cluster", large)[0] == output.OK
+    assert run_cli(capsys, "check", "shouting.py:shout", "--cluster", small)[0] == output.OK  # nothing is placed
+    assert run_cli(capsys, "plan", "shouting.py:experiment", "--cluster", small)[0] == output.FINDINGS
+    assert run_cli(capsys, "plan", "shouting.py:experiment", "--cluster", large)[0] == output.OK
 
 
 def test_the_cluster_of_the_command_goes_over_the_experiments(
@@ -135,16 +135,16 @@ def test_the_cluster_of_the_command_goes_over_the_experiments(
         file.write("\ncluster = hf.Cluster(hf.Nodes(1, cpus=0.1))\n")
         file.write("crowded = hf.Experiment(shout, deployment, dims={B: 4}, cluster=cluster)\n")
     large = write("large.toml", "[[nodes]]\ncount = 2\ncpus = 64\n")
-    assert said(capsys, "check", "shouting.py:crowded")[0] == output.FINDINGS
-    assert said(capsys, "draw", "shouting.py:crowded")[0] == output.FINDINGS
-    assert said(capsys, "check", "shouting.py:crowded", "--cluster", large)[0] == output.OK
+    assert run_cli(capsys, "check", "shouting.py:crowded")[0] == output.FINDINGS
+    assert run_cli(capsys, "draw", "shouting.py:crowded")[0] == output.FINDINGS
+    assert run_cli(capsys, "check", "shouting.py:crowded", "--cluster", large)[0] == output.OK
 
 
 def test_a_cluster_that_cannot_be_read_is_usage(
     program: str, write: Callable[[str, str], str], capsys: Capture
 ) -> None:
     odd = write("odd.toml", "[[nodes]]\ncount = 1\ncpu = 4\n")
-    code, out, err = said(capsys, "check", "shouting.py:experiment", "--cluster", odd)
+    code, out, err = run_cli(capsys, "check", "shouting.py:experiment", "--cluster", odd)
     assert (code, out) == (output.USAGE, "")
     assert err == "hfdsl check: odd.toml: table 1 of [[nodes]]: unknown key 'cpu'; did you mean 'cpus'?\n"
 
@@ -153,14 +153,14 @@ def test_a_cluster_that_cannot_be_read_is_usage(
 
 
 def test_plan(program: str, capsys: Capture) -> None:
-    code, out, _ = said(capsys, "plan", "shouting.py:pondering", "--set", "P=512")
+    code, out, _ = run_cli(capsys, "plan", "shouting.py:pondering", "--set", "P=512")
     assert code == output.OK
     assert out.startswith("check of 'ponder': no findings")
     assert "plan of 'ponder'  B=4 P=512" in out
 
 
 def test_plan_for_machines(program: str, capsys: Capture) -> None:
-    code, out, _ = said(capsys, "plan", "shouting.py:pondering", "--format", "json")
+    code, out, _ = run_cli(capsys, "plan", "shouting.py:pondering", "--format", "json")
     [result] = parsed(out)
     assert (code, result["findings"]) == (output.OK, [])
     plan = result["plan"]
@@ -172,10 +172,10 @@ def test_plan_for_machines(program: str, capsys: Capture) -> None:
 
 
 def test_plan_with_findings(program: str, capsys: Capture) -> None:
-    code, out, _ = said(capsys, "plan", "shouting.py:experiment", "--set", "B=3")
+    code, out, _ = run_cli(capsys, "plan", "shouting.py:experiment", "--set", "B=3")
     assert code == output.FINDINGS
     assert "plan of" not in out
-    code, out, _ = said(capsys, "plan", "shouting.py:experiment", "--set", "B=3", "--format", "json")
+    code, out, _ = run_cli(capsys, "plan", "shouting.py:experiment", "--set", "B=3", "--format", "json")
     [result] = parsed(out)
     assert (code, result["plan"]) == (output.FINDINGS, None)
     assert result["findings"]
@@ -185,7 +185,7 @@ def test_plan_with_findings(program: str, capsys: Capture) -> None:
 
 
 def test_run_prints_a_line_a_step(program: str, capsys: Capture) -> None:
-    code, out, err = said(capsys, "run", "shouting.py:experiment", "--steps", "2")
+    code, out, err = run_cli(capsys, "run", "shouting.py:experiment", "--steps", "2")
     assert (code, err) == (output.OK, "")
     first, second = out.splitlines()
     assert first.startswith("step 0  0.")
@@ -195,7 +195,7 @@ def test_run_prints_a_line_a_step(program: str, capsys: Capture) -> None:
 
 
 def test_run_for_machines_until_the_batches_end(program: str, capsys: Capture) -> None:
-    code, out, err = said(capsys, "run", "shouting.py:experiment", "--steps", "9", "--format", "json")
+    code, out, err = run_cli(capsys, "run", "shouting.py:experiment", "--steps", "9", "--format", "json")
     steps = parsed(out)
     assert code == output.OK
     assert [step["step"] for step in steps] == [0, 1, 2]
@@ -204,7 +204,7 @@ def test_run_for_machines_until_the_batches_end(program: str, capsys: Capture) -
 
 
 def test_run_without_batches(program: str, capsys: Capture) -> None:
-    code, _, err = said(capsys, "run", "shouting.py:pondering")
+    code, _, err = run_cli(capsys, "run", "shouting.py:pondering")
     assert code == output.USAGE
     assert "the experiment has no batches to run on" in err
 
@@ -212,10 +212,10 @@ def test_run_without_batches(program: str, capsys: Capture) -> None:
 def test_run_reports_a_failing_body(program: str, capsys: Capture) -> None:
     with Path(program).open("a", encoding="utf-8") as file:
         file.write("\nfailing = hf.Experiment(ponder, deployment, dims={B: 4, P: 256}, batches=batches)\n")
-    code, out, err = said(capsys, "run", "shouting.py:failing")
+    code, out, err = run_cli(capsys, "run", "shouting.py:failing")
     assert (code, out) == (output.FINDINGS, "")
     assert err.startswith("error[HF806] at step 0: ")
-    code, out, _ = said(capsys, "run", "shouting.py:failing", "--format", "json")
+    code, out, _ = run_cli(capsys, "run", "shouting.py:failing", "--format", "json")
     assert (code, parsed(out)[0]["error"]["code"]) == (output.FINDINGS, "HF806")
 
 
@@ -223,7 +223,7 @@ def test_run_reports_failing_batches(program: str, capsys: Capture) -> None:
     with Path(program).open("a", encoding="utf-8") as file:
         file.write("\ndef none():\n    yield next(batches())\n    raise OSError('disk')\n")
         file.write("failing = hf.Experiment(shout, deployment, dims={B: 4}, batches=none)\n")
-    code, out, err = said(capsys, "run", "shouting.py:failing")
+    code, out, err = run_cli(capsys, "run", "shouting.py:failing")
     assert code == output.FINDINGS
     assert out.startswith("step 0")
     assert err.startswith("the batches of 'shouting.py:failing' fail at step 1")
@@ -237,7 +237,7 @@ def test_run_on_ray_gives_the_same(ray_cluster: Any, program: str, capsys: Captu
         file.write("on_ray = hf.Experiment(shout, small, dims={B: 4}, batches=batches)\n")
     results = []
     for backend in ("local", "ray"):
-        code, out, _ = said(
+        code, out, _ = run_cli(
             capsys, "run", "shouting.py:on_ray", "--steps", "1", "--backend", backend, "--format", "json"
         )
         assert code == output.OK
@@ -264,23 +264,23 @@ def test_ctrl_c_ends_a_run(program: str) -> None:
 
 
 def test_explain_a_code(capsys: Capture) -> None:
-    code, out, _ = said(capsys, "explain", "hf310")
+    code, out, _ = run_cli(capsys, "explain", "hf310")
     assert code == output.OK
     assert "HF310" in out
-    assert said(capsys, "explain", "310")[1] == out
-    [page] = parsed(said(capsys, "explain", "HF310", "--format", "json")[1])
+    assert run_cli(capsys, "explain", "310")[1] == out
+    [page] = parsed(run_cli(capsys, "explain", "HF310", "--format", "json")[1])
     assert (page["code"], page["severity"]) == ("HF310", "error")
 
 
 def test_explain_without_a_code_lists_all(capsys: Capture) -> None:
-    _, out, _ = said(capsys, "explain")
+    _, out, _ = run_cli(capsys, "explain")
     assert "HF310  rows that do not split evenly\n" in out
-    [table] = parsed(said(capsys, "explain", "--format", "json")[1])
+    [table] = parsed(run_cli(capsys, "explain", "--format", "json")[1])
     assert len(table) == len(out.splitlines())
 
 
 def test_explain_suggests(capsys: Capture) -> None:
-    assert "did you mean HF310" in said(capsys, "explain", "HF3100")[2]
+    assert "did you mean HF310" in run_cli(capsys, "explain", "HF3100")[2]
 
 
 # -- the program itself

@@ -57,7 +57,7 @@ def test_a_driver_that_fails_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.nightly_cases("mypy")
 @pytest.mark.parametrize("checker", CHECKERS, ids=lambda checker: checker.name)
 def test_the_checkers_see_every_seeded_fault(checker: object) -> None:
-    [real] = [one for one in CHECKERS if one is checker]
+    [real] = [candidate for candidate in CHECKERS if candidate is checker]
     if real.command() is None:
         pytest.skip("not installed")
     seen = real.look()

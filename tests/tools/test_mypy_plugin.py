@@ -54,10 +54,10 @@ def mypy(folder: Path, *arguments: str, program: str = "mypy") -> str:
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
     """One run over all programs; what it says of each line that has an error."""
     output = mypy(tmp_path_factory.mktemp("plugin"), *VALID, *MISTAKEN)
-    found: dict[str, dict[int, str]] = {}
+    messages: dict[str, dict[int, str]] = {}
     for match in re.finditer(r"^(.+?):(\d+): error: (.*)$", output, re.MULTILINE):
-        found.setdefault(match[1], {})[int(match[2])] = match[3]
-    return found
+        messages.setdefault(match[1], {})[int(match[2])] = match[3]
+    return messages
 
 
 def marked(file: str) -> dict[int, str]:
@@ -94,10 +94,10 @@ def test_a_mistake_is_reported_in_the_words_of_a_check(said: dict[str, dict[int,
     assert ports.right.check().errors == ()
     report: hf.Report = ports.wrong.check()
     rows = re.compile(r" of [\w*]+ rows")  # a check knows how many
-    told = {f.primary.span.line: f"{rows.sub('', f.message)}  [{f.code}]" for f in report.errors}
-    assert set(told) == set(said[PORTS])
+    reported = {f.primary.span.line: f"{rows.sub('', f.message)}  [{f.code}]" for f in report.errors}
+    assert set(reported) == set(said[PORTS])
     # The two that differ: a merge names the calls that make a column, and mypy has words of its own for a keyword.
-    assert {marked(PORTS)[line] for line in told if told[line] != said[PORTS][line]} == {"HF205", "call-arg"}
+    assert {marked(PORTS)[line] for line in reported if reported[line] != said[PORTS][line]} == {"HF205", "call-arg"}
 
 
 # -- normal forms, against numbers

@@ -17,28 +17,28 @@ PREDICT = ("plan", "shouting.py:experiment", "--predict")
 SECONDS = '[seconds]\n"actor.answer" = 0.5\n"judge.score" = 0.25\n'
 
 
-def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+def run_cli(capsys: Capture, *argv: str) -> tuple[int, str, str]:
     code = main(argv)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
 
 def test_a_run_is_recorded_and_predicted(program: str, capsys: Capture) -> None:
-    assert said(capsys, "run", "shouting.py:experiment", "--trace", "steps.json")[0] == output.OK
+    assert run_cli(capsys, "run", "shouting.py:experiment", "--trace", "steps.json")[0] == output.OK
     steps = read_trace(Path("steps.json").read_text())
     assert [step.number for step in steps] == [0, 1, 2]
-    code, out, _ = said(capsys, *PREDICT, "steps.json", "--format", "json")
-    found = json.loads(out)
+    code, out, _ = run_cli(capsys, *PREDICT, "steps.json", "--format", "json")
+    prediction = json.loads(out)
     assert code == output.OK
-    assert found["measured"] == sorted(step.seconds for step in steps)[1]
-    assert found["nodes"].keys() == {"actor.answer", "judge.score"}
-    assert all(len(one["measured"]) == 2 for one in found["nodes"].values())
-    assert found["critical"] == ["actor.answer", "judge.score"]
+    assert prediction["measured"] == sorted(step.seconds for step in steps)[1]
+    assert prediction["nodes"].keys() == {"actor.answer", "judge.score"}
+    assert all(len(node["measured"]) == 2 for node in prediction["nodes"].values())
+    assert prediction["critical"] == ["actor.answer", "judge.score"]
 
 
 def test_a_prediction_for_people(write: Callable[[str, str], str], program: str, capsys: Capture) -> None:
     file = write("seconds.toml", SECONDS)
-    code, out, _ = said(capsys, *PREDICT, file, "--latency", "0.1", "--bandwidth", "network=1e9")
+    code, out, _ = run_cli(capsys, *PREDICT, file, "--latency", "0.1", "--bandwidth", "network=1e9")
     assert (code, out.splitlines()) == (
         output.OK,
         [
@@ -92,19 +92,19 @@ def test_what_cannot_be_predicted(
 ) -> None:
     if text is not None:
         write(name, text)
-    code, out, err = said(capsys, *PREDICT, name, *more)
+    code, out, err = run_cli(capsys, *PREDICT, name, *more)
     assert (code, out) == (output.USAGE, "")
     assert err.startswith(f"hfdsl plan: {message}")
 
 
 def test_a_plan_without_sizes_predicts_nothing(write: Callable[[str, str], str], program: str, capsys: Capture) -> None:
     write("loose.py", "import hfdsl as hf\nfrom shouting import *\nloose = hf.Experiment(shout, deployment)\n")
-    code, _, err = said(capsys, "plan", "loose.py:loose", "--predict", write("seconds.toml", SECONDS))
+    code, _, err = run_cli(capsys, "plan", "loose.py:loose", "--predict", write("seconds.toml", SECONDS))
     assert code == output.USAGE
     assert "--predict needs the size of every dim that rows depend on" in err
 
 
 def test_a_trace_that_cannot_be_written_is_reported_before_the_launch(program: str, capsys: Capture) -> None:
-    code, out, err = said(capsys, "run", "shouting.py:experiment", "--trace", "absent/steps.json")
+    code, out, err = run_cli(capsys, "run", "shouting.py:experiment", "--trace", "absent/steps.json")
     assert (code, out) == (output.USAGE, "")
     assert err == "hfdsl run: cannot write 'absent/steps.json': No such file or directory\n"

@@ -80,21 +80,21 @@ def program(write: Write) -> str:
     return write("demanding.py", PROGRAM)
 
 
-def said(capsys: Capture, *argv: str) -> str:
+def run_cli(capsys: Capture, *argv: str) -> str:
     assert main(["requires", *argv]) == output.OK
     captured = capsys.readouterr()
     assert captured.err == ""
     return captured.out
 
 
-def told(capsys: Capture, *argv: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said(capsys, *argv, "--format", "json"))
-    return found
+def json_of(capsys: Capture, *argv: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run_cli(capsys, *argv, "--format", "json"))
+    return document
 
 
 def test_for_people(program: str, capsys: Capture) -> None:
     rows = "for an even split over the 4 chunks of 3D_PROTO on Mesh(pp=1 dp=4 tp=1)"
-    lines = [line.partition(", demanding.py:")[0] for line in said(capsys, "demanding.py:experiment").splitlines()]
+    lines = [line.partition(", demanding.py:")[0] for line in run_cli(capsys, "demanding.py:experiment").splitlines()]
     assert lines == [
         "B: a multiple of 12 (given: 10, which breaks 2 of 3)",
         f"  broken  actor.update: 4 must divide B, {rows}",
@@ -114,43 +114,43 @@ def test_for_people(program: str, capsys: Capture) -> None:
 
 def test_for_machines_without_any_size(program: str, write: Write, capsys: Capture) -> None:
     write("open.py", PROGRAM.replace("dims={B: 10}", "dims={}"))
-    found = told(capsys, "open.py:experiment")
-    assert (found["version"], found["dataflow"], found["complete"]) == (1, "program", True)
+    document = json_of(capsys, "open.py:experiment")
+    assert (document["version"], document["dataflow"], document["complete"]) == (1, "program", True)
     dims = {
-        name: (one["given"], one["multipleOf"], one["remainder"], one["least"], one["most"], one["possible"])
-        for name, one in found["dims"].items()
+        name: (dim["given"], dim["multipleOf"], dim["remainder"], dim["least"], dim["most"], dim["possible"])
+        for name, dim in document["dims"].items()
     }
     assert dims == {"B": ([], 12, 0, 8, None, True), "R": ([], 1, 0, 1, 64, True)}
-    assert {rule["need"] for rule in found["others"]} == {"4 must divide B*N", "R == 8 or R == 16 (R = ?)"}
-    assert {rule["holds"] for one in found["dims"].values() for rule in one["demands"]} == {None}
+    assert {rule["need"] for rule in document["others"]} == {"4 must divide B*N", "R == 8 or R == 16 (R = ?)"}
+    assert {rule["holds"] for dim in document["dims"].values() for rule in dim["demands"]} == {None}
 
 
 @pytest.mark.parametrize("b", [1, 2, 7, 8, 12, 24, 30, 36])
 def test_what_it_allows_is_what_a_check_passes(b: int, program: str, capsys: Capture) -> None:
     sizes = ["--set", f"B={b}", "--set", "R=16", "--set", "N=4"]
-    found = told(capsys, "demanding.py:experiment", *sizes)
-    one = found["dims"]["B"]
-    allowed = b % one["multipleOf"] == one["remainder"] and b >= one["least"]
-    assert allowed is all(rule["holds"] for rule in one["demands"])
+    document = json_of(capsys, "demanding.py:experiment", *sizes)
+    dim = document["dims"]["B"]
+    allowed = b % dim["multipleOf"] == dim["remainder"] and b >= dim["least"]
+    assert allowed is all(rule["holds"] for rule in dim["demands"])
     assert allowed is (main(["check", "demanding.py:experiment", *sizes]) == output.OK)
 
 
 def test_a_program_without_a_deployment_or_with_mistakes_says_so(program: str, write: Write, capsys: Capture) -> None:
-    assert "without a deployment, splits over ranks are unknown" in said(capsys, "demanding.py:program")
+    assert "without a deployment, splits over ranks are unknown" in run_cli(capsys, "demanding.py:program")
     write("wrong.py", PROGRAM.replace("actor.look(table)", "actor.look(prompts)"))
-    assert "'hfdsl check' reports which" in said(capsys, "wrong.py:experiment")
-    assert told(capsys, "wrong.py:experiment")["complete"] is False
+    assert "'hfdsl check' reports which" in run_cli(capsys, "wrong.py:experiment")
+    assert json_of(capsys, "wrong.py:experiment")["complete"] is False
 
 
 def test_what_no_size_satisfies(write: Write, capsys: Capture) -> None:
     write("none.py", PROGRAM.replace('"R <= longest"', '"R <= longest", "R >= 100"'))
-    assert "R: no size satisfies all of this (not given)\n" in said(capsys, "none.py:experiment")
-    assert told(capsys, "none.py:experiment")["dims"]["R"]["possible"] is False
+    assert "R: no size satisfies all of this (not given)\n" in run_cli(capsys, "none.py:experiment")
+    assert json_of(capsys, "none.py:experiment")["dims"]["R"]["possible"] is False
 
 
 def test_a_program_without_demands(write: Write, capsys: Capture) -> None:
     write("free.py", (Path(__file__).parent / "conftest.py").read_text().split("'''")[1].replace("dp=2, tp=2", "tp=4"))
-    out = said(capsys, "free.py:experiment").splitlines()
+    out = run_cli(capsys, "free.py:experiment").splitlines()
     assert out[0] == "B: a multiple of 2 (given: 4, which works)"
     write("freer.py", METRICS)
-    assert said(capsys, "freer.py").startswith("any sizes will do\n")
+    assert run_cli(capsys, "freer.py").startswith("any sizes will do\n")

@@ -34,28 +34,28 @@ def refused(target: str, sizes: tuple[str, ...] = ()) -> str:
 
 @pytest.mark.parametrize("target", ["shouting.py:experiment", "./shouting.py:experiment", "shouting:experiment"])
 def test_an_experiment_by_path_or_module(program: str, target: str) -> None:
-    found = load(target)
-    assert found.experiment is not None
-    assert found.dataflow.body.__name__ == "shout"
-    assert {dim.__name__: size for dim, size in found.dims.items()} == {"B": 4}
+    loaded = load(target)
+    assert loaded.experiment is not None
+    assert loaded.dataflow.body.__name__ == "shout"
+    assert {dim.__name__: size for dim, size in loaded.dims.items()} == {"B": 4}
 
 
 def test_a_file_in_a_package_is_that_module(write: Write) -> None:
     write("lib/__init__.py", "")
     write("lib/names.py", "NAME = 'same'")
     write("lib/flows.py", "from lib.names import NAME\n" + LONE)
-    found = load("lib/flows.py:same")
-    assert found.source.module.__name__ == "lib.flows"
-    assert not found.source.script
-    assert load("lib.flows:same").dataflow is found.dataflow
+    loaded = load("lib/flows.py:same")
+    assert loaded.source.module.__name__ == "lib.flows"
+    assert not loaded.source.script
+    assert load("lib.flows:same").dataflow is loaded.dataflow
 
 
 def test_a_file_with_the_name_of_a_loaded_module(write: Write) -> None:
     import json
 
-    found = load(write("json.py", LONE) + ":same")
-    assert found.source.module is not json
-    assert load("json.py:same").dataflow is found.dataflow
+    loaded = load(write("json.py", LONE) + ":same")
+    assert loaded.source.module is not json
+    assert load("json.py:same").dataflow is loaded.dataflow
 
 
 def test_siblings_of_a_file_can_be_imported(write: Write) -> None:
@@ -64,11 +64,11 @@ def test_siblings_of_a_file_can_be_imported(write: Write) -> None:
 
 
 def test_a_dataflow_has_no_deployment(program: str) -> None:
-    found = load("shouting.py:shout")
-    assert found.experiment is None
-    assert found.check().ok
+    loaded = load("shouting.py:shout")
+    assert loaded.experiment is None
+    assert loaded.check().ok
     with pytest.raises(UsageError, match=r"'hfdsl plan' needs an hf\.Experiment"):
-        found.deployed("plan")
+        loaded.deployed("plan")
 
 
 def test_a_function_that_makes_a_target(program: str) -> None:
@@ -135,8 +135,8 @@ def test_a_wrong_declaration_is_no_usage_error(write: Write) -> None:
 
 
 def test_sizes_go_over_the_experiment(program: str) -> None:
-    found = load("shouting.py:pondering", ["P=8", "B=16"])
-    assert {dim.__name__: size for dim, size in found.deployed("plan").dims.items()} == {"B": 16, "P": 8}
+    loaded = load("shouting.py:pondering", ["P=8", "B=16"])
+    assert {dim.__name__: size for dim, size in loaded.deployed("plan").dims.items()} == {"B": 16, "P": 8}
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,14 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "run.toml"
 
 
-def said(capsys: Capture, *argv: str) -> tuple[int, str, str]:
+def run_cli(capsys: Capture, *argv: str) -> tuple[int, str, str]:
     code = main(argv)
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
 
 def test_train_prints_the_configuration_and_a_line_a_step(config: str, capsys: Capture) -> None:
-    code, out, err = said(capsys, "train", config, "--set", "policy.optimizer.learning_rate=0.2")
+    code, out, err = run_cli(capsys, "train", config, "--set", "policy.optimizer.learning_rate=0.2")
     assert (code, err) == (output.OK, "")
     assert out.startswith("check of 'following': no findings")
     assert "learning_rate = 0.2\n" in out
@@ -43,22 +43,22 @@ def test_train_prints_the_configuration_and_a_line_a_step(config: str, capsys: C
 
 
 def test_train_for_machines_and_resume(config: str, capsys: Capture) -> None:
-    code, out, _ = said(capsys, "train", config, "--format", "json")
+    code, out, _ = run_cli(capsys, "train", config, "--format", "json")
     records = [json.loads(text) for text in out.splitlines()]
     assert code == output.OK
-    assert [one["step"] for one in records] == [0, 1, 2]
+    assert [record["step"] for record in records] == [0, 1, 2]
     assert records[2]["nodes"].keys() >= {"policy.generate"}
-    code, _, err = said(capsys, "train", config)
+    code, _, err = run_cli(capsys, "train", config)
     assert code == output.FINDINGS
     assert "error[HF901]: 'output': there is a run in 'run'; go on with --resume" in err
     assert "the last whole checkpoint is run/checkpoints/step-00000002; --resume continues from it" in err
-    code, out, _ = said(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
+    code, out, _ = run_cli(capsys, "train", config, "--resume", "--set", "steps=3", "--format", "json")
     assert (code, [json.loads(text)["step"] for text in out.splitlines()]) == (output.OK, [3, 3])
 
 
 def test_a_resume_of_another_configuration_is_refused(config: str, capsys: Capture) -> None:
-    assert said(capsys, "train", config)[0] == output.OK
-    code, _, err = said(capsys, "train", config, "--resume", "--set", "policy.size=12", "--set", "seed=3")
+    assert run_cli(capsys, "train", config)[0] == output.OK
+    code, _, err = run_cli(capsys, "train", config, "--resume", "--set", "policy.size=12", "--set", "seed=3")
     assert code == output.FINDINGS
     assert "error[HF905]" in err
     assert "  seed: 0 there, 3 here\n" in err
@@ -78,27 +78,27 @@ def test_a_resume_of_another_configuration_is_refused(config: str, capsys: Captu
 def test_a_mistake_in_the_configuration_is_reported(
     config: str, capsys: Capture, argv: tuple[str, ...], text: str
 ) -> None:
-    code, out, err = said(capsys, "train", *argv)
+    code, out, err = run_cli(capsys, "train", *argv)
     assert (code, out) == (output.FINDINGS, "")
     assert text in err
 
 
 def test_a_dataflow_of_a_file(config: str, capsys: Capture) -> None:
     Path("flows.py").write_text("from tests.rl.training.toy import follow\n\nflow = follow(width=3)\n")
-    code, out, _ = said(capsys, "train", config, "--set", "algorithm=flows.py:flow")
+    code, out, _ = run_cli(capsys, "train", config, "--set", "algorithm=flows.py:flow")
     assert code == output.OK
     assert 'algorithm = "flows.py:flow"' in out
 
 
 def test_a_configuration_is_a_target(config: str, capsys: Capture) -> None:
-    assert said(capsys, "check", config)[0] == output.OK
-    code, out, _ = said(capsys, "check", config, "--set", "B=5")
+    assert run_cli(capsys, "check", config)[0] == output.OK
+    code, out, _ = run_cli(capsys, "check", config, "--set", "B=5")
     assert code == output.FINDINGS
     assert "B = 5 rows do not split evenly" in out
-    assert "policy.update" in said(capsys, "plan", config)[1]
-    assert "B: a multiple of 2" in said(capsys, "requires", config)[1]
-    assert "policy.update" in said(capsys, "draw", config)[1]
-    assert len(said(capsys, "run", config, "--steps", "2")[1].splitlines()) == 2
+    assert "policy.update" in run_cli(capsys, "plan", config)[1]
+    assert "B: a multiple of 2" in run_cli(capsys, "requires", config)[1]
+    assert "policy.update" in run_cli(capsys, "draw", config)[1]
+    assert len(run_cli(capsys, "run", config, "--steps", "2")[1].splitlines()) == 2
 
 
 CHECK_A_CONFIGURATION = """
@@ -114,39 +114,39 @@ def test_checking_a_configuration_loads_nothing_heavy(monkeypatch: pytest.Monkey
 
 def test_a_file_that_is_not_there_is_reported_without_a_line(config: str, capsys: Capture) -> None:
     nothing = "error[HF901]: nothing.toml: No such file or directory\n\ncheck of 'nothing.toml': 1 error\n"
-    assert said(capsys, "train", "nothing.toml")[2] == nothing
-    assert said(capsys, "check", "nothing.toml")[2] == nothing
-    assert "-->" not in said(capsys, "train", config, "--set", "deployment=nothing.toml")[2]
+    assert run_cli(capsys, "train", "nothing.toml")[2] == nothing
+    assert run_cli(capsys, "check", "nothing.toml")[2] == nothing
+    assert "-->" not in run_cli(capsys, "train", config, "--set", "deployment=nothing.toml")[2]
 
 
 def test_a_finding_about_a_ready_dataflow_is_at_the_key_and_names_its_own_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(ROOT)
-    code, out, _ = said(capsys, "check", "--elsewhere", "examples/spelling.toml", "--set", "options.updates=3")
+    code, out, _ = run_cli(capsys, "check", "--elsewhere", "examples/spelling.toml", "--set", "options.updates=3")
     assert code == output.FINDINGS
     places = [line.split()[1].partition(":")[0] for line in out.splitlines() if line.strip().startswith(("-->", ":::"))]
     assert places == ["examples/spelling.toml", *["hfdsl/rl/dataflows/grpo.py"] * 2]
 
 
 def test_diff_tells_what_differs(config: str, capsys: Capture) -> None:
-    assert said(capsys, "train", config)[0] == output.OK
+    assert run_cli(capsys, "train", config)[0] == output.OK
     changes = ("--set", "output=other", "--set", "policy.seed=3", "--set", "evaluation=none")
-    assert said(capsys, "train", config, *changes)[0] == output.OK
-    code, out, _ = said(capsys, "diff", "run", "other")
+    assert run_cli(capsys, "train", config, *changes)[0] == output.OK
+    code, out, _ = run_cli(capsys, "diff", "run", "other")
     assert code == output.FINDINGS
     lines = [text.split(maxsplit=1) for text in out.splitlines()]
-    told: dict[str, str] = {name: rest.strip() for name, rest in lines}
-    assert told["output"] == '"run" -> "other"'
-    assert told["policy.seed"] == "(absent) -> 3"
-    assert told["evaluation.every"] == "2 -> (absent)"
-    code, out, _ = said(capsys, "diff", "run", "run/config.toml")
+    printed: dict[str, str] = {name: rest.strip() for name, rest in lines}
+    assert printed["output"] == '"run" -> "other"'
+    assert printed["policy.seed"] == "(absent) -> 3"
+    assert printed["evaluation.every"] == "2 -> (absent)"
+    code, out, _ = run_cli(capsys, "diff", "run", "run/config.toml")
     assert code == output.OK
     assert out == f"the {out.split()[1]} fields are the same\n"
-    code, out, _ = said(capsys, "diff", "run", "other", "--format", "json")
-    found: dict[str, Any] = json.loads(out)
-    assert found["policy.seed"] == ["(absent)", 3]
-    assert "HF901]: nothing: No such file" in said(capsys, "diff", "nothing", "run")[2]
+    code, out, _ = run_cli(capsys, "diff", "run", "other", "--format", "json")
+    differences: dict[str, Any] = json.loads(out)
+    assert differences["policy.seed"] == ["(absent)", 3]
+    assert "HF901]: nothing: No such file" in run_cli(capsys, "diff", "nothing", "run")[2]
 
 
 def test_the_examples_are_read_and_checked(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
@@ -154,4 +154,4 @@ def test_the_examples_are_read_and_checked(monkeypatch: pytest.MonkeyPatch, caps
     for place in sorted(Path("examples/deployments").glob("*.toml")):
         assert read_toml(place)
         argv = ("check", "--elsewhere", "examples/spelling.toml", "--set", f"deployment={place}")
-        assert said(capsys, *argv)[0] == output.OK, place
+        assert run_cli(capsys, *argv)[0] == output.OK, place

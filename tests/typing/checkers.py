@@ -55,7 +55,7 @@ def _mended(file: Path) -> str:
 @cache
 def said_by(checker: str) -> Found:
     """What a checker says about every program; the test is skipped where it is not installed."""
-    found: Found = {}
+    messages: Found = {}
     with tempfile.TemporaryDirectory(prefix="hfdsl-typing-") as temporary:
         target = Path(temporary)
         sources = {file.name: file.read_text("utf-8") for file in CASES.glob("*.py")}
@@ -66,8 +66,8 @@ def said_by(checker: str) -> Found:
             (target / name).write_text(source + OPTIONS, "utf-8")
         (target / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}), "utf-8")
         for file_name, line, text in _ask(checker, target):
-            found.setdefault(file_name, {}).setdefault(line, text)
-    return found
+            messages.setdefault(file_name, {}).setdefault(line, text)
+    return messages
 
 
 def _ask(checker: str, folder: Path) -> Iterator[tuple[str, int, str]]:

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.xdist_group("checkers")  # one process: each checker is
 # Lines that a type checker refuses and a check does not, with the reason.
 ARGUED = {
     # a check names the declaration that is wrong; a type checker each use of it
-    ("hf102.py", "actor.score(prompts.ids)"): "the column it is wired to has no dtype: told there",
-    ("hf104_result.py", "return centre(actor.score(prompts))"): "the method has no result type: told there",
-    ("hf108_record.py", "values: hf.f32[B, n]"): "told at the record that has the column",
-    ("hf121.py", "return reward.score(prompts)"): "the method is a coroutine: told there",
-    ("hf121_generator.py", "return reward.score(prompts)"): "the method is a generator: told there",
-    ("hf109.py", "return actor.score(prompts)"): "the annotation of the port is not readable: told there",
+    ("hf102.py", "actor.score(prompts.ids)"): "the column it is wired to has no dtype: reported there",
+    ("hf104_result.py", "return centre(actor.score(prompts))"): "the method has no result type: reported there",
+    ("hf108_record.py", "values: hf.f32[B, n]"): "reported at the record that has the column",
+    ("hf121.py", "return reward.score(prompts)"): "the method is a coroutine: reported there",
+    ("hf121_generator.py", "return reward.score(prompts)"): "the method is a generator: reported there",
+    ("hf109.py", "return actor.score(prompts)"): "the annotation of the port is not readable: reported there",
     # Python's own
     ("wirings.py", "result: Rollout = prompts"): "an annotated name is never wired anywhere",
 }
@@ -51,7 +51,7 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def told(report: hf.Report) -> set[int]:
+def reported_lines(report: hf.Report) -> set[int]:
     return {finding.primary.span.line for finding in report}
 
 
@@ -59,7 +59,7 @@ def told(report: hf.Report) -> set[int]:
 def test_a_check_says_of_a_fixture_what_checkers_say(name: str) -> None:
     lines = (FIXTURES / f"{name}.py").read_text("utf-8").splitlines()
     report: hf.Report = importlib.import_module(f"tests.check.fixtures.{name}").report()
-    assert set(plain(f"{name}.py", 1, len(lines))) <= told(report), str(report)
+    assert set(plain(f"{name}.py", 1, len(lines))) <= reported_lines(report), str(report)
 
 
 SOLVED_WHERE_IT_IS_CHECKED = {"hf213": "no type checker solves the factor of a product"}
@@ -79,7 +79,7 @@ def test_a_check_says_of_every_dataflow_what_checkers_say() -> None:
         text
         for node in flows
         for line, text in plain("wirings.py", node.lineno, node.end_lineno or node.lineno).items()
-        if line not in told(getattr(module, node.name).check())
+        if line not in reported_lines(getattr(module, node.name).check())
     }
     assert len(flows) > 35
     assert missed == set()
@@ -92,8 +92,11 @@ def one_at_a_time() -> Iterator[tuple[int, str]]:
     head = [line.replace(', pad="last"', "").replace("(rows=8)", "") for line in lines[:start]]
     lines = head + lines[start:]
     marked = [i for i, line in enumerate(lines) if i > start and "# E: " in line]
-    for kept in marked:
-        yield kept + 1, "\n".join(without(line) if i in marked and i != kept else line for i, line in enumerate(lines))
+    for marked_line in marked:
+        yield (
+            marked_line + 1,
+            "\n".join(without(line) if i in marked and i != marked_line else line for i, line in enumerate(lines)),
+        )
 
 
 def without(line: str) -> str:
@@ -110,7 +113,7 @@ def test_a_check_says_of_every_mistake_alone_what_checkers_say(tmp_path: Path) -
         path.write_text(text, "utf-8")
         report: hf.Report = load(path).mistakes.check()
         assert {finding.primary.span.line for finding in report.errors} <= {line}, str(report)
-        if line in refused and line not in told(report):
+        if line in refused and line not in reported_lines(report):
             missed[line] = refused[line]
     assert len(programs) > 35
     assert missed == {}

@@ -29,7 +29,7 @@ def roles_have_places(context: Context) -> Iterator[Finding]:
         if name not in placements:
             fitting = [other for other in spare if issubclass(placements[other].role, role)]
             near = get_close_matches(name, fitting, n=1) or (fitting if len(fitting) == 1 else [])
-            spare = [other for other in spare if other not in near]  # a misspelt role is one mistake
+            spare = [other for other in spare if other not in near]  # a misspelled role is one mistake
             finding = Finding(
                 "HF507",
                 f"role '{name}' of '{context.program.graph.name}' has no place in the deployment",

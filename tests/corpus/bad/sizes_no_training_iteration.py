@@ -12,7 +12,7 @@ NUM_ROLLOUT, ROLLOUT_BATCH, SAMPLES, GLOBAL_BATCH = 2, 8, 8, 256
 
 
 class Experience(Rollout, Advantages):
-    """A rollout and what is learnt from it."""
+    """A rollout and the update that learns from it."""
 
 
 @hf.function(rows=hf.Grouped(SAMPLES))

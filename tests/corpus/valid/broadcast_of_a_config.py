@@ -29,8 +29,8 @@ class Actor(Policy):
 
 @hf.dataflow
 def program(prompts: Prompts, actor: Actor) -> tuple[hf.PerRank[str], Rollout]:
-    told = actor.configure(Sampling(temperature=0.7), [1, 2, 3], name="hot")
-    return told, actor.sample(prompts, 0.5, greedy=False)
+    configured = actor.configure(Sampling(temperature=0.7), [1, 2, 3], name="hot")
+    return configured, actor.sample(prompts, 0.5, greedy=False)
 
 
 experiment = hf.Experiment(

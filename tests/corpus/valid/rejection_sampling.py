@@ -1,5 +1,5 @@
 # mypy: disable-error-code="valid-type, arg-type"
-"""Rejection sampling fine-tuning: the best of 8 samples of a prompt is learnt by imitation."""
+"""Rejection sampling fine-tuning: the best of 8 samples of a prompt is learned by imitation."""
 
 from typing import Literal
 

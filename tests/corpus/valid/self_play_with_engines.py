@@ -57,13 +57,13 @@ def program(
 ) -> dict[str, ActorMetrics]:
     first, second = white_engine.move_first(prompts), black_engine.move_first(prompts)
     of_first, of_second = judge.score(first), judge.score(second)
-    learnt = {
+    updates = {
         "white": white.learn(first, won(of_first, of_second, first)),
         "black": black.learn(second, won(of_second, of_first, second)),
     }
     hf.sync(white, white_engine)
     hf.sync(black, black_engine)
-    return learnt
+    return updates
 
 
 config = PolicyConfig()

@@ -64,8 +64,8 @@ def seeds_as_hard(seeds: Seeds) -> Difficulty:
 def program(seeds: Seeds, proposer: Proposer, solver: Actor, reward: Reward) -> tuple[ActorMetrics, ActorMetrics]:
     tasks = proposer.propose(seeds)
     rollout = solver.generate(Prompts(ids=tasks.ids, answer=tasks.answer))
-    learnt = solver.update(rollout, gained(reward.score(rollout), rollout))
-    return proposer.learn(seeds, seeds_as_hard(seeds)), learnt
+    updated = solver.update(rollout, gained(reward.score(rollout), rollout))
+    return proposer.learn(seeds, seeds_as_hard(seeds)), updated
 
 
 def batches() -> Iterator[Seeds]:

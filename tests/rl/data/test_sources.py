@@ -1,4 +1,4 @@
-"""Rows of files and of reasoning-gym; what cannot be read is told with its file, line and field."""
+"""Rows of files and of reasoning-gym; a row that cannot be read is reported with its file, line and field."""
 
 from __future__ import annotations
 

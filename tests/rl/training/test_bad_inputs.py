@@ -1,4 +1,4 @@
-"""What goes wrong within a run is told with row, step and role, and the run goes on from its last checkpoint."""
+"""A failure within a run is reported with row, step and role, and the run goes on from its last checkpoint."""
 
 from __future__ import annotations
 

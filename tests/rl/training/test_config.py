@@ -1,4 +1,4 @@
-"""A configuration is read, with the roles of its dataflow; what does not fit is told; places are data."""
+"""A configuration is read, with the roles of its dataflow; what does not fit is reported; placements are data."""
 
 from __future__ import annotations
 

@@ -285,14 +285,14 @@ WRONG: list[tuple[list[str], str]] = [
     (["update.options.updates=3"], "HF310"),
     (["update.rows=28", "update.options.updates=8"], "HF310"),
     (["update.rows=4", "update.options.updates=4"], "HF310"),
-    (["update.algorithm=tests.rl.training.test_rounds:misspelt"], "HF202"),
+    (["update.algorithm=tests.rl.training.test_rounds:misspelled"], "HF202"),
     (["update.algorithm=hfdsl.rl.dataflows.grpo:grpo"], "HF507"),
     (['evaluation={source={kind="JsonLines", path="letters.jsonl"}, dims={B=3}}'], "HF310"),
 ]
 
 
 @hf.dataflow
-def misspelt(experience: Experience, actor: Actor) -> ActorMetrics:
+def misspelled(experience: Experience, actor: Actor) -> ActorMetrics:
     return actor.update(experience, losss=Clip(0.2))  # type: ignore[call-arg]  # the mistake
 
 

@@ -1,4 +1,4 @@
-"""Tables become dataclasses, or it is told which field takes what; overrides and TOML keep every value."""
+"""Tables become dataclasses, or an error says which field takes what; overrides and TOML keep every value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of several families, from configurations and from folders; what they lack is told."""
+"""Models of several families, from configurations and from folders; what they lack is reported."""
 
 from __future__ import annotations
 

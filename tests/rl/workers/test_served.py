@@ -271,7 +271,7 @@ def test_what_a_server_refuses_is_told_at_once_in_its_words(status: int, text: s
 
 
 def test_the_row_that_fails_is_named_and_others_wait_no_longer() -> None:
-    """All but the last row are told to come again in an hour; the last one fails for good."""
+    """The server asks to retry all but the last row in an hour; the last one fails for good."""
 
     def answers(handler: Any, body: dict[str, Any]) -> None:
         fault = says(400, "no") if body["prompt"] == last else says(429, "", Retry_After="3600")
@@ -372,7 +372,7 @@ def test_a_judgement_that_is_none(changes: Any, message: Any, code: str, said: s
     assert f"'judge.score' on rank 0 in step 0: row 0: {said}" in error.value.message
 
 
-# -- what is told before anything is asked
+# -- mistakes that are reported before any request
 
 
 def test_a_configuration_that_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class Actor(hf.Worker):
 
     @register(Dispatch.DP_PROTO)
     def rebuilt(self, rollout: Rollout) -> LogProbs:
-        return LogProbs(log_prob=rollout.log_probs.tensor)  # E: misspelt column in a record constructor
+        return LogProbs(log_prob=rollout.log_probs.tensor)  # E: misspelled column in a record constructor
 
     @register(Dispatch.DP_PROTO, pad="last")  # E: no such padding
     def padded(self, rollout: Rollout) -> LogProbs:
@@ -144,8 +144,8 @@ def mistakes(prompts: Prompts, actor: Actor, reference: Reference, scores: Score
     actor.generate(rollout)  # E: wrong record
     actor.generate()  # E: missing argument
     actor.generate(prompts, rollout)  # E: too many arguments
-    actor.generate(prompt=prompts)  # E: misspelt keyword
-    actor.generat(prompts)  # E: misspelt method
+    actor.generate(prompt=prompts)  # E: misspelled keyword
+    actor.generat(prompts)  # E: misspelled method
     actor.generate(prompts.ids.tensor)  # E: a tensor where a record is taken
     actor.generate(torch.zeros(2, 2))  # E: a tensor where a record is taken
     actor.generate({"ids": prompts.ids})  # E: a dictionary where a record is taken
@@ -156,7 +156,7 @@ def mistakes(prompts: Prompts, actor: Actor, reference: Reference, scores: Score
     difference(rollout.log_probs, scores.tokens)  # E: columns of different dims where they are the same
     rewards(rollout, clip="high")  # E: wrong type of a constant
 
-    rollout.log_prob  # E: misspelt column
+    rollout.log_prob  # E: misspelled column
     rollout.log_probs.mean()  # E: tensor method in a dataflow
     rollout.log_probs + rollout.log_probs  # E: tensor arithmetic in a dataflow
     -rollout.log_probs  # E: tensor arithmetic in a dataflow

@@ -228,8 +228,8 @@ def role_for_a_record(prompts: Prompts, actor: Actor) -> Pair:
 
 
 @hf.dataflow
-def misspelt_keyword(prompts: Prompts, actor: Actor) -> Pair:
-    return hf.repeat(times=2, bach=prompts)  # E: a misspelt keyword
+def misspelled_keyword(prompts: Prompts, actor: Actor) -> Pair:
+    return hf.repeat(times=2, bach=prompts)  # E: a misspelled keyword
 
 
 @hf.dataflow
