@@ -129,7 +129,7 @@ def deployment(curve: Curve, teacher: Path, seed: int) -> hf.Deployment:
     model = replace(MODEL, seed=seed)
     actor, critic = w.ActorConfig(model, w.GenerationConfig(RESPONSE), TRAINING), w.CriticConfig(model, TRAINING)
     other = replace(actor, model=replace(MODEL, seed=seed + 1))
-    made: dict[str, Callable[[hf.ResourcePool], Any]] = {
+    placements: dict[str, Callable[[hf.ResourcePool], Any]] = {
         "actor": lambda pool: hf.place(w.Actor, actor, pool=pool),
         "left": lambda pool: hf.place(w.Actor, actor, pool=pool),
         "right": lambda pool: hf.place(w.Actor, other, pool=pool),
@@ -143,7 +143,7 @@ def deployment(curve: Curve, teacher: Path, seed: int) -> hf.Deployment:
         "multiplier": lambda pool: hf.place(w.LagrangeMultiplier, Multiplier(1.0), pool=pool),
     }
     pool = hf.ResourcePool([1], use_gpu=False)
-    return hf.Deployment(**{role: made[role](pool) for role in curve.roles})
+    return hf.Deployment(**{role: placements[role](pool) for role in curve.roles})
 
 
 def prompts(rows: int, step: int, seed: int) -> Prompts:
@@ -173,9 +173,9 @@ def run(curve: Curve, steps: int, teacher: Path, seed: int) -> list[float]:
         evaluation = running.also(evaluate.compile(roles, {B: rows, P: PROMPT, R: RESPONSE})) if graded else None
         scores = []
         for step in range(steps):
-            given = prompts(rows, step, seed)
-            made = running.step(given, text(rows, step, seed)) if curve.name == "safe_rlhf" else running.step(given)
-            results = (evaluation.step(given),) if evaluation is not None else made
+            batch = prompts(rows, step, seed)
+            outputs = running.step(batch, text(rows, step, seed)) if curve.name == "safe_rlhf" else running.step(batch)
+            results = (evaluation.step(batch),) if evaluation is not None else outputs
             scores.append(next(result.score.value for result in results if isinstance(result, Outcome)))
         if curve.name == "grpo":
             save(running.also(weights.compile(roles)).step(), teacher)

@@ -259,8 +259,10 @@ def checks(folder: Path, sizes: Sequence[int], times: int) -> Iterator[Row]:
         assert not module.experiment.check().findings
         yield row
     if larger:
-        one, other = (sys.modules[f"bench_clean_{n}"].experiment.check for n in (smallest, larger[-1]))
-        grown = undisturbed(other, times) / larger[-1] / (undisturbed(one, times) / smallest)
+        smallest_check, largest_check = (
+            sys.modules[f"bench_clean_{n}"].experiment.check for n in (smallest, larger[-1])
+        )
+        grown = undisturbed(largest_check, times) / larger[-1] / (undisturbed(smallest_check, times) / smallest)
         yield Row("time a node, largest to smallest", "x", grown, 1.2, facts="1 is linear; no garbage collection")
 
     module = sys.modules[f"bench_clean_{smallest}"]
@@ -333,8 +335,8 @@ def processes(folder: Path, times: int) -> Iterator[Row]:
     name = "bench_process"
     (folder / f"{name}.py").write_text(clean(NODES))
     paths = [str(folder), str(Path(hfdsl.__file__).parent.parent)]
-    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
 
     def run(*arguments: str) -> Callable[[], object]:
         command = [sys.executable, *arguments]

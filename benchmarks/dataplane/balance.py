@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                         raise SystemExit(f"rows are not in their order: {done.tokens.tensor.tolist()}, not {drawing}")
                     loads = [sum(drawing[first : first + size]) for first in range(0, rows, size)]
                     in_order = max(loads) * ranks / sum(drawing)
-                    found = running.timeline.imbalances.get("actor.update")
-                    heaviest.append(found.balanced if found else in_order)
+                    recorded = running.timeline.imbalances.get("actor.update")
+                    heaviest.append(recorded.balanced if recorded else in_order)
             floor = 2e3 * arguments.seconds * statistics.mean(sum(drawing) / ranks for drawing in steps[1:])
             table.append((name, statistics.mean(heaviest[1:]), statistics.mean(walls[1:]), floor))
     if arguments.json:

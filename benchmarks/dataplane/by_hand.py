@@ -76,9 +76,9 @@ class Process:
     def call(self, chain: str, role: str, *columns: np.ndarray[Any, Any]) -> Any:
         """One role; a value for each column that it makes."""
         names = CHAINS[chain].reads[role]
-        made = self._bodies[chain][role](tensors(dict(zip(names, columns, strict=True))))
-        found = [value if isinstance(value, int) else value.numpy() for value in made.values()]
-        return found[0] if len(found) == 1 else tuple(found)
+        outputs = self._bodies[chain][role](tensors(dict(zip(names, columns, strict=True))))
+        columns_out = [value if isinstance(value, int) else value.numpy() for value in outputs.values()]
+        return columns_out[0] if len(columns_out) == 1 else tuple(columns_out)
 
 
 class Pools:
@@ -119,14 +119,14 @@ class Resident:
         """The batch as ``step`` takes it."""
         return [{"prompts": shard} for shard in shards(batch, self._pools.ranks)]
 
-    def step(self, given: Sequence[Arrays]) -> tuple[int, int]:
+    def step(self, shards: Sequence[Arrays]) -> tuple[int, int]:
         """One step: the two digests."""
         chain, actors, critics = self._chain, self._pools.actor, self._pools.critic
         if self._pools.colocated:
-            tasks = [actor.all_roles.remote(chain, prompts) for actor, prompts in zip(actors, given, strict=True)]
+            tasks = [actor.all_roles.remote(chain, prompts) for actor, prompts in zip(actors, shards, strict=True)]
             return total(ray.get(tasks))
         updates = []
-        for actor, critic, prompts in zip(actors, critics, given, strict=True):
+        for actor, critic, prompts in zip(actors, critics, shards, strict=True):
             advantages = critic.judge.remote(chain, actor.generate.remote(chain, prompts))
             updates += [critic.update_critic.remote(chain), actor.update_actor.remote(chain, advantages)]
         digests = ray.get(updates)
@@ -143,16 +143,16 @@ class CallByCall:
         """The batch as ``step`` takes it."""
         return shards(batch, self._pools.ranks)
 
-    def step(self, given: Sequence[np.ndarray[Any, Any]]) -> tuple[int, int]:
+    def step(self, shards: Sequence[np.ndarray[Any, Any]]) -> tuple[int, int]:
         """One step: the two digests."""
         chain = self._chain
-        columns: list[dict[str, Any]] = [{"prompts": shard} for shard in given]
+        columns: list[dict[str, Any]] = [{"prompts": shard} for shard in shards]
         for role in MAKES:
             processes = self._pools.actor if role in ON_ACTOR else self._pools.critic
             names = chain.makes(role) or (role,)
             for process, here in zip(processes, columns, strict=True):
                 method = process.call.options(num_returns=len(names))
-                made = method.remote(chain.name, role, *(here[name] for name in chain.reads[role]))
-                here.update(zip(names, made if len(names) > 1 else [made], strict=True))
+                refs = method.remote(chain.name, role, *(here[name] for name in chain.reads[role]))
+                here.update(zip(names, refs if len(names) > 1 else [refs], strict=True))
         updates = ray.get([here[role] for here in columns for role in ("update_critic", "update_actor")])
         return sum(updates[::2]), sum(updates[1::2])

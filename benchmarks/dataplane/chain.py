@@ -28,7 +28,7 @@ class Path(Protocol):
         """The batch as ``step`` takes it; outside of its time."""
         ...
 
-    def step(self, given: Any) -> tuple[int, int]:
+    def step(self, prompts: Any) -> tuple[int, int]:
         """One step: the digests of the critic's and the actor's updates."""
         ...
 
@@ -46,9 +46,9 @@ class OnHfdsl:
         """The batch as ``step`` takes it."""
         return self._program.Prompts(prompts=batch)
 
-    def step(self, given: Any) -> tuple[int, int]:
+    def step(self, prompts: Any) -> tuple[int, int]:
         """One step: the two digests."""
-        critic, actor = self._running.step(given)
+        critic, actor = self._running.step(prompts)
         return critic.digest.value, actor.digest.value
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ def paths(
     size: Size, peers: Sequence[str], store_mib: int, floors: Mapping[Chain, Floor] | None = None
 ) -> Iterator[list[Named]]:
     """All ways to run the chain, ready."""
-    found: list[Named] = []
+    named: list[Named] = []
 
     def name(text: str, chain: Chain) -> str:
         return f"{text}, narrow" if chain is NARROW else text
@@ -106,34 +106,34 @@ def paths(
             return path
 
         for chain, floor in (floors or {}).items():
-            found.append(Named(name("shared memory, no Ray", chain), kept(floor), chain, peer("floor", chain)))
+            named.append(Named(name("shared memory, no Ray", chain), kept(floor), chain, peer("floor", chain)))
         stack.enter_context(measure.cluster(store_mib))
         if "verl" in peers:
             from benchmarks.dataplane import with_verl
 
             verl = kept(with_verl.Pools(size.chain, size.ranks, size.colocated, size.touch))
-            found += [
+            named += [
                 Named("verl, TensorDict", with_verl.OnTensorDict(verl), size.chain, "verl"),
                 Named("verl, DataProto", with_verl.OnProto(verl, tuned=False), size.chain),
                 Named("verl, tuned by hand", with_verl.OnProto(verl, tuned=True), size.chain, "tuned"),
             ]
             if "queue" in peers:
-                found.append(Named("verl, TransferQueue", kept(with_verl.OnQueue(verl)), size.chain))
+                named.append(Named("verl, TransferQueue", kept(with_verl.OnQueue(verl)), size.chain))
         if "hand" in peers:
             from benchmarks.dataplane import by_hand
 
             pools = kept(by_hand.Pools(size.chains, size.ranks, size.colocated, size.touch))
             for chain in size.chains:
                 call_by_call, resident = by_hand.CallByCall(pools, chain), by_hand.Resident(pools, chain)
-                found += [
+                named += [
                     Named(name("Ray by hand, call by call", chain), call_by_call, chain),
                     Named(name("Ray by hand, resident", chain), resident, chain, peer("resident", chain)),
                 ]
         if "hfdsl" in peers:
             for chain in size.chains:
                 program = ppo_narrow if chain is NARROW else ppo
-                found.append(Named(name("**hfdsl**", chain), kept(OnHfdsl(program, chain, size)), chain))
-        yield found
+                named.append(Named(name("**hfdsl**", chain), kept(OnHfdsl(program, chain, size)), chain))
+        yield named
 
 
 def check(named: Named, rows: int) -> None:
@@ -148,11 +148,11 @@ def measured(
     group: Sequence[Named], rows: int, arguments: argparse.Namespace, serialized: Serialized
 ) -> dict[str, Summary]:
     """The cost of every path of a group, in turn."""
-    given = {named.name: named.path.prepare(prompts(rows, 1, named.chain)) for named in group}
+    prepared = {named.name: named.path.prepare(prompts(rows, 1, named.chain)) for named in group}
     by_name = {named.name: named for named in group}
 
     def step(name: str) -> Callable[[], object]:
-        return lambda: by_name[name].path.step(given[name])
+        return lambda: by_name[name].path.step(prepared[name])
 
     def enter(name: str) -> None:
         getattr(by_name[name].path, "enter", lambda: None)()
@@ -180,21 +180,23 @@ def measured(
 HEAD = ("ms", "best", "driver CPU ms", "workers CPU ms", "driver MiB out", "in", "loopback MiB", "driver peak MiB")
 
 
-def report(group: Sequence[Named], found: Mapping[str, Summary]) -> str:
+def report(group: Sequence[Named], summaries: Mapping[str, Summary]) -> str:
     """A table of one group: costs, and each path's wall time beside that of its peers."""
-    peers = {named.peer: found[named.name].wall for named in group if named.peer}
+    peers = {named.peer: summaries[named.name].wall for named in group if named.peer}
     shown = [peer for peer in ("verl", "tuned", "resident", "floor") if peer in peers]
     rows = []
     for named in group:
-        one = found[named.name]
+        summary = summaries[named.name]
         narrow = named.chain is NARROW
-        cells = [measure.number(value) for value in (one.wall, one.best, one.driver_cpu, one.workers_cpu)]
-        cells += [measure.number(value / MIB, 2) for value in (one.sent, one.received, one.loopback)]
-        cells.append(measure.number(max(0.0, one.memory), 2))
+        cells = [
+            measure.number(value) for value in (summary.wall, summary.best, summary.driver_cpu, summary.workers_cpu)
+        ]
+        cells += [measure.number(value / MIB, 2) for value in (summary.sent, summary.received, summary.loopback)]
+        cells.append(measure.number(max(0.0, summary.memory), 2))
         for peer in shown:
             wall = peers.get(f"{peer} narrow", peers[peer]) if narrow else peers[peer]
             below = peer in ("verl", "tuned")
-            cells.append(measure.number(wall / one.wall if below else one.wall / wall, 2) + "×")
+            cells.append(measure.number(wall / summary.wall if below else summary.wall / wall, 2) + "×")
         rows.append((named.name, *cells))
     titles = {"verl": "verl / it", "tuned": "tuned / it", "resident": "it / resident", "floor": "it / floor"}
     return measure.markdown(["", *HEAD, *(titles[peer] for peer in shown)], rows)
@@ -238,10 +240,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     for size, floor in zip(sizes, floors, strict=True):
         mib, kind = size.rows * ROW_BYTES / MIB, KINDS[size.colocated]
         with paths(size, peers, arguments.store, floor) as group:
-            found = measured(group, size.rows, arguments, serialized)
-        everything.append({"mib": mib, "pools": kind, "paths": {name: asdict(one) for name, one in found.items()}})
+            summaries = measured(group, size.rows, arguments, serialized)
+        everything.append(
+            {"mib": mib, "pools": kind, "paths": {name: asdict(summary) for name, summary in summaries.items()}}
+        )
         if not arguments.json:
-            print(f"\n{mib:g} MiB, {kind} pools, {size.ranks} workers a pool\n\n{report(group, found)}", flush=True)
+            print(f"\n{mib:g} MiB, {kind} pools, {size.ranks} workers a pool\n\n{report(group, summaries)}", flush=True)
     if arguments.json:
         print(json.dumps({"machine": measure.machine(), "groups": everything}))
         return

@@ -104,15 +104,15 @@ def computed(chain: Chain, role: str, columns: Mapping[str, torch.Tensor]) -> di
         digest = (digest * 31 + (column.to(torch.int64) * weights).sum(1)) % 65_521
     if not chain.makes(role):
         return {"digest": int(digest.sum())}
-    made = {}
+    outputs = {}
     for place, name in enumerate(chain.makes(role)):
         width, dtype = chain.columns[name]
         mask = name.endswith("mask")
         values = (digest[:, None] + torch.arange(width) * (place + 1)) % (2 if mask else 32_000)
         if not mask:
             values[:, 0] = read[0][:, 0].to(torch.int64)
-        made[name] = values.to(dtype)
-    return made
+        outputs[name] = values.to(dtype)
+    return outputs
 
 
 @cache

@@ -149,9 +149,9 @@ class Cost:
 def cost(step: Callable[[], object], workers: Sequence[int], serialized: Serialized) -> Cost:
     """Make a step and measure it."""
     sent, received, loopback = serialized.sent, serialized.received, loopback_bytes()
-    busy, own, start = cpu_seconds(workers), own_cpu_seconds(), time.perf_counter()
+    busy, own_before, start = cpu_seconds(workers), own_cpu_seconds(), time.perf_counter()
     step()
-    wall, used = time.perf_counter() - start, own_cpu_seconds() - own
+    wall, used = time.perf_counter() - start, own_cpu_seconds() - own_before
     return Cost(
         wall * 1e3,
         used * 1e3,
@@ -178,8 +178,8 @@ class Summary:
     @classmethod
     def of(cls, costs: Sequence[Cost], memory: float) -> Self:
         """Of the costs of the steps of one path. CPU and bytes are means: their clocks may be coarse."""
-        walls = [one.wall for one in costs]
-        means = {f.name: statistics.fmean(getattr(one, f.name) for one in costs) for f in fields(Cost)}
+        walls = [cost.wall for cost in costs]
+        means = {f.name: statistics.fmean(getattr(cost, f.name) for cost in costs) for f in fields(Cost)}
         return cls(**(means | {"wall": statistics.median(walls), "best": min(walls), "memory": memory}))
 
 
@@ -255,21 +255,21 @@ def versions() -> str:
     """The packages that the numbers depend on."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = []
+    versions_found = []
     for name in ("ray", "torch", "verl", "tensordict", "TransferQueue"):
         try:
-            found.append(f"{name} {version(name)}")
+            versions_found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
-    return ", ".join(found)
+    return ", ".join(versions_found)
 
 
 def number(value: float | None, digits: int = 3) -> str:
     """A number with so many digits that matter; nothing for None."""
     if value is None:
         return ""
-    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-    return f"{value:,.{max(0, digits - whole)}f}"
+    integer_digits = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:,.{max(0, digits - integer_digits)}f}"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -26,8 +26,8 @@ def chains(size: Size, peers: Sequence[str], arguments: argparse.Namespace) -> d
         for named in group:
             getattr(named.path, "enter", lambda: None)()
             check(named, size.rows)
-            given = named.path.prepare(prompts(size.rows, 1, TINY))
-            steps[named.name] = lambda path=named.path, given=given: path.step(given)  # type: ignore[misc]
+            batch = named.path.prepare(prompts(size.rows, 1, TINY))
+            steps[named.name] = lambda path=named.path, batch=batch: path.step(batch)  # type: ignore[misc]
         enter = {named.name: getattr(named.path, "enter", lambda: None) for named in group}
         return summaries(steps, arguments, lambda name: enter[name]())
 
@@ -40,8 +40,10 @@ def summaries(
     """The cost of these steps in turn, after a fifth as many."""
     workers, serialized = measure.processes(), measure.Serialized()
     measure.interleaved(steps, 1 + arguments.times // 5, workers, serialized, before, 0.01)
-    found: dict[str, list[Cost]] = measure.interleaved(steps, arguments.times, workers, serialized, before, 0.01)
-    return {name: Summary.of(costs, 0.0) for name, costs in found.items()}
+    costs_by_name: dict[str, list[Cost]] = measure.interleaved(
+        steps, arguments.times, workers, serialized, before, 0.01
+    )
+    return {name: Summary.of(costs, 0.0) for name, costs in costs_by_name.items()}
 
 
 def world(ranks: int, arguments: argparse.Namespace) -> dict[str, Summary]:
@@ -49,11 +51,11 @@ def world(ranks: int, arguments: argparse.Namespace) -> dict[str, Summary]:
     with measure.cluster(arguments.store, cpus=max(8, ranks)) as ray:
         actor: Any = ray.remote(Bare)
         bare = [actor.options(num_cpus=0.01).remote([]) for _ in range(ranks)]
-        ray.get([one.count.remote() for one in bare])
+        ray.get([actor.count.remote() for actor in bare])
         with light.compile(deployment(Light, ranks)).launch("ray") as running:
             return summaries(
                 {
-                    "Ray by hand": lambda: ray.get([one.count.remote() for one in bare]),
+                    "Ray by hand": lambda: ray.get([actor.count.remote() for actor in bare]),
                     "**hfdsl**": running.step,
                 },
                 arguments,
@@ -70,24 +72,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one object instead of the tables")
     arguments = parser.parse_args(argv)
     peers = ["hand", "hfdsl", *(["verl"] if find_spec("verl") is not None else [])]
-    found: dict[str, dict[str, Summary]] = {}
+    summaries: dict[str, dict[str, Summary]] = {}
     for workers in arguments.workers:
         for colocated in (True, False):
             ranks = workers if colocated else workers // 2
             kind = "one pool" if colocated else "two pools"
             size = Size(TINY, ranks, ranks, colocated)
-            found[f"chain, {workers} workers, {kind}"] = chains(size, peers, arguments)
+            summaries[f"chain, {workers} workers, {kind}"] = chains(size, peers, arguments)
     for ranks in arguments.world:
-        found[f"one call, {ranks} ranks"] = world(ranks, arguments)
+        summaries[f"one call, {ranks} ranks"] = world(ranks, arguments)
     if arguments.json:
-        rows = {kind: {name: asdict(one) for name, one in of.items()} for kind, of in found.items()}
+        rows = {kind: {name: asdict(summary) for name, summary in of.items()} for kind, of in summaries.items()}
         print(json.dumps({"machine": measure.machine(), "steps": rows}))
         return
     cells = []
-    for kind, of in found.items():
-        for name, one in of.items():
-            beside = f"{one.driver_cpu / of['**hfdsl**'].driver_cpu:.2f}×"
-            numbers = map(measure.number, (one.wall, one.best, one.driver_cpu, one.workers_cpu))
+    for kind, of in summaries.items():
+        for name, summary in of.items():
+            beside = f"{summary.driver_cpu / of['**hfdsl**'].driver_cpu:.2f}×"
+            numbers = map(measure.number, (summary.wall, summary.best, summary.driver_cpu, summary.workers_cpu))
             cells.append((f"{kind}: {name}", *numbers, beside))
     head = ["", "ms", "best", "driver CPU ms", "workers CPU ms", "driver CPU / hfdsl's"]
     print(measure.markdown(head, cells))

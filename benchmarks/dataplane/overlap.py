@@ -40,9 +40,9 @@ class ByHand:
         ray.get([napper.nap.remote(0) for pool in self._pools.values() for napper in pool])
 
     def _call(self, name: str, wait: bool, *columns: Sequence[Any]) -> list[Any]:
-        given = zip(*columns, strict=True) if columns else [(1,)] * len(self._pools[name])
-        made = [napper.nap.remote(*row) for napper, row in zip(self._pools[name], given, strict=True)]
-        return ray.get(made) if wait else made
+        arguments = zip(*columns, strict=True) if columns else [(1,)] * len(self._pools[name])
+        refs = [napper.nap.remote(*row) for napper, row in zip(self._pools[name], arguments, strict=True)]
+        return ray.get(refs) if wait else refs
 
     def pair(self, wait: bool) -> None:
         """Two roles that need nothing of each other."""
@@ -56,7 +56,7 @@ class ByHand:
         inferred = [self._call(name, wait, rolled) for name in ("reference", "critic", "reward")]
         updated = [self._call(name, wait, *inferred) for name in ("critic", "actor")]
         if not wait:
-            ray.get([one for ranks in updated for one in ranks])
+            ray.get([ref for ranks in updated for ref in ranks])
 
     def close(self) -> None:
         """End the processes."""
@@ -85,24 +85,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     seconds, ranks, times = arguments.seconds, arguments.ranks, arguments.times
     column = torch.zeros(ranks)
-    found = {}
+    results = {}
     with measure.cluster(arguments.store):
         hand = ByHand(seconds, ranks)
         for kind, critical, step in (("two roles", 1, hand.pair), ("PPO, four pools", 3, hand.ppo)):
             for path, wait in (("waiting for each call", True), ("Ray by hand", False)):
-                found[kind, path] = milliseconds(partial(step, wait), times), critical
+                results[kind, path] = milliseconds(partial(step, wait), times), critical
         hand.close()
         two = naps.pair.compile(naps.deployment(seconds, ranks, ("reference", "critic")), {naps.B: ranks})
         with two.launch("ray") as running:
             batch = naps.Rolled(rolled=column)
-            found["two roles", "**hfdsl**"] = milliseconds(lambda: running.step(batch), times), 1
+            results["two roles", "**hfdsl**"] = milliseconds(lambda: running.step(batch), times), 1
         four = naps.ppo.compile(naps.deployment(seconds, ranks), {naps.B: ranks})
         with four.launch("ray") as running:
             start = naps.Start(start=column)
-            found["PPO, four pools", "**hfdsl**"] = milliseconds(lambda: running.step(start), times), 3
+            results["PPO, four pools", "**hfdsl**"] = milliseconds(lambda: running.step(start), times), 3
     table = [
         (f"{kind}, {path}", wall, critical * seconds * 1e3)
-        for (kind, path), (wall, critical) in sorted(found.items(), reverse=True)
+        for (kind, path), (wall, critical) in sorted(results.items(), reverse=True)
     ]
     if arguments.json:
         rows = [{"name": name, "ms": wall, "critical_ms": critical} for name, wall, critical in table]

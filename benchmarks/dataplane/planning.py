@@ -16,8 +16,8 @@ import hfdsl as hf
 from benchmarks.dataplane import measure, ppo
 from benchmarks.dataplane.columns import TINY, prompts
 
-ENOUGH = 5_000
-"""Milliseconds after which a compile is not repeated, and larger worlds are left out."""
+LONGEST_MS = 5_000
+"""After a compile that takes longer, it is not repeated, and larger worlds are left out."""
 
 
 def compiled(ranks: int, mesh: hf.Mesh | None) -> Callable[[], Any]:
@@ -36,7 +36,7 @@ def compiled(ranks: int, mesh: hf.Mesh | None) -> Callable[[], Any]:
 
 def plans(worlds: Sequence[int], times: int) -> list[tuple[str, float, float]]:
     """Milliseconds of compiling, median and best: every rank with rows of its own, and with pp=8 and tp=8."""
-    found = []
+    rows = []
     for kind, smallest, mesh_of in (
         ("dp", 1, lambda ranks: None),
         ("pp=8, tp=8", 64, lambda ranks: hf.Mesh(pp=8, dp=ranks // 64, tp=8)),
@@ -46,12 +46,12 @@ def plans(worlds: Sequence[int], times: int) -> list[tuple[str, float, float]]:
                 continue
             action = compiled(ranks, mesh_of(ranks))
             walls = [milliseconds(action)]
-            while len(walls) < times and walls[-1] < ENOUGH:
+            while len(walls) < times and walls[-1] < LONGEST_MS:
                 walls.append(milliseconds(action))
-            found.append((f"{ranks:,}, {kind}", statistics.median(walls), min(walls)))
-            if walls[-1] >= ENOUGH:
+            rows.append((f"{ranks:,}, {kind}", statistics.median(walls), min(walls)))
+            if walls[-1] >= LONGEST_MS:
                 break
-    return found
+    return rows
 
 
 def milliseconds(action: Callable[[], object]) -> float:
@@ -63,7 +63,7 @@ def milliseconds(action: Callable[[], object]) -> float:
 
 def growth(rows: Sequence[int], ranks: int, times: int) -> list[tuple[int, float, float]]:
     """Milliseconds of a step, and of the driver's CPU, for each number of rows: columns of two tokens, two pools."""
-    found = []
+    growth_rows = []
     plan = ppo.ppo.compile(ppo.deployment(ranks, False, TINY.name), {ppo.P: TINY.prompt, ppo.R: TINY.response})
     with plan.launch("ray") as running:
         for count in rows:
@@ -71,8 +71,8 @@ def growth(rows: Sequence[int], ranks: int, times: int) -> list[tuple[int, float
             running.step(batch), running.step(batch)
             costs = [measure.cost(lambda: running.step(batch), [], measure.Serialized()) for _ in range(times)]  # noqa: B023
             wall = statistics.median(cost.wall for cost in costs)
-            found.append((count, wall, statistics.fmean(cost.driver_cpu for cost in costs)))
-    return found
+            growth_rows.append((count, wall, statistics.fmean(cost.driver_cpu for cost in costs)))
+    return growth_rows
 
 
 def main(argv: Sequence[str] | None = None) -> None:

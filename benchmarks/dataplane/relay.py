@@ -65,20 +65,20 @@ def by_hand(ranks: int, a_node: int, arguments: argparse.Namespace) -> dict[str,
         nodes = [actors[first : first + a_node] for first in range(0, ranks, a_node)]
         relays = started(ray, [partial(relay.remote, node) for node in nodes])
         steps: dict[str, Callable[[], object]] = {
-            f"Ray by hand, {DIRECT}": lambda: ray.get([one.count.remote() for one in actors]),
-            f"Ray by hand, {RELAYED}": lambda: ray.get([one.count.remote() for one in relays]),
+            f"Ray by hand, {DIRECT}": lambda: ray.get([actor.count.remote() for actor in actors]),
+            f"Ray by hand, {RELAYED}": lambda: ray.get([relay.count.remote() for relay in relays]),
         }
         return summaries(steps, arguments.times)
 
 
 def started(ray: Any, makers: Sequence[Callable[[], Any]]) -> list[Any]:
     """Actors, eight at a time: processes that all start at once take each other's time and memory."""
-    made: list[Any] = []
+    actors: list[Any] = []
     for first in range(0, len(makers), 8):
         some = [maker() for maker in makers[first : first + 8]]
-        ray.get([one.count.remote() for one in some])
-        made += some
-    return made
+        ray.get([actor.count.remote() for actor in some])
+        actors += some
+    return actors
 
 
 def as_if_apart(node_of: Callable[[str, int], object]) -> None:
@@ -122,41 +122,43 @@ def summaries(steps: Mapping[str, Callable[[], object]], times: int) -> dict[str
 # -- where they meet
 
 
-def as_on_a_cluster(found: Mapping[int, Mapping[str, Summary]], way: str) -> dict[int, float]:
+def as_on_a_cluster(summaries: Mapping[int, Mapping[str, Summary]], way: str) -> dict[int, float]:
     """Milliseconds of a step where nodes work at the same time, by world.
 
     That is one node's step, as it was measured, and what the calls of the others cost the driver more.
     """
-    least = found[min(found)][f"**hfdsl**, {way}"]
-    return {n: least.wall + of[f"**hfdsl**, {way}"].driver_cpu - least.driver_cpu for n, of in sorted(found.items())}
+    least = summaries[min(summaries)][f"**hfdsl**, {way}"]
+    return {
+        n: least.wall + of[f"**hfdsl**, {way}"].driver_cpu - least.driver_cpu for n, of in sorted(summaries.items())
+    }
 
 
-def crossing(one: Mapping[int, float], other: Mapping[int, float]) -> float | None:
+def crossing(first: Mapping[int, float], second: Mapping[int, float]) -> float | None:
     """From where on the other takes no more than the one, between what was measured along straight lines."""
-    worlds = sorted(one)
-    if worlds and other[worlds[0]] <= one[worlds[0]]:
+    worlds = sorted(first)
+    if worlds and second[worlds[0]] <= first[worlds[0]]:
         return worlds[0]
     for low, high in pairwise(worlds):
-        before, after = other[low] - one[low], other[high] - one[high]
+        before, after = second[low] - first[low], second[high] - first[high]
         if after <= 0:
             return low + (high - low) * before / (before - after)
     return None
 
 
-def crossover(found: Mapping[int, Mapping[str, Summary]], a_node: int) -> str:
+def crossover(summaries: Mapping[int, Mapping[str, Summary]], a_node: int) -> str:
     """The table of both ways, measured and as on a cluster, and where they meet."""
     ways = [f"**hfdsl**, {way}" for way in (DIRECT, RELAYED)]
-    measured = [{n: of[way].wall for n, of in found.items()} for way in ways]
-    cpu = [{n: of[way].driver_cpu for n, of in found.items()} for way in ways]
-    cluster = [as_on_a_cluster(found, way) for way in (DIRECT, RELAYED)]
+    measured = [{n: of[way].wall for n, of in summaries.items()} for way in ways]
+    cpu = [{n: of[way].driver_cpu for n, of in summaries.items()} for way in ways]
+    cluster = [as_on_a_cluster(summaries, way) for way in (DIRECT, RELAYED)]
     columns = [column for pair in (cpu, measured, cluster) for column in pair]
-    rows = [(f"{n}", *(measure.number(column[n]) for column in columns)) for n in sorted(found)]
+    rows = [(f"{n}", *(measure.number(column[n]) for column in columns)) for n in sorted(summaries)]
     names = ("driver CPU ms", "ms here", "ms as on a cluster")
     head = ["ranks", *(f"{name}: {way}" for name in names for way in (DIRECT, RELAYED))]
     lines = [measure.markdown(head, rows), ""]
-    for name, (one, other) in zip(names, (cpu, measured, cluster), strict=True):
-        at = crossing(one, other)
-        where = f"at {at:.0f} ranks" if at is not None else f"nowhere up to {max(found)} ranks"
+    for name, (first, second) in zip(names, (cpu, measured, cluster), strict=True):
+        at = crossing(first, second)
+        where = f"at {at:.0f} ranks" if at is not None else f"nowhere up to {max(summaries)} ranks"
         lines.append(f"{name}: they meet {where}, {a_node} ranks a node")
     return "\n".join(lines)
 
@@ -239,13 +241,13 @@ def programs(ranks: int) -> Iterator[tuple[str, Plan, tuple[Any, ...]]]:
 
 def bookkeeping(ranks: int) -> Iterator[tuple[str, float, float]]:
     """CPU milliseconds of the first step, which finds the routes, and of those after it."""
-    for name, plan, given in programs(ranks):
+    for name, plan, batches in programs(ranks):
         running = Running(plan, Processes(Accepts(plan), {plan.name: 0}, 0))
-        first = milliseconds(partial(running.step, *given))
+        first = milliseconds(partial(running.step, *batches))
         gc.collect()
         gc.disable()  # it looks at the whole plan now and then
         try:
-            later = [milliseconds(partial(running.step, *given)) for _ in range(9)]
+            later = [milliseconds(partial(running.step, *batches)) for _ in range(9)]
         finally:
             gc.enable()
         yield name, first, statistics.median(later)
@@ -271,22 +273,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="one object instead of the tables")
     arguments = parser.parse_args(argv)
     beyond = [(ranks, *row) for ranks in arguments.beyond for row in bookkeeping(ranks)]
-    found: dict[int, dict[str, Summary]] = {}
+    summaries: dict[int, dict[str, Summary]] = {}
     for ranks in arguments.world:
         print(f"{ranks} ranks start", file=sys.stderr, flush=True)
-        found[ranks] = by_hand(ranks, arguments.a_node, arguments) | on_hfdsl(ranks, arguments.a_node, arguments)
+        summaries[ranks] = by_hand(ranks, arguments.a_node, arguments) | on_hfdsl(ranks, arguments.a_node, arguments)
     if arguments.json:
-        worlds = {ranks: {name: asdict(one) for name, one in of.items()} for ranks, of in found.items()}
+        worlds = {ranks: {name: asdict(summary) for name, summary in of.items()} for ranks, of in summaries.items()}
         print(json.dumps({"machine": measure.machine(), "worlds": worlds, "beyond": beyond}))
         return
     rows = [
-        (f"{ranks} ranks: {name}", *map(measure.number, (one.driver_cpu, one.wall, one.best, one.workers_cpu)))
-        for ranks, of in found.items()
-        for name, one in of.items()
+        (
+            f"{ranks} ranks: {name}",
+            *map(measure.number, (summary.driver_cpu, summary.wall, summary.best, summary.workers_cpu)),
+        )
+        for ranks, of in summaries.items()
+        for name, summary in of.items()
     ]
-    if found:
+    if summaries:
         print(measure.markdown(["", "driver CPU ms", "ms", "best", "workers CPU ms"], rows))
-        print("\n" + crossover(found, arguments.a_node))
+        print("\n" + crossover(summaries, arguments.a_node))
     head = ["without Ray", "first step, CPU ms", "later steps", "µs a rank"]
     numbers = [(f"{n:,} ranks: {name}", first, later, later / n * 1e3) for n, name, first, later in beyond]
     if numbers:

@@ -83,12 +83,12 @@ def gain(values: Sequence[float]) -> float:
 
 def growing(series: Mapping[str, Sequence[float]]) -> list[str]:
     """The names of the series that have gained more than they may."""
-    found = []
+    growing_names = []
     for name, values in series.items():
         amount, share = ALLOWED[name]
         if gain(values) > max(amount, share * values[0]):
-            found.append(name)
-    return found
+            growing_names.append(name)
+    return growing_names
 
 
 def slope(steps: Sequence[int], values: Sequence[float]) -> float:

@@ -44,9 +44,9 @@ def with_ray(modules: list[str], ranks: int) -> None:
 
     actor: Any = ray.remote(Bare)
     actors = [actor.options(num_cpus=0.01).remote(modules) for _ in range(ranks)]
-    assert sum(ray.get([one.count.remote() for one in actors])) == ranks
-    for one in actors:
-        ray.kill(one)
+    assert sum(ray.get([actor.count.remote() for actor in actors])) == ranks
+    for worker in actors:
+        ray.kill(worker)
 
 
 def with_verl(ranks: int) -> None:
@@ -96,23 +96,23 @@ def main(argv: Sequence[str] | None = None) -> None:
             actions["bare actors, torch alone"] = lambda: with_ray(["torch"], ranks)
     if "verl" in arguments.paths and find_spec("verl") is not None:
         actions["verl"] = lambda: with_verl(ranks)
-    found: dict[str, list[float]] = {name: [] for name in actions}
+    wall_seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(arguments.times):
         for name, action in actions.items():
-            found[name].append(seconds(action, arguments.store))
+            wall_seconds[name].append(seconds(action, arguments.store))
     if arguments.json:
-        print(json.dumps({"machine": measure.machine(), "seconds": found}))
+        print(json.dumps({"machine": measure.machine(), "seconds": wall_seconds}))
         return
-    medians = {name: statistics.median(times) for name, times in found.items()}
+    medians = {name: statistics.median(times) for name, times in wall_seconds.items()}
     peers = {"**hfdsl**, no torch in the roles": "bare actors, the same imports"}
     peers["**hfdsl**, roles with torch"] = "bare actors, the same imports, torch"
     cells = [
-        (name, measure.number(wall), measure.number(min(found[name])), ratio(wall, medians, peers.get(name)))
+        (name, measure.number(wall), measure.number(min(wall_seconds[name])), ratio(wall, medians, peers.get(name)))
         for name, wall in medians.items()
     ]
     print(measure.markdown(["", "s", "best", "beside bare actors"], cells))
     print(f"\n{ranks} workers; {measure.machine()}; medians of {arguments.times}")
-    if "verl" in arguments.paths and "verl" not in found:
+    if "verl" in arguments.paths and "verl" not in wall_seconds:
         print("without verl's row: verl cannot be imported; see benchmarks/README.md")
 
 

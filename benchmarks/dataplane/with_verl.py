@@ -75,19 +75,19 @@ class Process(Worker):  # type: ignore[misc]  # verl's base class has no types h
     def proto(self, batch: Any) -> Any:
         """A role on a DataProto."""
         role, rows = batch.meta_info["role"], len(batch)
-        made = self._made(role, batch.batch)
-        if "digest" in made:
-            return DataProto.from_dict(tensors={"digest": torch.tensor([made["digest"]])})
+        outputs = self._made(role, batch.batch)
+        if "digest" in outputs:
+            return DataProto.from_dict(tensors={"digest": torch.tensor([outputs["digest"]])})
         if role == "generate" and batch.meta_info["whole"]:  # verl's rollout gives back what it was given
-            made = made | {"prompts": batch.batch["prompts"]}
-        assert all(len(column) == rows for column in made.values())
-        return DataProto.from_dict(tensors=made)
+            outputs = outputs | {"prompts": batch.batch["prompts"]}
+        assert all(len(column) == rows for column in outputs.values())
+        return DataProto.from_dict(tensors=outputs)
 
     def _on_tensordict(self, role: str, batch: Any) -> Any:
-        made = self._made(role, batch)
-        if "digest" in made:
-            return TensorDict({"digest": torch.tensor([made["digest"]])}, batch_size=[1])
-        return TensorDict(made, batch_size=[len(next(iter(made.values())))])
+        outputs = self._made(role, batch)
+        if "digest" in outputs:
+            return TensorDict({"digest": torch.tensor([outputs["digest"]])}, batch_size=[1])
+        return TensorDict(outputs, batch_size=[len(next(iter(outputs.values())))])
 
     @register(dispatch_mode=MESH)  # type: ignore[untyped-decorator]
     def generate(self, batch: Any) -> Any:
@@ -178,9 +178,9 @@ class OnProto:
         """The batch as ``step`` takes it."""
         return batch
 
-    def step(self, given: Any) -> tuple[int, int]:
+    def step(self, prompts: Any) -> tuple[int, int]:
         """One step: the two digests."""
-        batch, digests = DataProto.from_dict(tensors={"prompts": given}), []  # union grows the batch in place
+        batch, digests = DataProto.from_dict(tensors={"prompts": prompts}), []  # union grows the batch in place
         for role in MAKES:
             if role == "advantage":
                 batch = batch.union(DataProto.from_dict(tensors=self._advantage(batch.batch)))
@@ -263,8 +263,8 @@ class OnQueue:
         critic.score(meta)
         names = list(self._pools.chain.reads["advantage"])
         read = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=names)
-        made = self._advantage({name: dense(read[name]) for name in names})
-        tq.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(made, batch_size=[len(keys)]))
+        advantages = self._advantage({name: dense(read[name]) for name in names})
+        tq.kv_batch_put(keys=keys, partition_id="train", fields=TensorDict(advantages, batch_size=[len(keys)]))
         digests = sum(critic.queue_update_critic(meta)), sum(actor.queue_update_actor(meta))
         tq.kv_clear(keys=keys, partition_id="train")
         return digests

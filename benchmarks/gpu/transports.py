@@ -145,24 +145,24 @@ class Process:
 
 
 def timed_on_device(act: Callable[[], Any], times: int) -> float:
-    found: list[float] = []
+    millis: list[float] = []
     for _ in range(times + 3):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         act()
         end.record()
         end.synchronize()
-        found.append(start.elapsed_time(end))
-    return statistics.median(found[3:])
+        millis.append(start.elapsed_time(end))
+    return statistics.median(millis[3:])
 
 
 def timed(act: Callable[[], Any], times: int, warm: int = 2) -> float:
-    found: list[float] = []
+    millis: list[float] = []
     for _ in range(times + warm):
         start = time.perf_counter()
         act()
-        found.append((time.perf_counter() - start) * 1e3)
-    return statistics.median(found[warm:])
+        millis.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(millis[warm:])
 
 
 def main() -> None:
@@ -191,15 +191,18 @@ def alone(sizes: Sequence[int], args: argparse.Namespace) -> dict[str, list[floa
     b = process.options(num_gpus=1).remote(1)
     ray.get(b.keep.remote([]))
     port = ray.get(a.__ray_call__.remote(free_port))
-    ray.get([one.join.remote(f"tcp://127.0.0.1:{port}") for one in (a, b)])
+    ray.get([process.join.remote(f"tcp://127.0.0.1:{port}") for process in (a, b)])
     say("three processes run")
     links = direct.Links([a, b, c], 120)
     say("links are joined")
     cells: dict[str, list[float | None]] = {}
     for name, asked, method in (("raw NCCL, two GPUs", (a, b), "raw"), ("device copy, one GPU", (a,), "copy")):
         if not skipped(name, args):
-            found = [ray.get([getattr(one, method).remote(size, args.times) for one in asked])[0] for size in sizes[1:]]
-            cells[name] = [None, *(told(name, size, value) for size, value in zip(sizes[1:], found, strict=True))]
+            values = [
+                ray.get([getattr(process, method).remote(size, args.times) for process in asked])[0]
+                for size in sizes[1:]
+            ]
+            cells[name] = [None, *(told(name, size, value) for size, value in zip(sizes[1:], values, strict=True))]
     rows = [
         ("two GPUs: hfdsl", b, direct.TRANSPORT),
         ("one GPU: hfdsl", c, direct.TRANSPORT),
@@ -239,9 +242,9 @@ def moved(name: str, maker: Any, reader: Any, transport: str, size: int, times: 
         return ray.get(reader.read.remote(method.remote(size)))
 
     start = time.perf_counter()
-    found = act()
+    total = act()
     first = (time.perf_counter() - start) * 1e3
-    if found != ray.get(maker.total.remote(size)):
+    if total != ray.get(maker.total.remote(size)):
         say(f"WRONG: {name} {size}")
     once = not transport and size > 4  # seconds each
     return told(name, size, first if once else timed(act, times), f", the first {first:.0f} ms")

@@ -75,16 +75,16 @@ def in_a_plan(layers: int, sources: int, readers: int, times: int, trace: str | 
         trainer=hf.place(Trainer, layers, pool=hf.ResourcePool([sources])),
         engine=hf.place(Engine, pool=hf.ResourcePool([readers])),
     )
-    found: list[float] = []
+    step_seconds: list[float] = []
     with synced.compile(places, {B: 1}).launch("ray", deadline=300) as running:
         for _ in range(times + 2):
             start = time.perf_counter()
             running.step(Asked(x=torch.zeros(1)))
-            found.append(time.perf_counter() - start)
+            step_seconds.append(time.perf_counter() - start)
         if trace is not None:
             with running.trace(trace):
                 running.step(Asked(x=torch.zeros(1)))
-    return statistics.median(found[2:])
+    return statistics.median(step_seconds[2:])
 
 
 def deal(sources: int, readers: int) -> list[list[int]]:
@@ -97,12 +97,16 @@ def deal(sources: int, readers: int) -> list[list[int]]:
 def shapes(layers: int) -> dict[str, tuple[int, ...]]:
     """Of a 7B Llama, with fewer layers where asked."""
     hidden, inner, words = 4096, 11008, 32000
-    found: dict[str, tuple[int, ...]] = {"embed": (words, hidden), "norm": (hidden,), "head": (words, hidden)}
+    weight_shapes: dict[str, tuple[int, ...]] = {"embed": (words, hidden), "norm": (hidden,), "head": (words, hidden)}
     for layer in range(layers):
-        found |= {f"{layer}.{name}": (hidden, hidden) for name in "qkvo"}
-        found |= {f"{layer}.gate": (inner, hidden), f"{layer}.up": (inner, hidden), f"{layer}.down": (hidden, inner)}
-        found |= {f"{layer}.norm1": (hidden,), f"{layer}.norm2": (hidden,)}
-    return found
+        weight_shapes |= {f"{layer}.{name}": (hidden, hidden) for name in "qkvo"}
+        weight_shapes |= {
+            f"{layer}.gate": (inner, hidden),
+            f"{layer}.up": (inner, hidden),
+            f"{layer}.down": (hidden, inner),
+        }
+        weight_shapes |= {f"{layer}.norm1": (hidden,), f"{layer}.norm2": (hidden,)}
+    return weight_shapes
 
 
 class Process:
@@ -174,8 +178,8 @@ class Process:
 
 def with_plans(args: argparse.Namespace, before: list[Any], raw: float) -> None:
     """The rows of whole steps, with few weights and with all."""
-    for one in before:
-        ray.kill(one)
+    for process in before:
+        ray.kill(process)
     for name, count in (("a plan's hf.sync, no layers", 0), ("a plan's hf.sync", args.layers)):
         size = sum(2 * torch.Size(shape).numel() for shape in shapes(count).values())
         took = in_a_plan(count, args.sources, args.readers, args.times, args.trace)
@@ -200,7 +204,7 @@ def main() -> None:
     everyone = [*sources, *readers]
     direct.Links(everyone, 120)
     served = deal(args.sources, args.readers)
-    groups = [[source, *(args.sources + one for one in ones)] for source, ones in enumerate(served) if ones]
+    groups = [[source, *(args.sources + target for target in ones)] for source, ones in enumerate(served) if ones]
     start = time.perf_counter()
     ray.get([everyone[rank].join.remote(group) for group in groups for rank in group])
     print(f"groups {groups} made in {time.perf_counter() - start:.2f} s")
@@ -225,27 +229,29 @@ def main() -> None:
 
         return act
 
-    raw = min(ray.get([one.raw.remote(2**30, args.times) for one in members]))
+    raw = min(ray.get([member.raw.remote(2**30, args.times) for member in members]))
     rows: dict[str, Callable[[], Any]] = {
         "Ray's NCCL transport, a dict": parcels("nccl", "ship", "load"),
         "hfdsl's transport, a dict, copied into place": parcels(direct.TRANSPORT, "seal", "load"),
         "hfdsl's transport, a dict, as it arrives": parcels(direct.TRANSPORT, "seal", "adopt"),
-        "broadcast, tensor by tensor": lambda: ray.get([one.one_by_one.remote() for one in members]),
-        "hfdsl's broadcast": lambda: ray.get([one.broadcast.remote() for one in members]),
+        "broadcast, tensor by tensor": lambda: ray.get([member.one_by_one.remote() for member in members]),
+        "hfdsl's broadcast": lambda: ray.get([member.broadcast.remote() for member in members]),
     }
     print(f"\n{size / 1e9:.1f} GB in {len(shapes(args.layers))} tensors, {args.sources} to {args.readers}")
     print("| way | ms | GB/s a reader | of raw NCCL |\n|---|---:|---:|---:|")
     print(f"| raw NCCL broadcast of 1 GiB | | {raw:.0f} | |")
     for name, act in rows.items():
-        ray.get([one.clear.remote() for one in readers])
-        found: list[float] = []
+        ray.get([reader.clear.remote() for reader in readers])
+        times: list[float] = []
         for _ in range(args.times + 1):
             start = time.perf_counter()
             act()
-            found.append(time.perf_counter() - start)
-        took = statistics.median(found[1:])
+            times.append(time.perf_counter() - start)
+        took = statistics.median(times[1:])
         wrong = (
-            "" if "as it arrives" in name or all(ray.get(one.total.remote()) == want for one in readers) else " WRONG"
+            ""
+            if "as it arrives" in name or all(ray.get(reader.total.remote()) == want for reader in readers)
+            else " WRONG"
         )
         print(
             f"| {name}{wrong} | {took * 1e3:.1f} | {size / took / 1e9:.0f} | {size / took / 1e9 / raw:.0%} |",

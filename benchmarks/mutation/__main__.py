@@ -39,12 +39,14 @@ def listed(path: Path, drawn: list[Mutant]) -> set[Mutant]:
 def draw(files: list[str], sample: int | None, each: int, seed: int) -> tuple[list[Mutant], int]:
     """A sample of the mutants, with at least so many of each file, and how many there are."""
     chance = random.Random(seed)
-    found = {file: chance.sample(made, len(made)) for file in files if (made := mutants(ROOT, file))}
-    total = sum(map(len, found.values()))
+    by_file = {
+        file: chance.sample(file_mutants, len(file_mutants)) for file in files if (file_mutants := mutants(ROOT, file))
+    }
+    total = sum(map(len, by_file.values()))
     if sample is None:
-        return [mutant for made in found.values() for mutant in made], total
-    drawn = [mutant for made in found.values() for mutant in made[:each]]
-    rest = [mutant for made in found.values() for mutant in made[each:]]
+        return [mutant for file_mutants in by_file.values() for mutant in file_mutants], total
+    drawn = [mutant for file_mutants in by_file.values() for mutant in file_mutants[:each]]
+    rest = [mutant for file_mutants in by_file.values() for mutant in file_mutants[each:]]
     return drawn + chance.sample(rest, max(0, min(sample - len(drawn), len(rest)))), total
 
 

@@ -49,7 +49,7 @@ class Mutant:
 def mutants(root: Path, file: str) -> list[Mutant]:
     """Every mutant of a file."""
     text = (root / file).read_text("utf-8")
-    tree, found, seen = ast.parse(text), list[Mutant](), Counter[tuple[str, str, str]]()
+    tree, collected, seen = ast.parse(text), list[Mutant](), Counter[tuple[str, str, str]]()
     functions = codes(compile(tree, root / file, "exec", dont_inherit=True))
     for holder, field, index, lines, name in places(tree):
         node = get(holder, field, index)
@@ -60,25 +60,25 @@ def mutants(root: Path, file: str) -> list[Mutant]:
             changed = [i for i, (a, b) in enumerate(zip(functions, codes(code), strict=True)) if a != b]
             if changed:  # not where the compiler makes the same of both
                 key = name, ast.unparse(node), ast.unparse(new)
-                found.append(Mutant(file, *key, seen[key], lines, changed[0], code))
+                collected.append(Mutant(file, *key, seen[key], lines, changed[0], code))
                 seen[key] += 1
-    return found
+    return collected
 
 
 def codes(module: CodeType) -> list[CodeType]:
     """The codes of the functions of a module and of its classes, in order; functions within functions lie in these."""
-    found: list[CodeType] = []
+    function_codes: list[CodeType] = []
     for code in (const for const in module.co_consts if isinstance(const, CodeType)):
         is_class = not code.co_flags & 0x2  # a function has CO_NEWLOCALS
-        found += codes(code) if is_class else [code]
-    return found
+        function_codes += codes(code) if is_class else [code]
+    return function_codes
 
 
 def get(holder: ast.AST, field: str, index: int | None) -> ast.AST:
     """The node at a place in the tree."""
     value = getattr(holder, field)
-    found: ast.AST = value if index is None else value[index]
-    return found
+    node: ast.AST = value if index is None else value[index]
+    return node
 
 
 def put(holder: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
@@ -183,7 +183,7 @@ def swappable(call: ast.Call) -> bool:
     """Whether a call with its first two arguments swapped tells something of the tests."""
     called = {"id", "attr"} & set(call.func._fields)
     name = getattr(call.func, called.pop()) if called else ""
-    starred = any(isinstance(given, ast.Starred) for given in call.args[:2])
+    starred = any(isinstance(argument, ast.Starred) for argument in call.args[:2])
     same = ast.dump(call.args[0]) == ast.dump(call.args[1])
     return not (starred or same or name in ORDERED or name.endswith("Error") or is_text(call.args[0]))
 

@@ -56,9 +56,11 @@ class Trying:
         functions = live_functions(set(self.files))
         gc.freeze()  # children share what is there
         tests = in_child(lambda: self.reach(items, caches))
-        found = {item: tests[item.nodeid] for item in items if item.nodeid in tests}
-        steady = sorted((item for item in found if found[item].seconds < self.longest), key=lambda i: found[i].seconds)
-        slow = sum(test.seconds >= self.longest for test in found.values())
+        selected = {item: tests[item.nodeid] for item in items if item.nodeid in tests}
+        steady = sorted(
+            (item for item in selected if selected[item].seconds < self.longest), key=lambda i: selected[i].seconds
+        )
+        slow = sum(test.seconds >= self.longest for test in selected.values())
         print(f"# {len(items)} tests; {len(steady)} pass in any order and reach these files; {slow} slow", flush=True)
         original: dict[str, list[CodeType]] = {}
         for mutant in self.drawn:
@@ -67,14 +69,16 @@ class Trying:
                 original[mutant.file] = codes(compile(path.read_text("utf-8"), path, "exec", dont_inherit=True))
             old, new = original[mutant.file][mutant.place], codes(mutant.code)[mutant.place]
             needed = {(mutant.file, line) for line in mutant.lines}
-            covering = [(item, found[item].seconds) for item in steady if not needed.isdisjoint(found[item].lines)]
+            covering = [
+                (item, selected[item].seconds) for item in steady if not needed.isdisjoint(selected[item].lines)
+            ]
             reached = covering and old in functions
             self.tried(mutant, fate_of(functions[old], new, caches, covering) if reached else "unreached")
         return True
 
     def reach(self, items: Sequence[pytest.Item], caches: Sequence[Any]) -> dict[str, Test]:
         """What the tests that pass in a random order reach; none profits from what another left in a cache."""
-        found: dict[str, Test] = {}
+        reached: dict[str, Test] = {}
         now: set[tuple[str, int]] = set()
 
         def enter(frame: FrameType, event: str, arg: Any) -> Any:
@@ -93,28 +97,28 @@ class Trying:
             passed = passes(item, following)
             sys.settrace(None)
             if passed and now:
-                found[item.nodeid] = Test(frozenset(now), process_time() - start)
-        return found
+                reached[item.nodeid] = Test(frozenset(now), process_time() - start)
+        return reached
 
 
 def try_few(item: pytest.Item, examples: int) -> None:
     """Have a property try few examples, always the same, and stop at the first that fails."""
     body: Any = getattr(item, "obj", None)
     if hasattr(body, "hypothesis"):
-        own = getattr(body, "_hypothesis_internal_use_settings", None) or settings()
+        current = getattr(body, "_hypothesis_internal_use_settings", None) or settings()
         body._hypothesis_internal_use_settings = settings(
-            own, max_examples=min(own.max_examples, examples), derandomize=True, database=None, deadline=None,
+            current, max_examples=min(current.max_examples, examples), derandomize=True, database=None, deadline=None,
             phases=[Phase.explicit, Phase.generate], print_blob=False,
         )  # fmt: skip  # one call
 
 
 def live_functions(files: set[str]) -> dict[CodeType, list[FunctionType]]:
     """The functions of some files by their code, wherever they are kept: in classes, properties, tables, closures."""
-    found: dict[CodeType, list[FunctionType]] = {}
+    functions: dict[CodeType, list[FunctionType]] = {}
     for each in gc.get_objects():
         if isinstance(each, FunctionType) and each.__code__.co_filename in files:
-            found.setdefault(each.__code__, []).append(each)
-    return found
+            functions.setdefault(each.__code__, []).append(each)
+    return functions
 
 
 def clear(caches: Sequence[Any]) -> None:

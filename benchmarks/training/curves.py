@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-LAST = 50
-"""The number of last steps whose median is the time of a step."""
+LAST_STEPS = 50
+"""How many steps at the end have the median that is given as the time per step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Run:
 def run_in(metrics: Path) -> Run:
     """The figures in a run's ``metrics.jsonl``."""
     records = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
-    times = [record["time"] for record in records if record["time"]["nodes"]][-LAST:]
+    times = [record["time"] for record in records if record["time"]["nodes"]][-LAST_STEPS:]
     return Run(
         steps=records[-1]["step"],
         solved={record["step"]: record["held_out/solved"] for record in records if "held_out/solved" in record},
@@ -51,10 +51,10 @@ def runs_in(place: Path) -> dict[str, Run]:
     """The runs of a folder, or those that ``--figures`` kept, by name."""
     if place.is_dir():
         return {path.parent.name: run_in(path) for path in sorted(place.glob("*/metrics.jsonl"))}
-    kept: dict[str, Any] = json.loads(place.read_text("utf-8"))
+    saved: dict[str, Any] = json.loads(place.read_text("utf-8"))
     return {
         name: Run(**{**run, "solved": {int(step): share for step, share in run["solved"].items()}})
-        for name, run in kept.items()
+        for name, run in saved.items()
     }
 
 
@@ -93,7 +93,7 @@ def draw(groups_of_runs: Mapping[str, Sequence[Run]], out: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "hfdsl"
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     for name, runs in groups_of_runs.items():
-        if not all(run.solved for run in runs) or runs[0].steps < LAST:
+        if not all(run.solved for run in runs) or runs[0].steps < LAST_STEPS:
             continue
         steps = sorted(set.intersection(*(set(run.solved) for run in runs)))
         values = [[run.solved[step] for run in runs] for step in steps]
@@ -126,8 +126,8 @@ def main() -> None:
     groups_of_runs = groups(runs)
     table(groups_of_runs)
     if options.figures:
-        kept = {name: asdict(run) for name, run in runs.items()}
-        options.figures.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+        figures = {name: asdict(run) for name, run in runs.items()}
+        options.figures.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
     if options.out:
         draw({name: runs for name, runs in groups_of_runs.items() if not name.startswith("supervised")}, options.out)
 

@@ -59,18 +59,18 @@ def main() -> None:
     sizes = {"hidden_size": args.hidden, "intermediate_size": args.hidden * 11 // 4, "num_hidden_layers": args.layers}
     others = {"max_position_embeddings": PROMPT + args.tokens, "pad_token_id": PAD, "bos_token_id": None}
     llama = {"model_type": "llama", "vocab_size": VOCABULARY, "eos_token_id": END, **heads, **sizes, **others}
-    made, config = policy(ModelConfig(config=llama), 1.0, SoleRank()), GenerationConfig(args.tokens)
-    given = ragged(args.rows, args.tokens)
-    steps = captured_generation.CapturedGenerator(made, config, [END], PAD, args.autocast)
+    model, config = policy(ModelConfig(config=llama), 1.0, SoleRank()), GenerationConfig(args.tokens)
+    prompts = ragged(args.rows, args.tokens)
+    steps = captured_generation.CapturedGenerator(model, config, [END], PAD, args.autocast)
     usual = generation.COMPACTION_SHARE, captured_generation.MIN_ROWS
 
     def plain() -> Any:
         with autocast(args.autocast, device()):
-            return generation.generate(made, *given, config, [END], PAD)
+            return generation.generate(model, *prompts, config, [END], PAD)
 
-    engines: dict[str, Callable[[], Any]] = {"plain": plain, "captured": lambda: steps(*given)}
+    engines: dict[str, Callable[[], Any]] = {"plain": plain, "captured": lambda: steps(*prompts)}
     real = float(plain()[1].float().mean())
-    size = sum(weight.numel() for weight in made.parameters()) / 1e6
+    size = sum(weight.numel() for weight in model.parameters()) / 1e6
     print(f"{size:.1f}M parameters, {args.rows} rows, {100 * real:.0f} % of {args.tokens} tokens, {device()}\n")
     print("| | all rows, ms | best | without those that have ended, ms | best | ratio |\n|---|" + "---:|" * 5)
     for name in args.engines:
@@ -86,13 +86,14 @@ def main() -> None:
         cells = f"{before:.0f} | {fastest:.0f} | {after:.0f} | {fastest_after:.0f} | {before / after:.2f}×"
         print(f"| {name} | {cells} |", flush=True)
     if "captured" in args.engines:
-        ids, mask, drawn = given
-        kept = [steps.kept()]
+        ids, mask, drawn = prompts
+        cached_bytes = [steps.kept()]
         for few, draws in ((args.rows, None), (args.rows // 2, drawn[: args.rows // 2])):
             steps(ids[:few], mask[:few], draws)
-            kept.append(steps.kept())
+            cached_bytes.append(steps.kept())
         print(
-            "\ncaptured steps keep, with one, two and three shapes, MiB:", *(f"{nbytes / 2**20:.0f}" for nbytes in kept)
+            "\ncaptured steps keep, with one, two and three shapes, MiB:",
+            *(f"{nbytes / 2**20:.0f}" for nbytes in cached_bytes),
         )
 
 

@@ -46,8 +46,10 @@ def _named_parts(place: F) -> F:
     @wraps(place)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if not args:
-            given = f", with {', '.join(kwargs)}=" if kwargs else ""
-            raise ResourceError("HF507", f"place is called without a role{given}: its first argument is the role class")
+            passed = f", with {', '.join(kwargs)}=" if kwargs else ""
+            raise ResourceError(
+                "HF507", f"place is called without a role{passed}: its first argument is the role class"
+            )
         if "pool" not in kwargs:
             named = getattr(args[0], "__name__", repr(args[0]))
             raise ResourceError(

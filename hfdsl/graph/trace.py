@@ -57,7 +57,7 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 from hfdsl.types.numbers import is_count
 from hfdsl.types.rows import GroupedBy
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 """A dataflow with more steps has a loop without an end, such as one that waits for a value."""
 
 
@@ -118,9 +118,9 @@ class Tracer:
 
     def emit(self, op: Op, arguments: Mapping[str, Any], result: PortType) -> Any:
         """Append a node and give its symbolic value."""
-        if len(self.nodes) >= MOST_STEPS:
-            del self.nodes[MOST_STEPS // 100 :]  # the loop is reported; further iterations would add nothing
-            raise DefinitionError("HF610", f"more than {MOST_STEPS} steps were traced: a loop here does not end")
+        if len(self.nodes) >= MAX_STEPS:
+            del self.nodes[MAX_STEPS // 100 :]  # the loop is reported; further iterations would add nothing
+            raise DefinitionError("HF610", f"more than {MAX_STEPS} steps were traced: a loop here does not end")
         operands = tuple((name, self.operand(value)) for name, value in arguments.items())
         node = Node(len(self.nodes), op, operands, result, traced_span(_run.__code__))
         self.nodes.append(node)

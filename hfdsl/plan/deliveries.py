@@ -352,8 +352,8 @@ class DeliveryPlan:
                 if step in steps and (group, node) not in pending_reads:
                     drops[step] = (*drops.get(step, ()), node)
         pending = {node: plan.layouts[node] for node in steps if (group, node) in pending_reads}
-        kept = (node for node, layout in pending.items() if layout.group == group and rank in layout.holders)
-        keeps = frozenset({*kept, *self._read_in_place.get(process, set()).intersection(steps)})
+        held = (node for node, layout in pending.items() if layout.group == group and rank in layout.holders)
+        keeps = frozenset({*held, *self._read_in_place.get(process, set()).intersection(steps)})
         return Task(steps=steps, sends=sends, keeps=keeps, drops=drops)
 
     def _holding(self, process: Process, read: Read) -> Iterator[PayloadKey]:

@@ -15,8 +15,8 @@ from hfdsl.plan.rows import RowTable
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec, ObjSpec
 
-MOST_PROCESSES = 1024
-"""Routing a step of up to so many processes takes no noticeable time; larger plans are printed without memory."""
+MAX_PRINTED_PROCESSES = 1024
+"""Processes of the largest plan that is printed with its memory: beyond it, routing a step takes noticeable time."""
 
 
 @dataclass(frozen=True, slots=True)

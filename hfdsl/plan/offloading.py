@@ -16,8 +16,8 @@ from hfdsl.protocols.offloading import Part, parts_of
 RolePart: TypeAlias = tuple[str, Part]
 """A role's name and a part of it."""
 
-MOST_STRETCHES = 4
-"""How many stretches of idleness are printed for each part."""
+MAX_PRINTED_PERIODS = 4
+"""How many idle periods are printed for each part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ def offload_lines(plan: Plan) -> Iterator[str]:
         stretches.setdefault((role, parts), []).append(_when(period, labels))
     for (role, parts), when in stretches.items():
         named = words([f"{role}.{part}" for part in parts], quote="")
-        more = f", and {len(when) - MOST_STRETCHES} times more" if len(when) > MOST_STRETCHES else ""
-        yield f"{named}{_size(plan.deployment[role], parts)} on the host {', '.join(when[:MOST_STRETCHES])}{more}"
+        more = f", and {len(when) - MAX_PRINTED_PERIODS} times more" if len(when) > MAX_PRINTED_PERIODS else ""
+        yield f"{named}{_size(plan.deployment[role], parts)} on the host {', '.join(when[:MAX_PRINTED_PERIODS])}{more}"
     for resident in plan.resident if plan.offloads else ():
         where = f" at {labels[resident.node]}" if resident.node is not None else ""
         most, without = _sum(resident.amounts.values()), _sum(_without_offload(plan, resident))

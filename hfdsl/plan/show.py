@@ -8,7 +8,7 @@ from itertools import islice
 from hfdsl.graph.columns import stored_spec
 from hfdsl.graph.program import Input
 from hfdsl.plan.edges import sizes_known
-from hfdsl.plan.memory import MOST_PROCESSES, ProcessMemory, peaks, process_memory
+from hfdsl.plan.memory import MAX_PRINTED_PROCESSES, ProcessMemory, peaks, process_memory
 from hfdsl.plan.offloading import offload_lines
 from hfdsl.plan.plan import DRIVER, Edge, Plan, Step
 from hfdsl.plan.routes import Phase, phases
@@ -34,8 +34,8 @@ def show(plan: Plan) -> str:
 
 def _role(plan: Plan, name: str) -> str:
     placement = plan.deployment[name]
-    kept = f", {placement.gpu_memory} of each GPU" if placement.gpu_memory else ""
-    return f"{name} ({placement.role.__name__}, {placement.mesh}{kept})"
+    memory = f", {placement.gpu_memory} of each GPU" if placement.gpu_memory else ""
+    return f"{name} ({placement.role.__name__}, {placement.mesh}{memory})"
 
 
 def _rows(plan: Plan, step: Step) -> Iterator[tuple[str, str, str, str, str]]:
@@ -106,7 +106,7 @@ def _sums(plan: Plan) -> Iterator[str]:
             if keeps_mapped(plan)
             else "again for every transfer by cuda ipc, since offload releases memory"
         )
-    if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= MOST_PROCESSES:
+    if sizes_known(plan) and sum(group.pool.world_size for group in plan.groups) <= MAX_PRINTED_PROCESSES:
         order = tuple(phases(plan, plan.dims))
         yield "fused    " + ("; ".join(map(_together, _fused(order))) or "none")
         yield from _memory(plan, process_memory(plan, plan.dims, order).values())

@@ -21,9 +21,9 @@ def kept_rows(keep: Sequence[bool], group: int, what: str) -> tuple[int, ...]:
     if len(keep) % group:
         raise SizeError("HF313", f"{what}: {len(keep)} rows do not make whole groups of {group}")
     for first in range(0, len(keep), group) if group > 1 else ():
-        kept = sum(keep[first : first + group])
-        if 0 < kept < group:
-            cut = f"rows {first} to {first + group - 1} are one group, of which {kept} would be kept"
+        kept_count = sum(keep[first : first + group])
+        if 0 < kept_count < group:
+            cut = f"rows {first} to {first + group - 1} are one group, of which {kept_count} would be kept"
             raise SizeError("HF313", f"{what} keeps or drops whole groups of {group} rows: {cut}")
     return tuple(row for row, stays in enumerate(keep) if stays)
 

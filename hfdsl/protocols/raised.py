@@ -24,12 +24,12 @@ from hfdsl.errors import RoleError
 HEAP_TYPE = 1 << 9
 """The flag of classes that Python code defines: the first base without it is a built-in exception."""
 
-OWN = frozenset({"args", "code", "message", "with_traceback", "add_note", "__notes__"})
-"""What is not copied: the error has its own, or its text says it."""
+NOT_COPIED = frozenset({"args", "code", "message", "with_traceback", "add_note", "__notes__"})
+"""Attributes that are not copied: the error has its own, or its text says it."""
 
 
 MISSING = object()
-"""Of what cannot be read by the caller."""
+"""An attribute that the caller cannot unpickle."""
 
 
 class RaisedError(RoleError):
@@ -96,7 +96,7 @@ def _state(error: BaseException) -> dict[str, Any]:
                 with suppress(AttributeError):
                     state[name] = getattr(error, name)
     state |= getattr(error, "__dict__", {})
-    return {name: value for name, value in state.items() if name not in OWN}
+    return {name: value for name, value in state.items() if name not in NOT_COPIED}
 
 
 def _pickled(value: object) -> bytes | None:

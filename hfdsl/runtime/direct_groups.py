@@ -12,7 +12,7 @@ from hfdsl.plan.plan import Plan
 from hfdsl.plan.segments import dependencies
 from hfdsl.plan.transports import broadcasts, keeps_mapped
 from hfdsl.single_controller.roles import RayClassWithInitArgs
-from hfdsl.single_controller.start import TENSORS
+from hfdsl.single_controller.start import TENSOR_TRANSPORT_OPTION
 from hfdsl.single_controller.waiting import fetch
 
 
@@ -34,7 +34,7 @@ class DirectGroups:
     def prepare(self, group: str, role_class: RayClassWithInitArgs) -> RayClassWithInitArgs:
         """The class of a group's processes; Ray must know when it creates them that their tensors will travel."""
         if group in self.groups:
-            role_class.update_options({TENSORS: True})
+            role_class.update_options({TENSOR_TRANSPORT_OPTION: True})
         return role_class
 
     def join(self, workers: Mapping[str, Sequence[Any]], deadline: float) -> None:

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 HEADER, PLAN, STATE, CALLS = "recording.json", "plan.pkl", "state", "calls"
 ARGUMENTS, COLLECTIVES, RESULT = "arguments.pt", "collectives.pt", "result.pt"
 
-FORMAT = 2
-"""What the files of a recording are called and hold; its header says by which format it was written."""
+FORMAT_VERSION = 2
+"""Version of the names and contents of a recording's files; its header has the one that wrote it."""
 
-RECORDED = "recorded"
+RECORDINGS_FOLDER = "recorded"
 """The folder of a run that holds its recordings, each in ``step-N``."""
 
 
@@ -137,7 +137,7 @@ def begin(folder: Path, plan: Plan, step_number: int, seed: int, state: Callable
     main = None if file is None else {"file": str(Path(file).resolve()), "arguments": sys.argv[1:]}
     path = [p for p in sys.path if p]
     header = {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "plan": plan.name,
         "step": step_number,
         "seed": seed,
@@ -159,11 +159,11 @@ def read_header(folder: Path) -> Mapping[str, Any]:
     except (OSError, TypeError, ValueError) as error:
         raise CheckpointError("HF906", f"{folder / HEADER} cannot be read: {type(error).__name__}: {error}") from None
     written = header.get("format", 1)
-    if written != FORMAT:
+    if written != FORMAT_VERSION:
         raise CheckpointError(
             "HF906",
-            f"the recording in '{folder}' has format {written}, and this version of hfdsl reads format {FORMAT}; "
-            "record the step again, or replay it with the version that recorded it",
+            f"the recording in '{folder}' has format {written}, and this version of hfdsl reads "
+            f"format {FORMAT_VERSION}; record the step again, or replay it with the version that recorded it",
         )
     return header
 

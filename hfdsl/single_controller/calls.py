@@ -16,12 +16,12 @@ from hfdsl.errors import ProtocolError, WiringError
 from hfdsl.protocols.kinds import PerRank
 from hfdsl.protocols.partitioning import Pad
 from hfdsl.protocols.split import Site, kind_of
-from hfdsl.single_controller.host import Order, Recipe
+from hfdsl.single_controller.host import RankCall, Recipe
 from hfdsl.single_controller.outputs import JoinedOutput
-from hfdsl.single_controller.waiting import UNBOUNDED, Patience
+from hfdsl.single_controller.waiting import UNBOUNDED, Waiter
 
-BULKY = 64 * 1024
-"""Bytes from which a value that several ranks need is put into the object store once, instead of sent to each."""
+OBJECT_STORE_BYTES = 64 * 1024
+"""A larger value that several ranks need is put into the object store once, instead of sent to each."""
 
 
 # -- values that are not here yet --------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ class Future:
 
     refs: tuple[ObjectRef[Any], ...]
     output: JoinedOutput
-    patience: Patience = UNBOUNDED
+    waiter: Waiter = UNBOUNDED
 
     def get(self, timeout: float | None = None) -> Any:
         """The value, joined and without pad rows, within ``timeout`` seconds or else the group's deadline.
@@ -47,22 +47,22 @@ class Future:
             SizeError: HF930 if the ranks' rows do not add up.
         """
         # All ranks are waited for, so that a failure of one that is not collected is not missed: it only sends None.
-        outputs = self.patience.fetch(self.refs, self.output.what.removeprefix("the output of "), seconds=timeout)
+        outputs = self.waiter.fetch(self.refs, self.output.what.removeprefix("the output of "), seconds=timeout)
         return self.output.assemble([outputs[rank] for rank in self.output.ranks])
 
-    def whole(self) -> Later:
+    def whole(self) -> PendingArgument:
         """The value as an argument, whole."""
         refs = tuple(self.refs[rank] for rank in self.output.ranks)
-        return Later(refs, Recipe(len(refs), self.output))
+        return PendingArgument(refs, Recipe(len(refs), self.output))
 
-    def __hf_cut__(self, index: int, count: int, *, pad: Pad | None, group: int, what: str) -> Later:
-        whole = self.whole()
-        cut = replace(whole.recipe, chunks=count, index=index, pad=pad, group=group, argument=what)
-        return Later(whole.refs, cut)
+    def __hf_cut__(self, index: int, count: int, *, pad: Pad | None, group: int, what: str) -> PendingArgument:
+        argument = self.whole()
+        cut = replace(argument.recipe, chunks=count, index=index, pad=pad, group=group, argument=what)
+        return PendingArgument(argument.refs, cut)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Later:
+class PendingArgument:
     """An argument that its worker makes of other calls' outputs."""
 
     refs: tuple[ObjectRef[Any], ...]
@@ -131,20 +131,20 @@ def checked_lists(
 
 
 def messages(
-    order: Order, args: Sequence[Sequence[Any]], kwargs: Mapping[str, Sequence[Any]], ranks: int
-) -> list[tuple[Order, list[Any]]]:
-    """The order and the values that every rank is sent."""
+    call: RankCall, args: Sequence[Sequence[Any]], kwargs: Mapping[str, Sequence[Any]], ranks: int
+) -> list[tuple[RankCall, list[Any]]]:
+    """The call and the values that every rank is sent."""
     columns = [_sendable(entries) for entries in (*args, *kwargs.values())]
-    order = replace(order, keywords=tuple(kwargs))
-    return [_message(order, [column[rank] for column in columns]) for rank in range(ranks)]
+    call = replace(call, keywords=tuple(kwargs))
+    return [_message(call, [column[rank] for column in columns]) for rank in range(ranks)]
 
 
-def _message(order: Order, entries: list[Any]) -> tuple[Order, list[Any]]:
-    if not any(isinstance(entry, Later) for entry in entries):
-        return order, entries
-    recipes = tuple(entry.recipe if isinstance(entry, Later) else None for entry in entries)
-    values = [value for entry in entries for value in (entry.refs if isinstance(entry, Later) else (entry,))]
-    return replace(order, recipes=recipes), values
+def _message(call: RankCall, entries: list[Any]) -> tuple[RankCall, list[Any]]:
+    if not any(isinstance(entry, PendingArgument) for entry in entries):
+        return call, entries
+    recipes = tuple(entry.recipe if isinstance(entry, PendingArgument) else None for entry in entries)
+    values = [value for entry in entries for value in (entry.refs if isinstance(entry, PendingArgument) else (entry,))]
+    return replace(call, recipes=recipes), values
 
 
 def _sendable(entries: Sequence[Any]) -> list[Any]:
@@ -174,13 +174,13 @@ def _own_rows(value: Any) -> Any:
 
 def _is_bulky(value: Any) -> bool:
     size = getattr(value, "nbytes", 0)
-    return hasattr(type(value), "__hf_rows__") or (isinstance(size, int) and size > BULKY)
+    return hasattr(type(value), "__hf_rows__") or (isinstance(size, int) and size > OBJECT_STORE_BYTES)
 
 
-def send(method: Any, order: Order, values: Sequence[Any], what: str, *before: Any) -> ObjectRef[Any]:
+def send(method: Any, call: RankCall, values: Sequence[Any], what: str, *before: Any) -> ObjectRef[Any]:
     """Submit one rank's message; ``WiringError`` (HF802) for a value that cannot be sent to another process."""
     try:
-        ref: ObjectRef[Any] = method.remote(*before, order.packed(), *values)
+        ref: ObjectRef[Any] = method.remote(*before, call.packed(), *values)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise WiringError(
             "HF802", f"an argument of {what} cannot be sent to a worker; give plain data instead: {error}"

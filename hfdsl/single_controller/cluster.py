@@ -11,7 +11,7 @@ from hfdsl.errors import ResourceError
 from hfdsl.protocols.bin_packing import CPU_UNITS, fits
 from hfdsl.types.dims import Answer
 
-CODES = {"GPU": "HF502", "CPU": "HF505"}
+SHORTAGE_CODES = {"GPU": "HF502", "CPU": "HF505"}
 
 
 def check_cluster(sizes: Sequence[int], bundle: Mapping[str, float], what: str) -> None:
@@ -71,7 +71,7 @@ def cannot_hold(
     }[resource]
     asked = " + ".join(f"{size * each:g}" for size in sizes)
     return ResourceError(
-        CODES[resource],
+        SHORTAGE_CODES[resource],
         f"{what} asks for {sum(sizes) * each:g} {resource}s ({asked} by node), "
         f"and the cluster has {totals or 'none'} on its {len(nodes)} node(s){free}"
         + (f"; waited {waited:g} s. " if waited is not None else ". ")

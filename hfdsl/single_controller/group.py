@@ -27,7 +27,7 @@ from hfdsl.single_controller.calls import (
     messages,
     send,
 )
-from hfdsl.single_controller.host import Order
+from hfdsl.single_controller.host import RankCall
 from hfdsl.single_controller.outputs import JoinedOutput
 from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.roles import RayClassWithInitArgs, Target, check_arguments, targets
@@ -41,10 +41,10 @@ from hfdsl.single_controller.start import (
     restarts,
     start_actors,
 )
-from hfdsl.single_controller.waiting import DEADLINE, Patience, checked_deadline
+from hfdsl.single_controller.waiting import DEADLINE_SECONDS, Waiter, checked_deadline
 from hfdsl.types.rows import WholeRows
 
-START_TIMEOUT = 300.0
+START_SECONDS = 300.0
 """Seconds in which every worker's process has to be up; the user's own constructors then have the deadline of calls."""
 
 
@@ -76,8 +76,8 @@ class RayWorkerGroup:
         name_prefix: str | None = None,
         worker_env: Mapping[str, str] | None = None,
         detached: bool | None = None,
-        timeout: float = START_TIMEOUT,
-        deadline: float | None = DEADLINE,
+        timeout: float = START_SECONDS,
+        deadline: float | None = DEADLINE_SECONDS,
     ) -> None:
         deadline = checked_deadline(deadline)
         if not isinstance(resource_pool, RayResourcePool):
@@ -98,7 +98,7 @@ class RayWorkerGroup:
         self.workers: list[Any] = create_actors(ray_cls_with_init, resource_pool, self.worker_names, detached, env)
         self._lease = Lease(resource_pool)
         try:
-            address, port, self._patience = start_actors(
+            address, port, self._waiter = start_actors(
                 self.workers, ray_cls_with_init, resource_pool, self.mesh, timeout, deadline
             )
         except BaseException:
@@ -130,7 +130,7 @@ class RayWorkerGroup:
         ray_cls_with_init: RayClassWithInitArgs | None = None,
         *,
         worker_handles: Sequence[Any] | None = None,
-        deadline: float | None = DEADLINE,
+        deadline: float | None = DEADLINE_SECONDS,
     ) -> Self:
         """The group of workers that run already, found by name.
 
@@ -138,7 +138,7 @@ class RayWorkerGroup:
             ResourceError: HF521 where they make no group.
             DeadlineError: HF807 where one of them is busy for longer than the deadline.
         """
-        patience = Patience(checked_deadline(deadline))
+        waiter = Waiter(checked_deadline(deadline))
         names = list(worker_names or [])
         try:
             workers = list(worker_handles) if worker_handles is not None else [ray.get_actor(name) for name in names]
@@ -149,8 +149,8 @@ class RayWorkerGroup:
         odd = next((worker for worker in workers if not hasattr(worker, "hf_context")), None)
         if odd is not None:
             raise ResourceError("HF521", f"{odd!r} is no worker of a group; give the workers that a group lists")
-        contexts: list[RankContext] = patience.fetch([w.hf_context.remote() for w in workers], "from_detached")
-        processes = patience.fetch([worker.hf_process.remote() for worker in workers], "from_detached")
+        contexts: list[RankContext] = waiter.fetch([w.hf_context.remote() for w in workers], "from_detached")
+        processes = waiter.fetch([worker.hf_process.remote() for worker in workers], "from_detached")
         ranks = [context.rank for context in contexts]
         size = contexts[0].world_size
         if sorted(ranks) != list(range(size)):
@@ -161,7 +161,7 @@ class RayWorkerGroup:
         group._bind(ray_cls_with_init, mesh, size)  # type: ignore[arg-type]  # _bind refuses None by name
         group._lease = Lease(None)
         group.workers = [workers[index] for index in ordered]
-        group._patience = Patience(patience.seconds, tuple(processes[index] for index in ordered))
+        group._waiter = Waiter(waiter.seconds, tuple(processes[index] for index in ordered))
         group.worker_names = [names[index] for index in ordered] if names else []
         group.master_address, group.master_port = contexts[0].master_addr, str(contexts[0].master_port)
         return group
@@ -175,7 +175,7 @@ class RayWorkerGroup:
                 raise ResourceError("HF507", f"group {self._name} has no role {role!r}; its roles are {here}")
             group = type(self).__new__(type(self))
             group._bind(self._class, self.mesh, self.world_size, role)
-            for shared in ("_lease", "_patience", "workers", "worker_names", "master_address", "master_port"):
+            for shared in ("_lease", "_waiter", "workers", "worker_names", "master_address", "master_port"):
                 setattr(group, shared, getattr(self, shared))
             groups[role] = group
         return groups
@@ -190,7 +190,7 @@ class RayWorkerGroup:
             ResourceError: HF931 for what is no positive number.
         """
         group = type(self).__new__(type(self))
-        group.__dict__.update(self.__dict__, _patience=self._patience.within(seconds))
+        group.__dict__.update(self.__dict__, _waiter=self._waiter.within(seconds))
         return group
 
     # -- calls by name -------------------------------------------------------------------------------------------------
@@ -226,8 +226,10 @@ class RayWorkerGroup:
         """Run a function in the process of rank 0 and wait for its output."""
         self._check_open()
         what = getattr(function, "__name__", repr(function))
-        [(order, values)] = messages(Order("", what), [[v] for v in args], {key: [v] for key, v in kwargs.items()}, 1)
-        return self._patience.fetch([send(self.workers[0].hf_run, order, values, what, function)], what)[0]
+        [(call, values)] = messages(
+            RankCall("", what), [[arg] for arg in args], {key: [arg] for key, arg in kwargs.items()}, 1
+        )
+        return self._waiter.fetch([send(self.workers[0].hf_run, call, values, what, function)], what)[0]
 
     # -- registered methods --------------------------------------------------------------------------------------------
 
@@ -270,12 +272,12 @@ class RayWorkerGroup:
         )
         collected = meaning.collected(self.mesh)
         rows = None if row_split is NO_SPLIT else row_split.rows
-        order = Order(target.role, target.method, rows=rows, joins=meaning.joins)
-        refs = self._submit(target, placed, named, range(self.world_size), order, keep=frozenset(collected))
+        call = RankCall(target.role, target.method, rows=rows, joins=meaning.joins)
+        refs = self._submit(target, placed, named, range(self.world_size), call, keep=frozenset(collected))
         if meaning.joins:
             unit = None if isinstance(registration.rows, WholeRows) else registration.group_size
             output = JoinedOutput(f"the output of {site.method}", row_split, unit, collected)
-            future = Future(tuple(refs), output, self._patience)
+            future = Future(tuple(refs), output, self._waiter)
             return future.get() if registration.blocking else future
         if not registration.blocking:
             return [refs[rank] for rank in collected]
@@ -321,15 +323,15 @@ class RayWorkerGroup:
         args: Sequence[Sequence[Any]],
         kwargs: Mapping[str, Sequence[Any]],
         ranks: range,
-        order: Order | None = None,
+        call: RankCall | None = None,
         *,
         keep: frozenset[int] | None = None,
     ) -> list[ObjectRef[Any]]:
         self._check_open()
         if restarts(self._class):
-            await_restarts(self.workers, self._name, self._patience.seconds)
+            await_restarts(self.workers, self._name, self._waiter.seconds)
         what = f"{target.owner}.{target.method}"
-        order = order or Order(target.role, target.method)
+        call = call or RankCall(target.role, target.method)
         return [
             send(
                 self.workers[rank].hf_call,
@@ -337,11 +339,11 @@ class RayWorkerGroup:
                 values,
                 what,
             )
-            for rank, (message, values) in zip(ranks, messages(order, args, kwargs, len(ranks)), strict=True)
+            for rank, (message, values) in zip(ranks, messages(call, args, kwargs, len(ranks)), strict=True)
         ]
 
     def _wait(self, refs: Sequence[ObjectRef[Any]], name: str) -> list[Any]:
-        return self._patience.fetch(refs, self._site(name).method)
+        return self._waiter.fetch(refs, self._site(name).method)
 
     def _target(self, name: str) -> Target:
         if name not in self._targets:

@@ -22,7 +22,7 @@ from hfdsl.protocols.register import REGISTRATION
 from hfdsl.protocols.split import cut, rows_of
 from hfdsl.protocols.transfer import same_rows
 from hfdsl.protocols.worker import RankContext, current_rank
-from hfdsl.single_controller.outputs import WHOLE, JoinedOutput, Shard, complete, completed
+from hfdsl.single_controller.outputs import UNSPLIT, JoinedOutput, Shard, complete, completed
 from hfdsl.single_controller.ray_internals import keep_start, kept_start
 from hfdsl.single_controller.stacks import WatchedProcess, watched
 
@@ -32,7 +32,7 @@ class Recipe:
     """How to make one argument of several values: join an earlier call's outputs, then cut this rank's chunk."""
 
     values: int
-    output: JoinedOutput = WHOLE
+    output: JoinedOutput = UNSPLIT
     chunks: int | None = None
     index: int = 0
     pad: Pad | None = None
@@ -51,7 +51,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RankCall:
     """One call of one rank. Its values travel beside it, so that Ray resolves references among them."""
 
     role: str
@@ -63,7 +63,7 @@ class Order:
     joins: bool = False
 
     def packed(self) -> list[Any]:
-        """The order as a list of plain values, which Ray sends without pickling: that halves the cost of a call."""
+        """The call as a list of plain values, which Ray sends without pickling: that halves the cost of a call."""
         recipes = list(self.recipes)
         return [self.role, self.method, list(self.keywords), self.keep, recipes, self.rows, self.joins]
 
@@ -160,7 +160,7 @@ class Host:
 
     def hf_run(self, function: Callable[..., Any], packed: list[Any], *values: Any) -> Any:
         """Run a function of the caller in this process."""
-        args, kwargs, _ = Order(*packed).arguments(values)
+        args, kwargs, _ = RankCall(*packed).arguments(values)
         try:
             return complete(function(*args, **kwargs))
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
@@ -168,13 +168,13 @@ class Host:
 
     def hf_call(self, packed: list[Any], *values: Any) -> Any:
         """Run one method of one role."""
-        order = Order(*packed)
-        args, kwargs, row_split = order.arguments(values)
+        call = RankCall(*packed)
+        args, kwargs, row_split = call.arguments(values)
         try:
-            result = complete(getattr(self._roles[order.role], order.method)(*args, **kwargs))
+            result = complete(getattr(self._roles[call.role], call.method)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            raise self._role_error(order.role, order.method, error) from None
-        return _returned(order, result, row_split)
+            raise self._role_error(call.role, call.method, error) from None
+        return _returned(call, result, row_split)
 
     def _role_error(self, role: str, method: str, error: Exception) -> RoleError:
         if isinstance(error, RoleError):
@@ -194,23 +194,23 @@ class AsyncHost(Host):
 
     async def hf_call(self, packed: list[Any], *values: Any) -> Any:
         """Run one method of one role, awaiting it where it is a coroutine."""
-        order = Order(*packed)
-        args, kwargs, row_split = order.arguments(values)
+        call = RankCall(*packed)
+        args, kwargs, row_split = call.arguments(values)
         try:
-            result = await completed(getattr(self._roles[order.role], order.method)(*args, **kwargs))
+            result = await completed(getattr(self._roles[call.role], call.method)(*args, **kwargs))
         except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-            raise self._role_error(order.role, order.method, error) from None
-        return _returned(order, result, row_split)
+            raise self._role_error(call.role, call.method, error) from None
+        return _returned(call, result, row_split)
 
 
 def _arrived(value: Any) -> Any:
     return ray.get(value) if isinstance(value, ray.ObjectRef) else value
 
 
-def _returned(order: Order, result: Any, row_split: RowSplit) -> Any:
-    if not order.keep:
+def _returned(call: RankCall, result: Any, row_split: RowSplit) -> Any:
+    if not call.keep:
         return None  # nobody collects it: it stays here
-    return Shard(result, row_split) if order.joins and row_split.rows else result
+    return Shard(result, row_split) if call.joins and row_split.rows else result
 
 
 def methods_of(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -76,8 +76,8 @@ class JoinedOutput:
         )
 
 
-WHOLE = JoinedOutput()
-"""Of one value that was never split."""
+UNSPLIT = JoinedOutput()
+"""For a value that was never split."""
 
 
 def complete(result: Any) -> Any:

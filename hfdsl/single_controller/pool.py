@@ -20,7 +20,7 @@ from hfdsl.single_controller.cluster import cannot_hold, check_cluster
 from hfdsl.single_controller.ray_versions import check_version
 from hfdsl.types.numbers import is_count
 
-PLACEMENT_TIMEOUT = 60.0
+PLACEMENT_SECONDS = 60.0
 """Seconds that a pool may wait for a cluster that is large enough but busy."""
 
 
@@ -72,7 +72,7 @@ class RayResourcePool:
         max_colocate_count: int = PROCESSES_PER_SLOT,
         detached: bool = False,
         *,
-        timeout: float = PLACEMENT_TIMEOUT,
+        timeout: float = PLACEMENT_SECONDS,
     ) -> None:
         sizes = list(process_on_nodes) if isinstance(process_on_nodes, (list, tuple)) else []
         if not sizes or not all(is_count(size) for size in sizes):
@@ -212,16 +212,16 @@ def split_resource_pool(resource_pool: RayResourcePool, split_size: int | Sequen
 
     Raises ``ResourceError`` (HF501) for sizes that do not use every slot once.
     """
-    whole = resource_pool.world_size
+    slots = resource_pool.world_size
     if isinstance(split_size, int) and is_count(split_size):
-        sizes = [split_size] * (whole // split_size) if whole % split_size == 0 else []
+        sizes = [split_size] * (slots // split_size) if slots % split_size == 0 else []
     else:
         sizes = list(split_size) if isinstance(split_size, (list, tuple)) else []
-    if not sizes or not all(is_count(size) for size in sizes) or sum(sizes) != whole:
+    if not sizes or not all(is_count(size) for size in sizes) or sum(sizes) != slots:
         raise ResourceError(
             "HF501",
-            f"pool {resource_pool} of {whole} slots cannot be split by {split_size!r}: "
-            f"give a size that divides {whole}, or sizes that add up to it",
+            f"pool {resource_pool} of {slots} slots cannot be split by {split_size!r}: "
+            f"give a size that divides {slots}, or sizes that add up to it",
         )
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     return [

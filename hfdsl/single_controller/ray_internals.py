@@ -1,6 +1,6 @@
 """Every private and experimental interface of Ray that hfdsl uses. A release of Ray may change any of them.
 
-``ray_versions.TRIED`` are the versions with which they were tried; another one is an error or a warning (HF526).
+``ray_versions.TESTED_VERSIONS`` are the versions that were tested; another one is an error or a warning (HF526).
 
 | what | why |
 |---|---|

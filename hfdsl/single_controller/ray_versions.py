@@ -10,7 +10,7 @@ import ray
 
 from hfdsl.errors import HfWarning, ResourceError
 
-TRIED: Final = ("2.55", "2.60")
+TESTED_VERSIONS: Final = ("2.55", "2.60")
 """The oldest and the newest minor version with which the tests were run; 2.54 has no ``ray.experimental.rdt`` yet."""
 
 
@@ -25,7 +25,7 @@ def check_version(version: str = ray.__version__) -> None:
     Traceback (most recent call last):
     hfdsl.errors.ResourceError: HF526: Ray 2.54.1 was not tried: hfdsl uses ...
     """
-    oldest, newest = map(_numbers, TRIED)
+    oldest, newest = map(_numbers, TESTED_VERSIONS)
     if _numbers(version) < oldest:
         raise untried(version)
     if _numbers(version)[:2] > newest:
@@ -34,7 +34,7 @@ def check_version(version: str = ray.__version__) -> None:
 
 def untried(version: str, problem: object = "") -> ResourceError:
     """The error for a version of Ray, and for what it lacks."""
-    oldest, newest = TRIED
+    oldest, newest = TESTED_VERSIONS
     major, minor = _numbers(newest)[:2]
     lacks = f" ({problem})" if problem else ""
     return ResourceError(

@@ -27,13 +27,13 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-SIGNAL = getattr(signal, "SIGRTMAX", 0) - 2
+DUMP_SIGNAL = getattr(signal, "SIGRTMAX", 0) - 2
 """One of the real-time signals, which libraries leave alone."""
 
 DUMP_SECONDS = 2.0
 """How long a process may take to write its stacks."""
 
-ANSWER_SECONDS = 15.0
+READ_SECONDS = 15.0
 """How long a node may take to start the task that reads them."""
 
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+) ", re.MULTILINE)
@@ -70,11 +70,11 @@ class WatchedProcess:
 
 def watched() -> WatchedProcess | None:
     """Let this process's stacks be read from outside; None where the system cannot do it."""
-    if not hasattr(os, "memfd_create") or SIGNAL < 1:
+    if not hasattr(os, "memfd_create") or DUMP_SIGNAL < 1:
         return None
     token = f"hfdsl-{secrets.token_hex(8)}"
     file = os.memfd_create(token)
-    faulthandler.register(SIGNAL, file=file, all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, file=file, all_threads=True)
     node = ray.get_runtime_context().get_node_id()
     return WatchedProcess(node, os.getpid(), file, token, threading.get_ident())
 
@@ -88,7 +88,7 @@ def stacks(processes: Mapping[int, WatchedProcess | None]) -> dict[int, tuple[Fr
     refs = [_read_on(node, ranks) for node, ranks in by_node.items()]
     if not refs:
         return {}
-    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=ANSWER_SECONDS)
+    ready, _ = ray.wait(refs, num_returns=len(refs), timeout=READ_SECONDS)
     texts: dict[int, str] = {}
     for ref in ready:
         try:
@@ -108,7 +108,7 @@ def _read(processes: Mapping[int, WatchedProcess]) -> dict[int, str]:
     """The stacks of processes of this node, as they were written."""
     before = {rank: process.path.stat().st_size for rank, process in processes.items() if _is_there(process)}
     for rank in before:
-        os.kill(processes[rank].pid, SIGNAL)
+        os.kill(processes[rank].pid, DUMP_SIGNAL)
     return {rank: _written(processes[rank].path, size) for rank, size in before.items()}
 
 

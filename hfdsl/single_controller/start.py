@@ -19,12 +19,12 @@ from hfdsl.single_controller.pool import RayResourcePool
 from hfdsl.single_controller.ray_internals import actor_id, forget_start, is_restarting
 from hfdsl.single_controller.roles import RayClassWithInitArgs
 from hfdsl.single_controller.stacks import listed
-from hfdsl.single_controller.waiting import Patience, fetch
+from hfdsl.single_controller.waiting import Waiter, fetch
 
-TENSORS = "enable_tensor_transport"
+TENSOR_TRANSPORT_OPTION = "enable_tensor_transport"
 """The option of an actor class whose tensors may travel by a transport of Ray's."""
 
-UNSENDABLE = (TypeError, AttributeError, pickle.PicklingError)
+PICKLING_ERRORS = (TypeError, AttributeError, pickle.PicklingError)
 """What Ray raises for a value that cannot be pickled."""
 
 
@@ -79,8 +79,8 @@ def create_actors(
         runtime = dict(options.get("runtime_env") or {})
         options["runtime_env"] = {**runtime, "env_vars": {**runtime.get("env_vars", {}), **env}}
     remote: Any = ray.remote  # its types do not know the option
-    if options.pop(TENSORS, False):  # of a class alone: Ray overlooks it among those of an actor
-        remote = remote(**{TENSORS: True})
+    if options.pop(TENSOR_TRANSPORT_OPTION, False):  # of a class alone: Ray overlooks it among those of an actor
+        remote = remote(**{TENSOR_TRANSPORT_OPTION: True})
     actor_class = remote(host_class(role_class.name, role_class.classes, restarts=restarts(role_class)))
     arguments = (_init_arguments(role_class),) if restarts(role_class) else ()
     workers: list[Any] = []
@@ -93,7 +93,7 @@ def create_actors(
         if isinstance(error, ValueError) and "already taken" in str(error):
             taken = names[len(workers)]
             raise ResourceError("HF521", f"worker {taken!r} runs already; use another name_prefix") from None
-        if isinstance(error, UNSENDABLE):
+        if isinstance(error, PICKLING_ERRORS):
             raise WiringError(
                 "HF802",
                 f"class {role_class.name}, or a function that its methods are registered with, cannot be sent to a "
@@ -135,7 +135,7 @@ def start_actors(
     mesh: Mesh,
     timeout: float,
     deadline: float | None,
-) -> tuple[str, int, Patience]:
+) -> tuple[str, int, Waiter]:
     """Tell every process its rank and construct the roles in it; where the group meets, and how its callers wait.
 
     Raises ``ResourceError`` (HF504) when the processes are not up in time, ``RoleError`` (HF806) when a constructor
@@ -153,7 +153,7 @@ def start_actors(
             "timeout",
         )
     (address, port), *processes = fetch(up)
-    patience = Patience(deadline, tuple(processes))
+    waiter = Waiter(deadline, tuple(processes))
     places = enumerate(zip(workers, pool.local_rank_list(), pool.local_world_size_list(), strict=True))
     arguments = () if restarts(role_class) else (_init_arguments(role_class),)
     try:
@@ -172,7 +172,7 @@ def start_actors(
             )
             for rank, (worker, local, size) in places
         ]
-    except UNSENDABLE as error:
+    except PICKLING_ERRORS as error:
         raise WiringError("HF802", f"an argument of {role_class.name}() cannot be sent to a worker: {error}") from error
-    patience.fetch(started, f"{role_class.name}.__init__")
-    return address, port, patience
+    waiter.fetch(started, f"{role_class.name}.__init__")
+    return address, port, waiter

@@ -21,12 +21,12 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from hfdsl.errors import DeadlineError, HfError, ResourceError, RoleError
 from hfdsl.single_controller.stacks import Frame, WatchedProcess, grouped, listed, stacks
 
-DEADLINE: Final = 1800.0
+DEADLINE_SECONDS: Final = 1800.0
 """Seconds that a blocking call may take unless a group or a call says otherwise; the default of a launch, too."""
 
-ROOM = Path(__file__).parent
-BODY = ("hf_call", "hf_run", "_construct")
-"""The functions of a worker's process that run a body."""
+SOURCE_FOLDER = Path(__file__).parent
+BODY_RUNNERS = ("hf_call", "hf_run", "_construct")
+"""The functions of a worker's process that run a body, all of them in this folder."""
 
 
 def fetch(refs: Sequence[ObjectRef[Any]], timeout: float | None = None) -> list[Any]:
@@ -70,8 +70,8 @@ def checked_deadline(seconds: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a group's callers wait, and whose stacks are read when that was too short."""
+class Waiter:
+    """Waits for a group's calls: for how long, and whose stacks are read when that was too short."""
 
     seconds: float | None
     processes: tuple[WatchedProcess | None, ...] = ()
@@ -95,7 +95,7 @@ class Patience:
                 raise RoleError("HF806", f"in {what} {listed(gone)} died: {error.message}") from None
             raise
 
-    def within(self, seconds: float | None) -> Patience:
+    def within(self, seconds: float | None) -> Waiter:
         """The same group with another deadline."""
         return replace(self, seconds=checked_deadline(seconds))
 
@@ -112,8 +112,8 @@ class Patience:
         )
 
 
-UNBOUNDED = Patience(None)
-"""Of futures that belong to no group."""
+UNBOUNDED = Waiter(None)
+"""For futures that belong to no group."""
 
 
 def _gone(refs: Sequence[ObjectRef[Any]]) -> list[int]:
@@ -135,8 +135,8 @@ def _doing(frames: Sequence[Frame] | None, what: str) -> str:
     """What a late rank does, from the frames of its stack, innermost first."""
     if frames is None:
         return "gave no stack: its process is stopped, or out of reach"
-    ours = [Path(frame.file).parent == ROOM for frame in frames]
-    at = next((at for at, frame in enumerate(frames) if ours[at] and frame.function in BODY), None)
+    ours = [Path(frame.file).parent == SOURCE_FOLDER for frame in frames]
+    at = next((at for at, frame in enumerate(frames) if ours[at] and frame.function in BODY_RUNNERS), None)
     if at is None:
         return "waits: an argument of the call is not there yet, or its coroutine awaits something"
     body = [frame for frame, is_ours in zip(frames[:at], ours, strict=False) if not is_ours]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 10.0
-"""Seconds that processes and placement groups have to end in after a test."""
+CLEANUP_SECONDS = 10.0
+"""How long processes and placement groups may take to end after a test."""
 
 OPTIONS: dict[str, tuple[str, str]] = {
     "hf_nodes": ("1", "how many nodes the Ray cluster of the session has, all simulated on this machine"),
@@ -176,11 +176,12 @@ def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(FAILED, False):
         return  # its traceback holds what the test held
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + CLEANUP_SECONDS
     while left := {key: label for key, label in _held(request.config).items() if key not in before}:
         if time.monotonic() > until:
             shown = "\n".join(f"  {label}" for label in sorted(left.values()))
-            pytest.fail(f"the test leaves on the Ray cluster, {PATIENCE:g} s after its end:\n{shown}", pytrace=False)
+            message = f"the test leaves on the Ray cluster, {CLEANUP_SECONDS:g} s after its end:\n{shown}"
+            pytest.fail(message, pytrace=False)
         gc.collect()
         time.sleep(0.05)
 

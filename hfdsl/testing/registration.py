@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-CODE = {
+PRINTED_AS_CODE = {
     "hfdsl.types.batches": ("Batch",),
     "hfdsl.types.columns": ("Column", "Obj"),
     "hfdsl.types.ragged": ("Jagged",),
@@ -21,8 +21,8 @@ CODE = {
 }
 """The classes whose values are printed as code."""
 
-ELEMENTS = 1000
-"""Tensors of at most so many elements are, too."""
+MAX_PRINTED_ELEMENTS = 1000
+"""Elements of the largest tensor that is printed as code, too."""
 
 
 def register(strategy_of: Callable[[Any], Any]) -> None:
@@ -32,7 +32,7 @@ def register(strategy_of: Callable[[Any], Any]) -> None:
     lookup = strategy_lookup()
     if lookup is not None:
         lookup["hfdsl"] = strategy_of
-    for module, names in CODE.items():
+    for module, names in PRINTED_AS_CODE.items():
         for name in names:
             print_by_name(module, name, _print_code)
     print_by_name("torch", "Tensor", _print_tensor)
@@ -41,7 +41,7 @@ def register(strategy_of: Callable[[Any], Any]) -> None:
 def is_of_hfdsl(kind: Any) -> bool:
     """Whether a type is one of those that are printed as code, or derives from one; it loads nothing to find out."""
     modules = (sys.modules.get(base.__module__) for base in getattr(kind, "__mro__", ()))
-    return any(module is not None and module.__name__ in CODE for module in modules)
+    return any(module is not None and module.__name__ in PRINTED_AS_CODE for module in modules)
 
 
 def _print_code(value: Any, printer: Any, cycle: bool) -> None:
@@ -54,6 +54,6 @@ def _print_tensor(value: Any, printer: Any, cycle: bool) -> None:
     from hfdsl.testing.code import as_code
 
     try:
-        printer.text(as_code(value) if value.numel() <= ELEMENTS else repr(value))
+        printer.text(as_code(value) if value.numel() <= MAX_PRINTED_ELEMENTS else repr(value))
     except RuntimeError:  # a sparse one, or one without values
         printer.text(repr(value))

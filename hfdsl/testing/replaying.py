@@ -42,7 +42,7 @@ from hfdsl.runtime.recording import (
     ARGUMENTS,
     COLLECTIVES,
     HEADER,
-    RECORDED,
+    RECORDINGS_FOLDER,
     RESULT,
     STATE,
     call_folder,
@@ -326,7 +326,8 @@ def recordings(run: Path) -> Mapping[int, Path]:
     """
     if (run / HEADER).exists():
         return {int(read_header(run)["step"]): run}
-    by_step = {int(folder.name.removeprefix("step-")): folder for folder in sorted((run / RECORDED).glob("step-*"))}
+    folders = sorted((run / RECORDINGS_FOLDER).glob("step-*"))
+    by_step = {int(folder.name.removeprefix("step-")): folder for folder in folders}
     if not by_step:
         raise CheckpointError(
             "HF906", f"'{run}' is no recording and has none: a run writes one with --set record=[17], or running.record"

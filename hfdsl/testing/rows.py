@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __tracebackhide__ = True  # pytest shows the user's own lines
 
 RAISES = "a body has to work on any rows of its types, or be given a strategy of those that it takes: "
-UNITS = 4
-"""At most so many groups of rows make an example."""
+MAX_UNITS = 4
+"""Groups of rows in the largest example."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -210,7 +210,7 @@ def _cases(draw: DrawFn, signature: Signature, arguments: Mapping[str, Any], uni
         for name, argument in arguments.items()
     }
     lengths_given = [len(cast(Sized, value)) for value in values.values() if isinstance(value, (Batch, Column, Obj))]
-    units = min(lengths_given) // unit if lengths_given else draw(st.integers(1, UNITS))
+    units = min(lengths_given) // unit if lengths_given else draw(st.integers(1, MAX_UNITS))
     if not units:
         reject()  # less than one group
     drawn = {port.name: port.type for port in signature.ports if port.required and port.name not in arguments}
@@ -314,7 +314,7 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
     edge = case.cut * unit
     rows = len(every)
     try:
-        whole = _on(signature, case, every)
+        unsplit = _on(signature, case, every)
         parts = []
         for some in (every[:edge], every[edge:]):
             rows = len(some)
@@ -323,7 +323,7 @@ def _torn(signature: Signature, case: _Case, unit: int, tolerance: float) -> str
     except Exception as error:  # noqa: BLE001  # a function that works on some rows and not on others
         text = error if isinstance(error, HfError) else f"{type(error).__name__}: {error}"
         return f"{RAISES}on {rows} row{'' if rows == 1 else 's'} it raises {text}"
-    for name, meant in whole.items():
+    for name, meant in unsplit.items():
         joined = [part[name] for part in parts]
         if meant is None:
             continue

@@ -18,11 +18,11 @@ from hfdsl.types.ragged import Jagged
 if TYPE_CHECKING:
     import torch
 
-WHOLE_NUMBERS = 128
-"""Whole numbers are below this: tokens of any vocabulary, and values of any dtype."""
+INTEGER_LIMIT = 128
+"""Integers are below this: tokens of any vocabulary, and values of any dtype."""
 
-STREAM = 3
-"""What tells the streams of these values from those of ``hf.current_call()``."""
+STREAM_NUMBER = 3
+"""Separates the streams of these values from those of ``hf.current_call()``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Draw:
         """A number for each of ``count`` rows: one for each row of the call, or several for each."""
         rows = self.rows if self.rows and count % len(self.rows) == 0 else range(count)
         each = count // len(rows) if rows else 0
-        return [self.call.stream_seed(STREAM, column, row, i) for row in rows for i in range(each)]
+        return [self.call.stream_seed(STREAM_NUMBER, column, row, i) for row in rows for i in range(each)]
 
     def column(self, number: int, spec: ColumnSpec, shape: tuple[int, ...]) -> Any:
         """A tensor; of a ragged column rows of random lengths, of truth values runs that are true."""
@@ -69,7 +69,7 @@ class Draw:
         if spec.reduction == "sum" and self.rows:
             total = sum(seed % 1024 for seed in self.seeds(number, len(self.rows)))
         else:
-            total = self.call.stream_seed(STREAM, number) % 1024
+            total = self.call.stream_seed(STREAM_NUMBER, number) % 1024
         return total if spec.type is int else total / 2**20
 
 
@@ -100,11 +100,11 @@ def _table(dtype: str, size: int) -> torch.Tensor:
     source, wanted = torch.Generator().manual_seed(size), getattr(torch, dtype)
     if wanted.is_floating_point:
         return torch.randn(size, generator=source).to(wanted)
-    return torch.randint(WHOLE_NUMBERS, (size,), generator=source).to(wanted)
+    return torch.randint(INTEGER_LIMIT, (size,), generator=source).to(wanted)
 
 
 _PLAIN: dict[Any, Any] = {
-    int: lambda seed: seed % WHOLE_NUMBERS,
+    int: lambda seed: seed % INTEGER_LIMIT,
     float: lambda seed: seed % 1024 / 1024,
     bool: lambda seed: seed % 2 == 0,
     str: lambda seed: f"text {seed % 1000}",

@@ -20,12 +20,12 @@ from hfdsl.types.batches import Batch, closest
 
 __tracebackhide__ = True  # pytest shows the user's own lines
 
-RANKS = 4
-"""The largest meshes that are tried where nobody says which."""
+MAX_RANKS = 4
+"""Ranks of the largest mesh that is tried by default."""
 
 REFUSED = "refused"
-ROWS = ("HF303", "HF310", "HF313", "HF319")
-"""Rows that a mesh does not divide, which a run refuses in words."""
+UNEVEN_SPLIT_CODES = ("HF303", "HF310", "HF313", "HF319")
+"""Codes of errors about rows that do not split evenly over a mesh."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -74,7 +74,7 @@ def check_worker(
     from hfdsl.testing.laws.check import meshes_up_to
 
     signature = _signature(role_of("check_worker", role), method)
-    every = meshes_of("check_worker", meshes) or meshes_up_to(RANKS)
+    every = meshes_of("check_worker", meshes) or meshes_up_to(MAX_RANKS)
     tolerance, steps = tolerance_of("check_worker", tolerance), number_of("check_worker", "steps=", steps)
     if not isinstance(init, (list, tuple)):
         raise refused("check_worker", "init=", "the arguments of the constructor in a tuple", init)
@@ -155,7 +155,7 @@ def _fault(steps_on: Any, mesh: Mesh, meant: Sequence[Any], tolerance: float) ->
     try:
         got = steps_on(mesh)
     except HfError as error:
-        return REFUSED if error.code in ROWS else str(error)
+        return REFUSED if error.code in UNEVEN_SPLIT_CODES else str(error)
     for number, (value, expected) in enumerate(zip(got, meant, strict=True)):
         wrong = first_difference(expected, value, tolerance)
         if wrong is not None:

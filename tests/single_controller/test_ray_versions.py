@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hfdsl.errors import HfWarning, ResourceError
-from hfdsl.single_controller.ray_versions import TRIED, check_version
+from hfdsl.single_controller.ray_versions import TESTED_VERSIONS, check_version
 
 ROOT = Path(__file__).parents[2]
 PRIVATE = re.compile(
@@ -61,9 +61,9 @@ except hfdsl.errors.ResourceError as error:
 def test_the_extra_takes_what_was_tried() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     [requirement] = [requirement for requirement in extras["ray"] if requirement.startswith("ray")]
-    major, minor = map(int, TRIED[1].split("."))
-    assert requirement == f"ray>={TRIED[0]},<{major}.{minor + 1}"
-    assert f"\nray=={TRIED[1]}." in (ROOT / "constraints.txt").read_text("utf-8")
+    major, minor = map(int, TESTED_VERSIONS[1].split("."))
+    assert requirement == f"ray>={TESTED_VERSIONS[0]},<{major}.{minor + 1}"
+    assert f"\nray=={TESTED_VERSIONS[1]}." in (ROOT / "constraints.txt").read_text("utf-8")
 
 
 def test_private_interfaces_are_imported_in_one_place_each() -> None:

@@ -116,7 +116,7 @@ def test_what_a_test_leaves_on_the_cluster_is_reported_with_its_name(tmp_path: P
         import pytest
         import hfdsl.testing.plugin
 
-        hfdsl.testing.plugin.PATIENCE = 0.5
+        hfdsl.testing.plugin.CLEANUP_SECONDS = 0.5
         kept = []
 
         def test_nodes(ray_cluster):

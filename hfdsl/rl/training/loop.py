@@ -29,7 +29,7 @@ from hfdsl.rl.training.feeds import evaluation_batch, training_feed
 from hfdsl.rl.training.metrics import JsonLinesWriter, Record, TensorBoardWriter, Writer, values_of
 from hfdsl.rl.training.rounds import Rounds, Single, check_rounds
 from hfdsl.rl.training.samples import Samples
-from hfdsl.runtime.recording import HEADER, RECORDED
+from hfdsl.runtime.recording import HEADER, RECORDINGS_FOLDER
 from hfdsl.runtime.running import Running
 from hfdsl.types.batches import schema
 
@@ -264,7 +264,7 @@ class _Loop:
         return RunPosition(step, done.cursor, point.rows), Record(step, values, seconds, done.nodes, speed)
 
     def _recorded(self, running: Running, step: int) -> AbstractContextManager[None]:
-        place = self.run.folder / RECORDED / f"step-{step}"
+        place = self.run.folder / RECORDINGS_FOLDER / f"step-{step}"
         if step not in self.run.loaded.config.record or (place / HEADER).exists():
             return nullcontext()  # a run that was resumed takes the same step again
         if place.exists():

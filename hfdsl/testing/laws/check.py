@@ -12,7 +12,7 @@ give back unchanged come back in their order::
                   Mesh(dp=1), 3 rows, list     [0, 1, 2]            holds
                   Mesh(dp=2), 2 rows, list     [1, 0]               broken: this one is reported
 
-``RUNS`` bounds how far the list is followed; beyond it, the case that was found first is reported.
+``MAX_SHRINKING_CASES`` bounds how far the list is followed; beyond it, the case that was found first is reported.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __tracebackhide__ = True  # pytest shows the user's own lines
 
 T = TypeVar("T", bound=type)
 
-RANKS = 16
-"""The largest meshes that are tried where nobody says which."""
+MAX_RANKS = 16
+"""Ranks of the largest mesh that is tried by default."""
 
-RUNS = 4000
-"""How many cases are looked at for a smaller one."""
+MAX_SHRINKING_CASES = 4000
+"""How many cases are tried to shrink a failing one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,10 @@ def lawful(
     >>> TestMyProtocol().test_l3_round_trip()
     """
     subject = subject_of(protocol, like)
-    laws, kept = applying(subject, only), meshes_of("lawful", meshes)  # several tests read what may be a generator
+    laws, lawful_meshes = (
+        applying(subject, only),
+        meshes_of("lawful", meshes),
+    )  # several tests read what may be a generator
     names = None if containers is None else [kind.name for kind in _kinds(containers)]
     number_of("lawful", "max_examples=", max_examples)
     if not laws:
@@ -164,7 +167,7 @@ def lawful(
                 protocol,
                 like=like,
                 only=law.id,
-                meshes=kept,
+                meshes=lawful_meshes,
                 containers=names,
                 max_examples=max_examples,
                 seed=seed,
@@ -228,7 +231,7 @@ def _size(mesh: Mesh) -> tuple[object, ...]:
 
 def _meshes(subject: LawSubject, chosen: Sequence[Mesh] | None) -> tuple[Mesh, ...]:
     """The meshes to try: of a declared protocol those that have the coordinates that it picks."""
-    every = meshes_up_to(RANKS) if chosen is None else tuple(sorted(chosen, key=_size))
+    every = meshes_up_to(MAX_RANKS) if chosen is None else tuple(sorted(chosen, key=_size))
 
     def has_all_picks(mesh: Mesh) -> bool:
         try:
@@ -236,10 +239,10 @@ def _meshes(subject: LawSubject, chosen: Sequence[Mesh] | None) -> tuple[Mesh, .
         except HfError:
             return False
 
-    kept = tuple(mesh for mesh in every if has_all_picks(mesh)) if _picks_numbers(subject) else every
-    if not kept:
+    usable = tuple(mesh for mesh in every if has_all_picks(mesh)) if _picks_numbers(subject) else every
+    if not usable:
         raise nothing("check_laws", f"no mesh has the coordinates that {subject.name} picks")
-    return kept
+    return usable
 
 
 def _picks_numbers(subject: LawSubject) -> bool:
@@ -321,7 +324,7 @@ def _smallest(cases: Cases, law: Law, case: Case) -> Case:
     alike = (replace(case, kind=kind) for kind in cases.kinds[: cases.kinds.index(case.kind)])
     case = next((smaller_case for smaller_case in alike if _fault(cases.subject, law, smaller_case) is not None), case)
     before = (Case(mesh, rows, case.kind) for mesh in cases.grounds(law) for rows in cases.rows(law, mesh))
-    smaller = islice(before, max(10, round(RUNS * law.share)))
+    smaller = islice(before, max(10, round(MAX_SHRINKING_CASES * law.share)))
     return next(
         (smaller_case for smaller_case in smaller if _fault(cases.subject, law, smaller_case) is not None), case
     )

@@ -27,8 +27,8 @@ BatchT = TypeVar("BatchT", bound=Batch)
 
 BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 
-DRAWN = 8
-"""So many elements of a tensor are drawn one by one; the others are all alike."""
+MAX_DRAWN_ELEMENTS = 8
+"""Elements of a tensor that are drawn one by one; the others are all alike."""
 
 READABLE = st.text(st.sampled_from("abcxyz019 _é語"), max_size=6)
 """Texts that can be read in a terminal."""
@@ -73,7 +73,7 @@ def tensors(
     count, values = 1, elements(chosen, extreme=extreme)
     for length in shape:
         count *= length
-    drawn = draw(st.lists(values, min_size=min(count, DRAWN), max_size=min(count, DRAWN)))
+    drawn = draw(st.lists(values, min_size=min(count, MAX_DRAWN_ELEMENTS), max_size=min(count, MAX_DRAWN_ELEMENTS)))
     rest = [draw(values)] * (count - len(drawn)) if count > len(drawn) else []
     wide = torch.float64 if chosen.name in FLOATS else None  # what is too large for f16 becomes an infinity
     flat = torch.tensor([*drawn, *rest], dtype=wide) if count else torch.zeros(0)

@@ -144,7 +144,7 @@ def graphs(draw: st.DrawFn, *, max_nodes: int = 12) -> Program:
 
 def calls(program: Program, values: list[tuple[str, ProgramLine]]) -> list[ProgramLine]:
     """The calls that work out, each on the latest values that it can take."""
-    lines, made = list[ProgramLine](), f"v{len(values)}"
+    lines, result = list[ProgramLine](), f"v{len(values)}"
     for text, takes, gives, needs in CALLS:
         for latest in {line.origin: line for _, line in values}.values():
             fitting = [[n for n, v in values if (v.kind, v.origin) == (kind, latest.origin)] for kind in takes]
@@ -152,9 +152,9 @@ def calls(program: Program, values: list[tuple[str, ProgramLine]]) -> list[Progr
                 continue
             line = replace(latest, text=text.format(*(names[-1] for names in fitting)), kind=gives)
             if needs == "fill":
-                line = replace(line, rows=24, origin=made, thinned=True)
+                line = replace(line, rows=24, origin=result, thinned=True)
             elif gives == "SampleRollout":
-                line = replace(line, origin=made)  # samples of its own
+                line = replace(line, origin=result)  # samples of its own
             lines.append(line)
     return lines
 

@@ -19,11 +19,11 @@ from hfdsl.graph.signatures import RecordType
 from hfdsl.types.batches import Batch, schema
 from hfdsl.types.dims import Atom, Dim, Size, constant, solve
 
-MOST = 4
-"""A dim is at most so many times what must divide it, where nobody says how large it is."""
+MAX_MULTIPLE = 4
+"""A dim without a given size is at most this multiple of what must divide it."""
 
-CHOICES = 8
-"""How many of the sizes that a program allows are drawn from, the smallest first."""
+MAX_CHOICES = 8
+"""How many of the allowed sizes are drawn from, the smallest first."""
 
 
 @st.composite
@@ -71,7 +71,7 @@ def whole_sizes(draw: st.DrawFn, lengths: Sequence[Size], known: Mapping[Any, in
                 for other, power in monomial:
                     below *= sizes.get(other, 1) ** -power if power < 0 else 1
                 step = lcm(step, below)
-        sizes[atom] = step * draw(st.integers(1, MOST))
+        sizes[atom] = step * draw(st.integers(1, MAX_MULTIPLE))
     return sizes
 
 
@@ -120,7 +120,7 @@ def bindings(
             continue
         asked, _ = size_report(build_context(dataflow.body, deployment, known))
         left = next((report.sizes for report in asked if report.dim is dim), SizeSet())
-        choices = list(left.upward(left.least, CHOICES))
+        choices = list(left.upward(left.least, MAX_CHOICES))
         if not choices:
             if set(known) == set(sizes or {}):
                 raise SizeError("HF310", f"no size of {dim} satisfies '{dataflow.body.__name__}'")
