@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, process_groups, processes_per_slot
-from hfdsl.deploy.pools import ResourcePool, stretches
+from hfdsl.deploy.pools import ResourcePool, slot_ranges
 from hfdsl.graph.spans import Span
 from hfdsl.protocols.bin_packing import CPU_UNITS, Amounts, fits
 from hfdsl.protocols.worker import CPU_PER_PROCESS
@@ -39,21 +39,21 @@ Claims: TypeAlias = Sequence[Claim]
 def claims(deployment: Deployment) -> list[Claim]:
     """The pools that a launch places, each once; of a split pool only the nodes of which a part is used."""
     claims_by_pool: dict[str, Claim] = {}
-    for root, first, end, name in slots_in_use(deployment):
+    for root, slots, name in slots_in_use(deployment):
         ends = list(accumulate(root.processes))
         claim = claims_by_pool.setdefault(root.name, Claim(root, [], set(), deployment[name].span))
-        claim.nodes |= set(range(bisect_right(ends, first), bisect_left(ends, end) + 1))
+        claim.nodes |= set(range(bisect_right(ends, slots.start), bisect_left(ends, slots.stop) + 1))
         claim.roles += [] if name in claim.roles else [name]
     return list(claims_by_pool.values())
 
 
-def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, int, int, str]]:
-    """The slots of every role as ranges: the pool that owns them, the first slot, the end, and the role."""
+def slots_in_use(deployment: Deployment) -> Iterator[tuple[ResourcePool, range, str]]:
+    """The slots of every role, as ranges in the pools that own them: (owning pool, slots, role)."""
     first: dict[str, ResourcePool] = {}
     for name, placement in deployment.placements.items():
-        for root, start, end in stretches(placement.pool):
+        for root, slots in slot_ranges(placement.pool):
             if first.setdefault(root.name, root) == root:  # of two pools of one name (HF514) the first counts
-                yield root, start, end, name
+                yield root, slots, name
 
 
 @dataclass(frozen=True, slots=True)

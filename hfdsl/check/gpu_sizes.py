@@ -18,7 +18,7 @@ Bounds: TypeAlias = tuple[Fraction | None, Fraction | None]
 
 
 @lru_cache(maxsize=256)
-def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: tuple[int, int]) -> Bounds:
+def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: range) -> Bounds:
     """The memory of the smallest GPU that one of these slots may get, and the largest that all of them may get.
 
     Both in GiB. Slots may get any GPUs that leave room for the other nodes of the pool with such slots; if the pool
@@ -27,13 +27,13 @@ def gpu_sizes(cluster: Cluster | None, pool: ResourcePool, slots: tuple[int, int
     >>> import hfdsl as hf
     >>> large, small = (hf.Nodes(n, gpus=8, gpu_memory_gib=gib, cpus=96) for n, gib in [(1, 80), (9, 40)])
     >>> mixed = hf.Cluster(large, small)
-    >>> [int(size) for size in gpu_sizes(mixed, hf.ResourcePool([8]), (0, 8))]
+    >>> [int(size) for size in gpu_sizes(mixed, hf.ResourcePool([8]), range(8))]
     [40, 80]
-    >>> [int(size) for size in gpu_sizes(mixed, hf.ResourcePool([8, 8]), (0, 16))]  # one of the two is on a small node
+    >>> [int(size) for size in gpu_sizes(mixed, hf.ResourcePool([8, 8]), range(16))]  # one is on a small node
     [40, 40]
     """
-    ends, (low, high) = list(accumulate(pool.processes)), slots
-    widths = Counter(pool.processes[bisect_right(ends, low) : bisect_left(ends, high) + 1])
+    ends = list(accumulate(pool.processes))
+    widths = Counter(pool.processes[bisect_right(ends, slots.start) : bisect_left(ends, slots.stop) + 1])
     parts: dict[Amounts, int] = {(width,): count for width, count in widths.items()}
     kinds = [(kind, Fraction(kind.gpu_memory_gib)) for kind in cluster.kinds if kind.gpu_memory_gib] if cluster else []
 

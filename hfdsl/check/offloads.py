@@ -112,7 +112,7 @@ class ResidentMemory:
     """
 
     root: ResourcePool
-    slots: tuple[int, int]
+    slots: range
     amounts: Mapping[str, GpuMemory]
     node: int | None
     place: int
@@ -213,7 +213,7 @@ class SharedGpus:
 
         More than that is too much wherever the nodes of the pool are placed.
         """
-        most: dict[tuple[str, tuple[int, int]], tuple[ResidentMemory, Fraction | None]] = {}
+        most: dict[tuple[str, range], tuple[ResidentMemory, Fraction | None]] = {}
         for resident in self.resident_memory(self._taken):
             where = resident.root.name, resident.slots
             size = gpu_sizes(self.context.cluster, resident.root, resident.slots)[1]
@@ -222,13 +222,13 @@ class SharedGpus:
         return list(most.values())
 
     @cached_property
-    def slots(self) -> Mapping[str, tuple[ResourcePool, list[tuple[int, int, str]]]]:
-        """The slots in use of each pool with GPUs, as (first, end, role)."""
+    def slots(self) -> Mapping[str, tuple[ResourcePool, list[tuple[range, str]]]]:
+        """The slots in use of each pool with GPUs, each range with its role."""
         deployment = self.context.program.deployment
-        by_pool: dict[str, tuple[ResourcePool, list[tuple[int, int, str]]]] = {}
-        for root, first, end, role in slots_in_use(deployment) if deployment else ():
+        by_pool: dict[str, tuple[ResourcePool, list[tuple[range, str]]]] = {}
+        for root, slots, role in slots_in_use(deployment) if deployment else ():
             if root.use_gpu:
-                by_pool.setdefault(root.name, (root, []))[1].append((first, end, role))
+                by_pool.setdefault(root.name, (root, []))[1].append((slots, role))
         return by_pool
 
     @cached_property
@@ -236,8 +236,11 @@ class SharedGpus:
         """For each role the calls that run on its GPUs, by their positions in order."""
         sharing: dict[str, set[str]] = {}
         for _, slots in self.slots.values():
-            for first, end, role in slots:
-                sharing.setdefault(role, set()).update(other for a, b, other in slots if a < end and first < b)
+            for own, role in slots:
+                start, stop = own.start, own.stop
+                sharing.setdefault(role, set()).update(
+                    other for used, other in slots if used.start < stop and start < used.stop
+                )
         return {
             role: [i for i, call in enumerate(self.calls) if call.role in others] for role, others in sharing.items()
         }
@@ -286,17 +289,19 @@ class SharedGpus:
             for i in gap.calls:
                 away.setdefault(i, {}).setdefault(gap.period.role, set()).add(gap.period.part)
         for root, slots in self.slots.values():
-            edges = sorted({edge for first, end, _ in slots for edge in (first, end)})
+            edges = sorted({edge for used, _ in slots for edge in (used.start, used.stop)})
             for low, high in pairwise(edges):
-                roles = [role for first, end, role in slots if first <= low < end]
+                roles = [role for used, role in slots if low in used]
                 amounts = {role: memory for role in roles if (memory := self.places[role].gpu_memory)}
                 if not amounts:
                     continue
                 calls = [i for i, call in enumerate(self.calls) if call.role in roles] if self.gaps else []
                 for i in calls:
-                    yield ResidentMemory(root, (low, high), self._left(amounts, away.get(i, {})), self.calls[i].node, i)
+                    yield ResidentMemory(
+                        root, range(low, high), self._left(amounts, away.get(i, {})), self.calls[i].node, i
+                    )
                 if not calls:
-                    yield ResidentMemory(root, (low, high), amounts, None, -1)
+                    yield ResidentMemory(root, range(low, high), amounts, None, -1)
 
     def _left(self, amounts: Mapping[str, GpuMemory], away: Mapping[str, set[str]]) -> Mapping[str, GpuMemory]:
         """What roles keep while some of their parts are ``away``; without those that keep nothing."""

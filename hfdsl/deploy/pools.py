@@ -135,25 +135,27 @@ def devices(pool: ResourcePool) -> tuple[tuple[str, int], ...]:
     return tuple((pool.name, slot) for slot in range(pool.world_size))
 
 
-def stretches(pool: ResourcePool) -> tuple[tuple[ResourcePool, int, int], ...]:
-    """What ``devices`` lists one by one, in runs: (owning pool, start, stop)."""
+def slot_ranges(pool: ResourcePool) -> tuple[tuple[ResourcePool, range], ...]:
+    """The devices of ``devices`` as ranges of slots, each with the pool that owns them.
+
+    >>> left, right = ResourcePool([4, 4]).split([6, 2])
+    >>> [slots for _, slots in slot_ranges(right.merge(left))]
+    [range(6, 8), range(0, 6)]
+    """
     if pool.part_of:
         parent, start = pool.part_of
-        return tuple(_cut(stretches(parent), start, start + pool.world_size))
+        return tuple(_cut(slot_ranges(parent), start, start + pool.world_size))
     if pool.parts:
-        return tuple(run for part in pool.parts for run in stretches(part))
-    return ((pool, 0, pool.world_size),)
+        return tuple(owned for part in pool.parts for owned in slot_ranges(part))
+    return ((pool, range(pool.world_size)),)
 
 
-def _cut(
-    runs: tuple[tuple[ResourcePool, int, int], ...], start: int, stop: int
-) -> Iterator[tuple[ResourcePool, int, int]]:
+def _cut(ranges: tuple[tuple[ResourcePool, range], ...], start: int, stop: int) -> Iterator[tuple[ResourcePool, range]]:
     before = 0
-    for root, run_start, run_stop in runs:
-        low, high = max(start - before, 0), min(stop - before, run_stop - run_start)
-        if low < high:
-            yield root, run_start + low, run_start + high
-        before += run_stop - run_start
+    for root, slots in ranges:
+        if part := slots[max(start - before, 0) : max(stop - before, 0)]:
+            yield root, part
+        before += len(slots)
 
 
 def node_runs(pool: ResourcePool) -> Iterator[tuple[ResourcePool, int, int]]:
@@ -163,12 +165,12 @@ def node_runs(pool: ResourcePool) -> Iterator[tuple[ResourcePool, int, int]]:
     >>> [(node, slots) for _, node, slots in node_runs(right.merge(left))]
     [(1, 2), (0, 4), (1, 2)]
     """
-    for root, start, stop in stretches(pool):
-        slot = start
+    for root, slots in slot_ranges(pool):
+        slot = slots.start
         node_stops = list(accumulate(root.processes))
         node = bisect_right(node_stops, slot)
-        while slot < stop:
-            stop_here = min(node_stops[node], stop)
+        while slot < slots.stop:
+            stop_here = min(node_stops[node], slots.stop)
             yield root, node, stop_here - slot
             slot, node = stop_here, node + 1
 

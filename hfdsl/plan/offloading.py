@@ -45,10 +45,10 @@ def offload_schedule(plan: Plan) -> OffloadSchedule:
 def offload_lines(plan: Plan) -> Iterator[str]:
     """What every role moves to host memory, and what its GPUs keep at most."""
     labels = {step.node: step.label for step in plan.steps}
-    stretches: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    idle_times: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for role, period, parts in _together(plan.offloads):
-        stretches.setdefault((role, parts), []).append(_when(period, labels))
-    for (role, parts), when in stretches.items():
+        idle_times.setdefault((role, parts), []).append(_when(period, labels))
+    for (role, parts), when in idle_times.items():
         named = words([f"{role}.{part}" for part in parts], quote="")
         more = f", and {len(when) - MAX_PRINTED_PERIODS} times more" if len(when) > MAX_PRINTED_PERIODS else ""
         yield f"{named}{_size(plan.deployment[role], parts)} on the host {', '.join(when[:MAX_PRINTED_PERIODS])}{more}"
@@ -68,11 +68,11 @@ def _size(place: Placement[Any], parts: tuple[str, ...]) -> str:
 
 
 def _together(periods: tuple[IdlePeriod, ...]) -> Iterator[tuple[str, IdlePeriod, tuple[str, ...]]]:
-    """Each stretch in which parts of a role are in host memory, with all parts that share it."""
-    stretches: dict[tuple[str, int | None, int | None], list[IdlePeriod]] = {}
+    """Each period in which parts of a role are in host memory, with all parts that share it."""
+    by_time: dict[tuple[str, int | None, int | None], list[IdlePeriod]] = {}
     for period in periods:
-        stretches.setdefault((period.role, period.after, period.before), []).append(period)
-    for (role, _, _), same in stretches.items():
+        by_time.setdefault((period.role, period.after, period.before), []).append(period)
+    for (role, _, _), same in by_time.items():
         yield role, same[0], tuple(period.part for period in same)
 
 
@@ -84,9 +84,9 @@ def _when(period: IdlePeriod, labels: Mapping[int, str]) -> str:
 
 def _without_offload(plan: Plan, resident: ResidentMemory) -> list[GpuMemory]:
     """What all roles on these GPUs would keep of them."""
-    low, high = resident.slots
     used = slots_in_use(plan.deployment)
-    roles = {role for root, first, end, role in used if root == resident.root and first < high and low < end}
+    low, high = resident.slots.start, resident.slots.stop
+    roles = {role for root, slots, role in used if root == resident.root and slots.start < high and low < slots.stop}
     return [memory for role in roles if (memory := plan.deployment[role].gpu_memory)]
 
 

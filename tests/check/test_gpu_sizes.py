@@ -63,12 +63,12 @@ def placements(widths: Sequence[int], cluster: hf.Cluster) -> Iterator[tuple[hf.
 def test_bounds_are_those_of_all_ways_to_place_the_slots(
     processes: list[int], cluster: hf.Cluster, data: st.DataObject
 ) -> None:
-    slots = sorted(data.draw(st.sets(st.integers(0, sum(processes)), min_size=2, max_size=2)))
+    slots = range(*sorted(data.draw(st.sets(st.integers(0, sum(processes)), min_size=2, max_size=2))))
     node_of = [node for node, size in enumerate(processes) for _ in range(size)]
-    touched = sorted(set(node_of[slots[0] : slots[1]]))
+    touched = sorted(set(node_of[slots.start : slots.stop]))
     ways = list(placements([processes[node] for node in touched], cluster))
     sizes = [{Fraction(kind.gpu_memory_gib or 0) for kind in way} for way in ways]
-    smallest, largest = gpu_sizes(cluster, hf.ResourcePool(processes), (slots[0], slots[1]))
+    smallest, largest = gpu_sizes(cluster, hf.ResourcePool(processes), slots)
     if ways:
         assert (smallest, largest) == (min(map(min, sizes)), max(map(min, sizes)))
     else:
@@ -80,18 +80,18 @@ def test_bounds_are_those_of_all_ways_to_place_the_slots(
 @pytest.mark.parametrize(
     ("kinds", "processes", "slots", "expected"),
     [
-        ([(8, 80, 1), (8, 40, 1)], [8], (0, 8), (40, 80)),
-        ([(8, 80, 1), (8, 40, 1)], [8, 8], (0, 16), (40, 40)),
-        ([(8, 80, 1), (8, 40, 1), (8, 80, 1)], [8, 8], (0, 16), (40, 80)),  # one kind, described twice
-        ([(8, 80, 1), (4, 40, 1)], [8, 4], (0, 12), (40, 40)),
-        ([(8, 80, 1), (4, 40, 1)], [8, 4], (8, 12), (40, 80)),  # its second node may lie on either
-        ([(8, 80, 1), (2, 24, 1)], [4], (0, 4), (80, 80)),
-        ([(4, 80, 1), (2, 40, 1)], [4, 4, 2], (0, 10), (80, 80)),  # no room for all: what takes the widest
-        ([(4, 80, 1)], [8], (0, 8), (None, None)),
+        ([(8, 80, 1), (8, 40, 1)], [8], range(8), (40, 80)),
+        ([(8, 80, 1), (8, 40, 1)], [8, 8], range(16), (40, 40)),
+        ([(8, 80, 1), (8, 40, 1), (8, 80, 1)], [8, 8], range(16), (40, 80)),  # one kind, described twice
+        ([(8, 80, 1), (4, 40, 1)], [8, 4], range(12), (40, 40)),
+        ([(8, 80, 1), (4, 40, 1)], [8, 4], range(8, 12), (40, 80)),  # its second node may lie on either
+        ([(8, 80, 1), (2, 24, 1)], [4], range(4), (80, 80)),
+        ([(4, 80, 1), (2, 40, 1)], [4, 4, 2], range(10), (80, 80)),  # no room for all: what takes the widest
+        ([(4, 80, 1)], [8], range(8), (None, None)),
     ],
 )
 def test_the_smallest_gpu_that_one_may_get_and_the_largest_that_all_may_get(
-    kinds: list[tuple[int, float, int]], processes: list[int], slots: tuple[int, int], expected: tuple[int | None, ...]
+    kinds: list[tuple[int, float, int]], processes: list[int], slots: range, expected: tuple[int | None, ...]
 ) -> None:
     sizes = gpu_sizes(hf.Cluster(*(nodes(*kind) for kind in kinds)), hf.ResourcePool(processes), slots)
     assert tuple(size and int(size) for size in sizes) == expected

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hfdsl as hf
-from hfdsl.deploy.pools import ResourcePool, devices, node_runs, stretches
+from hfdsl.deploy.pools import ResourcePool, devices, node_runs, slot_ranges
 from hfdsl.errors import ResourceError
 
 nodes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
@@ -110,13 +110,13 @@ def pools(draw: st.DrawFn) -> ResourcePool:
 
 @given(pools())
 def test_runs_of_slots_are_the_devices(pool: ResourcePool) -> None:
-    listed = [(root.name, slot) for root, first, end in stretches(pool) for slot in range(first, end)]
+    listed = [(root.name, slot) for root, slots in slot_ranges(pool) for slot in slots]
     assert tuple(listed) == devices(pool)
 
 
 @given(pools())
 def test_runs_on_nodes_are_the_devices_on_their_nodes(pool: ResourcePool) -> None:
-    owners = {root.name: root for root, *_ in stretches(pool)}
+    owners = {root.name: root for root, _ in slot_ranges(pool)}
     node_of = {name: [n for n, k in enumerate(root.processes) for _ in range(k)] for name, root in owners.items()}
     expected = [(name, node_of[name][slot]) for name, slot in devices(pool)]
     assert [(root.name, node) for root, node, slots in node_runs(pool) for _ in range(slots)] == expected

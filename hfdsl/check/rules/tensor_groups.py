@@ -18,7 +18,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement
-from hfdsl.deploy.pools import ResourcePool, node_runs, stretches
+from hfdsl.deploy.pools import ResourcePool, node_runs, slot_ranges
 from hfdsl.protocols.mesh import Mesh
 
 MOST_NAMED = 4
@@ -107,8 +107,8 @@ def _crossing(context: Context, placement: Placement[Any]) -> Crossing | None:
         return None  # this order is the user's choice, and the nodes may be linked
     block = tp * stride
     if all(
-        first % block == end % block == 0 and not any(n % block for n in set(r.processes))
-        for r, first, end in stretches(pool)
+        slots.start % block == slots.stop % block == 0 and not any(n % block for n in set(root.processes))
+        for root, slots in slot_ranges(pool)
     ):
         return None  # every node ends with a block: no need to look at each of them, which may be thousands
     nodes = _Nodes(pool)
