@@ -15,6 +15,9 @@ class HfError(Exception):
 
     span: object = None  # the place in the user's text, where more is known than a traceback says
     field: str = ""  # the dotted name of the field of a configuration that is wrong
+    changes: tuple[object, ...] = ()  # changes of the configuration that may remove the error; nobody has tried them
+    help: tuple[str, ...] = ()  # those that were tried and remove it, as a finding has them
+    fixes: tuple[object, ...] = ()  # their edits, the same
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -79,9 +82,16 @@ class ConfigError(HfError, ValueError):
     ``others`` are mistakes found with it.
     """
 
-    def __init__(self, code: str, message: str, field: str = "", others: tuple[ConfigError, ...] = ()) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        field: str = "",
+        others: tuple[ConfigError, ...] = (),
+        changes: tuple[object, ...] = (),
+    ) -> None:
         super().__init__(code, message)
-        self.field, self.others = field, others
+        self.field, self.others, self.changes = field, others, changes
 
 
 class DataError(HfError, ValueError):

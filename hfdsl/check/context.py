@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from hfdsl.check.bindings import Component, components
 from hfdsl.check.demands import Demand, KnownSizes
-from hfdsl.check.findings import Finding, Fix
+from hfdsl.check.findings import Edit, Finding, Fix
 from hfdsl.check.gather import gather, read_together, scope_of_call
 from hfdsl.check.program import Program
 from hfdsl.check.requirements import Scope
@@ -46,6 +46,18 @@ class Budget:
         return left >= 0
 
 
+class NumberEdits(Protocol):
+    """The edits by which the user's text has another number, where that text is no Python."""
+
+    def size(self, dim: type[Dim], number: int) -> Edit | None:
+        """Another size of a dim."""
+        ...
+
+    def axis(self, role: str, axis: str, number: int) -> Edit | None:
+        """Another size of an axis of a role's mesh, also where other roles share it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Context:
     """A program with its demands, and the question: the sizes of which dims, which cluster, and whether to try repairs.
@@ -59,6 +71,7 @@ class Context:
     alternatives: Mapping[type[Dim], tuple[int, ...]] = field(default_factory=dict)
     invalid: Mapping[Any, Any] = field(default_factory=dict)  # values given as sizes that are not sizes
     call_site: Span = NOWHERE  # where the user's code gives the sizes
+    numbers: NumberEdits | None = None  # None: sizes and meshes are those of Python code
     cluster: Cluster | None = None
     loader: Callable[[], Any] | None = None  # of an experiment: what gives its batches
     offload: bool = True  # whether idle roles may be moved to host memory

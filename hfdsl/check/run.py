@@ -8,7 +8,7 @@ from functools import cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check.context import EVERYTHING, Context, Tester
+from hfdsl.check.context import EVERYTHING, Context, NumberEdits, Tester
 from hfdsl.check.findings import Finding, Label, order
 from hfdsl.check.multiple_sizes import check_each_size
 from hfdsl.check.program import Program
@@ -139,17 +139,21 @@ def check(
     cluster: Cluster | None = None,
     call_site: Span | None = None,
     loader: Callable[[], Any] | None = None,
+    *,
+    numbers: NumberEdits | None = None,
+    repairs: bool = True,
 ) -> Report:
     """The report on a dataflow: every finding of every rule.
 
-    ``call_site`` is where its sizes are given, ``loader`` gives the batches of an experiment.
+    ``call_site`` is where its sizes are given, or else ``numbers`` edits them; ``loader`` gives the batches of an
+    experiment. Without ``repairs`` the report says only what is wrong.
     """
     start = perf_counter()
     try:
         context = build_context(body, deployment, dims, cluster, call_site)
     except DefinitionError as error:  # an annotation without meaning: there is no program to go on with
         return Report(body.__name__, (Finding(error.code, error.message, Label(definition_span(body))),))
-    return build_report(replace(context, loader=loader), start)
+    return build_report(replace(context, loader=loader, numbers=numbers), start, repairs=repairs)
 
 
 def build_context(
@@ -184,7 +188,7 @@ def _sizes_of(dim: object, requested: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(sizes)) if whole and isinstance(dim, type) and issubclass(dim, Dim) else ()
 
 
-def build_report(context: Context, start: float) -> Report:
+def build_report(context: Context, start: float, *, repairs: bool = True) -> Report:
     """Run every rule; repairs are tried, and suggested if they work."""
 
     @cache
@@ -196,7 +200,7 @@ def build_report(context: Context, start: float) -> Report:
     def tester(finding: Finding) -> Tester | None:
         return partial(all_trials().removes, finding) if all_trials().admit(finding) else None
 
-    findings = order(run_rules(replace(context, trials=tester)))
+    findings = order(run_rules(replace(context, trials=tester if repairs else None, search=repairs)))
     if findings:
         from hfdsl.check.suppressions import unsuppressed
 

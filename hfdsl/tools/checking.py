@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hfdsl.check.findings import Finding
+from hfdsl.check.raised import findings_of
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
 from hfdsl.tools import output
@@ -75,7 +76,7 @@ def _outcomes_of(text: str, question: Question) -> Iterator[TargetOutcome]:
     except UsageError as error:
         yield TargetOutcome(text, failure=str(error))
     except HfError as error:
-        findings = output.findings_of(error)
+        findings = findings_of(error)
         if not findings:
             raise
         yield TargetOutcome(text, Report(text, findings), raised=True)

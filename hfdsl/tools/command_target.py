@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hfdsl.check.findings import order
 from hfdsl.check.report import Report
 from hfdsl.check.run import check
 from hfdsl.deploy.cluster import Cluster
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from hfdsl.plan.compiled import CompiledPlan
     from hfdsl.rl.training.config import Loaded
     from hfdsl.tools.rounds import RoundsAndUpdate
-
-
-AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
-"""Findings of a configuration that say at its keys what a check of the dataflow says without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +42,20 @@ class CommandTarget:
     def check(self) -> Report:
         """The report, with the deployment where there is one."""
         deployment = self.experiment.deployment if self.experiment else None
-        span = self.experiment.span if self.experiment and not self.loaded else NOWHERE  # a file's have no expression
-        loader = self.experiment.batches if self.experiment and not self.loaded else None
-        report = check(self.dataflow.body, deployment, self.dims, self.cluster, span, loader)
-        if self.loaded is None:
-            return report
-        from hfdsl.rl.training.experiments import checked  # late, as below: other targets need nothing of rl
-
-        return checked(report, self.loaded)
+        span = self.experiment.span if self.experiment else NOWHERE
+        loader = self.experiment.batches if self.experiment else None
+        return check(self.dataflow.body, deployment, self.dims, self.cluster, span, loader)
 
     def reports(self, *, elsewhere: bool = False) -> list[Report]:
         """The reports on the dataflow and on those beside it; the first has what is found of a configuration as well.
 
         With ``elsewhere`` the run starts on another machine: the files and packages of this one say nothing.
         """
-        report, *beside = (target.check() for target in (self, *self.beside))
-        if self.loaded is not None:
-            from hfdsl.rl.training.preflight.run import preflight
+        if self.loaded is None:
+            return [self.check()]
+        from hfdsl.rl.training.check import ConfigCheck  # late: other targets need nothing of rl
 
-            findings = preflight(self.loaded, elsewhere=elsewhere)
-            repeated = {AT_A_KEY[finding.code] for finding in findings if finding.code in AT_A_KEY}
-            others = [finding for finding in report.findings if finding.code not in repeated]
-            report = replace(report, findings=order([*others, *findings]))
-        return [report, *beside]
+        return ConfigCheck(self.cluster, elsewhere).reports(self.loaded)
 
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """The plans of a step: one, or that of a round and that of the update.

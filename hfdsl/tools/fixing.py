@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hfdsl.check.findings import Edit, Finding, Fix, Label
-from hfdsl.check.repair.edits import apply, overlap
+from hfdsl.check.repair.edits import apply, line_before, overlap
 from hfdsl.check.report import Coverage, Report
 from hfdsl.graph.spans import Span
 from hfdsl.tools import output
@@ -99,13 +99,15 @@ class Session:
         return Session(self.question, changed)
 
 
-def keys(outcomes: Sequence[TargetOutcome]) -> Counter[FixKey]:
-    """All findings."""
-    return Counter(_key(outcome, finding) for outcome in outcomes for finding in outcome.findings)
+def keys(outcomes: Sequence[TargetOutcome], edits: Sequence[Edit] = ()) -> Counter[FixKey]:
+    """All findings; after edits, at their lines before them."""
+    return Counter(_key(outcome, finding, edits) for outcome in outcomes for finding in outcome.findings)
 
 
-def _key(outcome: TargetOutcome, finding: Finding) -> FixKey:
-    return outcome.target, finding.code, finding.primary.span.file, finding.primary.span.line
+def _key(outcome: TargetOutcome, finding: Finding, edits: Sequence[Edit] = ()) -> FixKey:
+    span = finding.primary.span
+    line = line_before(span.line, [edit for edit in edits if edit.span.file == span.file])
+    return outcome.target, finding.code, span.file, line
 
 
 Repair: TypeAlias = tuple[FixKey, Fix]
@@ -161,9 +163,14 @@ def joint(repairs: Sequence[Repair]) -> list[Repair]:
 
 def _works(batch: Sequence[Repair], before: Sequence[TargetOutcome], after: Sequence[TargetOutcome]) -> bool:
     """Whether the findings of a batch are gone, and no new one appeared."""
-    failures = [[o.failure for o in outcomes] for outcomes in (before, after)]
+    failures = [[o.failure for o in outcomes if o.failure] for outcomes in (before, after)]
     expected = keys(before) - Counter(key for key, _ in batch)
-    return failures[0] == failures[1] and keys(after) <= expected
+    edits = list(dict.fromkeys(edit for _, repair in batch for edit in repair.edits))
+    found = keys(after, edits)
+    known = {key[0] for key in found.keys() & keys(before).keys()}
+    # A configuration that cannot be read has findings of that alone. If all have gone, the others were hidden by them.
+    unread = {outcome.target for outcome in before if outcome.raised and outcome.target.endswith(".toml")} - known
+    return failures[0] == failures[1] and Counter({k: n for k, n in found.items() if k[0] not in unread}) <= expected
 
 
 def editable(file: str) -> bool:

@@ -10,11 +10,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-from hfdsl.check.codes import CODES
-from hfdsl.check.findings import Finding, Label
+from hfdsl.check.raised import findings_of
 from hfdsl.check.report import Report
-from hfdsl.errors import ConfigError, HfError
-from hfdsl.graph.spans import Span, traceback_span
+from hfdsl.errors import HfError
 
 OK, FINDINGS, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 """Exit codes; 130 is what a shell gives a command that Ctrl-C ended."""
@@ -91,20 +89,6 @@ def show_report(report: Report, arguments: argparse.Namespace, file: TextIO | No
     text = report.json() if machine(arguments) else report.text(color=colored(stream))
     if text:
         say(text, file=stream)
-
-
-def finding_of(error: HfError) -> Finding | None:
-    """An error that a program raised outside of a check, in the form of a finding where it has a code."""
-    if error.code not in CODES:
-        return None
-    span = error.span if isinstance(error.span, Span) else traceback_span(error)
-    return Finding(error.code, error.message.removeprefix(f"{span.file}: "), Label(span))
-
-
-def findings_of(error: HfError) -> tuple[Finding, ...]:
-    """The same with the mistakes of a configuration that were found beside it."""
-    others = error.others if isinstance(error, ConfigError) else ()
-    return tuple(finding for each in (error, *others) if (finding := finding_of(each)))
 
 
 def show_error(error: HfError, arguments: argparse.Namespace) -> None:

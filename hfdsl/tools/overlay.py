@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.machinery import SourceFileLoader
 from types import CodeType
@@ -21,6 +22,9 @@ from hfdsl.check.repair import edits
 from hfdsl.check.repair.trials import thorough
 from hfdsl.tools.checking import Question, TargetOutcome, outcomes
 
+_STANDING_IN = ExitStack()
+"""What lasts as long as this process, which checks and ends."""
+
 
 def main() -> None:
     """Read a question from stdin, answer on stdout; what the programs themselves print goes to stderr."""
@@ -28,7 +32,9 @@ def main() -> None:
     os.dup2(2, 1)
     question = json.load(sys.stdin)
     thorough.set(True)  # otherwise a finding without a fix would keep those after it from being tried
-    lay_over(question.pop("texts"))
+    texts = question.pop("texts")
+    lay_over(texts)
+    stand_in(texts)
     results = outcomes(Question(**question))
     json.dump([as_dict(outcome) for outcome in results], answer)
     answer.close()
@@ -46,6 +52,14 @@ def lay_over(texts: Mapping[str, str]) -> None:
         return compile(text, loader.path, "exec", dont_inherit=True)
 
     SourceFileLoader.get_code = get_code  # type: ignore[assignment]  # for this process, which checks and ends
+
+
+def stand_in(texts: Mapping[str, str]) -> None:
+    """Read ``texts`` instead of the TOML files of their names."""
+    if any(file.endswith(".toml") for file in texts):
+        from hfdsl.rl.training.toml_files import standing_in  # late: most targets need nothing of rl
+
+        _STANDING_IN.enter_context(standing_in(texts))
 
 
 def as_dict(outcome: TargetOutcome) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class RoundsAndUpdate:
             CheckError: where a check finds errors.
             ConfigError: HF901 where the two do not go together.
         """
-        sampling, updating = compiled(self.sampling, self.loaded), compiled(self.updating, self.loaded)
+        sampling, updating = compiled(self.sampling, self.loaded), compiled(self.updating, self.loaded, "update")
         with self.loaded.located():
             check_rounds(sampling, updating, self.asked)
         return sampling, updating

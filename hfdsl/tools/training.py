@@ -14,8 +14,8 @@ from typing import Any
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.rl.training.algorithms import READY
+from hfdsl.rl.training.check import ConfigCheck
 from hfdsl.rl.training.config import Loaded, read_names
-from hfdsl.rl.training.config import load as load_configuration
 from hfdsl.rl.training.experiments import Experiments
 from hfdsl.rl.training.placement import DeploymentConfig
 from hfdsl.rl.training.tables import differences, flattened, read_toml, to_toml
@@ -56,7 +56,7 @@ def configured(text: str, changes: Sequence[str], cluster: Cluster | None) -> Co
         ConfigError: HF901 for a file or a change that does not fit the configuration.
     """
     finder = Finder()
-    loaded = load_configuration(text, changes, finder)
+    loaded = ConfigCheck(cluster).load(text, changes, finder)
     return _target(text, loaded, finder.sources[0], cluster)
 
 
@@ -91,14 +91,14 @@ def train(arguments: argparse.Namespace) -> int:
     from hfdsl.rl.training.metrics import Record, line
 
     finder = Finder()
-    loaded = load_configuration(arguments.config, arguments.set, finder)
-    if not machine(arguments):
-        target = _target(arguments.config, loaded, finder.sources[0])
-        reports = target.reports()
+    loaded = ConfigCheck().load(arguments.config, arguments.set, finder)
+    reports = ConfigCheck().reports(loaded)
+    if not machine(arguments) or not all(reports):
         for report in reports:
-            show_report(report, arguments, sys.stderr if report.findings else None)
-        if not all(reports):
-            return FINDINGS
+            show_report(report, arguments, sys.stderr if report.findings and not machine(arguments) else None)
+    if not all(reports):
+        return FINDINGS
+    if not machine(arguments):
         say(f"\n{to_toml(loaded.table())}")
 
     def show(record: Record) -> None:

@@ -275,8 +275,18 @@ def upcast(batch: Batch, record: type[BatchT]) -> BatchT:
 
 def closest(name: str, names: Sequence[str]) -> str:
     """`` Did you mean 'x'?``, or the names that there are."""
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(names) or 'none'}"
+    near = nearest(name, names)
+    return f"did you mean '{near}'?" if near is not None else f"there are: {', '.join(names) or 'none'}"
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The name that one is most like, if it is much like any; case alone makes no name unlike.
+
+    >>> nearest("colum", ["row", "column"]), nearest("b", ["B", "P"]), nearest("x", ["B", "P"])
+    ('column', 'B', None)
+    """
+    same = [other for other in names if other.lower() == name.lower()]
+    return next(iter(same or difflib.get_close_matches(name, names, n=1)), None)
 
 
 def _check_names(record: type[Batch], declared: Schema, columns: Mapping[str, Any]) -> None:

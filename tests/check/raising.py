@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hfdsl.check.raised import finding_of
 from hfdsl.check.report import Report
 from hfdsl.errors import HfError
-from hfdsl.tools.output import finding_of
 from tests.check.fixture_programs import FIXTURES_RUN, names
 
 NAMES = names(FIXTURES_RUN)

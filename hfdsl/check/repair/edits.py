@@ -35,13 +35,29 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     >>> apply("é = x.a\n", [Edit(Span("f", 1, 7, 1, 8), "b")])
     'é = x.b\n'
     """
-    lines = [line.encode() for line in lines_of(text)]
+    lines = [line.encode() for line in lines_of(text)] or [b""]
     for edit in sorted(edits, key=lambda e: (e.span.line, e.span.column, e.span.end_line, e.span.end_column))[::-1]:
         span = edit.span
         first, last = span.line - 1, span.end_line - 1
         head, tail = lines[first][: span.column], lines[last][span.end_column :]
         lines[first : last + 1] = [head + edit.text.encode() + tail]
     return b"".join(lines).decode()
+
+
+def line_before(line: int, edits: Iterable[Edit]) -> int:
+    r"""The line of a text that its edits have made ``line``; of a line that they add, the line before it.
+
+    >>> edits = [Edit(Span("f", 2, 5, 2, 5), "\nb = 1"), Edit(Span("f", 4, 0, 4, 1), "c")]
+    >>> [line_before(line, edits) for line in range(1, 6)]
+    [1, 2, 2, 3, 4]
+    """
+    added = 0
+    for edit in sorted(edits, key=lambda e: (e.span.line, e.span.column)):
+        if line <= edit.span.line + added:
+            break
+        more = edit.text.count("\n") - (edit.span.end_line - edit.span.line)
+        added += min(more, line - added - edit.span.line)
+    return line - added
 
 
 def overlap(edits: Sequence[Edit], others: Sequence[Edit]) -> bool:

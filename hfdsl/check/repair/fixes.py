@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
+from typing import Any
 
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Fix
@@ -120,15 +121,18 @@ def _rewritten(
         yield Suggestion((Change(words, partial(written, tuple(changes)), fix),))
 
 
-def filled(deployment: dict[str, Placement], role: str) -> Iterator[Suggestion]:  # type: ignore[type-arg]  # of any role
+def filled(context: Context, deployment: Mapping[str, Placement[Any]], role: str) -> Iterator[Suggestion]:
     """As many data-parallel ranks as fill the pool, or a part of the pool that is as large as the mesh."""
     place = deployment[role]
     mesh, slots, ranks = place.mesh, place.pool.world_size, place.mesh.world_size
     dp, remainder = divmod(slots, mesh.pp * mesh.tp)
     if not remainder:
-        edit = edits.axis(place.span, "dp", mesh.dp, dp)
         alone = [other.span for other in deployment.values()].count(place.span) == 1  # else a function places several
-        fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None and alone else None
+        if context.numbers is not None:
+            edit = context.numbers.axis(role, "dp", dp)
+        else:
+            edit = edits.axis(place.span, "dp", mesh.dp, dp) if alone else None
+        fix = Fix(f"set dp to {dp}", (edit,)) if edit is not None else None
         other = {role: replace(place, mesh=replace(mesh, dp=dp))}
         words = f"set dp to {dp}: {mesh.pp} * {dp} * {mesh.tp} = {slots}"
         yield Suggestion((Change(words, partial(moved, other), fix),))

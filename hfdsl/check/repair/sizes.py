@@ -127,7 +127,12 @@ def _size_change(context: Context, sizes: Mapping[type[Dim], int], words: str) -
         return Change(words, partial(_pinned, sizes), baseline=partial(_pinned, now))
     from hfdsl.check.repair import edits  # late: it reads the user's text
 
-    places = [edits.size(context.call_site, dim, context.sizes[dim], new_size) for dim, new_size in sizes.items()]
+    places = [
+        edits.size(context.call_site, dim, context.sizes[dim], new_size)
+        if context.numbers is None
+        else context.numbers.size(dim, new_size)
+        for dim, new_size in sizes.items()
+    ]
     written = tuple(edit for edit in places if edit is not None)
     title = f"set {' and '.join(f'{dim} to {new_size}' for dim, new_size in sizes.items())}"
     return Change(words, partial(_pinned, sizes), Fix(title, written) if len(written) == len(sizes) else None)

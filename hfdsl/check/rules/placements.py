@@ -107,17 +107,17 @@ def meshes_fill_pools(context: Context) -> Iterator[Finding]:
                 f"'{placement.pool.name}' {list(placement.pool.processes)} has {_counted(slots, 'slot')}",
                 Label(placement.span),
             )
-            yield with_suggestions(context, finding, _filled(places, name))
+            yield with_suggestions(context, finding, _filled(context, places, name))
 
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _filled(places: dict[str, Placement[Any]], role: str) -> Iterator[Suggestion]:
+def _filled(context: Context, places: dict[str, Placement[Any]], role: str) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import filled  # late: most programs need none
 
-    yield from filled(places, role)
+    yield from filled(context, places, role)
 
 
 def _renamed(deployment: Deployment, old: list[str], new: str) -> Iterator[Suggestion]:

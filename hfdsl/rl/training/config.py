@@ -27,17 +27,23 @@ import hfdsl as hf
 from hfdsl.errors import ConfigError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.graph.dims import program_dims
+from hfdsl.graph.spans import caller_span
 from hfdsl.protocols.worker import Worker
+from hfdsl.rl import workers
 from hfdsl.rl.data.order import Cursor
 from hfdsl.rl.training import tables
 from hfdsl.rl.training.algorithms import READY, READY_ARGUMENTS, READY_OPTIONS
+from hfdsl.rl.training.changes import RenameField, SetField
 from hfdsl.rl.training.feeds import run_feed
-from hfdsl.rl.training.places import Places
+from hfdsl.rl.training.places import CallPlace, Places
+from hfdsl.rl.training.preflight.names import near_target
 from hfdsl.rl.training.run_config import RunConfig, UpdateConfig
 from hfdsl.rl.training.schedules import with_total_steps
-from hfdsl.rl.training.toml_spans import read_spans
 from hfdsl.rl.training.typed import NONE, build, hints, is_dataclass_type, required
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import closest, nearest
+
+READY_ROLES = tuple(f"hfdsl.rl.workers:{name}" for name in workers.__all__ if not name.endswith("Config"))
+"""The ready role classes, as a configuration names them."""
 
 Find: TypeAlias = Callable[[str], Any]
 """From ``"module:name"`` to what it names."""
@@ -52,8 +58,10 @@ class Loaded:
     evaluation: Dataflow[..., Any] | None
     update: Dataflow[..., Any] | None
     roles: Mapping[str, type[Worker]]
-    places: Places | None = None
-    """Where the fields stand, if a file has them."""
+    places: Places | CallPlace | None = None
+    """Where the fields stand."""
+    find: Find | None = None
+    """What found the parts that the configuration names."""
 
     def table(self) -> tables.Table:
         """The configuration with every default, as plain values."""
@@ -69,7 +77,7 @@ class Loaded:
 
     def located(self) -> AbstractContextManager[None]:
         """Within this context, errors about fields name their file, line and key."""
-        return nullcontext() if self.places is None else self.places.located()
+        return self.places.located() if isinstance(self.places, Places) else nullcontext()
 
     def experiment(self) -> hf.Experiment:
         """What ``hfdsl check``, ``plan``, ``draw``, ``requires`` and ``run`` take."""
@@ -107,8 +115,10 @@ class Loaded:
         for name in sizes:
             if name not in known:
                 problem = f"dims: there is no dim '{name}'; {closest(name, sorted(known))}"
+                near = nearest(name, sorted(known))
+                renamed = () if near is None else (RenameField(f"dims.{name}", near),)
                 with self.located():
-                    raise ConfigError("HF901", problem, f"dims.{name}")
+                    raise ConfigError("HF901", problem, f"dims.{name}", changes=renamed)
         return {known[name]: size for name, size in sizes.items()}
 
 
@@ -118,12 +128,12 @@ def load(path: str | Path, changes: Sequence[str] = (), find: Find | None = None
     Raises:
         ConfigError: HF901 naming the file or the change, the field, what it takes and what it got.
     """
-    table, places = tables.read_toml(path), Places(read_spans(path), changes=tuple(changes))
+    table, places = tables.read_toml(path), Places.of(path, changes)
     with places.located():
         table, changes = _with_deployment(table, changes)
     places = places.with_deployment(table)
     with places.located():
-        return replace(from_table(table, changes, find), places=places)
+        return replace(from_table(table, changes, find), places=places, find=find)
 
 
 def from_config(config: RunConfig, find: Find | None = None) -> Loaded:
@@ -132,7 +142,8 @@ def from_config(config: RunConfig, find: Find | None = None) -> Loaded:
     Raises:
         ConfigError: HF901 where a role's class does not take the role's configuration.
     """
-    return from_table({field.name: getattr(config, field.name) for field in fields(config)}, (), find)
+    loaded = from_table({field.name: getattr(config, field.name) for field in fields(config)}, (), find)
+    return replace(loaded, places=CallPlace(caller_span()))
 
 
 def from_table(table: Mapping[str, Any], changes: Sequence[str] = (), find: Find | None = None) -> Loaded:
@@ -178,7 +189,9 @@ def _found(find: Find, text: str, field_name: str) -> Any:
     try:
         return find(text)
     except ConfigError as error:
-        raise ConfigError("HF901", f"'{field_name}': {error.message}", field_name) from None
+        near = near_target(text, (*READY, *READY_ROLES))
+        changes = () if near is None else (SetField(field_name, near),)
+        raise ConfigError("HF901", f"'{field_name}': {error.message}", field_name, changes=changes) from None
 
 
 # -- what a table names
@@ -331,10 +344,12 @@ def _role_classes(flow: Dataflow[..., Any], others: Any, find: Find) -> dict[str
     classes = dict(flow.trace().roles)
     for name, text in others.items() if isinstance(others, Mapping) else ():
         if name not in classes:
+            near = nearest(name, list(classes))
             raise ConfigError(
                 "HF901",
                 f"roles: '{flow.body.__name__}' has no role '{name}'; {closest(name, list(classes))}",
                 f"roles.{name}",
+                changes=() if near is None else (RenameField(f"roles.{name}", near),),
             )
         role = _found(find, text, f"roles.{name}") if isinstance(text, str) else text
         if not (isinstance(role, type) and issubclass(role, Worker)):

@@ -10,6 +10,7 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.plan.compiled import CompiledPlan
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.relocation import relocated
+from hfdsl.rl.training.run_config import RunConfig
 
 ELSEWHERE = "HF508"
 """What is placed and a dataflow has no such role: here it is placed for another one."""
@@ -36,18 +37,32 @@ class Experiments:
             evaluation = replace(run, dataflow=loaded.evaluation, dims=sizes, batches=None)
         return cls(run, update, evaluation)
 
+    def items(self) -> Iterator[tuple[str, hf.Experiment]]:
+        """Each with the table that names its dataflow: ``""``, ``"update"``, ``"evaluation"``."""
+        for table, experiment in (("", self.run), ("update", self.update), ("evaluation", self.evaluation)):
+            if experiment is not None:
+                yield table, experiment
+
     def __iter__(self) -> Iterator[hf.Experiment]:
-        return (experiment for experiment in (self.run, self.update, self.evaluation) if experiment is not None)
+        return (experiment for _, experiment in self.items())
 
 
-def checked(report: hf.Report, loaded: Loaded | None) -> hf.Report:
+def size_fields(config: RunConfig, table: str) -> dict[str, str]:
+    """The field that has the size of each dim, for the dataflow that a table names."""
+    sizes = {dim: f"dims.{dim}" for dim in config.dims}
+    if table == "evaluation" and config.evaluation is not None:
+        sizes |= {dim: f"evaluation.dims.{dim}" for dim in config.evaluation.dims}
+    return {**sizes, "B": "update.rows"} if table == "update" else sizes
+
+
+def checked(report: hf.Report, loaded: Loaded | None, table: str = "") -> hf.Report:
     """The report on one of them: its findings, as far as they are no other's, at places that a user can edit."""
     report = report.without(ELSEWHERE)
-    return report if loaded is None else relocated(report, loaded)
+    return report if loaded is None else relocated(report, loaded, size_fields(loaded.config, table))
 
 
-def compiled(experiment: hf.Experiment, loaded: Loaded | None = None) -> CompiledPlan:
-    """The plan of one of them; with ``loaded``, findings are at the keys of its file.
+def compiled(experiment: hf.Experiment, loaded: Loaded | None = None, table: str = "") -> CompiledPlan:
+    """The plan of the one that a table names; with ``loaded``, findings are at the keys of its file.
 
     Raises:
         CheckError: with the report, where a check finds errors.
@@ -55,5 +70,5 @@ def compiled(experiment: hf.Experiment, loaded: Loaded | None = None) -> Compile
     try:
         plan = experiment.compile()
     except hf.CheckError as error:
-        raise hf.CheckError(checked(error.report, loaded)) from None
-    return replace(plan, report=checked(plan.report, loaded))
+        raise hf.CheckError(checked(error.report, loaded, table)) from None
+    return replace(plan, report=checked(plan.report, loaded, table))

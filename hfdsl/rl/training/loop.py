@@ -80,10 +80,10 @@ def prepare(loaded: Loaded) -> Prepared:
     feed = training_feed(config, loaded.roles, plan.graph)
     update, evaluation, unseen = None, None, None
     if config.update is not None and experiments.update is not None:
-        update = compiled(experiments.update, loaded)
+        update = compiled(experiments.update, loaded, "update")
         check_rounds(plan, update, config.update)
     if config.evaluation is not None and experiments.evaluation is not None:
-        evaluation = compiled(experiments.evaluation, loaded)
+        evaluation = compiled(experiments.evaluation, loaded, "evaluation")
         unseen, feed = evaluation_batch(config, config.evaluation, evaluation.graph, feed)
     return Prepared(
         loaded=loaded,

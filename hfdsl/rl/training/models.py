@@ -21,6 +21,8 @@ class ModelMismatch:
     field: str
     against: str
     because: str
+    value: int | None
+    """What the field would be, if the model is a new one."""
 
 
 def check_models(config: RunConfig, roles: Iterable[str], tokenizer: Any) -> None:
@@ -47,6 +49,7 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                 f"{field}.config.vocab_size",
                 "data.tokenizer",
                 f"it has {tokens} tokens",
+                tokens if model.path is None else None,
             )
         if longest is not None and length > longest:
             yield ModelMismatch(
@@ -55,6 +58,7 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                 f"{field}.config.max_position_embeddings",
                 "dims",
                 f"P + R = {length}",
+                length if model.path is None else None,
             )
         listed = ends if isinstance(ends, list) else [ends]
         if model.path is None and ends is not None and end is not None and end not in listed:
@@ -64,6 +68,7 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
                 f"{field}.config.eos_token_id",
                 "data.tokenizer",
                 f"it ends a response with {end}",
+                end,
             )
 
 

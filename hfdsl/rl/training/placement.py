@@ -13,9 +13,10 @@ from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.offloading import not_offloadable
 from hfdsl.protocols.worker import Worker
-from hfdsl.rl.training.places import Places
+from hfdsl.rl.training.changes import RenameField, SetField
+from hfdsl.rl.training.places import CallPlace, Places
 from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import closest, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class DeploymentConfig:
     def deployment(
         self,
         roles: Mapping[str, tuple[type[Worker], tuple[Any, ...], Mapping[str, Any]]],
-        places: Places | None = None,
+        places: Places | CallPlace | None = None,
     ) -> hf.Deployment:
         """The deployment of these roles, each a class with the arguments of its constructor.
 
@@ -87,11 +88,10 @@ class DeploymentConfig:
         """
         for name in self.roles:
             if name not in roles:
-                raise ConfigError(
-                    "HF901",
-                    f"{self._where}there is no role '{name}' to place; {closest(name, list(roles))}",
-                    f"deployment.roles.{name}",
-                )
+                problem = f"{self._where}there is no role '{name}' to place; {closest(name, list(roles))}"
+                near, wrong = nearest(name, list(roles)), f"deployment.roles.{name}"
+                changes = () if near is None else (RenameField(wrong, near),)
+                raise ConfigError("HF901", problem, wrong, changes=changes)
         if places is None and self.file is not None:
             places = Places(TomlSpans(self.file), read_spans(self.file))
         pools: dict[str, hf.ResourcePool] = {}
@@ -102,14 +102,13 @@ class DeploymentConfig:
                 problem = f"{self._where}role '{name}' has no place, and there is no default"
                 raise ConfigError("HF901", problem, "deployment.roles")
             field_name = f"deployment.roles.{name}" if name in self.roles else "deployment.default"
-            with _about(f"{field_name}.pool"):
-                pool = self._pool(place.pool, pools, ())
+            pool = self._pool(place.pool, pools, (), f"{field_name}.pool")
             with _about(field_name):
                 placement = hf.place(
                     role,
                     *args,
                     pool=pool,
-                    mesh=None if place.mesh is None else self._mesh(name, place.mesh),
+                    mesh=None if place.mesh is None else self._mesh(name, place.mesh, f"{field_name}.mesh"),
                     colocate=place.colocate,
                     gpu_memory=place.gpu_memory,
                     transport=place.transport,
@@ -121,23 +120,33 @@ class DeploymentConfig:
         deployment.span = places.span("deployment") if places else NOWHERE
         return deployment
 
-    def _pool(self, name: str, pools: dict[str, hf.ResourcePool], within: tuple[str, ...]) -> hf.ResourcePool:
-        """The pool of a name, from ``pools`` or added to it with those it is made of; ``within`` finds circles."""
+    def _pool(
+        self, name: str, pools: dict[str, hf.ResourcePool], within: tuple[str, ...], field: str
+    ) -> hf.ResourcePool:
+        """The pool that a field names, from ``pools`` or added to it with those it is made of.
+
+        ``within`` finds circles.
+        """
         if name in within:
             raise ConfigError("HF901", f"{self._where}pool '{name}' is made of itself", f"deployment.pools.{name}")
         if name not in self.pools:
-            raise ConfigError("HF901", f"{self._where}there is no pool '{name}'; {closest(name, list(self.pools))}")
+            problem = f"{self._where}there is no pool '{name}'; {closest(name, list(self.pools))}"
+            near = nearest(name, list(self.pools))
+            raise ConfigError("HF901", problem, field, changes=() if near is None else (SetField(field, near),))
         if name in pools:
             return pools[name]
         config, within = self.pools[name], (*within, name)
-        with _about(f"deployment.pools.{name}"):
+        field = f"deployment.pools.{name}"
+        with _about(field):
             if config.merged:
-                first, *others = (self._pool(part, pools, within) for part in config.merged)
+                first, *others = (
+                    self._pool(part, pools, within, f"{field}.merged[{i}]") for i, part in enumerate(config.merged)
+                )
                 for other in others:
                     first = first.merge(other, name)
                 pools[name] = first
             elif config.part_of is not None and config.slots is not None:
-                whole, (start, stop) = self._pool(config.part_of, pools, within), config.slots
+                whole, (start, stop) = self._pool(config.part_of, pools, within, f"{field}.part_of"), config.slots
                 sizes = [start, stop - start, whole.world_size - stop]
                 pools[name] = whole.split([size for size in sizes if size])[1 if start else 0]
             else:
@@ -148,12 +157,14 @@ class DeploymentConfig:
         """A default applies only to roles that can be offloaded; a placement of the role itself is not questioned."""
         return None if name not in self.roles and (not_offloadable(role) or not pool.use_gpu) else offload
 
-    def _mesh(self, role: str, axes: Mapping[str, Any]) -> hf.Mesh:
+    def _mesh(self, role: str, axes: Mapping[str, Any], field: str) -> hf.Mesh:
         known = [entry.name for entry in fields(hf.Mesh)]
         for axis in axes:
             if axis not in known:
-                near = closest(axis, known)
-                raise ConfigError("HF901", f"{self._where}the mesh of '{role}': it has no axis '{axis}'; {near}")
+                problem = f"{self._where}the mesh of '{role}': it has no axis '{axis}'; {closest(axis, known)}"
+                near, wrong = nearest(axis, known), f"{field}.{axis}"
+                changes = () if near is None else (RenameField(wrong, near),)
+                raise ConfigError("HF901", problem, wrong, changes=changes)
         return hf.Mesh(**axes)
 
     @property

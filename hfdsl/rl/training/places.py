@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from hfdsl.check.findings import Label
+from hfdsl.check.findings import Edit, Label
 from hfdsl.errors import ConfigError, HfError
 from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.rl.training.changes import FieldChange, edits_of
+from hfdsl.rl.training.tables import read_toml
 from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
 
 DEPLOYMENT = "deployment"
@@ -22,6 +25,16 @@ class Places:
     main: TomlSpans
     deployment: TomlSpans | None = None
     changes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, path: str | Path, changes: Sequence[str] = ()) -> Places:
+        """The places of a file, and of the file of its deployment where it names one."""
+        places = cls(read_spans(path), changes=tuple(changes))
+        try:
+            deployment = read_toml(path).get(DEPLOYMENT)
+        except ConfigError:
+            return places
+        return replace(places, deployment=read_spans(deployment)) if isinstance(deployment, str) else places
 
     def with_deployment(self, table: Mapping[str, Any]) -> Places:
         """The same with the file of the deployment, if the table's was read from one."""
@@ -40,6 +53,16 @@ class Places:
         """The same with what is to be said about it; what the command line says is at no line of the file."""
         change = self.change(field)
         return Label(self.span(field), text) if change is None else Label(NOWHERE, f"--set {change}")
+
+    def edits(self, change: FieldChange) -> tuple[Edit, ...]:
+        """The edits that make a change of a field; none where the command line says what it is."""
+        field = change.field
+        if self.change(field):
+            return ()
+        head, _, below = field.partition(".")
+        if head == DEPLOYMENT and below and self.deployment is not None:
+            return edits_of(replace(change, field=below), self.deployment)
+        return edits_of(change, self.main)
 
     def change(self, field: str) -> str | None:
         """The last change of the command line that is of a field, or of one above it."""
@@ -60,9 +83,28 @@ class Places:
     def _located(self, error: ConfigError) -> ConfigError:
         span = error.span if isinstance(error.span, Span) else self.span(error.field)
         message = f"{span.file}: {error.message.removeprefix(f'{span.file}: ')}"
-        located = ConfigError(error.code, message, error.field, tuple(map(self._located, error.others)))
+        located = ConfigError(error.code, message, error.field, tuple(map(self._located, error.others)), error.changes)
         located.span = None if self.change(error.field) and error.span is None else span
         return located
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlace:
+    """The place of a configuration that was written in Python: the line of the user's that hands it over."""
+
+    call: Span
+
+    def span(self, field: str) -> Span:
+        """The line, whichever field it is."""
+        return self.call
+
+    def label(self, field: str, text: str = "") -> Label:
+        """The same with the path of the field."""
+        return Label(self.call, f"{field}: {text}" if text else field)
+
+    def change(self, field: str) -> str | None:
+        """No command line changes it."""
+        return None
 
 
 def _is_of(field: str, change: str) -> bool:

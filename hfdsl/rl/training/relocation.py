@@ -24,11 +24,11 @@ PACKAGE = str(Path(hf.__file__).parent)
 INSTALLED = {"site-packages", "dist-packages"}
 
 
-def relocated(report: Report, loaded: Loaded) -> Report:
-    """The report with every finding at a place that the user can edit."""
+def relocated(report: Report, loaded: Loaded, sizes: Mapping[str, str]) -> Report:
+    """The report with every finding at a place that the user can edit; ``sizes`` are the fields of the dims' sizes."""
     if loaded.places is None:
         return report
-    return replace(report, findings=order([_relocated(finding, loaded) for finding in report.findings]))
+    return replace(report, findings=order([_relocated(finding, loaded, sizes) for finding in report.findings]))
 
 
 def is_installed(span: Span) -> bool:
@@ -36,11 +36,11 @@ def is_installed(span: Span) -> bool:
     return span.file.startswith(PACKAGE) or not INSTALLED.isdisjoint(Path(span.file).parts)
 
 
-def _relocated(finding: Finding, loaded: Loaded) -> Finding:
+def _relocated(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Finding:
     primary = finding.primary
     if loaded.places is None or not (primary.span == NOWHERE or is_installed(primary.span)):
         return finding
-    field_name = next(_fields(finding, loaded))
+    field_name = next(_fields(finding, loaded, sizes))
     if primary.span == NOWHERE:
         return replace(finding, primary=loaded.places.label(field_name, primary.text))
     if loaded.places.change(field_name):
@@ -60,7 +60,7 @@ def _options(config: object) -> Iterator[tuple[str, Any]]:
     yield from options.items() if isinstance(options, Mapping) else ((name, getattr(options, name)) for name in names)
 
 
-def _fields(finding: Finding, loaded: Loaded) -> Iterator[str]:
+def _fields(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Iterator[str]:
     """The fields that a finding may be about, the likeliest first."""
     config = loaded.config
     text = "\n".join((finding.message, finding.primary.text, *finding.notes))
@@ -68,11 +68,18 @@ def _fields(finding: Finding, loaded: Loaded) -> Iterator[str]:
         for name, value in _options(part):
             if finding.message.startswith(f"'{name}' of ") and finding.message.endswith(f" is {value!r}"):
                 yield joined(table, f"options.{name}")
-    for dim, size in config.dims.items():
-        if re.search(rf"\b{re.escape(dim)} = {size}\b", text):
-            yield f"dims.{dim}"
+    for dim, field in sizes.items():
+        if re.search(rf"\b{re.escape(dim)} = {_value(config, field)}\b", text):
+            yield field
     for role in loaded.roles:
         if re.search(rf"'{role}[.']|\b{role}\.\w", finding.message):
             placed = f"roles.{role}" if role in config.deployment.roles else "default"
             yield f"roles.{role}" if role in config.roles else f"deployment.{placed}"
     yield "deployment" if finding.code.startswith("HF5") else "algorithm"
+
+
+def _value(config: Any, field: str) -> Any:
+    """The value of a field, in dataclasses and dicts."""
+    for name in field.split("."):
+        config = config[name] if isinstance(config, Mapping) else getattr(config, name)
+    return config

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -12,15 +10,15 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import ConfigError
+from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.toml_files import text_of
 from hfdsl.rl.training.toml_spans import error_span
+from hfdsl.rl.training.toml_values import REFERENCE, Reference, key_text, value_text
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import is_union
 
 Table: TypeAlias = dict[str, Any]
-
-REFERENCE = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)*)")
-"""``"$actor.model"``: the same value as another field's."""
 
 
 def read_toml(path: str | Path) -> Table:
@@ -30,7 +28,7 @@ def read_toml(path: str | Path) -> Table:
         ConfigError: HF901 if it cannot be read.
     """
     try:
-        text = Path(path).read_text("utf-8")
+        text = text_of(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("HF901", f"{path}: {getattr(error, 'strerror', None) or error}") from None
     try:
@@ -155,13 +153,25 @@ def resolve_references(table: Mapping[str, Any]) -> Table:
         for part in path.split("."):
             inner = value(inner, field, (*seen, reference)) if isinstance(inner, str) else inner
             if not isinstance(inner, Mapping) or part not in inner:
-                near = f"; {closest(part, list(inner))}" if isinstance(inner, Mapping) and inner else ""
-                raise ConfigError("HF901", f"'{reference}' refers to '{path}', and there is no '{part}'{near}", field)
+                raise _refers_to_nothing(field, path, part, inner)
             inner = inner[part]
         return inner
 
     resolved: Table = value(table, "", ())
     return resolved
+
+
+def _refers_to_nothing(field: str, path: str, part: str, inner: Any) -> ConfigError:
+    """The error of a reference whose ``part`` is not in ``inner``."""
+    problem = f"'${path}' refers to '{path}', and "
+    if not isinstance(inner, Mapping):
+        kind = "an array of tables" if isinstance(inner, list) else "a plain value"
+        return ConfigError("HF901", f"{problem}what should have '{part}' is {kind}", field)
+    near = nearest(part, list(inner))
+    meant = [near if name == part else name for name in path.split(".")]
+    changes = () if near is None else (SetField(field, Reference(f"${'.'.join(map(str, meant))}")),)
+    options = f"; {closest(part, list(inner))}" if inner else ""
+    return ConfigError("HF901", f"{problem}there is no '{part}'{options}", field, changes=changes)
 
 
 # -- back to text
@@ -203,34 +213,8 @@ def to_toml(table: Mapping[str, Any], path: str = "") -> str:
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
     head = f"\n[{path}]\n" if path and (plain or not tables) else ""
-    lines = "".join(f"{_key(key)} = {_literal(value)}\n" for key, value in plain.items())
-    return head + lines + "".join(to_toml(value, joined(path, _key(key))) for key, value in tables.items())
-
-
-def _literal(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            text = "$" + value if value.startswith("$$") or REFERENCE.fullmatch(value) else value
-            return _quoted(text)
-        case int() | float():
-            return repr(value)
-        case list() | tuple():
-            return f"[{', '.join(map(_literal, value))}]"
-        case Mapping():
-            return "{" + ", ".join(f"{_key(key)} = {_literal(inner)}" for key, inner in value.items()) + "}"
-        case _:
-            raise ConfigError("HF901", f"TOML has no form for {value!r}")
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-
-
-def _quoted(text: str) -> str:
-    # TOML's basic strings are JSON's, except that TOML does not allow DEL unescaped.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    lines = "".join(f"{key_text(key)} = {value_text(value)}\n" for key, value in plain.items())
+    return head + lines + "".join(to_toml(value, joined(path, key_text(key))) for key, value in tables.items())
 
 
 # -- comparison

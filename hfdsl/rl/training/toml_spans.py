@@ -7,7 +7,8 @@ Paths are those of messages: names joined by dots, and ``[i]`` for the items of 
     3  size = [4, { cpu = 2 }]
 
 has the keys ``dims`` and ``dims.B`` in line 1, ``pool`` and ``pool[0]`` in line 2, and in line 3 ``pool[0].size``,
-``pool[0].size[0]``, ``pool[0].size[1]`` and ``pool[0].size[1].cpu``.
+``pool[0].size[0]``, ``pool[0].size[1]`` and ``pool[0].size[1].cpu``. A new member of the table ``dims`` goes below
+the first line, as ``dims.NAME = ...``, and one of ``pool[0].size[1]`` behind the 2.
 
 The text must be one that ``tomllib`` accepts. So the scanner decides nothing about what is valid: it splits the text
 into headers and ``key = value``, and follows strings, arrays and inline tables only to find where they end.
@@ -18,11 +19,12 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hfdsl.graph.spans import NOWHERE, Span
+from hfdsl.rl.training.toml_files import text_of
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _SPACE = re.compile(r"[ \t]*")
@@ -35,12 +37,28 @@ _PLACE_OF_ERROR = re.compile(r"\(at (?:line (\d+), column (\d+)|end of document)
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """A place for a new member: ``before + KEY = VALUE + after``, where the key is relative to the table ``base``."""
+
+    place: Span
+    base: str
+    before: str
+    after: str = ""
+    is_line: bool = True
+    """The member has a line of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class TomlSpans:
     """The places of a file's keys and values, by their paths."""
 
     file: str
     keys: Mapping[str, Span] = field(default_factory=dict)
     values: Mapping[str, Span] = field(default_factory=dict)
+    names: Mapping[str, Sequence[Span]] = field(default_factory=dict)
+    """Each place where the last name of a path is written: ``actor`` is in both ``[actor]`` and ``[actor.model]``."""
+    gaps: Mapping[str, Gap] = field(default_factory=dict)
+    """Where each table that is written takes a new member."""
 
     def at(self, path: str) -> Span:
         r"""The key of a path, or of the nearest path above it; for a path that nothing leads to, the first line.
@@ -49,7 +67,7 @@ class TomlSpans:
         >>> print(spans.at("actor.model.path"), spans.at("reward"))
         run.toml:2 run.toml:1
         """
-        for above in _upwards(path):
+        for above in upwards(path):
             if above in self.keys:
                 return self.keys[above]
         return Span(self.file, 1)
@@ -58,7 +76,7 @@ class TomlSpans:
 def read_spans(path: str | Path) -> TomlSpans:
     """The places in a file; none where it cannot be read, or is no TOML."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = text_of(path)
         tomllib.loads(text)
     except (OSError, ValueError):
         return TomlSpans(str(path))
@@ -88,7 +106,7 @@ def error_span(file: str, text: str, error: tomllib.TOMLDecodeError) -> Span:
     return Span(file, line, column, line, column + 1)
 
 
-def _upwards(path: str) -> Iterator[str]:
+def upwards(path: str) -> Iterator[str]:
     """A path and those above it: ``a[0].b``, ``a[0]``, ``a``."""
     while path:
         yield path
@@ -103,16 +121,20 @@ class _Scanner:
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._keys: dict[str, Span] = {}
         self._values: dict[str, Span] = {}
+        self._names: dict[str, list[Span]] = {}
+        self._gaps: dict[str, Gap] = {}
         self._items: dict[str, int] = {}  # how many tables an array of tables has
+        self._newline = "\r\n" if "\r\n" in text else "\n"
 
     def scan(self) -> TomlSpans:
         table = ""
+        self._gaps[""] = Gap(self._span(0, 0), "", "", self._newline)
         while self._next():
             if self._next() == "[":
                 table = self._header()
             else:
                 self._pair(table)
-        return TomlSpans(self._file, self._keys, self._values)
+        return TomlSpans(self._file, self._keys, self._values, self._names, self._gaps)
 
     def _header(self) -> str:
         """``[a.b]`` or ``[[a.b]]``; the path of the table that follows."""
@@ -126,15 +148,33 @@ class _Scanner:
             number = self._items.get(path, 0)
             self._items[path] = number + 1
             self._keys[f"{path}[{number}]"] = self._keys[path]
-            return f"{path}[{number}]"
+            path = f"{path}[{number}]"
+        self._gaps[path] = self._next_line(path)
         return path
 
-    def _pair(self, table: str) -> None:
+    def _pair(self, table: str, *, inline: bool = False) -> None:
         """``key = value`` in a table."""
+        start = self._position
         path = self._key(table)
         self._position += 1  # =
         self._take(_SPACE)
         self._value(path)
+        end = self._span(self._position, self._position)
+        gap = Gap(end, table, ", ", is_line=False) if inline else self._next_line(table, start)
+        for above in upwards(path):
+            if above == table:
+                break
+            if above != path:
+                self._gaps[above] = gap  # a table that is written as the first part of a dotted key
+        self._gaps[table] = gap
+
+    def _next_line(self, table: str, first: int | None = None) -> Gap:
+        """A new line behind this one, indented like the line on which a pair begins."""
+        end = self._text.find("\n", self._position)
+        end = len(self._text) if end < 0 else end
+        end -= self._text[end - 1 : end] == "\r"
+        indent = "" if first is None else self._text[self._starts[bisect_right(self._starts, first) - 1] : first]
+        return Gap(self._span(end, end), table, f"{self._newline}{indent}")
 
     def _key(self, table: str, *, elements: bool = False) -> str:
         """A dotted key, and its parts. In a header, an array of tables on the way stands for its last table."""
@@ -143,7 +183,9 @@ class _Scanner:
         while True:
             if elements and path in self._items:
                 path = f"{path}[{self._items[path] - 1}]"
+            begin = self._position
             path = _joined(path, self._take(_PART))
+            self._names.setdefault(path, []).append(self._span(begin, self._position))
             self._keys.setdefault(path, self._span(start, self._position))
             self._take(_SPACE)
             if self._text[self._position] != ".":
@@ -161,8 +203,10 @@ class _Scanner:
                     self._value(item)
                     self._keys[item] = self._span(begin, self._position)
             case "{":
+                inside = self._span(start + 1, start + 1)
+                self._gaps[path] = Gap(inside, path, " ", "" if self._text[start + 1] == " " else " ", is_line=False)
                 for _ in self._members("}"):
-                    self._pair(path)
+                    self._pair(path, inline=True)
             case '"' | "'":
                 self._take(_STRING)
             case _:

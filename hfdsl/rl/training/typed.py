@@ -28,12 +28,15 @@ from __future__ import annotations
 
 import difflib
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from hfdsl.errors import ConfigError, HfError
-from hfdsl.types.batches import closest
+from hfdsl.rl.training.changes import RenameField, SetField
+from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import annotations_of, is_union, misfit, shown
 
 T = TypeVar("T")
@@ -90,7 +93,8 @@ def value_of(annotation: Any, value: Any, path: str) -> Any:
         return _union(annotation, value, path)
     if origin is Literal:
         if not any(value == option and type(value) is type(option) for option in arguments):
-            raise ConfigError("HF901", f"'{path}' {misfit(annotation, value) or f'does not take {value!r}'}", path)
+            problem = misfit(annotation, value) or f"does not take {value!r}"
+            raise ConfigError("HF901", f"'{path}' {problem}", path, changes=_readings(annotation, value, path))
         return value
     if annotation in (bool, int, float, str):
         if type(value) is not annotation and not (annotation is float and type(value) is int):
@@ -169,17 +173,25 @@ def _union(annotation: Any, value: Any, path: str) -> Any:
     if isinstance(value, Mapping) and classes:
         if len(classes) > 1 and value.get(KIND) not in list(classes):  # which may be no name at all
             got = f"got '{value[KIND]}'; {closest(str(value[KIND]), list(classes))}" if KIND in value else "it has none"
-            raise ConfigError(
-                "HF901", f"{joined(path, KIND)} names one of {', '.join(classes)}; {got}", joined(path, KIND)
-            )
+            kind = joined(path, KIND)
+            near = nearest(str(value[KIND]), list(classes)) if KIND in value else _only_fitting(classes, value)
+            changes = () if near is None else (SetField(kind, near),)
+            raise ConfigError("HF901", f"{kind} names one of {', '.join(classes)}; {got}", kind, changes=changes)
         return value_of(classes[str(value[KIND])] if len(classes) > 1 else next(iter(classes.values())), value, path)
-    for option in options:
-        if option not in classes.values() and option is not type(None):
-            try:
-                return value_of(option, value, path)
-            except ConfigError:
-                continue
+    plain = [option for option in options if option not in classes.values() and option is not type(None)]
+    for option in plain:
+        try:
+            return value_of(option, value, path)
+        except ConfigError as error:
+            if error.field != path and isinstance(value, (Mapping, list)) and len(plain) == 1:
+                raise  # the mistake is in one of its items
     raise _wrong(annotation, value, path)
+
+
+def _only_fitting(classes: Mapping[str, type], value: Mapping[str, Any]) -> str | None:
+    """The one class that has all fields of a table without ``kind``."""
+    fitting = [name for name, kind in classes.items() if value.keys() <= {field.name for field in fields(kind)}]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _tuple(annotation: Any, value: Any, path: str) -> Any:
@@ -206,7 +218,30 @@ def item_annotations(annotation: Any, count: int) -> tuple[Any, ...]:
 
 
 def _wrong(annotation: Any, value: Any, path: str) -> ConfigError:
-    return ConfigError("HF901", f"'{path}' takes {shown(annotation)}, got {value!r}", path)
+    message = f"'{path}' takes {shown(annotation)}, got {value!r}"
+    return ConfigError("HF901", message, path, changes=_readings(annotation, value, path))
+
+
+def _readings(annotation: Any, value: Any, path: str) -> tuple[SetField, ...]:
+    """Values that may be meant by one that does not fit: ``2`` by ``"2"``, ``"ray"`` by ``"rey"``, ``[7]`` by ``7``."""
+    meant: list[Any] = [] if isinstance(value, (Mapping, list)) else [[value]]
+    match value:
+        case str():
+            with suppress(tomllib.TOMLDecodeError):
+                meant.append(tomllib.loads(f"value = {value.strip().lower()}")["value"])
+            options = [text for option in (annotation, *get_args(annotation)) for text in _texts(option)]
+            meant += difflib.get_close_matches(value, options, n=1)
+        case float() if value.is_integer():
+            meant.append(int(value))
+        case int() | float():
+            meant.append(str(value))
+    fitting = [candidate for candidate in meant if misfit(annotation, candidate) is None]
+    return tuple(SetField(path, candidate) for candidate in fitting) if not is_dataclass_type(annotation) else ()
+
+
+def _texts(annotation: Any) -> list[str]:
+    literals = get_args(annotation) if get_origin(annotation) is Literal else ()
+    return [literal for literal in literals if isinstance(literal, str)]
 
 
 def no_field(kind: type, path: str, name: str) -> ConfigError:
@@ -214,14 +249,16 @@ def no_field(kind: type, path: str, name: str) -> ConfigError:
     where, wrong = f" in '{path}'" if path else "", joined(path, name)
     renamed = next((field.name for field in fields(kind) if field.metadata.get("formerly") == name), None)
     if renamed is not None:
-        return ConfigError("HF901", f"there is no field '{name}'{where}; its name is now '{renamed}'", wrong)
+        message = f"there is no field '{name}'{where}; its name is now '{renamed}'"
+        return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, renamed),))
     deeper = [leaf for leaf in leaves(kind) if leaf.rpartition(".")[2] == name]
     names = [field.name for field in fields(kind)]
-    if deeper and not difflib.get_close_matches(name, names, n=1):
-        return ConfigError(
-            "HF901", f"there is no field '{name}'{where}; did you mean '{joined(path, deeper[0])}'?", wrong
-        )
-    return ConfigError("HF901", f"there is no field '{name}'{where}; {closest(name, names)}", wrong)
+    near = nearest(name, names)
+    if deeper and near is None:
+        message = f"there is no field '{name}'{where}; did you mean '{joined(path, deeper[0])}'?"
+        return ConfigError("HF901", message, wrong, changes=(RenameField(wrong, deeper[0]),))
+    changes = () if near is None else (RenameField(wrong, near),)
+    return ConfigError("HF901", f"there is no field '{name}'{where}; {closest(name, names)}", wrong, changes=changes)
 
 
 def leaves(kind: Any, path: str = "") -> Iterator[str]:

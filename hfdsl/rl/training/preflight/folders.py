@@ -12,7 +12,8 @@ from typing import Any
 
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.tokenizers import Characters, Pretrained
-from hfdsl.rl.training.preflight.sources import elsewhere
+from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.preflight.sources import near_paths, renamed_path
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import ModelConfig
 
@@ -43,9 +44,9 @@ def _model(subject: Subject, field: str, path: Path) -> Iterator[Finding]:
     if not path.is_dir():
         yield _no_folder(subject, "HF812", "model", field, path)
     elif not (path / "config.json").is_file():
-        yield subject.finding(
-            "HF812", f"there is no model in '{path}': no config.json in it", field, notes=_not_a_model(path)
-        )
+        changes, advice = _not_a_model(field, path)
+        message = f"there is no model in '{path}': no config.json in it"
+        yield subject.finding("HF812", message, field, changes=changes, advice=advice)
     elif not any(any(path.glob(pattern)) for pattern in WEIGHTS):
         yield subject.finding(
             "HF812",
@@ -62,14 +63,14 @@ def _model(subject: Subject, field: str, path: Path) -> Iterator[Finding]:
         )
 
 
-def _not_a_model(path: Path) -> tuple[str, ...]:
-    """What to do with a folder that has something else in it."""
+def _not_a_model(field: str, path: Path) -> tuple[tuple[SetField, ...], str]:
+    """What to do with a folder that has something else in it: a model in it, or advice."""
     if (path / "checkpoints").is_dir():
-        return (f"it is the folder of a run; save its model with: hfdsl export {path} -o FOLDER",)
+        return (), f"it is the folder of a run; save its model with: hfdsl export {path} -o FOLDER"
     if (path / "adapter_config.json").is_file():
-        return ("it has an adapter alone; merge the adapter into its base model, and save that",)
+        return (), "it has an adapter alone; merge the adapter into its base model, and save that"
     inner = sorted(entry.parent for entry in path.glob("*/config.json"))
-    return (f"did you mean '{inner[0]}'?",) if len(inner) == 1 else ("save a model with save_pretrained",)
+    return renamed_path(field, inner) if len(inner) == 1 else ((), "save a model with save_pretrained")
 
 
 def _pointer(path: Path) -> Path | None:
@@ -82,11 +83,12 @@ def _pointer(path: Path) -> Path | None:
 
 def _no_folder(subject: Subject, code: str, thing: str, field: str, path: Path) -> Finding:
     """A folder that is not there, which may be meant as a name on the Hugging Face hub."""
-    near = elsewhere(subject, path)
+    near = near_paths(subject, path)
     name = path.as_posix()
     if near or not HUB_NAME.fullmatch(name) or path.parent.is_dir() or _beside_the_output(subject, path):
-        made = (f"save the {thing} there with save_pretrained, or 'hfdsl export RUN -o {path}' from another run",)
-        return subject.finding(code, f"there is no {thing} folder '{path}'", field, notes=near or made)
+        changes, advice = renamed_path(field, near)
+        advice = advice or f"save the {thing} there with save_pretrained, or with 'hfdsl export RUN -o {path}'"
+        return subject.finding(code, f"there is no {thing} folder '{path}'", field, changes=changes, advice=advice)
     cached = _cached(name)
     get = f"hf download {name} --local-dir models/{path.name}, and then write 'models/{path.name}'"
     here = (
@@ -149,7 +151,7 @@ def tokenizers_are_there(subject: Subject) -> Iterator[Finding]:
                     "HF904",
                     f"the tokenizer in '{path}' has no token {tokenizer.pad_token!r} to pad with",
                     f"{field}.pad_token",
-                    notes=_end_token(path),
+                    changes=tuple(SetField(f"{field}.pad_token", end) for end in _end_token(path)),
                 )
 
 
@@ -165,7 +167,8 @@ def prompts_have_a_template(subject: Subject) -> Iterator[Finding]:
             "the tokenizer has no template for conversations",
             f"data.prompt.{name}",
             related={"data.tokenizer": "this tokenizer"},
-            notes=("set chat = false" if prompt.messages is None else "write prompt.text, or take a chat model's",),
+            changes=(SetField("data.prompt.chat", value=False),) if prompt.messages is None else (),
+            advice="write prompt.text, or take the tokenizer of a chat model",
         )
 
 
@@ -176,9 +179,10 @@ def _may_have_template(path: Path) -> bool:
 
 
 def _end_token(path: Path) -> tuple[str, ...]:
+    """The token that ends a sequence, if the tokenizer's files name it."""
     end = _read(path / "tokenizer_config.json").get("eos_token")
     text = end.get("content") if isinstance(end, Mapping) else end
-    return (f'pad_token = "{text}", its end of sequence',) if isinstance(text, str) else ()
+    return (text,) if isinstance(text, str) else ()
 
 
 def facts_of(tokenizer: Characters | Pretrained) -> TokenizerFacts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
+from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.models import mismatches
 from hfdsl.rl.training.preflight.folders import facts_of
 from hfdsl.rl.training.preflight.subject import Subject
@@ -23,4 +24,5 @@ def models_fit_tokens(subject: Subject) -> Iterator[Finding]:
             models.append(model)
     for mismatch in mismatches(config, roles, facts.tokens, facts.end):
         related = {mismatch.against: mismatch.because} if mismatch.against else None
-        yield subject.finding(mismatch.code, mismatch.message, mismatch.field, related=related)
+        changes = () if mismatch.value is None else (SetField(mismatch.field, mismatch.value),)
+        yield subject.finding(mismatch.code, mismatch.message, mismatch.field, related=related, changes=changes)

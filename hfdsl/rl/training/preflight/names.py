@@ -9,33 +9,44 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import closest, nearest
 
 
-def problem_of(text: str, arguments: int) -> str | None:
+@dataclass(frozen=True, slots=True)
+class NameProblem:
+    """What is wrong with a name, and the one that may be meant."""
+
+    message: str
+    near: str | None = None
+
+
+def problem_of(text: str, arguments: int) -> NameProblem | None:
     """What is wrong with ``"module:name"``, a function of so many positional arguments; None where nothing is certain.
 
-    >>> problem_of("math:sqrt", 1), problem_of("json:dumpz", 1)
-    (None, "there is no 'dumpz' in the module 'json'; did you mean 'dump'?")
-    >>> problem_of("rewards.py:score", 2)
-    "'rewards.py:score' is read as 'module:name', without '.py': write 'rewards:score'"
+    >>> problem_of("math:sqrt", 1)
+    >>> problem_of("json:dumpz", 1)
+    NameProblem(message="there is no 'dumpz' in the module 'json'; did you mean 'dump'?", near='json:dump')
+    >>> problem_of("rewards.py:score", 2).near
+    'rewards:score'
     """
     module, colon, name = text.partition(":")
     if not colon or not module or not name:
-        return f"'{text}' is read as 'module:name'"
+        return NameProblem(f"'{text}' is read as 'module:name'")
     if module.endswith(".py"):
         dotted = module.removesuffix(".py").replace("/", ".").strip(".")
-        return f"'{text}' is read as 'module:name', without '.py': write '{dotted}:{name}'"
+        message = f"'{text}' is read as 'module:name', without '.py': write '{dotted}:{name}'"
+        return NameProblem(message, f"{dotted}:{name}")
     if not all(part.isidentifier() for part in module.split(".")):
-        return f"'{text}' is read as 'module:name', and '{module}' is no dotted name"
+        return NameProblem(f"'{text}' is read as 'module:name', and '{module}' is no dotted name")
     spec, missing = _spec(module)
     if missing is not None:
-        return missing
+        return replace(missing, near=f"{missing.near}:{name}" if missing.near else None)
     tree = _tree(spec)
     if tree is None:
         return None
@@ -43,12 +54,28 @@ def problem_of(text: str, arguments: int) -> str | None:
     if _is_open(tree) or _spec(f"{module}.{name}")[0] is not None:  # a module of the package
         return None
     if name not in names:
-        near = closest(name, sorted(names)) if names else "it is empty"
-        return f"there is no '{name}' in the module '{module}'; {near}"
-    return _wrong_arguments(names[name], text, arguments)
+        options = closest(name, sorted(names)) if names else "it is empty"
+        near = nearest(name, sorted(names))
+        message = f"there is no '{name}' in the module '{module}'; {options}"
+        return NameProblem(message, near and f"{module}:{near}")
+    wrong = _wrong_arguments(names[name], text, arguments)
+    return None if wrong is None else NameProblem(wrong)
 
 
-def _spec(module: str) -> tuple[ModuleSpec | None, str | None]:
+def near_target(text: str, known: Sequence[str]) -> str | None:
+    """The one of ``known`` targets that a text is most like; by its last name alone, if that is all of the text.
+
+    >>> known = ["hfdsl.rl.dataflows.grpo:grpo", "hfdsl.rl.dataflows.ppo:ppo"]
+    >>> near_target("grpo", known), near_target("hfdsl.rl.dataflow.ppo:ppo", known), near_target("flows.py:flow", known)
+    ('hfdsl.rl.dataflows.grpo:grpo', 'hfdsl.rl.dataflows.ppo:ppo', None)
+    """
+    if ":" not in text:
+        return next((target for target in known if target.rpartition(":")[2].lower() == text.lower()), None)
+    near = difflib.get_close_matches(text, known, n=1, cutoff=0.85)
+    return near[0] if near else None
+
+
+def _spec(module: str) -> tuple[ModuleSpec | None, NameProblem | None]:
     """Where a module is, without importing its packages, or what is missing; neither where it cannot be known.
 
     Below packages that are not in the current folder nothing is certain: they may make modules while they run.
@@ -56,15 +83,15 @@ def _spec(module: str) -> tuple[ModuleSpec | None, str | None]:
     top, *inner = module.split(".")
     spec = PathFinder.find_spec(top, [*sys.path, str(Path.cwd())])  # as workers find it
     if spec is None:
-        known = _has_other_finder(top)
-        return None, None if known else f"there is no module '{top}'{_near(top, [str(Path.cwd())])}"
+        return None, None if _has_other_finder(top) else _no_module("", top, inner, [str(Path.cwd())])
     dotted = top
-    for part in inner:
+    for number, part in enumerate(inner):
+        above = dotted
         folders, dotted = list(spec.submodule_search_locations or ()), f"{dotted}.{part}"
         own = bool(folders) and all(Path(folder).is_relative_to(Path.cwd()) for folder in folders)
         spec = PathFinder.find_spec(dotted, folders)
         if spec is None:
-            return None, f"there is no module '{dotted}'{_near(part, folders)}" if own else None
+            return None, _no_module(f"{above}.", part, inner[number + 1 :], folders) if own else None
     return spec, None
 
 
@@ -76,13 +103,14 @@ def _has_other_finder(top: str) -> bool:
         return True
 
 
-def _near(part: str, path: list[str]) -> str:
-    """The end of a message: where a module was looked for, and one there that is spelled alike."""
+def _no_module(above: str, part: str, below: Sequence[str], path: list[str]) -> NameProblem:
+    """A module that is in none of the folders of a path, and one there that is spelled alike."""
     entries = [entry for folder in map(Path, path) if folder.is_dir() for entry in folder.iterdir()]
     packages = {entry.name for entry in entries if (entry / "__init__.py").is_file()}
-    near = difflib.get_close_matches(part, packages | {entry.stem for entry in entries if entry.suffix == ".py"}, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    return f" in the current folder or among the installed ones{hint}"
+    near = nearest(part, sorted(packages | {entry.stem for entry in entries if entry.suffix == ".py"}))
+    hint = f"; did you mean '{near}'?" if near else ""
+    message = f"there is no module '{above}{part}' in the current folder or among the installed ones{hint}"
+    return NameProblem(message, near and ".".join([f"{above}{near}", *below]))
 
 
 def _tree(spec: ModuleSpec | None) -> ast.Module | None:

@@ -11,6 +11,7 @@ from hfdsl.graph.dims import program_dims
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
 from hfdsl.rl.batches import R
 from hfdsl.rl.losses import PolicyLoss
+from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.typed import joined
@@ -35,7 +36,11 @@ def lengths_agree(subject: Subject) -> Iterator[Finding]:
                     f"R = {width}",
                     f"{role}.generation.max_tokens",
                     related={field: f"R = {width}"},
-                    notes=(f"set max_tokens to {width}, or R to {generation.max_tokens}",),
+                    changes=(
+                        SetField(f"{role}.generation.max_tokens", width),
+                        SetField(field, generation.max_tokens),
+                    ),
+                    advice=f"set max_tokens to {width}, or R to {generation.max_tokens}",
                 )
 
 
@@ -51,7 +56,8 @@ def temperatures_agree(subject: Subject) -> Iterator[Finding]:
                     "different distributions",
                     f"{role}.{field}",
                     related={f"{learner}.generation.temperature": f"{mine:g} here"},
-                    notes=(f"set {role}.{field} to {mine:g}",),
+                    changes=(SetField(f"{role}.{field}", mine),),
+                    advice=f"set {role}.{field} to {mine:g}",
                 )
 
 
@@ -63,13 +69,16 @@ def coefficients_have_a_reference(subject: Subject) -> Iterator[Finding]:
             if not (isinstance(loss, Constant) and isinstance(loss.value, PolicyLoss) and loss.value.kl):
                 continue
             if _lacks_reference(subject, graph, node):
-                options = joined(table, "options")
+                kl = joined(table, "options.loss.kl")
+                has_loss = _has_loss(subject, table)
                 yield subject.finding(
                     "HF713",
                     f"the loss of '{node.label}' has kl = {loss.value.kl:g}, and '{graph.name}' has no reference: the "
                     "term would be 0",
-                    f"{options}.loss.kl" if _has_loss(subject, table) else joined(table, "algorithm"),
-                    notes=("set kl to 0, or take an algorithm with a reference, such as grpo",),
+                    kl if has_loss else joined(table, "algorithm"),
+                    notes=("algorithms with a reference, such as grpo, have the term",),
+                    changes=(SetField(kl, 0.0),) if has_loss else (),
+                    advice="set kl to 0",
                 )
 
 
@@ -87,6 +96,7 @@ def dtypes_agree(subject: Subject) -> Iterator[Finding]:
                 continue
             autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
             engine = ', whose engine "continuous" computes in the dtype of the parameters,' if continuous else ""
+            change = _same_dtype(role, learns, continuous=continuous)
             field = f"{role}.generation.engine" if continuous else f"{role}.{'autocast' if autocast else 'model.dtype'}"
             yield subject.finding(
                 "HF714",
@@ -94,14 +104,15 @@ def dtypes_agree(subject: Subject) -> Iterator[Finding]:
                 "same tokens differ, so ratios are not 1 where the policy has not changed",
                 field,
                 related={f"{learner}.training": f"computes in {learns}"},
-                notes=(COST, _same_dtype(role, learns, continuous=continuous), correction(learner)),
+                notes=(COST, correction(learner)),
+                changes=(change,),
+                advice=str(change),
             )
 
 
-def _same_dtype(role: str, learns: str, *, continuous: bool) -> str:
-    if continuous:
-        return f'set {role}.generation.engine to "auto", which samples with the autocast of the role'
-    return f'set {role}.autocast to "{learns}"'
+def _same_dtype(role: str, learns: str, *, continuous: bool) -> SetField:
+    """The engine that samples with the autocast of the role, or another autocast."""
+    return SetField(f"{role}.generation.engine", "auto") if continuous else SetField(f"{role}.autocast", learns)
 
 
 # -- the dataflow

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hfdsl.check.findings import Finding
+from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.rl.training.preflight.names import problem_of
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import JudgeConfig, VerifierConfig
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import closest, nearest
 
 
 def rules_are_there(subject: Subject) -> Iterator[Finding]:
@@ -26,9 +27,12 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
             )
         names = dataset_names() if verifier.dataset is not None else frozenset[str]()
         if names and verifier.dataset not in names:
-            near = closest(str(verifier.dataset), sorted(names))
-            message = f"reasoning-gym has no data set '{verifier.dataset}'; {near}"
-            yield subject.finding("HF812", message, f"{field}.dataset")
+            near = nearest(str(verifier.dataset), sorted(names))
+            message = (
+                f"reasoning-gym has no data set '{verifier.dataset}'; {closest(str(verifier.dataset), sorted(names))}"
+            )
+            changes = (SetField(f"{field}.dataset", near),) if near else ()
+            yield subject.finding("HF812", message, f"{field}.dataset", changes=changes)
         if isinstance(verifier.function, str):
             yield from _function(subject, verifier.function, f"{field}.function", 2, "score(response, row)")
         yield from _decoder(subject, verifier.tokenizer, f"{field}.tokenizer")
@@ -48,4 +52,5 @@ def _decoder(subject: Subject, tokenizer: object, field: str) -> Iterator[Findin
 def _function(subject: Subject, text: str, field: str, arguments: int, form: str) -> Iterator[Finding]:
     problem = problem_of(text, arguments)
     if problem is not None:
-        yield subject.finding("HF812", problem, field, notes=(f"it is called as {form}",))
+        changes = (SetField(field, problem.near),) if problem.near else ()
+        yield subject.finding("HF812", problem.message, field, notes=(f"it is called as {form}",), changes=changes)

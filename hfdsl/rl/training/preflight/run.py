@@ -27,6 +27,7 @@ from hfdsl.rl.training.preflight.sharding import (
 )
 from hfdsl.rl.training.preflight.sources import data_can_be_read
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.trials import ConfigTrials
 
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     models_fit_tokens,
@@ -51,9 +52,12 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
 """What depends on the files and packages of this machine."""
 
 
-def preflight(loaded: Loaded, *, elsewhere: bool = False) -> tuple[Finding, ...]:
-    """All findings; with ``elsewhere`` the run starts on another machine, and files and packages are left out."""
-    subject = Subject.of(loaded)
+def preflight(loaded: Loaded, *, elsewhere: bool = False, trials: ConfigTrials | None = None) -> tuple[Finding, ...]:
+    """All findings; with ``elsewhere`` the run starts on another machine, and files and packages are left out.
+
+    Changes of the file are tried by ``trials``; without it, findings have no help.
+    """
+    subject = Subject.of(loaded, trials)
     checks = ANYWHERE if elsewhere else (*HERE, *ANYWHERE)
     findings: dict[tuple[object, ...], Finding] = {}
     for finding in (finding for check in checks for finding in check(subject)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hfdsl.check.findings import Finding
+from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.numbers import generating
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, TrainingConfig
@@ -25,7 +26,8 @@ def shards_have_processes(subject: Subject) -> Iterator[Finding]:
                 'backend = "local" simulates all ranks in one',
                 f"{role}.training.sharding",
                 related={"backend": 'backend = "local"'},
-                notes=(f'set backend to "ray", or {role}.training.sharding to "none"',),
+                changes=(SetField(f"{role}.training.sharding", "none"), SetField("backend", "ray")),
+                advice=f'set backend to "ray", or {role}.training.sharding to "none"',
             )
 
 
@@ -45,7 +47,8 @@ def compiled_models_are_whole(subject: Subject) -> Iterator[Finding]:
                 f"'{role}' compiles its model, and {cut} divides it: the two do not go together",
                 f"{field}.compile",
                 related={_cause(subject, role): cut},
-                notes=(f"set {field}.compile to false",),
+                changes=(SetField(f"{field}.compile", value=False),),
+                advice=f"set {field}.compile to false",
             )
 
 
@@ -65,7 +68,8 @@ def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
                 f"and {cut} gives a part to each",
                 f"{field}.engine",
                 related={_cause(subject, role): cut},
-                notes=(f'set {field}.engine to "plain"',),
+                changes=(SetField(f"{field}.engine", "plain"),),
+                advice=f'set {field}.engine to "plain"',
             )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,9 +19,11 @@ from hfdsl.rl.batches import Sequences
 from hfdsl.rl.data.conversations import messages_of, tools_of
 from hfdsl.rl.data.prompts import Prompt, formatted
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Row, Source
+from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.types.batches import closest
+from hfdsl.types.batches import closest, nearest
 
 FIRST_ROWS = 16
 LONGEST_LINE = 1 << 20
@@ -52,15 +53,16 @@ def _source(subject: Subject, field: str, source: Source, table: str) -> Iterato
     try:
         sample = _sample(source)
     except DataError as error:
-        yield subject.finding("HF902", error.message, f"{field}.{error.field}", notes=_helps(subject, source))
+        changes, advice = _repairs(subject, field, source, error)
+        yield subject.finding("HF902", error.message, f"{field}.{error.field}", changes=changes, advice=advice)
         return
     takes = [node.op.record for node in subject.graphs[table].inputs if isinstance(node.op, Input)]
     for reader in _readers(subject.config.data.prompt, demonstrations=takes == [Sequences]):
         problem = _unfit(reader, sample)
         if problem is not None:
-            yield subject.finding(
-                "HF902", problem, f"data.prompt.{reader.field}", related={field: "the rows are these"}
-            )
+            key = f"data.prompt.{reader.field}"
+            changes = tuple(SetField(key, text) for text in _meant(reader, sample))
+            yield subject.finding("HF902", problem, key, related={field: "the rows are these"}, changes=changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class FieldReader:
     """What a field of the prompt reads of a row: the names of the row's fields, and a function that reads them."""
 
     field: str
+    text: str
     names: Sequence[str]
     read: Callable[[Row, str], object]
 
@@ -75,17 +78,17 @@ class FieldReader:
 def _readers(prompt: Prompt, *, demonstrations: bool) -> Iterator[FieldReader]:
     if prompt.messages is not None:
         name = prompt.messages
-        yield FieldReader("messages", [name], lambda row, place: messages_of(row, name, place))
+        yield FieldReader("messages", name, [name], lambda row, place: messages_of(row, name, place))
     else:
         yield _template("text", prompt.text)
         if demonstrations:
             yield _template("answer", prompt.answer)
     if isinstance(prompt.tools, str):
-        yield FieldReader("tools", [prompt.tools], lambda row, place: tools_of(row, prompt.tools, place))
+        yield FieldReader("tools", prompt.tools, [prompt.tools], lambda row, place: tools_of(row, prompt.tools, place))
 
 
 def _template(field: str, template: str) -> FieldReader:
-    return FieldReader(field, list(_names(template)), lambda row, place: formatted(template, row, place))
+    return FieldReader(field, template, list(_names(template)), lambda row, place: formatted(template, row, place))
 
 
 def _sample(source: Source) -> Sample:
@@ -102,7 +105,8 @@ def _sample(source: Source) -> Sample:
         case ReasoningGym(name=name):
             names = dataset_names()
             if names and name not in names:
-                raise _wrong("name", f"reasoning-gym has no data set '{name}'; {closest(name, sorted(names))}")
+                near = nearest(name, sorted(names))
+                raise _wrong("name", f"reasoning-gym has no data set '{name}'; {closest(name, sorted(names))}", near)
             return Sample(fields=ENTRY)
 
 
@@ -166,7 +170,8 @@ def _saved(path: Path, split: str | None) -> Sample:
     if (path / "dataset_dict.json").is_file():
         splits = _read_json(path / "dataset_dict.json").get("splits", [])
         if split not in splits:
-            raise _wrong("split", f"'{path}' has splits; split= names one of {', '.join(map(str, splits))}")
+            near = nearest(str(split), splits) if split else splits[0] if len(splits) == 1 else None
+            raise _wrong("split", f"'{path}' has splits; split= names one of {', '.join(map(str, splits))}", near)
         path = path / str(split)
     features = _read_json(path / "dataset_info.json").get("features")
     return Sample(fields=tuple(features)) if isinstance(features, dict) else Sample()
@@ -207,33 +212,57 @@ def _names(template: str) -> Iterator[str]:
     yield from ((name or "").partition("[")[0].partition(".")[0] for _, name, _, _ in parts if name)
 
 
-def _helps(subject: Subject, source: Source) -> tuple[str, ...]:
-    """How a source that cannot be read may be mended: a file that is near, or another kind of source."""
+def _meant(reader: FieldReader, sample: Sample) -> Iterator[str]:
+    """The text of a field with a name of the rows' fields that is spelled alike."""
+    known = list(sample.fields or dict.fromkeys(name for _, row in sample.rows for name in row))
+    for name in reader.names:
+        near = nearest(name, known)
+        if name not in known and near is not None:
+            yield near if reader.text == name else reader.text.replace(f"{{{name}", f"{{{near}")
+
+
+def _repairs(subject: Subject, field: str, source: Source, error: DataError) -> tuple[tuple[SetField, ...], str]:
+    """How a source that cannot be read may be mended: changes of its fields, and the same as advice."""
+    if isinstance(error, _SourceError) and error.near is not None:
+        return (SetField(f"{field}.{error.field}", error.near),), ""
     if isinstance(source, ReasoningGym):
-        return ()
-    path = Path(source.path)
+        return (), ""
+    path, reads = Path(source.path), ((SetField(f"{field}.kind", "Dataset"),), 'kind = "Dataset" reads it')
     if path.is_dir():
         saved = any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
         files = sorted(path.glob("*.jsonl"))
-        return ('kind = "Dataset" reads it',) if saved else (f"did you mean '{files[0]}'?",) if len(files) == 1 else ()
+        return reads if saved else renamed_path(f"{field}.path", files if len(files) == 1 else [])
     if path.is_file():
         other = isinstance(source, JsonLines) and path.suffix in SUFFIXES and path.stat().st_size
-        return ('kind = "Dataset" reads it',) if other else ()
-    return elsewhere(subject, path)
+        return reads if other else ((), "")
+    return renamed_path(f"{field}.path", near_paths(subject, path))
 
 
-def elsewhere(subject: Subject, path: Path) -> tuple[str, ...]:
-    """Where a path that is not there may be: beside the configuration, or under a name that is spelled alike."""
+def renamed_path(field: str, paths: Sequence[Path]) -> tuple[tuple[SetField, ...], str]:
+    """Changes of a field to one of these paths, and the first as advice."""
+    return tuple(SetField(field, str(path)) for path in paths), f"did you mean '{paths[0]}'?" if paths else ""
+
+
+def near_paths(subject: Subject, path: Path) -> list[Path]:
+    """Where a path that is not there may be: beside the configuration, spelled alike, or in the current folder."""
     places = subject.loaded.places
-    beside = Path(places.main.file).parent / path if places is not None else path
+    beside = Path(places.main.file).parent / path if isinstance(places, Places) else path
     if not path.is_absolute() and beside.exists() and beside != path:
-        return (f"paths are relative to the current folder: write '{os.path.relpath(beside)}', or start in its folder",)
+        return [Path(os.path.relpath(beside))]
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return (f"did you mean '{path.parent / near[0]}'?",) if near else ()
+    near = nearest(path.name, names)
+    if near is not None:
+        return [path.parent / near]
+    return [Path(path.name)] if path.name != str(path) and Path(path.name).exists() else []
 
 
-def _wrong(field: str, message: str) -> DataError:
-    error = DataError("HF902", message)
-    error.field = field
+class _SourceError(DataError):
+    """A source that cannot be read, by the field that says so; ``near`` is the value that may be meant."""
+
+    near: str | None = None
+
+
+def _wrong(field: str, message: str, near: str | None = None) -> DataError:
+    error = _SourceError("HF902", message)
+    error.field, error.near = field, near
     return error

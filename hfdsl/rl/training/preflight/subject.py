@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,9 +14,11 @@ from hfdsl.graph.program import Graph
 from hfdsl.graph.spans import NOWHERE
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.protocols.worker import Worker
+from hfdsl.rl.training.changes import FieldChange
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.run_config import RunConfig
 from hfdsl.rl.training.schedules import READY_ROLES
+from hfdsl.rl.training.trials import ConfigTrials
 from hfdsl.rl.training.typed import joined
 
 T = TypeVar("T")
@@ -29,16 +31,18 @@ class Subject:
     loaded: Loaded
     graphs: Mapping[str, Graph]
     """The dataflows of the run, by the table that names them: ``""``, ``"update"``, ``"evaluation"``."""
+    trials: ConfigTrials | None = None
+    """What tries changes of the file; None where none are to be tried."""
 
     @classmethod
-    def of(cls, loaded: Loaded) -> Subject:
+    def of(cls, loaded: Loaded, trials: ConfigTrials | None = None) -> Subject:
         """The subject of a configuration."""
         flows: dict[str, Dataflow[..., Any] | None] = {
             "": loaded.algorithm,
             "update": loaded.update,
             "evaluation": loaded.evaluation,
         }
-        return cls(loaded, {table: flow.trace() for table, flow in flows.items() if flow is not None})
+        return cls(loaded, {table: flow.trace() for table, flow in flows.items() if flow is not None}, trials)
 
     @property
     def config(self) -> RunConfig:
@@ -58,19 +62,24 @@ class Subject:
         *,
         notes: Sequence[str] = (),
         related: Mapping[str, str] | None = None,
+        changes: Sequence[FieldChange] = (),
+        advice: str = "",
     ) -> Finding:
         """A finding at the key of a field; ``related`` are other fields, with what to say about them.
 
-        All advice is a note: a help line is a change that was tried, and nothing here can be.
+        The ``changes`` that remove it are its help; where none does, ``advice`` is a note.
         """
         others = tuple(self.label(name, text) for name, text in (related or {}).items())
-        return Finding(
+        finding = Finding(
             code=code,
             message=message,
             primary=self.label(field),
             related=others,
             notes=tuple(notes),
         )
+        if self.trials is not None:
+            return self.trials.helped(finding, changes, advice)
+        return replace(finding, notes=(*finding.notes, advice)) if advice else finding
 
     def parts(self, kind: type[T]) -> Iterator[tuple[str, T]]:
         """All parts of the configuration that are of a class, with their fields, but for roles of the user's own.

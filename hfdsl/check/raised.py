@@ -1,0 +1,35 @@
+"""Errors that a program or a configuration raised, in the form of findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hfdsl.check.codes import CODES
+from hfdsl.check.findings import Finding, Fix, Label
+from hfdsl.errors import ConfigError, HfError
+from hfdsl.graph.spans import Span, traceback_span
+
+
+def finding_of(error: HfError) -> Finding | None:
+    """An error in the form of a finding, where it has a code."""
+    if error.code not in CODES:
+        return None
+    span = error.span if isinstance(error.span, Span) else traceback_span(error)
+    return Finding(
+        error.code,
+        error.message.removeprefix(f"{span.file}: "),
+        Label(span),
+        help=error.help,
+        fixes=tuple(fix for fix in error.fixes if isinstance(fix, Fix)),
+    )
+
+
+def errors_in(error: HfError) -> Iterator[HfError]:
+    """An error, and the mistakes of a configuration that were found beside it."""
+    yield error
+    yield from error.others if isinstance(error, ConfigError) else ()
+
+
+def findings_of(error: HfError) -> tuple[Finding, ...]:
+    """The same in the form of findings."""
+    return tuple(finding for each in errors_in(error) if (finding := finding_of(each)))

@@ -1,0 +1,126 @@
+"""The check of a configured run: its dataflows, and everything else that can be known before launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hfdsl.check.findings import Edit, Finding, order
+from hfdsl.check.raised import findings_of
+from hfdsl.check.report import CheckError, Report
+from hfdsl.check.run import check
+from hfdsl.deploy.cluster import Cluster
+from hfdsl.errors import HfError
+from hfdsl.graph.spans import NOWHERE
+from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.config import Find, Loaded, load
+from hfdsl.rl.training.experiments import Experiments, checked, size_fields
+from hfdsl.rl.training.places import Places
+from hfdsl.rl.training.preflight.run import preflight
+from hfdsl.rl.training.trials import Attempt, ConfigTrials, with_help
+from hfdsl.types.dims import Dim
+
+AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
+"""Findings of a configuration that say at its keys what a check of the dataflow says without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigCheck:
+    """What is checked: on which cluster, and with ``elsewhere`` without the files and packages of this machine."""
+
+    cluster: Cluster | None = None
+    elsewhere: bool = False
+
+    def reports(self, loaded: Loaded) -> list[Report]:
+        """The reports on all dataflows of a run; the first has what is found of the configuration as well.
+
+        Raises:
+            ConfigError: HF901 for sizes and places that do not go with the dataflow.
+        """
+        places = loaded.places
+        trials = None
+        if isinstance(places, Places):
+            trials = ConfigTrials(places, lambda: self._attempt(places.main.file, places.changes, loaded.find))
+        report, *beside = self._reports(loaded, trials)
+        return [report, *beside]
+
+    def load(self, path: str, changes: Sequence[str], find: Find) -> Loaded:
+        """The configuration of a file, with roles placed and sizes known.
+
+        Raises:
+            ConfigError: HF901 as for ``config.load`` and ``reports``, with the changes of the file that mend it.
+        """
+        try:
+            loaded = load(path, changes, find)
+            Experiments.of(loaded, self.cluster)
+        except HfError as error:
+            trials = ConfigTrials(Places.of(path, changes), lambda: self._attempt(path, changes, find))
+            with_help(error, trials)
+            raise
+        return loaded
+
+    def _attempt(self, path: str, changes: Sequence[str], find: Find | None) -> Attempt:
+        stage = 0
+        try:
+            loaded = load(path, changes, find)
+            stage = 1
+            Experiments.of(loaded, self.cluster)
+            stage = 2
+            return Attempt(stage, tuple(finding for report in self._reports(loaded, None) for finding in report))
+        except HfError as error:
+            return Attempt(stage, findings_of(error))
+
+    def _reports(self, loaded: Loaded, trials: ConfigTrials | None) -> list[Report]:
+        reports = []
+        for table, experiment in Experiments.of(loaded, self.cluster).items():
+            report = check(
+                experiment.dataflow.body,
+                experiment.deployment,
+                experiment.dims,
+                self.cluster,
+                NOWHERE,
+                numbers=ConfigNumbers(loaded, table),
+                repairs=trials is not None or not isinstance(loaded.places, Places),
+            )
+            report = checked(report, loaded, table)
+            if trials is not None:
+                report = replace(report, findings=tuple(map(trials.with_working_fixes, report.findings)))
+            reports.append(report)
+        findings = preflight(loaded, elsewhere=self.elsewhere, trials=trials)
+        repeated = {AT_A_KEY[finding.code] for finding in findings if finding.code in AT_A_KEY}
+        others: list[Finding] = [finding for finding in reports[0].findings if finding.code not in repeated]
+        return [replace(reports[0], findings=order([*others, *findings])), *reports[1:]]
+
+
+def require_clean(reports: Sequence[Report]) -> None:
+    """Let a run go on that its reports do not refute.
+
+    Raises:
+        CheckError: with the first report that has an error.
+    """
+    for report in reports:
+        if not report.ok:
+            raise CheckError(report)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigNumbers:
+    """Sizes and meshes as the keys of a configuration; ``table`` names the dataflow, as that of the update."""
+
+    loaded: Loaded
+    table: str
+
+    def size(self, dim: type[Dim], number: int) -> Edit | None:
+        """Another size of a dim."""
+        field = size_fields(self.loaded.config, self.table).get(dim.__name__)
+        return None if field is None else self._edit(field, number)
+
+    def axis(self, role: str, axis: str, number: int) -> Edit | None:
+        """Another size of an axis of a role's mesh, also where other roles share it."""
+        placed = f"roles.{role}" if role in self.loaded.config.deployment.roles else "default"
+        return self._edit(f"deployment.{placed}.mesh.{axis}", number)
+
+    def _edit(self, field: str, number: int) -> Edit | None:
+        if not isinstance(self.loaded.places, Places):
+            return None
+        return next(iter(self.loaded.places.edits(SetField(field, number))), None)

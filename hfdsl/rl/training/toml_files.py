@@ -1,0 +1,41 @@
+"""The text of a TOML file, or the text that stands in for it while a change is tried.
+
+A change of a configuration is tried without writing: within ``standing_in`` its files read as they would be.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType
+
+_TEXTS: ContextVar[Mapping[str, str]] = ContextVar("hfdsl_toml_texts", default=MappingProxyType({}))
+
+
+@contextmanager
+def standing_in(texts: Mapping[str, str]) -> Iterator[None]:
+    """Within this context, files read as these texts, which are listed by the real paths of the files."""
+    token = _TEXTS.set({**_TEXTS.get(), **texts})
+    try:
+        yield
+    finally:
+        _TEXTS.reset(token)
+
+
+def text_of(path: str | Path) -> str:
+    """The text of a file with its line ends, without the byte order mark that some editors begin it with.
+
+    Raises:
+        OSError: where it cannot be read.
+        UnicodeDecodeError: where it is not UTF-8.
+    """
+    text = _TEXTS.get().get(real_path(path))
+    return Path(path).read_bytes().decode("utf-8-sig") if text is None else text.removeprefix("\ufeff")
+
+
+def real_path(path: str | Path) -> str:
+    """The path by which files are compared."""
+    return os.path.realpath(path)
