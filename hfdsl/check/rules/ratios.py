@@ -90,7 +90,7 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
         maker = weights.maker(ratio.column)
         if maker is None or (ratio.update.span, maker.span) in reported or not _is_of_its_tokens(context, ratio):
             continue
-        if weights.are_others(maker, ratio) and context.program.origins.samples(ratio.column.ref):
+        if weights.are_others(maker, ratio) and context.program.origins.samples(ratio.column):
             finding = _of_another_policy(context, ratio, maker)
         elif (earlier := weights.earlier_update(maker, ratio)) is not None:
             finding = _of_the_updated_policy(context, ratio, maker, earlier)
@@ -127,8 +127,8 @@ def _forms_none(node: Node) -> bool:
 def _is_of_its_tokens(context: Context, ratio: Ratio) -> bool:
     """Whether the column is of the tokens that the update reads; of others it is HF334."""
     origins = context.program.origins
-    samples = origins.samples(ratio.column.ref)
-    others = (origins.samples(column.ref) for column in _token_columns(context, ratio.update))
+    samples = origins.samples(ratio.column)
+    others = (origins.samples(column) for column in _token_columns(context, ratio.update))
     return all(samples.get(dim, call) == call for other in others for dim, call in other.items())
 
 
