@@ -17,11 +17,16 @@ from hfdsl.rl.training.config import Find, Loaded, load
 from hfdsl.rl.training.experiments import Experiments, checked, size_fields
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.run import preflight
+from hfdsl.rl.training.relocation import option_fields
 from hfdsl.rl.training.trials import Attempt, ConfigTrials, with_help
 from hfdsl.types.dims import Dim
 
 AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
 """Findings of a configuration that say at its keys what a check of the dataflow says without them."""
+
+
+OTHER_VALUES: Mapping[str, int] = {"HF314": 8}
+"""The values to try for options that findings of a dataflow are about: groups of more than one response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +89,20 @@ class ConfigCheck:
             )
             report = checked(report, loaded, table)
             if trials is not None:
-                report = replace(report, findings=tuple(map(trials.with_working_fixes, report.findings)))
+                findings = [_with_options(trials.with_working_fixes(finding), loaded, trials) for finding in report]
+                report = replace(report, findings=tuple(findings))
             reports.append(report)
-        findings = preflight(loaded, elsewhere=self.elsewhere, trials=trials)
-        repeated = {AT_A_KEY[finding.code] for finding in findings if finding.code in AT_A_KEY}
-        others: list[Finding] = [finding for finding in reports[0].findings if finding.code not in repeated]
-        return [replace(reports[0], findings=order([*others, *findings])), *reports[1:]]
+        at_keys = preflight(loaded, elsewhere=self.elsewhere, trials=trials)
+        repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
+        others = [finding for finding in reports[0].findings if finding.code not in repeated]
+        return [replace(reports[0], findings=order([*others, *at_keys])), *reports[1:]]
+
+
+def _with_options(finding: Finding, loaded: Loaded, trials: ConfigTrials) -> Finding:
+    """A finding of a dataflow with another value of the option that it is about."""
+    value = OTHER_VALUES.get(finding.code)
+    fields = [] if value is None else option_fields(finding, loaded)
+    return trials.helped(finding, [SetField(field, value) for field in fields])
 
 
 def require_clean(reports: Sequence[Report]) -> None:

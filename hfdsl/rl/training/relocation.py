@@ -53,6 +53,15 @@ def _relocated(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Fi
     )
 
 
+def option_fields(finding: Finding, loaded: Loaded) -> Iterator[str]:
+    """The options of dataflows that a finding is about."""
+    config = loaded.config
+    for table, part in {"": config, "update": config.update, "evaluation": config.evaluation}.items():
+        for name, value in _options(part):
+            if finding.message.startswith(f"'{name}' of ") and finding.message.endswith(f" is {value!r}"):
+                yield joined(table, f"options.{name}")
+
+
 def _options(config: object) -> Iterator[tuple[str, Any]]:
     """The options of the dataflow that a configuration names."""
     options = getattr(config, "options", None)
@@ -64,10 +73,7 @@ def _fields(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Itera
     """The fields that a finding may be about, the likeliest first."""
     config = loaded.config
     text = "\n".join((finding.message, finding.primary.text, *finding.notes))
-    for table, part in {"": config, "update": config.update, "evaluation": config.evaluation}.items():
-        for name, value in _options(part):
-            if finding.message.startswith(f"'{name}' of ") and finding.message.endswith(f" is {value!r}"):
-                yield joined(table, f"options.{name}")
+    yield from option_fields(finding, loaded)
     for dim, field in sizes.items():
         if re.search(rf"\b{re.escape(dim)} = {_value(config, field)}\b", text):
             yield field
