@@ -131,6 +131,7 @@ CODES: dict[str, Code] = {
     "HF701": Code("weights that are staler than their reader allows"),
     "HF703": Code("a body that writes into its arguments"),
     "HF707": Code("a sync between roles that share no state"),
+    "HF708": Code("weights that only rank 0 gets and every rank reads", "warning"),
     # HF71x configurations of runs
     "HF710": Code("a package that a configuration needs and that is not installed"),
     "HF711": Code("responses of another length than their columns"),
