@@ -201,7 +201,7 @@ class _Weights:
         """The columns of tokens that an update reads, where they were made, and their rows."""
         program, rows = self.context.program, list[tuple[Ref, Origin]]()
         for column in _token_columns(self.context, update):
-            stored, origin = stored_column(program.graph, column.ref), program.origins.of(column.ref)
+            stored, origin = stored_column(program.graph, column.ref), program.origins.of(column)
             if isinstance(stored, Ref) and origin is not None:
                 rows.append((stored, origin))
         return rows
