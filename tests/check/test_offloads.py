@@ -173,14 +173,14 @@ def test_of_equally_full_calls_the_first_is_reported() -> None:
 
 def test_parts_of_a_gpu_are_compared_with_amounts_as_of_one_of_100_gib_where_its_size_is_unknown() -> None:
     amounts = {text: GpuMemory.read(text, "") for text in ("50%", "10GiB")}
-    resident = ResidentMemory(POOL, (0, 2), amounts, None, -1)
+    resident = ResidentMemory(POOL, range(2), amounts, None, -1)
     assert resident.of(None) == 60
     assert resident.of(Fraction(80)) == 50
 
 
 def test_parts_of_a_gpu_and_amounts_are_added_up() -> None:
     amounts = {text: GpuMemory.read(text, "") for text in ("50%", "45GiB")}
-    resident = ResidentMemory(POOL, (0, 2), amounts, None, -1)
+    resident = ResidentMemory(POOL, range(2), amounts, None, -1)
     assert resident.more_than(Fraction(80)), "40 and 45"
     assert not resident.more_than(Fraction(90)), "45 and 45"
     assert not resident.more_than(None)
