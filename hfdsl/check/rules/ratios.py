@@ -26,16 +26,16 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
+from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.check.sources import argument_span
-from hfdsl.graph.infer import RecordValue
 from hfdsl.graph.origins import RowColumn, is_token_column, stored_column
-from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.program import Constant, Node, Ref, RoleCall
 from hfdsl.graph.row_steps import FilterStep, Origin, PartStep, TakeStep
 from hfdsl.graph.row_weights import named_columns
 from hfdsl.graph.signatures import VALUE, RecordType, Signature
 from hfdsl.protocols.state import Effect, effects_of, methods_with
 from hfdsl.types.batches import closest, schema
-from hfdsl.types.columns import ColumnSpec, ObjSpec
+from hfdsl.types.columns import ColumnSpec
 from hfdsl.types.dtypes import FLOATS
 
 
@@ -162,7 +162,7 @@ class _Weights:
         if role == ratio.role:
             reads = methods_with(self.context.program.graph.roles[role], "reads")
             return ratio.state not in states and ratio.state in reads
-        if role in self.linked(ratio.role):
+        if role in linked_roles(self.links, ratio.role):
             return False
         return ratio.state not in states or self.has_weights_of_its_own(role, ratio.state)
 
@@ -213,32 +213,8 @@ class _Weights:
 
     @cached_property
     def links(self) -> dict[str, set[str]]:
-        """By role those that it gives something to that is no rows, as ``hf.sync`` gives weights, or gets it from."""
-        graph, inference = self.context.program.graph, self.context.program.inference
-        links: dict[str, set[str]] = {}
-        for node in graph.calls:
-            for ref in node.refs if isinstance(node.op, RoleCall) else ():
-                if not isinstance(inference.operand(ref), (RecordValue, ColumnSpec, ObjSpec)):
-                    for role in self.roles_behind(ref):
-                        links.setdefault(role, set()).add(_role(node))
-                        links.setdefault(_role(node), set()).add(role)
-        return links
-
-    def roles_behind(self, ref: Ref) -> set[str]:
-        """The roles that gave a value, directly or through functions."""
-        node = self.context.program.graph.nodes[ref.node]
-        if isinstance(node.op, FunctionCall):
-            return set[str]().union(*map(self.roles_behind, node.refs))
-        return {node.op.role} if isinstance(node.op, RoleCall) else set()
-
-    def linked(self, role: str) -> set[str]:
-        """The roles that may have weights of this one, or it theirs, through others too."""
-        known, waiting = {role}, [role]
-        while waiting:
-            new = self.links.get(waiting.pop(), set()) - known
-            known |= new
-            waiting += new
-        return known
+        """The roles that may have weights of one another."""
+        return role_links(self.context.program)
 
 
 def _supersets(origin: Origin) -> Iterator[Origin]:

@@ -1,0 +1,43 @@
+"""Links: which roles may have the weights of another one, since something that is no rows goes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hfdsl.check.program import Program
+from hfdsl.graph.infer import RecordValue
+from hfdsl.graph.program import FunctionCall, Graph, Ref, RoleCall
+from hfdsl.types.columns import ColumnSpec, ObjSpec
+
+
+def role_links(program: Program) -> dict[str, set[str]]:
+    """By role those that it gives something to that is no rows, as ``hf.sync`` gives weights, or gets it from."""
+    links: dict[str, set[str]] = {}
+    for node in program.graph.calls:
+        if not isinstance(node.op, RoleCall):
+            continue
+        for ref in node.refs:
+            if isinstance(program.inference.operand(ref), (RecordValue, ColumnSpec, ObjSpec)):
+                continue
+            for role in _givers(program.graph, ref):
+                links.setdefault(role, set()).add(node.op.role)
+                links.setdefault(node.op.role, set()).add(role)
+    return links
+
+
+def linked_roles(links: Mapping[str, set[str]], role: str) -> set[str]:
+    """The roles that may have weights of this one, or it theirs, through others too."""
+    known, waiting = {role}, [role]
+    while waiting:
+        new = links.get(waiting.pop(), set()) - known
+        known |= new
+        waiting += new
+    return known
+
+
+def _givers(graph: Graph, ref: Ref) -> set[str]:
+    """The roles that gave a value, directly or through functions."""
+    node = graph.nodes[ref.node]
+    if isinstance(node.op, FunctionCall):
+        return {role for inner in node.refs for role in _givers(graph, inner)}
+    return {node.op.role} if isinstance(node.op, RoleCall) else set()
