@@ -48,7 +48,7 @@ from fractions import Fraction
 from itertools import count, islice
 from math import ceil, floor, gcd, lcm
 
-from hfdsl.types.dims import Dim, Size
+from hfdsl.types.dims import Atom, Dim, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class SizeSet:
         start = start if self.most is None else min(start, self.most)
         return iter(range(start - (start - self.residue) % self.step, self.least - 1, -self.step)[:length])
 
-    def satisfying(self, dim: type[Dim], constraint: Constraint) -> SizeSet | None:
+    def satisfying(self, dim: Atom, constraint: Constraint) -> SizeSet | None:
         """Those that satisfy a constraint on ``dim``; None where it is not linear in it."""
         linear = _linear(dim, constraint.size)
         if linear is None:
@@ -155,7 +155,7 @@ class SizeSet:
 EMPTY = SizeSet(most=0)
 
 
-def _linear(dim: type[Dim], size: Size) -> tuple[Fraction, Fraction] | None:
+def _linear(dim: Atom, size: Size) -> tuple[Fraction, Fraction] | None:
     """``size`` as factor and offset of a linear form in ``dim``."""
     terms = dict(size.terms)
     offset = terms.pop((), Fraction(0))

@@ -17,7 +17,7 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature
 from hfdsl.graph.spans import NOWHERE, Span
-from hfdsl.types.dims import Answer, Dim, Size, constant
+from hfdsl.types.dims import Answer, Atom, Dim, Size, constant
 
 MAX_COST = 2048
 """What all combinations of sizes may cost, so that a check of many sizes takes no more time."""
@@ -36,9 +36,10 @@ class Budget:
     evaluations: int = 80_000  # of a constraint, for one candidate size
     verifications: int = 6_000  # of a demand, with candidate sizes that meet all constraints
     visits: int = 6_000  # of demands and nodes, where a change is tried by checking everything again
+    moves: int = 20_000  # of demands and nodes, where roles are placed otherwise to see whether that works
     exhausted: bool = False
 
-    def spend(self, kind: Literal["evaluations", "verifications", "visits"], count: int) -> bool:
+    def spend(self, kind: Literal["evaluations", "verifications", "visits", "moves"], count: int) -> bool:
         """Whether there is so much left, which is then gone."""
         left: int = getattr(self, kind) - count
         setattr(self, kind, left)
@@ -78,6 +79,7 @@ class Context:
     trials: Callable[[Finding], Tester | None] | None = field(default=None, compare=False)  # None: nothing is tried
     search: bool = True  # whether sizes are searched for; a trial only needs to know which findings there are
     budget: Budget = field(default_factory=Budget, compare=False)
+    first: Context | None = field(default=None, compare=False)  # of several combinations of sizes, the first one
 
     @classmethod
     def of(cls, program: Program, sizes: Mapping[type[Dim], int]) -> Context:
@@ -86,11 +88,11 @@ class Context:
 
     def with_program(self, program: Program) -> Context:
         """The same question about another program."""
-        return replace(self, program=program, demands=gather(program, self.sizes))
+        return replace(self, program=program, demands=gather(program, self.sizes), first=None)
 
     def with_sizes(self, sizes: Mapping[type[Dim], int]) -> Context:
         """The same program with other sizes for some of the dims that have one."""
-        return replace(self, sizes={**self.sizes, **sizes})
+        return replace(self, sizes={**self.sizes, **sizes}, first=None)
 
     @cached_property
     def known_sizes(self) -> KnownSizes:
@@ -107,10 +109,32 @@ class Context:
         return replace(scope, sizes={name: self.known(size) for name, size in scope.sizes.items()})
 
     @cached_property
+    def plain(self) -> Context:
+        """The same question without repairs: nothing is searched for, and nothing is tried."""
+        return replace(self, trials=None, search=False) if self.search else self
+
+    @cached_property
     def verdicts(self) -> tuple[tuple[Demand, Answer], ...]:
-        """Every demand, in its simplest form with these sizes, and whether it holds."""
-        resolved = (demand.resolved(self.known_sizes) for demand in self.demands)
-        return tuple((demand, demand.verify(self.known_sizes)) for demand in resolved)
+        """Every demand, in its simplest form with these sizes, and whether it holds; the same without repairs."""
+        if self.search:
+            return self.plain.verdicts
+        if self.first is None:
+            return tuple(map(self._verdict, self.demands))
+        # What reads none of the sizes that differ is as it is with the first combination.
+        changed = {dim for dim in self.alternatives if self.sizes[dim] != self.first.sizes[dim]}
+        return tuple(
+            known if dims.isdisjoint(changed) else self._verdict(demand)
+            for demand, dims, known in zip(self.demands, self.first.dims_read, self.first.verdicts, strict=True)
+        )
+
+    def _verdict(self, demand: Demand) -> tuple[Demand, Answer]:
+        resolved = demand.resolved(self.known_sizes)
+        return resolved, resolved.verify(self.known_sizes)
+
+    @cached_property
+    def dims_read(self) -> tuple[set[Atom], ...]:
+        """The dims that each demand reads."""
+        return tuple(demand.dims for demand in self.demands)
 
     @property
     def refuted(self) -> list[Demand]:
@@ -144,7 +168,8 @@ class Context:
         first = {dim: sizes[0] for dim, sizes in self.alternatives.items()}
         bindings = [{**first, **binding} for part in self.components for binding in part.bindings] or [first]
         unique = {tuple(binding.values()): binding for binding in bindings}
-        return tuple(self.with_sizes(binding) for binding in unique.values())
+        start, *others = (self.with_sizes(binding) for binding in unique.values())
+        return start, *(replace(other, first=start.plain) for other in others)
 
     def with_this(self, dim: type[Dim]) -> list[Context]:
         """The combinations that have the size of ``dim`` which this one has; this one first."""

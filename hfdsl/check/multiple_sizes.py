@@ -21,13 +21,13 @@ MAX_SEARCHED = 4
 """With how many of the combinations of sizes that show mistakes a rule searches for other sizes."""
 
 
-def check_each_size(context: Context, plain: Context, rule: Rule) -> list[Finding]:
+def check_each_size(context: Context, rule: Rule) -> list[Finding]:
     """The findings of a rule for all combinations of sizes: each mistake once, with the sizes that show it.
 
-    ``plain`` is the same without suggestions; they are made for a few combinations only.
+    Repairs are searched for with a few combinations only.
     """
     bindings = context.combinations
-    findings = [list(rule(binding)) for binding in plain.combinations]
+    findings = [list(rule(binding.plain)) for binding in bindings]
     mistakes: dict[object, dict[int, int]] = {}  # by the place of the combination, the place among its findings
     for place, findings_there in enumerate(findings):
         for number, finding in enumerate(findings_there):

@@ -222,10 +222,9 @@ def build_report(context: Context, start: float, *, repairs: bool = True) -> Rep
 def run_rules(context: Context) -> Sequence[Finding]:
     """The findings of all rules, those of sizes for each combination of them."""
     findings: dict[tuple[object, ...], Finding] = {}
-    plain = replace(context, trials=None, search=False) if context.search else context
     for rule in RULES:
         several = context.alternatives and rule in SIZE_RULES
-        for finding in check_each_size(context, plain, rule) if several else rule(context):
+        for finding in check_each_size(context, rule) if several else rule(context):
             # A loop over mini-batches or epochs unrolls: a mistake in its body is one mistake.
             findings.setdefault((finding.code, finding.primary.span, finding.message), finding)
     return list(findings.values())

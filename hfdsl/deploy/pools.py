@@ -81,7 +81,8 @@ class ResourcePool:
             raise ResourceError(
                 "HF514", f"cannot merge '{self.name}' and '{other.name}': one uses GPUs, the other does not"
             )
-        if set(devices(self)) & set(devices(other)):
+        mine, others = stretches(self), stretches(other)
+        if any(a.name == b.name and s < e and t < f for a, s, f in mine for b, t, e in others):
             raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': they share devices already")
         merged = name or f"{self.name}+{other.name}"
         return ResourcePool(self.processes + other.processes, self.use_gpu, merged, parts=(self, other))
@@ -101,7 +102,6 @@ class ResourcePool:
                 "HF514",
                 f"cannot split '{self.name}' of {self.world_size} slots into {list(sizes)}: they must add up to it",
             )
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
         return tuple(
             ResourcePool(
                 _per_node(self.processes, start, size),
@@ -109,7 +109,7 @@ class ResourcePool:
                 f"{self.name}[{start}:{start + size}]",
                 part_of=(self, start),
             )
-            for start, size in zip(starts, sizes, strict=True)
+            for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)  # and the end
         )
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from hfdsl.errors import ProtocolError, ResourceError
 from hfdsl.types.arguments import constructor_takes
-from hfdsl.types.numbers import is_count
+from hfdsl.types.numbers import divisors, is_count
 
 AXES = ("pp", "dp", "tp")
 """The training axes, in the default numbering order: pipeline stages outermost, tensor ranks innermost."""
@@ -64,11 +64,10 @@ class Mesh:
         object.__setattr__(self, "order", tuple(self.order))
         for axis, size, generation in (("pp", self.pp, self.gen_pp), ("tp", self.tp, self.gen_tp)):
             if generation is not None and size % generation:
-                divisors = ", ".join(str(n) for n in range(1, size + 1) if size % n == 0)
                 raise ProtocolError(
                     "HF414",
                     f"gen_{axis}={generation} does not divide {axis}={size}: a rank's training shard would lie in two "
-                    f"generation shards; set gen_{axis} to one of {divisors}",
+                    f"generation shards; set gen_{axis} to one of {', '.join(map(str, divisors(size)))}",
                 )
 
     @property

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import isqrt
 from typing import TypeGuard
+
+MAX_DIVISOR = 2**16
+"""Divisors up to this one are looked for, each with the number that it makes up the whole with."""
 
 
 def is_count(value: object, least: int = 1) -> TypeGuard[int]:
@@ -24,6 +29,17 @@ def is_number(value: object) -> TypeGuard[int | float]:
     (True, False)
     """
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number, in order; beyond 2**32 without those that only lie between two very large ones.
+
+    >>> divisors(12), divisors(7)
+    ((1, 2, 3, 4, 6, 12), (1, 7))
+    """
+    small = [n for n in range(1, min(isqrt(number), MAX_DIVISOR) + 1) if not number % n]
+    return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def byte_amount(count: int) -> str:

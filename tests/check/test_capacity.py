@@ -112,9 +112,10 @@ def test_many_nodes_are_written_in_short(processes: tuple[int, ...], text: str) 
 
 
 def test_fewer_nodes_are_tried_by_eighths_and_fewer_slots_of_one_by_ones() -> None:
-    assert [len(nodes) for nodes in _shorter((8,) * 24)] == [23, 21, 18, 15, 12, 9, 6, 3, 1]
-    assert [len(nodes) for nodes in _shorter((8,) * 3)] == [2, 1]
-    assert list(_shorter((4,))) == [(3,), (2,), (1,)]
+    assert [len(nodes) for nodes in _shorter((8,) * 24, 8)] == [23, 21, 18, 15, 12, 9, 6, 3, 1]
+    assert [len(nodes) for nodes in _shorter((8,) * 3, 8)] == [2, 1]
+    assert list(_shorter((4,), 8)) == [(3,), (2,), (1,)]
+    assert list(_shorter((400_000,), 2)) == [(2,), (1,)]
 
 
 @pytest.mark.parametrize(

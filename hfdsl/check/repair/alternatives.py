@@ -17,6 +17,8 @@ from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.register import Registration
 from hfdsl.types.dims import Answer
 
+MOVE = 20  # how many demands take as long as placing roles otherwise
+
 
 def changed(deployment: Deployment, placements: Mapping[str, Placement[Any]]) -> Deployment:
     """The deployment with other places for some roles."""
@@ -53,6 +55,8 @@ def registered(body: Callable[..., Any], registration: Registration, context: Co
 
 def works(context: Context, placements: Mapping[str, Placement[Any]]) -> bool:
     """Whether rows and roles work out with other places for some roles at least as well as they do now."""
+    if not context.budget.spend("moves", MOVE + context.cost):
+        return False
     deployment, after = context.program.deployment, moved(placements, context)
     if deployment is None or after is None:
         return False

@@ -83,7 +83,7 @@ class Trials:
         return self._keys(self.context)
 
     def _keys(self, context: Context) -> Counter[FindingKey]:
-        return Counter(map(finding_key, self.run_rules(replace(context, trials=None, search=False))))
+        return Counter(map(finding_key, self.run_rules(context.plain)))
 
     def removes(self, finding: Finding, change: Change) -> bool:
         """Whether a change removes a finding and adds none: it is made, and all rules run again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from hfdsl.check.context import Change, Context
@@ -18,6 +19,10 @@ from hfdsl.graph.spans import definition_span
 from hfdsl.protocols.conditions import REQUIREMENTS, requirements_of
 from hfdsl.protocols.mesh import AXES, Mesh
 from hfdsl.types.batches import closest
+from hfdsl.types.numbers import divisors
+
+MAX_CHANGES = 3
+"""How many meshes a help line names."""
 
 
 def classes_fit_meshes(context: Context) -> Iterator[Finding]:
@@ -66,21 +71,18 @@ def _meshes(context: Context, role: str, placement: Placement[Any], text: str) -
     """Other sizes of a model axis that the requirement names, for which everything works; dp fills the pool."""
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
-            working = [
-                mesh
-                for mesh in _variants(placement, axis)
-                if _meets_requirements(context, role, replace(placement, mesh=mesh))
-            ]
             size = MESH_SIZES[axis]
-            nearest = sorted(working, key=lambda mesh: abs(size(mesh) - size(placement.mesh)))[:3]
-            places = [{role: replace(placement, mesh=mesh)} for mesh in nearest]
+            nearest = sorted(_variants(placement, axis), key=lambda mesh: abs(size(mesh) - size(placement.mesh)))
+            variants = (replace(placement, mesh=mesh) for mesh in nearest)
+            working = (variant for variant in variants if _meets_requirements(context, role, variant))
+            places = [{role: variant} for variant in islice(working, MAX_CHANGES)]
             changes = (Change(spelled(place[role].mesh), partial(moved, place)) for place in places)
             yield Suggestion(tuple(changes), "use ", f": {text} then holds and the pool is filled")
 
 
 def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
     mesh, slots = placement.mesh, placement.pool.world_size
-    for size in range(1, slots + 1):
+    for size in divisors(slots):
         sizes: dict[str, Any] = {axis: size}
         try:
             other = replace(mesh, **sizes)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import lcm
 
+from hfdsl.check.constraints import Constraint, SizeSet
 from hfdsl.check.context import Change, Context
 from hfdsl.check.demands import Divisible, EnoughRows, at_calls, at_most, filtered
 from hfdsl.check.findings import Finding, Label
@@ -76,10 +77,17 @@ def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion
 def _enough(context: Context, demands: list[Divisible], kept: Atom, multiple: int = 1) -> int | None:
     """The greatest number of groups that a filter may keep with which all demands hold; a ``multiple`` of some."""
     most = context.known(at_most(atom_size(kept))).value
-    sizes = [context.known(demand.size) for demand in demands]
-    for count in range(int(most), max(0, int(most) - MAX_SIZES), -1) if most is not None else ():
-        pairs = ((size.substitute({kept: constant(count)}), d.divisor) for size, d in zip(sizes, demands, strict=True))
-        if count % multiple == 0 and all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in pairs):
+    if most is None:
+        return None
+    wanted = {Constraint(context.known(demand.size), demand.divisor) for demand in demands}
+    left = SizeSet(step=multiple, most=int(most))
+    for constraint in wanted:
+        left = left.satisfying(kept, constraint) or left  # what is not linear is looked at for each count
+    for count in left.downward(int(most), MAX_SIZES):
+        if not context.budget.spend("evaluations", len(wanted)):
+            break
+        sizes = ((each.size.substitute({kept: constant(count)}), each.divisor or 1) for each in wanted)
+        if all(size.divisible_by(divisor) is Answer.PROVED for size, divisor in sizes):
             return count
     return None
 

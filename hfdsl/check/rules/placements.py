@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
+from hfdsl.check.capacity import shape
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import PlacedMethod
@@ -104,7 +105,7 @@ def meshes_fill_pools(context: Context) -> Iterator[Finding]:
             finding = Finding(
                 "HF501",
                 f"role '{name}': {placement.mesh} lays out {_counted(ranks, 'rank')}, but pool "
-                f"'{placement.pool.name}' {list(placement.pool.processes)} has {_counted(slots, 'slot')}",
+                f"'{placement.pool.name}' {shape(placement.pool.processes)} has {_counted(slots, 'slot')}",
                 Label(placement.span),
             )
             yield with_suggestions(context, finding, _filled(context, places, name))

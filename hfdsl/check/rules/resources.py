@@ -20,11 +20,14 @@ from hfdsl.check.rules.tensor_groups import crossings
 from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.deploy.pools import ResourcePool
-from hfdsl.protocols.bin_packing import CPU_UNITS, too_many
+from hfdsl.protocols.bin_packing import CPU_UNITS, times, too_many
 from hfdsl.types.dims import Answer
 
 MAX_POOLS_TRIED = 4
 """How many alternative pools are tried for one finding."""
+
+MAX_SIZES_TRIED = 64
+"""How many sizes of a pool on one node are looked at for them."""
 
 
 def pools_fit_cluster(context: Context) -> Iterator[Finding]:
@@ -118,7 +121,12 @@ def _fixes(context: Context, capacity: Capacity, asked: Claims, culprit: Claim) 
                 meshes = _meshes({role: place for role, place in beside.items() if place.mesh != deployment[role].mesh})
                 text = f"place {words(culprit.roles)} on pool '{other.pool.name}' beside {words(other.roles)}{meshes}"
                 yield _offer(text, beside)
-    for processes in _shorter(pool.processes):
+    slot = (int(pool.use_gpu), capacity.cpu)
+    most = max(times(node, slot) for node in replace(capacity, resource="CPU").nodes)
+    for number, processes in enumerate(_shorter(pool.processes, most)):
+        if number == MAX_SIZES_TRIED:
+            context.budget.exhausted = True
+            break
         smaller = _filling(deployment, culprit.roles, _like(pool, processes))
         if smaller and fits(smaller):
             yield _offer(f"hf.ResourcePool({shape(processes)}) for '{pool.name}' fits{_meshes(smaller)}", smaller)
@@ -149,11 +157,11 @@ def _like(pool: ResourcePool, processes: Sequence[int]) -> ResourcePool:
     return ResourcePool(processes, pool.use_gpu, pool.name)
 
 
-def _shorter(processes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Fewer slots on a single node; of several nodes, the first ones."""
+def _shorter(processes: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
+    """Fewer slots on a single node, at most ``most``; of several nodes, the first ones."""
     match processes:
         case (slots,):
-            yield from ((fewer,) for fewer in range(slots - 1, 0, -1))
+            yield from ((fewer,) for fewer in range(min(slots - 1, most), 0, -1))
         case _:
             count = len(processes)
             shares = (count - 1, *(count * eighths // 8 for eighths in (7, 6, 5, 4, 3, 2, 1)), 1)
@@ -163,10 +171,9 @@ def _shorter(processes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def _fits(context: Context, deployment: Deployment, cluster: Cluster, placements: Mapping[str, Placement[Any]]) -> bool:
     """Whether a deployment with other places certainly fits and, as far as can be decided quickly, breaks nothing."""
     other = changed(deployment, placements)
+    if not has_capacity(cluster, other) or not works(context, placements):
+        return False
     after = context.with_program(replace(context.program, deployment=other))
-    return (
-        has_capacity(cluster, other)
-        and works(context, placements)
-        and len(list(overfull(after))) <= len(list(overfull(context)))
-        and len(list(crossings(after))) <= len(list(crossings(context)))
+    return len(list(overfull(after))) <= len(list(overfull(context))) and (
+        len(list(crossings(after))) <= len(list(crossings(context)))
     )

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TypeAlias
 
 from hfdsl.check.context import EVERYTHING, Context
-from hfdsl.check.demands import AlignedRows, Bound, DemandKey, Divisible, Requirement, at_calls, filtered
+from hfdsl.check.demands import AlignedRows, Bound, DemandKey, Divisible, Evaluation, Requirement, at_calls, filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.search import conflict
 from hfdsl.check.repair.sizes import constraints_on, in_words, resized, resized_together, suggested_sizes
@@ -89,16 +89,19 @@ def _invalid(context: Context, names: Iterable[str]) -> bool:
 
 def requirements(context: Context) -> Iterator[Finding]:
     """``hf.requires`` of role methods and functions, with the rows of the call and the fields of the role's config."""
-    unproved = (d for d, answer in context.verdicts if answer is not Answer.PROVED and isinstance(d, Requirement))
+    unproved = [d for d, answer in context.verdicts if answer is not Answer.PROVED and isinstance(d, Requirement)]
+    evaluations = {demand.key: demand.evaluated(context.known_sizes) for demand in unproved}
     clash = cache(partial(_clash, context))
     for node, demand in at_calls(unproved):
-        yield from _evaluated(context, node, demand, clash)
+        evaluation = evaluations[demand.key]
+        if evaluation is not None:  # else the rows that it names are not whole: that is reported where they are made
+            yield from _evaluated(context, node, demand, evaluation, clash)
 
 
-def _evaluated(context: Context, node: Node, demand: Requirement, clash: Clash) -> Iterator[Finding]:
-    evaluation, text = demand.evaluated(context.known_sizes), demand.text
-    if evaluation is None:
-        return  # the rows that it names are not whole: that is reported where they are made
+def _evaluated(
+    context: Context, node: Node, demand: Requirement, evaluation: Evaluation, clash: Clash
+) -> Iterator[Finding]:
+    text = demand.text
     placement, where, declared = (
         context.program.placement(node),
         f"'{node.label}' requires {text}",

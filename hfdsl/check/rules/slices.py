@@ -18,6 +18,7 @@ from hfdsl.check.rules.classes import spelled
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import HfError
 from hfdsl.protocols.slicing import sliced_sizes
+from hfdsl.types.numbers import divisors
 
 MAX_CHANGES = 3
 """How many meshes a help line names."""
@@ -40,7 +41,7 @@ def tp_divides_models(context: Context) -> Iterator[Finding]:
 
 def _finding(context: Context, tp: int, sizes: Mapping[str, int], places: Mapping[str, Placement[Any]]) -> Finding:
     broken = [f"{name} = {size} ({size} % {tp} = {size % tp})" for name, size in sizes.items() if size % tp]
-    fitting = _divisors(sizes)
+    fitting = divisors(gcd(*sizes.values()))
     *fewer, most = map(str, fitting)
     can = f"{', '.join(fewer)} or {most}" if fewer else most
     first, *others = dict.fromkeys(Label(place.span, f"tp = {tp}") for place in places.values())
@@ -56,22 +57,19 @@ def _finding(context: Context, tp: int, sizes: Mapping[str, int], places: Mappin
     )
 
 
-def _divisors(sizes: Mapping[str, int]) -> list[int]:
-    common = gcd(*sizes.values())
-    return [size for size in range(1, common + 1) if not common % size]
-
-
 def _narrower(context: Context, places: Mapping[str, Placement[Any]], nearest: Sequence[int]) -> Iterator[Suggestion]:
     """Meshes of the nearest sizes that divide the model, with dp to fill the pools."""
     changes: list[Change] = []
     for size in nearest:
+        if len(changes) == MAX_CHANGES:
+            break
         changed = {name: other for name, place in places.items() if (other := _with(place, size)) is not None}
         if len(changed) == len(places) and works(context, changed):
             meshes = {name: spelled(place.mesh) for name, place in changed.items()}
             alike = len(set(meshes.values())) == 1
             words = next(iter(meshes.values())) if alike else ", ".join(f"{m} for '{n}'" for n, m in meshes.items())
             changes.append(Change(words, partial(moved, changed)))
-    yield Suggestion(tuple(changes[:MAX_CHANGES]), "use ", ": tp then divides the model and the pool is filled")
+    yield Suggestion(tuple(changes), "use ", ": tp then divides the model and the pool is filled")
 
 
 def _with(placement: Placement[Any], tp: int) -> Placement[Any] | None:

@@ -20,6 +20,7 @@ from hfdsl.deploy.cluster import Cluster
 from hfdsl.deploy.deployment import Placement
 from hfdsl.deploy.pools import ResourcePool, node_runs, slot_ranges
 from hfdsl.protocols.mesh import Mesh
+from hfdsl.types.numbers import divisors
 
 MOST_NAMED = 4
 """How many ranks of a group are named where they are not consecutive."""
@@ -82,8 +83,8 @@ def _reordered(context: Context, name: str, placement: Placement[Any]) -> Iterat
 def _narrower(context: Context, name: str, placement: Placement[Any]) -> Iterator[Suggestion]:
     """The widest groups that stay on a node, with dp to fill the pool; the first that works is suggested."""
     mesh = placement.mesh
-    for size in reversed(range(2, mesh.tp)):
-        if mesh.tp % size == 0 and size % (mesh.gen_tp or 1) == 0:
+    for size in reversed(divisors(mesh.tp)[1:-1]):
+        if size % (mesh.gen_tp or 1) == 0:
             other = replace(mesh, tp=size, dp=mesh.dp * (mesh.tp // size))
             narrow = replace(placement, mesh=other)
             if _stride(other) == 1 and works(context, {name: narrow}):  # what another split breaks anyway counts too
