@@ -39,11 +39,15 @@ Claims: TypeAlias = Sequence[Claim]
 def claims(deployment: Deployment) -> list[Claim]:
     """The pools that a launch places, each once; of a split pool only the nodes of which a part is used."""
     claims_by_pool: dict[str, Claim] = {}
+    used: set[tuple[str, range]] = set()  # many roles may share the same slots, on thousands of nodes
     for root, slots, name in slots_in_use(deployment):
-        ends = list(accumulate(root.processes))
+        used.add((root.name, slots))
         claim = claims_by_pool.setdefault(root.name, Claim(root, [], set(), deployment[name].span))
-        claim.nodes |= set(range(bisect_right(ends, slots.start), bisect_left(ends, slots.stop) + 1))
         claim.roles += [] if name in claim.roles else [name]
+    ends = {name: list(accumulate(claim.pool.processes)) for name, claim in claims_by_pool.items()}
+    for pool, slots in used:
+        first, last = bisect_right(ends[pool], slots.start), bisect_left(ends[pool], slots.stop)
+        claims_by_pool[pool].nodes.update(range(first, last + 1))
     return list(claims_by_pool.values())
 
 

@@ -81,8 +81,8 @@ class ResourcePool:
             raise ResourceError(
                 "HF514", f"cannot merge '{self.name}' and '{other.name}': one uses GPUs, the other does not"
             )
-        mine, others = stretches(self), stretches(other)
-        if any(a.name == b.name and s < e and t < f for a, s, f in mine for b, t, e in others):
+        owned, others = slot_ranges(self), slot_ranges(other)
+        if any(a.name == b.name and s.start < t.stop and t.start < s.stop for a, s in owned for b, t in others):
             raise ResourceError("HF514", f"cannot merge '{self.name}' and '{other.name}': they share devices already")
         merged = name or f"{self.name}+{other.name}"
         return ResourcePool(self.processes + other.processes, self.use_gpu, merged, parts=(self, other))
