@@ -156,12 +156,21 @@ class ActorMetrics(StepMetrics):
     ``kl`` estimates how far it is from the policy that generated, by k3, and ``reference_kl`` how far from the
     reference, by the loss's estimator (0 where no log-probs of one are given), both in nats per token; ``clipped`` is
     the share of tokens whose ratio the loss clips, ``entropy`` that of the policy in nats per token.
+
+    The others compare the engine that sampled with the trainer; they are 0 where the trainer itself sampled.
+    ``engine_gap`` is the mean of |log(trainer / engine)| over tokens, and ``engine_gap_max`` the largest, in nats;
+    ``engine_kl`` estimates KL(engine || trainer) by k3, in nats per token; ``engine_outside`` is the share of tokens
+    whose ratio the loss's correction truncates or masks.
     """
 
     kl: hf.Metric[float, Literal["sum"]]
     reference_kl: hf.Metric[float, Literal["sum"]]
     clipped: hf.Metric[float, Literal["sum"]]
     entropy: hf.Metric[float, Literal["sum"]]
+    engine_gap: hf.Metric[float, Literal["sum"]]
+    engine_gap_max: hf.Metric[float, Literal["max"]]
+    engine_kl: hf.Metric[float, Literal["sum"]]
+    engine_outside: hf.Metric[float, Literal["sum"]]
 
 
 class ImitationMetrics(StepMetrics):

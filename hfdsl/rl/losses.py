@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from hfdsl.errors import ConfigError
+from hfdsl.rl.corrections import Correction, no_correction
 from hfdsl.rl.fields import NonNegative, Positive, check_fields
 from hfdsl.rl.kl import MAX_LOG_RATIO, Estimator, kl_estimate
 from hfdsl.rl.masked import Aggregation, masked, masked_mean, no_reduce, token_weights
@@ -29,6 +30,9 @@ class PolicyTerms(NamedTuple):
     clipped: torch.Tensor  # 1 where the clip holds the ratio, so that the gradient is 0
     kl: torch.Tensor  # an estimate of KL(policy that generated || policy), in nats
     reference_kl: torch.Tensor  # an estimate of KL(policy || reference), in nats; 0 without a reference
+    engine_kl: torch.Tensor  # an estimate of KL(engine || trainer), in nats; 0 where the trainer itself generated
+    engine_gap: torch.Tensor  # |log(trainer / engine)|, in nats; 0 likewise
+    engine_outside: torch.Tensor  # 1 where the correction truncates or masks; 0 likewise, and without a correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +57,17 @@ class PolicyLoss(ABC):
     entropy: float = 0.0
     """The coefficient of the entropy bonus, per nat; usually 0 to 0.01."""
 
+    correction: Correction | None = Correction()
+    """How the loss corrects for tokens that an engine with other log-probs than the trainer's sampled; None leaves it
+    out. It has no effect on responses that come without ``engine_log_probs``."""
+
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def corrects_engine(self) -> bool:
+        """Whether it corrects for another engine's samples, which a check asks (HF943)."""
+        return self.correction is not None
 
     def __call__(
         self,
@@ -65,8 +78,12 @@ class PolicyLoss(ABC):
         *,
         reference_log_probs: torch.Tensor | None = None,
         entropy: torch.Tensor | None = None,
+        engine_log_probs: torch.Tensor | None = None,
     ) -> PolicyTerms:
         """The loss at every token of the responses, all f32[B, R]; ``advantages`` may be f32[B, 1].
+
+        ``old_log_probs`` are the trainer's, before the update; ``engine_log_probs`` those that the tokens were sampled
+        with, where these are others.
 
         Raises:
             ConfigError: HF941 without ``reference_log_probs`` where ``kl`` is not 0, or without ``entropy`` where the
@@ -79,7 +96,10 @@ class PolicyLoss(ABC):
         if self.entropy and entropy is None:
             raise _missing(self, "entropy", self.entropy, "the entropy of every token")
         log_probs, old = masked(log_probs, mask), masked(old_log_probs, mask)
-        loss, clipped = self.surrogate(log_probs, old, masked(advantages.expand(mask.shape), mask), mask)
+        engine = old if engine_log_probs is None else masked(engine_log_probs, mask)
+        corrected = self.correction(old, engine, mask) if self.correction else no_correction(mask)
+        loss, clipped = self.surrogate(log_probs, old, masked(advantages.expand(mask.shape), mask), corrected.kept)
+        loss = loss * corrected.weight.to(loss.dtype)
         reference_kl = torch.zeros_like(log_probs)
         if reference_log_probs is not None:
             reference_kl = kl_estimate(log_probs, masked(reference_log_probs, mask), self.estimator)
@@ -89,13 +109,24 @@ class PolicyLoss(ABC):
             loss = loss - self.entropy * entropy
         # KL(old || policy), in this order: the samples are those of the policy that generated.
         kl = kl_estimate(old, log_probs, "k3").detach()
-        return PolicyTerms(masked(loss, mask), masked(clipped, mask), kl, reference_kl.detach())
+        return PolicyTerms(
+            loss=masked(loss, corrected.kept),
+            clipped=masked(clipped, corrected.kept),
+            kl=kl,
+            reference_kl=reference_kl.detach(),
+            engine_kl=kl_estimate(engine, old, "k3").detach(),
+            engine_gap=(old - engine).abs().detach(),
+            engine_outside=corrected.outside.to(loss.dtype),
+        )
 
     @abstractmethod
     def surrogate(
         self, log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The negated surrogate at every token, and 1 where it is clipped; all are 0 outside of the mask."""
+        """The negated surrogate at every token, and 1 where it is clipped; the rest is 0 outside of the mask.
+
+        A token that a correction masks is not in ``mask``.
+        """
         ...
 
     def weights(self, mask: torch.Tensor, reduce: Reduce = no_reduce) -> torch.Tensor:

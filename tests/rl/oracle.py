@@ -52,6 +52,16 @@ def sequence_ratio(new: Row, old: Row) -> float:
     return math.prod(math.exp(a - b) for a, b in zip(new, old, strict=True)) ** (1 / len(new))
 
 
+def importance_weights(trainer: Row, engine: Row, level: str, outside: str, low: float, high: float) -> Row:
+    """The weight of each token of a response; NaN for one that is masked."""
+    ratios = [math.exp(p - q) for p, q in zip(trainer, engine, strict=True)]
+    if level == "sequence":
+        ratios = [math.prod(ratios)] * len(ratios)
+    if outside == "mask":
+        return [ratio if low <= ratio <= high else math.nan for ratio in ratios]
+    return [min(max(ratio, low), high) for ratio in ratios]
+
+
 def kl(kind: str, policy: float, reference: float) -> float:
     ratio = math.exp(reference - policy)
     return {

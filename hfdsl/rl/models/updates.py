@@ -66,6 +66,7 @@ def policy_update(
     width = response_mask.shape[1]
     old, advantage = experience.log_probs.tensor.to(ids.device), experience.advantage.tensor.to(ids.device)
     reference = None if experience.ref_log_probs is None else experience.ref_log_probs.tensor.to(ids.device)
+    engine = None if experience.engine_log_probs is None else experience.engine_log_probs.tensor.to(ids.device)
 
     def terms(part: MicroBatch, token_mask: torch.Tensor) -> TokenTerms:
         inputs = part.sequences(ids, width), part.sequences(mask, width), part.length
@@ -77,11 +78,14 @@ def policy_update(
             token_mask,
             reference_log_probs=None if reference is None else part.response(reference),
             entropy=entropy,
+            engine_log_probs=None if engine is None else part.response(engine),
         )
         return {**policy_terms._asdict(), "entropy": entropy.detach()}
 
     loss_weights = loss.weights(response_mask, peers.all_reduce)
-    return _optimizer_step(learner, mask, response_mask, loss_weights, terms, config, peers)
+    step_columns = _optimizer_step(learner, mask, response_mask, loss_weights, terms, config, peers)
+    gaps = masked(old - (old if engine is None else engine), response_mask).abs()
+    return {**step_columns, "engine_gap_max": float(gaps.max()) if gaps.numel() else 0.0}
 
 
 def sft_update(learner: Learner, sequences: Sequences, config: ActorConfig, peers: AxisGroup) -> dict[str, float]:

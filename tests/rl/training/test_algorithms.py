@@ -12,6 +12,7 @@ import pytest
 from hfdsl.errors import ConfigError
 from hfdsl.graph.dataflow import Dataflow
 from hfdsl.rl import dataflows
+from hfdsl.rl.corrections import Correction
 from hfdsl.rl.data.prompts import Prompt
 from hfdsl.rl.data.sources import JsonLines
 from hfdsl.rl.data.tokenizers import Characters
@@ -122,3 +123,15 @@ def test_options_refer_to_options_only() -> None:
         ConfigError, match=r"HF901: options: '\$dims.B' refers .*: options refer to nothing but options"
     ):
         read_names(table, (), by_name)
+
+
+def test_the_correction_of_a_loss_is_a_table() -> None:
+    def correction(*changes: str) -> Any:
+        loss = {"correction": {"level": "sequence", "outside": "mask", "low": 0.5}}
+        table = {"algorithm": GRPO.algorithm, "roles": VERIFIER, "options": {"loss": loss}}
+        return read_names(table, list(changes), by_name)[0].options.loss.correction
+
+    assert correction() == Correction(level="sequence", outside="mask", low=0.5, high=2.0)
+    assert correction("options.loss.correction=none") is None
+    with pytest.raises(ConfigError, match=r"^HF901: 'options.loss.correction.high' is at least 1, got 0.5"):
+        correction("options.loss.correction.high=0.5")

@@ -33,6 +33,7 @@ from hfdsl.rl.batches import (
     Sequences,
     ValueExperience,
 )
+from hfdsl.rl.corrections import Correction
 from hfdsl.rl.losses import DPO, Clip, ClippedValue, PolicyLoss, Reinforce, SequenceClip
 from hfdsl.rl.models.loading import load
 from tests.rl import oracle
@@ -198,10 +199,41 @@ def test_of_a_policy(case: Case, loss: PolicyLoss, aggregation: Any, estimator: 
         "kl": mean(by_token(lambda x, y: oracle.kl("k3", y, x), new, olds)),
         "reference_kl": mean(distance),
         "entropy": mean(entropies),
+        **dict.fromkeys(("engine_gap", "engine_gap_max", "engine_kl", "engine_outside"), 0.0),
     }
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=2e-6)
     assert 0 <= metrics["clipped"] <= 1
     assert metrics["entropy"] <= math.log(tiny.VOCABULARY) + 1e-6
+
+
+@settings(max_examples=10)
+@given(cases(), aggregations, st.sampled_from(["token", "sequence"]), st.sampled_from(["truncate", "mask"]))
+def test_of_a_policy_whose_engine_is_another(case: Case, aggregation: Any, level: Any, outside: Any) -> None:
+    correction = Correction(level=level, outside=outside, low=0.9, high=1.1)
+    loss = Reinforce(aggregation=aggregation, constant=7.0, correction=correction)
+    new, _ = case.policy()
+    old, advantage = case.near(new, 1), case.noise(3)
+    engine = old + case.noise(4, 0.1) * case.mask
+    batch = Experience(**case.columns, log_probs=old, advantage=advantage, engine_log_probs=hf.f32(engine))
+    metrics = case.ran(policy_step.given(loss=loss), batch, actor=tiny.ACTOR)
+    olds, engines, advantages = case.tokens(old), case.tokens(engine), case.tokens(advantage)
+    weights = [
+        oracle.importance_weights(trainer, sampled, level, outside, 0.9, 1.1)
+        for trainer, sampled in zip(olds, engines, strict=True)
+    ]
+    ratios = by_token(lambda p, q: math.exp(p - q), olds, engines)
+    if level == "sequence":
+        ratios = [[math.prod(row)] * len(row) for row in ratios]
+    gaps = by_token(lambda p, q: abs(p - q), olds, engines)
+    terms = by_token(lambda x, a, w: 0.0 if math.isnan(w) else -w * a * x, new, advantages, weights)
+    expected = {
+        "loss": oracle.aggregated(terms, aggregation, 7.0),
+        "engine_gap": mean(gaps),
+        "engine_gap_max": max(gap for row in gaps for gap in row),
+        "engine_kl": mean(by_token(lambda p, q: oracle.kl("k3", q, p), olds, engines)),
+        "engine_outside": mean([[float(not 0.9 <= ratio <= 1.1) for ratio in row] for row in ratios]),
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4, abs=2e-6)
 
 
 @settings(max_examples=10)
