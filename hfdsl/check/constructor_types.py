@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hfdsl.deploy.deployment import Placement
-from hfdsl.graph.fits import fits_value
+from hfdsl.graph.fits import field_misfit, fits_value
 from hfdsl.types.bounds import Within, annotations_of, bounds_of
 
 
@@ -27,7 +27,10 @@ def constructor_of(role: Any) -> Any:
 
 
 def misfits(placement: Placement[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The arguments of a placed role that are not of their annotation: the parameter, the annotation, the value."""
+    """The arguments of a placed role that are not of their annotation: the parameter, the annotation, the value.
+
+    Of a dataclass that has a wrong field, the path of the field: ``config.optimizer.rate``.
+    """
     role: type = placement.role
     taken, types = parameters(role), _types(role)
     try:
@@ -40,8 +43,13 @@ def misfits(placement: Placement[Any]) -> Iterator[tuple[str, Any, Any]]:
         if kind is inspect.Parameter.VAR_KEYWORD:
             values = list(value.values())
         for entry in values if name in types else ():
-            if entry is not taken.parameters[name].default and not fits_value(entry, types[name]):
+            if entry is taken.parameters[name].default:
+                continue
+            if not fits_value(entry, types[name]):
                 yield name, types[name], entry
+            elif (wrong := field_misfit(entry)) is not None:
+                field, *facts = wrong
+                yield f"{name}.{field}", *facts
 
 
 def numbers_out_of_bounds(placement: Placement[Any]) -> Iterator[tuple[str, Within, float]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from fractions import Fraction
@@ -107,7 +108,7 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
     if next(misfits(placement), None) is not None:
         return None
     bound.apply_defaults()
-    arguments = {(name,): value for name, value in bound.arguments.items()}
+    arguments = {(name,): value for name, value in _unpacked(parameters(role), bound.arguments)}
     first: dict[tuple[str, ...], Any] = {
         (name, key): entry for (name,), value in arguments.items() for key, entry in _fields(value).items()
     }
@@ -120,6 +121,18 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
         fields = {name: value for name, value in values.items() if name not in unclear} | fields
         level = {(*path, key): entry for path, value in level.items() for key, entry in _nested_fields(value).items()}
     return fields
+
+
+def _unpacked(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The arguments of a constructor by name; those of ``*args`` and ``**kwargs`` one by one."""
+    for name, value in arguments.items():
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_KEYWORD:
+            yield from value.items()
+        elif kind is inspect.Parameter.VAR_POSITIONAL:
+            yield from ((f"{name}{position}", entry) for position, entry in enumerate(value))
+        else:
+            yield name, value
 
 
 def _fields(value: Any) -> Mapping[str, Any]:

@@ -95,7 +95,10 @@ def place(
     'Mesh(pp=1 dp=1 tp=2)'
     """
     if not (isinstance(role, type) and issubclass(role, Worker)):
-        raise ResourceError("HF507", f"place takes a role class derived from hf.Worker, got {role!r}")
+        kind = type(role).__name__
+        built = f"an object of class {kind}: write hf.place({kind}, ...), with the arguments of its constructor"
+        got = built if isinstance(role, Worker) else repr(role)
+        raise ResourceError("HF507", f"place takes a role class derived from hf.Worker, got {got}")
     if not isinstance(pool, ResourcePool):
         raise ResourceError("HF507", f"place({role.__name__}): pool= takes an hf.ResourcePool, got {pool!r}")
     check_mesh(mesh, f"place({role.__name__})")

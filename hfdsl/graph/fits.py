@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import reprlib
+from dataclasses import fields, is_dataclass
 from numbers import Complex, Integral, Real
 from types import UnionType
 from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, get_origin
@@ -10,6 +12,7 @@ from typing import Annotated, Any, Literal, NewType, TypeVar, Union, get_args, g
 from hfdsl.graph.program import Constant
 from hfdsl.graph.signatures import ListType, PortType, RecordType, StaticType
 from hfdsl.protocols.kinds import PerRank, PerStage
+from hfdsl.types.bounds import annotations_of
 from hfdsl.types.columns import COLUMNS, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
 from hfdsl.types.dims import Answer
 
@@ -29,6 +32,8 @@ def fits_static(actual: object, annotation: Any) -> bool:
     wanted, kind = get_origin(annotation) or annotation or type(None), kind or type(None)
     if kind is bool or wanted is bool:
         return kind is wanted or not isinstance(wanted, type) or wanted is object
+    if isinstance(actual, Constant) and field_misfit(actual.value) is not None:
+        return False
     if isinstance(actual, Constant) and get_args(annotation) and is_subclass(kind, wanted):
         return fits_value(actual.value, annotation)  # what a container has in it
     return is_subclass(kind, wanted) or (wanted is float and kind is int)
@@ -65,6 +70,30 @@ def fits_value(value: object, annotation: Any) -> bool:
     return _entries_fit(value, kind, inner)
 
 
+def field_misfit(value: object) -> tuple[str, Any, object] | None:
+    """The first field of a dataclass, or of one in it, that is not of its annotation: path, annotation and value.
+
+    A field's default passes, whatever its annotation says.
+
+    >>> from dataclasses import make_dataclass
+    >>> Sampling = make_dataclass("Sampling", [("top_p", float, 1.0)])
+    >>> field_misfit(Sampling(0.9)), field_misfit(Sampling("high"))
+    (None, ('top_p', <class 'float'>, 'high'))
+    """
+    if not is_dataclass(value) or isinstance(value, type):
+        return None
+    annotations = annotations_of(type(value))
+    for field in fields(value):
+        entry = getattr(value, field.name, field.default)
+        if entry is field.default or field.name not in annotations:
+            continue
+        if not fits_value(entry, annotations[field.name]):
+            return field.name, annotations[field.name], entry
+        if (inner := field_misfit(entry)) is not None:
+            return f"{field.name}.{inner[0]}", *inner[1:]
+    return None
+
+
 def _entries_fit(value: object, kind: type, inner: tuple[Any, ...]) -> bool:
     """Whether what an instance of ``kind`` has in it is of the arguments of the annotation."""
     if kind is type:
@@ -89,6 +118,18 @@ def annotation_text(annotation: Any) -> str:
     """
     text = getattr(annotation, "__name__", "") if isinstance(annotation, type) and not get_args(annotation) else ""
     return text or re.sub(r"\b(?:\w+\.)+(?=\w)", "", repr(annotation))
+
+
+def value_text(value: object) -> str:
+    """A plain value for a message.
+
+    >>> value_text("24"), value_text(int), value_text(object())
+    ("the str '24'", 'the class int', 'an object of class object')
+    """
+    if value is None or isinstance(value, type):
+        return f"the class {value.__name__}" if isinstance(value, type) else "None"
+    shown, kind = reprlib.repr(value), type(value).__name__
+    return f"an object of class {kind}" if shown.startswith("<") else f"the {kind} {shown}"
 
 
 def is_subclass(kind: Any, wanted: Any) -> bool:

@@ -180,8 +180,13 @@ def role_signatures(role: type) -> dict[str, Signature]:
 @functools.cache
 def role_signature(role: type, name: str) -> Signature:
     """The signature of one registered method; errors as for ``role_signatures``."""
-    registration = registered_methods(role)[name]
-    return _read(getattr(role, name), name, registration.rows, registration, skip_self=True)
+    return method_signature(getattr(role, name), name, registered_methods(role)[name])
+
+
+def method_signature(body: Callable[..., Any], name: str, registration: Registration | None) -> Signature:
+    """The signature of a method under a registration; errors as for ``role_signatures``."""
+    rows = Independent if registration is None else registration.rows
+    return _read(body, name, rows, registration, skip_self=True)
 
 
 def _read(

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, Protocol, TypedDict, TypeVar
 
 import pytest
 
@@ -46,6 +46,21 @@ class Table(TypedDict):
 @dataclass(frozen=True)
 class Config:
     width: int = 1
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    rate: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.95)
+    schedule: str = None  # type: ignore[assignment]  # a sloppy default is no mistake of its user
+
+
+@dataclass
+class Training:
+    optimizer: Optimizer
+    config: Config | None = None
+    further: InitVar[int] = 3
+    limit: ClassVar[int] = 4
 
 
 class Role(hf.Worker):
@@ -112,6 +127,51 @@ def test_a_dict_in_the_place_of_a_dataclass_is_shown_as_it_is_written() -> None:
     assert notes(Config) == ("call it: Config(...)",)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        Training(Optimizer()), Training(Optimizer(1, (1, 0.5), "cosine"), Config(2)), Training(Optimizer(), None, 5),
+        [Optimizer(rate=0.1)],
+    ],
+)  # fmt: skip  # as above
+def test_configs_with_fields_of_their_types_are_silent(value: Any) -> None:
+    assert codes(list[Optimizer] if isinstance(value, list) else Training, value) == ()
+    assert program_with(value) == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (Training({"rate": 1e-5}), "optimizer"),  # type: ignore[arg-type]  # on purpose, as all of these
+        (Training(Optimizer(rate="1e-5")), "optimizer.rate"),  # type: ignore[arg-type]
+        (Training(Optimizer(), Config(width=1.5)), "config.width"),  # type: ignore[arg-type]
+        (Training(Optimizer(betas=(0.9, 0.95, 0.99))), "optimizer.betas"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_field_of_another_type_is_reported_by_its_path(value: Any, path: str) -> None:
+    class Placed(Role):
+        def __init__(self, training: Training) -> None: ...
+
+    deployment = hf.Deployment(role=hf.place(Placed, value, pool=hf.ResourcePool([2])))
+    [finding] = program.check(deployment, {B: 8})
+    assert finding.code == "HF540"
+    assert f"argument 'training.{path}' of Placed is annotated" in finding.message
+    assert program_with(value) == ("HF206",)
+
+
+def program_with(value: Any) -> tuple[str, ...]:
+    """The codes of a dataflow that passes a value to a function."""
+
+    @hf.function
+    def taking(rows: Rows, config: Training | list[Optimizer]) -> Scores: ...  # type: ignore[empty-body]
+
+    @hf.dataflow
+    def passing(rows: Rows) -> Scores:
+        return taking(rows, value)
+
+    return passing.check().codes
+
+
 def loaded(loader: Any) -> tuple[str, ...]:
     deployment = hf.Deployment(role=hf.place(Role, pool=hf.ResourcePool([2])))
     experiment = hf.Experiment(program, deployment, {B: 8}, loader)
@@ -159,6 +219,7 @@ def test_a_loader_that_fits_or_says_nothing_is_silent(loader: Any) -> None:
     "loader",
     [
         *map(gives, [Iterator[Scores], list[tuple[Rows, Scores]], Rows, tuple[Rows, Scores], list[tuple[Scores]]]),
+        *map(gives, [Iterator[dict[str, Any]], list[list[Rows]], Iterator[tuple[dict[str, Rows]]], Iterator[str]]),
         lambda start: [start],
         Batches,
     ],

@@ -59,6 +59,14 @@ class Unregistered(Actor):
     def score(self, rows: More, scale: float = 1.0) -> Scores: ...
 
 
+class UnregisteredWider(Actor):
+    def score(self, rows: Rows, scale: float = 1.0, further: int = 3) -> Scores: ...
+
+
+class UnregisteredVariadic(Actor):
+    def score(self, *args: Any, **kwargs: Any) -> Scores: ...
+
+
 class Unannotated(Actor):
     @register(Dispatch.DP_PROTO, rows=hf.Grouped(4))
     def score(self, rows, scale=1.0):  # type: ignore[no-untyped-def]
@@ -75,7 +83,9 @@ class Abstract(Actor):
     def later(self) -> None: ...
 
 
-@pytest.mark.parametrize("placed", [Actor, Wider, Unregistered, Unannotated, Uncalled, Abstract])
+@pytest.mark.parametrize(
+    "placed", [Actor, Wider, Unregistered, UnregisteredWider, UnregisteredVariadic, Unannotated, Uncalled, Abstract]
+)
 def test_what_takes_as_much_and_returns_as_much_is_silent(placed: Any) -> None:
     assert report(placed).codes == ()
 
@@ -115,6 +125,18 @@ class Needing(Actor):
     def score(self, rows: More, scale: float) -> Scores: ...
 
 
+class UnregisteredNarrower(Actor):
+    def generate(self, rows: More) -> More: ...
+
+
+class UnregisteredRenamed(Actor):
+    def generate(self, prompts: Rows) -> More: ...
+
+
+class UnregisteredLess(Actor):
+    def generate(self, rows: Rows) -> Rows: ...
+
+
 @pytest.mark.parametrize(
     ("placed", "text"),
     [
@@ -125,6 +147,9 @@ class Needing(Actor):
         (LessReturned, "returns Rows"),
         (Renamed, "has no port 'rows'"),
         (Needing, "needs 'scale', which is not wired"),
+        (UnregisteredNarrower, "takes More as 'rows'"),
+        (UnregisteredRenamed, "has no port 'rows'"),
+        (UnregisteredLess, "returns Rows"),
     ],
 )
 def test_what_takes_or_returns_less_is_reported_with_both_classes(placed: Any, text: str) -> None:

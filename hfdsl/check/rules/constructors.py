@@ -13,7 +13,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.sources import call_at, keyword_span, parameter_span, span_of
 from hfdsl.deploy.deployment import Placement
-from hfdsl.graph.fits import annotation_text
+from hfdsl.graph.fits import annotation_text, value_text
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import closest
 
@@ -55,11 +55,12 @@ def constructors_take_types(context: Context) -> Iterator[Finding]:
     for name, placement in context.program.deployment.placements.items() if context.program.deployment else ():
         for parameter, annotation, value in misfits(placement):
             where = f"argument '{parameter}' of {placement.role.__name__}"
+            declaration = definition_span(constructor_of(placement.role))
             yield Finding(
                 "HF540",
-                f"role '{name}': {where} is annotated {annotation_text(annotation)} and is given {_shown(value)}",
-                Label(_argument_span(placement, parameter)),
-                (Label(parameter_span(definition_span(constructor_of(placement.role)), parameter), "its parameter"),),
+                f"role '{name}': {where} is annotated {annotation_text(annotation)} and is given {value_text(value)}",
+                Label(_value_span(placement, parameter)),
+                (Label(parameter_span(declaration, parameter.partition(".")[0]), "its parameter"),),
                 notes=tuple(_advice(value, annotation)),
             )
 
@@ -71,14 +72,14 @@ def constructors_take_numbers(context: Context) -> Iterator[Finding]:
             yield Finding(
                 "HF940",
                 f"role '{name}': '{path}' of {placement.role.__name__} must be {bounds}, and is {value!r}",
-                Label(_number_span(placement, path)),
+                Label(_value_span(placement, path)),
                 (_constructor(placement.role),),
                 notes=(bounds.help,) if bounds.help else (),
             )
 
 
-def _number_span(placement: Placement[Any], path: str) -> Span:
-    """A number in the call of ``hf.place``, if it is written there: ``Config(rate=2.0)`` for ``config.rate``."""
+def _value_span(placement: Placement[Any], path: str) -> Span:
+    """A value in the call of ``hf.place``, if it is written there: ``Config(rate=2.0)`` for ``config.rate``."""
     parameter, *fields = path.split(".")
     place = _argument_span(placement, parameter)
     for field in fields:
@@ -100,15 +101,6 @@ def _argument_span(placement: Placement[Any], parameter: str) -> Span:
     if by_name != placement.span or call is None or position >= len(call.args):
         return by_name
     return span_of(placement.span.file, call.args[position])
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    shown = reprlib.repr(value)
-    return (
-        f"an object of class {type(value).__name__}" if shown.startswith("<") else f"the {type(value).__name__} {shown}"
-    )
 
 
 def _advice(value: object, annotation: Any) -> Iterator[str]:

@@ -12,10 +12,14 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.report import CheckError, Report
 from hfdsl.errors import DefinitionError
+from hfdsl.graph.fits import annotation_text
 from hfdsl.graph.program import Graph, Input
 from hfdsl.graph.signatures import type_hints
 from hfdsl.graph.spans import Span, definition_span
 from hfdsl.types.batches import Batch
+
+CONTAINERS = (dict, list, set, str, bytes, int, float)
+"""What no step takes as a batch, whatever is in it."""
 
 
 def batches_fit(context: Context) -> Iterator[Finding]:
@@ -107,11 +111,15 @@ def _differs(kind: Any, records: list[type[Batch]]) -> str | None:
         parts: tuple[Any, ...] = inner
     elif isinstance(kind, type) and issubclass(kind, Batch):
         parts = (kind,)
+    elif records and (origin or kind) in CONTAINERS:
+        return f"gives {annotation_text(kind)} where a step takes {_records(len(records))}"
     else:
         return None
     if len(parts) != len(records):
         return f"gives {_records(len(parts))} where a step takes {len(records)}" if records else None
     for part, record in zip(parts, records, strict=True):
+        if (get_origin(part) or part) in CONTAINERS:
+            return f"gives {annotation_text(part)} where {record.__name__} is taken"
         if (
             isinstance(part, type)
             and issubclass(part, Batch)

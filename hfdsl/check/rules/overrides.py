@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import getattr_static
+from types import FunctionType
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -16,7 +17,7 @@ from hfdsl.check.sources import port_span
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import fits_type
 from hfdsl.graph.program import Node, RoleCall
-from hfdsl.graph.signatures import Signature, StaticType, role_signature
+from hfdsl.graph.signatures import Signature, StaticType, method_signature, role_signature
 from hfdsl.graph.spans import Span
 from hfdsl.protocols.register import Registration, registered_methods
 from hfdsl.types.rows import Grouped, IndependentRows, RowDependence, WholeRows
@@ -66,11 +67,18 @@ class _Difference:
 
 
 def _override(called: Signature, placed: type) -> Signature | None:
-    """The method that a placed class runs instead of the called one; None if it is that one, or not readable."""
-    if getattr_static(placed, called.name, None) is called.body or called.name not in registered_methods(placed):
-        return None  # one without `register` runs as the called one is registered
+    """The method that a placed class runs instead of the called one; None if it is that one, or not readable.
+
+    One without ``register`` runs as the called one is registered.
+    """
+    body = getattr_static(placed, called.name, None)
+    if body is called.body or not isinstance(body, FunctionType):
+        return None
     try:
-        override = role_signature(placed, called.name)
+        if called.name in registered_methods(placed):
+            override = role_signature(placed, called.name)
+        else:
+            override = method_signature(body, called.name, called.registration)
     except DefinitionError:
         return None
     return None if override.body is called.body else override

@@ -14,6 +14,7 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules import presence, shapes, swapped
 from hfdsl.check.sources import argument_span, port_span
+from hfdsl.graph.fits import annotation_text, field_misfit, value_text
 from hfdsl.graph.infer import Mismatch, RecordValue
 from hfdsl.graph.infer import MismatchKind as Kind
 from hfdsl.graph.program import Constant, Filter, MiniBatch, Node, Pack, Repeat, Take
@@ -97,6 +98,10 @@ def _explain(context: Context, m: Mismatch, port: str) -> Explanation | None:
     match m.kind:
         case Kind.RECORD:
             return "HF204", wired, _producers(context, m)
+        case Kind.VALUE if isinstance(m.actual, Constant) and (wrong := field_misfit(m.actual.value)) is not None:
+            path, annotation, value = wrong
+            problem = f"'{path}' is annotated {annotation_text(annotation)} and is {value_text(value)}"
+            return "HF206", f"{port} is wired to {_actual(m)}, whose {problem}", ()
         case Kind.VALUE:
             return "HF206", wired, _producers(context, m)
         case Kind.LIST if isinstance(m.formal, ListType) and _takes_entries(context, m):
