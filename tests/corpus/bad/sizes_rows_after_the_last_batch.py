@@ -2,7 +2,7 @@
 """10,000 rows make 78 batches of 128, and 16 rows are left.
 
 Seen: https://github.com/thinking-machines-lab/tinker-cookbook/pull/381
-Elsewhere: silent: the number of batches is rounded down, and the rows after the last whole one are not learned from.
+Elsewhere: silent: the number of batches is rounded down, and no update uses the remaining rows.
 """
 
 from typing import Literal
