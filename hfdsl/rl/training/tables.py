@@ -13,7 +13,7 @@ from hfdsl.errors import ConfigError
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.toml_files import text_of
 from hfdsl.rl.training.toml_spans import error_span
-from hfdsl.rl.training.toml_values import REFERENCE, Reference, key_text, value_text
+from hfdsl.rl.training.toml_values import REFERENCE, FieldReference, key_text, value_text
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
 from hfdsl.types.batches import closest, nearest
 from hfdsl.types.bounds import is_union
@@ -169,7 +169,7 @@ def _refers_to_nothing(field: str, path: str, part: str, inner: Any) -> ConfigEr
         return ConfigError("HF901", f"{problem}what should have '{part}' is {kind}", field)
     near = nearest(part, list(inner))
     meant = [near if name == part else name for name in path.split(".")]
-    changes = () if near is None else (SetField(field, Reference(f"${'.'.join(map(str, meant))}")),)
+    changes = () if near is None else (SetField(field, FieldReference(f"${'.'.join(map(str, meant))}")),)
     options = f"; {closest(part, list(inner))}" if inner else ""
     return ConfigError("HF901", f"{problem}there is no '{part}'{options}", field, changes=changes)
 

@@ -13,8 +13,8 @@ REFERENCE = re.compile(r"\$([A-Za-z_]\w*(?:\.\w+)*)")
 """``"$actor.model"``: the same value as another field's."""
 
 
-class Reference(str):
-    """A text that is written as it is: ``"$actor.model"``, where a plain text with a dollar would begin with two."""
+class FieldReference(str):
+    """A reference to another field, ``"$actor.model"``; a plain text that begins with a dollar is written with two."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ def value_text(value: Any) -> str:
     '["a", 1.5, true, {"b c" = 2}]'
     """
     match value:
-        case Reference():
+        case FieldReference():
             return _quoted(value)
         case bool():
             return "true" if value else "false"
