@@ -145,3 +145,13 @@ def test_the_page_on_architecture_has_a_line_for_every_file_of(folder: str) -> N
     listed = re.findall(r"`(\w+\.py)`", "".join(rows))
     files = [file.name for file in (ROOT / "hfdsl" / folder).glob("*.py") if file.name != "__init__.py"]
     assert sorted(listed) == sorted(files)
+
+
+def test_the_glossary_has_every_term_once_and_only_terms_in_use() -> None:
+    glossary = DOCS / "glossary.md"
+    cells = re.findall(r"^\| ([^|]+) \| .* \|$", glossary.read_text("utf-8"), re.MULTILINE)
+    terms = [term for cell in cells if cell != "term" for term in cell.split(", ")]
+    assert len(terms) == len(set(terms)) > 80
+    files = [*(page for page in DOCS.glob("*.md") if page != glossary), *(ROOT / "hfdsl").rglob("*.py")]
+    text = " ".join(" ".join(file.read_text("utf-8").split()) for file in files)
+    assert [term for term in terms if not re.search(rf"\b{term}(e?s)?\b", text, re.IGNORECASE)] == []

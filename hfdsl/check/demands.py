@@ -30,7 +30,7 @@ derived from its first call and stands for all of them::
 With B = 4 everything is proved: each rank gets one row of each mini-batch. With B = 6 the second is refuted, since
 3 % 2 = 1. Both calls are on one line, so that there is one finding (HF310). As constraints on B the demands leave the
 multiples of 4, and the nearest to 6 are 4 and 8: "set B to 4 or 8". Without a size the check says that it cannot decide
-(HF319), and the guard of the plan verifies the same demands, among other rules that depend on sizes, when a batch
+(HF319), and the size checks of the plan verify the same demands, among other rules that depend on sizes, when a batch
 brings the size (``hfdsl.plan.size_checks``).
 
 Why this is right. A kind is defined by everything that its demands are derived from, so one call speaks for the
