@@ -1,4 +1,4 @@
-"""Programs that end with wrong rows, weights, sizes or rank groups: each is found, at its line, and nothing else."""
+"""Mistakes that a run ends with, or dies of after launch, in classes: each is found, at its line, and nothing else."""
 
 from __future__ import annotations
 
