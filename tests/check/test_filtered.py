@@ -48,6 +48,9 @@ class Role(hf.Worker):
     @register(Dispatch.DP_PROTO)
     def rate(self, x: hf.f32[B]) -> None: ...
 
+    @register(Dispatch.DP_PROTO)
+    def score(self, rows: Rows) -> hf.f32[B]: ...
+
     @register(Dispatch.DP_PROTO, rows=hf.Grouped(2))
     def compare(self, rows: Rows) -> None: ...
 
@@ -80,6 +83,12 @@ def split_first(filtered: Rows, role: Any) -> None:
         role.learn(part)
 
 
+def scored_first(filtered: Rows, role: Any) -> None:
+    role.score(filtered)
+    for part in hf.minibatches(filtered, 2):
+        role.score(part)
+
+
 def required(filtered: Rows, role: Any) -> None:
     role.measure(filtered)
 
@@ -94,7 +103,8 @@ FIXED = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
 @pytest.mark.parametrize(
     ("body", "need", "advice"),
     [
-        (split_first, "4 must divide kept1", f'{FIXED}, or register the method with pad="repeat_last"'),
+        (scored_first, "4 must divide kept1", f'{FIXED}, or register the method with pad="repeat_last"'),
+        (split_first, "4 must divide kept1", FIXED),
         (required, "4 must divide kept1", FIXED),
         (cut_first, "2 must divide kept1", FIXED),
         (grouped_first, "3 must divide kept1", "keep whole groups: hf.filter(x, keep, group=n)"),
@@ -133,8 +143,14 @@ def test_where_groups_are_read_no_help_leaves_them_cut(body: Any, rows: int) -> 
 
 
 def test_padding_is_offered_where_it_is_all_that_lacks() -> None:
+    finding = finding_of(lambda filtered, role: role.score(filtered), 1)
+    assert finding.help == ("register 'role.score' with pad=\"repeat_last\"",)
+
+
+def test_padding_is_not_offered_to_a_method_that_counts_pad_rows() -> None:
+    """It would learn from copies of the last row, and nothing would show it (HF317)."""
     finding = finding_of(lambda filtered, role: role.learn(filtered), 1)
-    assert finding.help == ("register 'role.learn' with pad=\"repeat_last\"",)
+    assert finding.help == ()
 
 
 def test_a_number_that_is_for_one_size_is_not_offered_for_several() -> None:

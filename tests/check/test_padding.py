@@ -160,3 +160,34 @@ def test_a_call_without_rows_has_none_to_pad() -> None:
         return judge.double(rows)
 
     assert "HF317" not in program.check(deployment, dims={B: 3}).codes
+
+
+def test_what_a_filter_keeps_is_padded_in_some_steps() -> None:
+    """Of four rows three are kept, and the sum has a copy of the last."""
+
+    @hf.function
+    def positive(rows: Rows) -> hf.bool_[B]:
+        return hf.bool_(rows.x.tensor > 0)
+
+    @hf.dataflow
+    def program(rows: Rows, judge: Judge) -> Sums:
+        return judge.sums(hf.filter(rows, positive(rows)))
+
+    [finding] = program.check(deployment, dims={B: 4}).findings
+    assert finding.code == "HF317"
+    assert finding.message.startswith("'judge.sums' gets pad rows whenever 2 does not divide what a filter keeps, and")
+    with program.compile(deployment, dims={B: 4}).launch() as running:
+        assert running.step(Rows(x=torch.tensor([1.0, 1.0, 1.0, 0.0]))).total.value == 4.0
+
+
+def test_whole_pairs_that_a_filter_keeps_are_never_padded_for_two_ranks() -> None:
+    @hf.function(rows=hf.Grouped(2))
+    def rising(rows: Rows) -> hf.bool_[B]:
+        first, second = rows.x.tensor.view(-1, 2).unbind(1)
+        return hf.bool_((first < second).repeat_interleave(2))
+
+    @hf.dataflow
+    def program(rows: Rows, judge: Judge) -> Sums:
+        return judge.sums(hf.filter(rows, rising(rows), group=2))
+
+    assert program.check(deployment, dims={B: 4}).codes == ()

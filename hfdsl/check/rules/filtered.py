@@ -15,6 +15,7 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.search import MAX_SIZES
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
+from hfdsl.check.rules.padding import counted_pad_rows
 from hfdsl.graph.program import Filter, Node, RoleCall
 from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, atom_size, constant
 
@@ -68,7 +69,7 @@ def _policies(context: Context, demands: list[Divisible]) -> Iterator[Suggestion
         if count is not None:
             yield from cut(node.span, count * group)
     op = first.node.op
-    if isinstance(op, RoleCall) and op.signature.registration is not None and first.code == "HF310":
+    if isinstance(op, RoleCall) and op.signature.registration is not None and _may_pad(first.node, first.code):
         padded = replace(op.signature.registration, pad="repeat_last")
         words = f"register '{first.node.label}' with pad=\"repeat_last\""
         yield Suggestion((Change(words, partial(registered, op.signature.body, padded)),))
@@ -102,8 +103,12 @@ def _policy(node: Node, code: str) -> str:
     known = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
     if code == "HF313":
         return "keep whole groups: hf.filter(x, keep, group=n)"
-    padded = isinstance(node.op, RoleCall) and code == "HF310"
-    return f'{known}, or register the method with pad="repeat_last"' if padded else known
+    return f'{known}, or register the method with pad="repeat_last"' if _may_pad(node, code) else known
+
+
+def _may_pad(node: Node, code: str) -> bool:
+    """Whether pad rows make a split even and are cut off again: what a method counts over its rows would have them."""
+    return code == "HF310" and isinstance(node.op, RoleCall) and not counted_pad_rows(node.op.signature.returns)
 
 
 def _filters(context: Context, size: Size) -> dict[Atom, tuple[Node, int]]:

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 from hfdsl.check.constraints import Constraint
 from hfdsl.check.context import Context
+from hfdsl.check.demands import filtered
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.sizes import in_words, resized, suggested_sizes
 from hfdsl.check.repair.suggestions import with_suggestions
-from hfdsl.graph.signatures import PortType, RecordType, StaticType
+from hfdsl.graph.program import Node
+from hfdsl.graph.signatures import PortType, RecordType, Signature, StaticType
 from hfdsl.types.batches import schema
 from hfdsl.types.columns import MetricSpec
+from hfdsl.types.dims import Answer, Size
 
 BLIND = ("max", "min", "first")
 """Reductions that copies of the last rows need not change."""
@@ -26,11 +29,15 @@ def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
         registration = signature.registration if signature else None
         if not (signature and registration and registration.pad):
             continue
-        chunks, rows, counted = program.chunk_count(node), program.call_rows(node), _counted(signature.returns)
-        number = context.known(rows).value if rows is not None else None
-        if chunks is None or rows is None or number is None or number.denominator != 1 or not counted:
+        chunks, rows, counted = program.chunk_count(node), program.call_rows(node), counted_pad_rows(signature.returns)
+        if chunks is None or rows is None or not counted:
             continue
-        share = chunks * registration.group_size
+        size, share = context.known(rows), chunks * registration.group_size
+        if filtered(size) and size.divisible_by(share) is Answer.UNKNOWN:
+            yield _after_a_filter(node, signature, size, share, counted)
+        number = size.value
+        if number is None or number.denominator != 1:
+            continue
         added = -int(number) % share
         if added and not any(node in demand.nodes for demand in context.refuted):  # else it is reported
             sizes = suggested_sizes(context, rows.atoms, set(), Constraint(rows, share))
@@ -45,12 +52,24 @@ def pad_rows_count_for_nothing(context: Context) -> Iterator[Finding]:
             yield with_suggestions(context, finding, resized(context, sizes, "no row is padded then"), advice)
 
 
-def _counted(returns: PortType) -> str:
+def _after_a_filter(node: Node, signature: Signature, size: Size, share: int, counted: str) -> Finding:
+    """What a filter keeps is padded whenever it does not divide, which only the run knows."""
+    registration = signature.registration
+    return Finding(
+        "HF317",
+        f"'{node.label}' gets pad rows whenever {share} does not divide what a filter keeps, and {counted}",
+        Label(node.span, f"{size} rows, which only the run knows"),
+        (Label(signature.span, f"registered with pad={registration.pad!r}"),) if registration else (),
+        notes=("say how many rows go on, hf.take(x, n) or hf.fill(x, n)", "return one value per row and reduce it"),
+    )
+
+
+def counted_pad_rows(returns: PortType) -> str:
     """Where pad rows are counted, if anywhere."""
     if isinstance(returns, RecordType):
         fields = schema(returns.record).fields.items()
         metrics = [name for name, spec in fields if isinstance(spec, MetricSpec) and spec.reduction not in BLIND]
         return f"counts them in its metrics {', '.join(metrics)}" if metrics else ""
     if isinstance(returns, StaticType) and returns.annotation in (None, type(None)):
-        return "counts them in what it does: it gives no rows that they could be cut off"
+        return "counts them in what it does, since it returns no rows to cut them from"
     return ""
