@@ -173,6 +173,7 @@ CODES: dict[str, Code] = {
     "HF940": Code("a value that a loss, a configuration or a formula does not take"),
     "HF941": Code("a loss without the columns that its terms need"),
     "HF942": Code("a copy of a policy that computes in another dtype", "warning"),
+    "HF943": Code("a loss that does not account for the engine that samples", "warning"),
 }
 
 

@@ -1,0 +1,112 @@
+"""Engines: does a loss correct for samples of an engine whose log-probs are not the trainer's?
+
+A worked example, where 'engine' samples with vLLM from the weights of 'actor'::
+
+    hf.sync(actor, engine)
+    rollout = engine.generate(prompts)
+    now = with_log_probs(rollout, actor.log_probs(rollout))
+    actor.update(now, loss=Clip(correction=None))          # policy / trainer's: nothing accounts for the engine
+    actor.update(rollout, loss=Clip(correction=None))      # policy / engine's: the ratio itself does
+    actor.update(rollout, loss=Reinforce())                # no ratio, and no trainer's log-probs to correct with
+
+A role says by ``samples_with`` that its engine is another one, and a loss by ``corrects_engine`` and ``uses_ratio``
+what it does. The call that generated an update's tokens is known by their origin. Only samples of the learner, or of a
+role that may have its weights, are meant to be the learner's own: data of another policy is learned from as it is.
+A function of the user's that reads ``engine_log_probs`` may correct by itself; then nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hfdsl.check.context import Context
+from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import signature_of
+from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.graph.origins import is_token_column, stored_column
+from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
+from hfdsl.graph.signatures import RecordType
+from hfdsl.protocols.engines import sampling_engine
+from hfdsl.protocols.state import effects_of
+from hfdsl.types.batches import schema
+
+ENGINE_COLUMN = "engine_log_probs"
+"""The column of the log-probs that tokens were sampled with."""
+
+WITHOUT_CORRECTION = "leave out correction=None: the default is truncated importance sampling of tokens"
+WITHOUT_LOG_PROBS = (
+    "take the log-probs from '{learner}': call its log_probs on the rollout and train on with_log_probs(rollout, "
+    "log_probs) of hfdsl.rl.functions"
+)
+
+
+def losses_correct_engines(context: Context) -> Iterator[Finding]:
+    """HF943: the loss of an update accounts for an engine that is not the trainer's, or its ratio does."""
+    program = context.program
+    places = program.deployment.placements if program.deployment else {}
+    engines = {role: sampling_engine(place.role, place.args, place.kwargs) for role, place in places.items()}
+    if not any(engines.values()) or program.graph.misuses or _user_may_correct(context):
+        return
+    links = role_links(program)
+    for update in program.graph.calls:
+        loss = _loss(update)
+        if loss is None or not isinstance(update.op, RoleCall):
+            continue
+        learner = update.op.role
+        for sampling in _sampling_calls(context, update):
+            if not isinstance(sampling.op, RoleCall):
+                continue
+            engine = sampling.op.role
+            name = engines.get(engine)
+            if name is None or engine not in linked_roles(links, learner):
+                continue
+            is_direct = engine != learner and _divides_by(context, update, sampling)
+            if is_direct and not getattr(loss, "uses_ratio", True):
+                missing, help_ = "it has no ratio, and no log-probs of the trainer's to correct with", WITHOUT_LOG_PROBS
+            elif not is_direct and not loss.corrects_engine:
+                missing, help_ = "it has no correction", WITHOUT_CORRECTION
+            else:
+                continue
+            yield Finding(
+                "HF943",
+                f"'{engine}' samples with {name}, whose log-probs are not those of '{learner}', and the loss of "
+                f"'{update.label}' does not account for that: {missing}",
+                Label(update.span, "learns as if its own engine had sampled"),
+                (Label(sampling.span, f"{name} samples"),),
+                notes=(help_.format(learner=learner),),
+            )
+
+
+def _loss(update: Node) -> Any:
+    """The loss of an update, where one of its options is a loss that says whether it corrects."""
+    if not isinstance(update.op, RoleCall) or not any(e.kind == "writes" for e in effects_of(update.op.signature.body)):
+        return None
+    values = (operand.value for _, operand in update.arguments if isinstance(operand, Constant))
+    return next((value for value in values if isinstance(getattr(value, "corrects_engine", None), bool)), None)
+
+
+def _sampling_calls(context: Context, update: Node) -> list[Node]:
+    """The calls that generated the tokens that an update reads."""
+    origins, nodes = context.program.origins, context.program.graph.nodes
+    tokens = (column for column in origins.columns[update.id] if is_token_column(column.spec))
+    return [nodes[call] for call in sorted({call for column in tokens for call in origins.samples(column).values()})]
+
+
+def _divides_by(context: Context, update: Node, sampling: Node) -> bool:
+    """Whether an update's log-probs are those that the sampling call itself returned."""
+    columns = (c for c in context.program.origins.columns[update.id] if c.name == "log_probs")
+    stored = [stored_column(context.program.graph, column.ref) for column in columns]
+    return any(isinstance(source, Ref) and source.node == sampling.id for source in stored)
+
+
+def _user_may_correct(context: Context) -> bool:
+    """Whether a function that is not hfdsl's reads the engine's log-probs."""
+    for node in context.program.graph.calls:
+        signature = signature_of(node)
+        if isinstance(node.op, FunctionCall) and signature is not None:
+            body = node.op.signature.body
+            records = [port.type.record for port in signature.ports if isinstance(port.type, RecordType)]
+            if not body.__module__.startswith("hfdsl.") and any(ENGINE_COLUMN in schema(r).fields for r in records):
+                return True
+    return False
