@@ -11,22 +11,28 @@ from hfdsl.types.columns import ColumnSpec, ObjSpec
 
 
 def role_links(program: Program) -> dict[str, set[str]]:
-    """By role those that it gives something to that is no rows, as ``hf.sync`` gives weights, or gets it from."""
+    """By role those that it gets something from that is no rows, as ``hf.sync`` sends weights."""
     links: dict[str, set[str]] = {}
     for node in program.graph.calls:
         if not isinstance(node.op, RoleCall):
             continue
         for ref in node.refs:
-            if isinstance(program.inference.operand(ref), (RecordValue, ColumnSpec, ObjSpec)):
-                continue
-            for role in _givers(program.graph, ref):
-                links.setdefault(role, set()).add(node.op.role)
-                links.setdefault(node.op.role, set()).add(role)
+            if not isinstance(program.inference.operand(ref), (RecordValue, ColumnSpec, ObjSpec)):
+                links.setdefault(node.op.role, set()).update(_givers(program.graph, ref))
     return links
 
 
+def both_ways(links: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Also those that get something from a role."""
+    both = {role: set(givers) for role, givers in links.items()}
+    for role, givers in links.items():
+        for giver in givers:
+            both.setdefault(giver, set()).add(role)
+    return both
+
+
 def linked_roles(links: Mapping[str, set[str]], role: str) -> set[str]:
-    """The roles that may have weights of this one, or it theirs, through others too."""
+    """The roles that a role is linked to, directly or through others, and itself."""
     known, waiting = {role}, [role]
     while waiting:
         new = links.get(waiting.pop(), set()) - known

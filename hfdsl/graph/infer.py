@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias, TypeVar
 
+from hfdsl.graph.equal_values import equal_column, equal_values
 from hfdsl.graph.fits import fits_metric, fits_static
 from hfdsl.graph.program import (
     Constant,
@@ -309,7 +310,7 @@ def infer(graph: Graph) -> Inference:
     values: list[Value] = []
     bindings: list[Mapping[Any, Size]] = []
     mismatches: list[Mismatch] = []
-    filters: dict[Any, KeptGroups] = {}
+    filters = _Filters(graph)
     correct: dict[object, tuple[Value, Mapping[Any, Size]]] = {}
     for node in graph.nodes:
         work, known = _work(node, values), len(mismatches)
@@ -355,7 +356,7 @@ def _identity(operand: Operand, values: list[Value]) -> tuple[object, ...]:
     return (id(operand.value),) if isinstance(operand, Constant) else ()
 
 
-def _value(node: Node, call: _CallBindings, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
+def _value(node: Node, call: _CallBindings, values: list[Value], filters: _Filters) -> Value:
     match node.op:
         case Input(_, record):
             return RecordValue(RecordType(record), schema(record).row)
@@ -388,7 +389,7 @@ def _value(node: Node, call: _CallBindings, values: list[Value], filters: dict[A
             return _result(node.result, call)
 
 
-def _kept(node: Node, group: int, call: _CallBindings, values: list[Value], filters: dict[Any, KeptGroups]) -> Value:
+def _kept(node: Node, group: int, call: _CallBindings, values: list[Value], filters: _Filters) -> Value:
     """The record with the rows that a filter keeps; what is filtered by the same column keeps the same rows."""
     (_, batch), (_, keep) = node.arguments
     taken, chosen = operand_value(values, batch), keep if isinstance(keep, Constant) else operand_value(values, keep)
@@ -400,8 +401,26 @@ def _kept(node: Node, group: int, call: _CallBindings, values: list[Value], filt
     wrong = any(mismatch.kind is not MismatchKind.ROWS_UNKNOWN for mismatch in call.mismatches[known:])
     if wrong or chosen is None or LOST in taken.rows.atoms:
         return RecordValue(taken.type, atom_size(LOST))
-    kept = filters.setdefault((keep, group), KeptGroups(len(filters) + 1, taken.rows / constant(group)))
-    return RecordValue(taken.type, atom_size(kept) * constant(group))
+    return RecordValue(taken.type, atom_size(filters.kept(keep, group, taken.rows)) * constant(group))
+
+
+@dataclass
+class _Filters:
+    """What the filters of a graph keep: the same where they filter by equal columns."""
+
+    graph: Graph
+    groups: dict[tuple[Operand, int], KeptGroups] = field(default_factory=dict)
+
+    @cached_property
+    def equal(self) -> tuple[int, ...] | None:
+        """By node the first with an equal value; None where a single filter has nothing to be compared with."""
+        filters = sum(isinstance(node.op, Filter) for node in self.graph.nodes)
+        return equal_values(self.graph) if filters > 1 else None
+
+    def kept(self, keep: Operand, group: int, rows: Size) -> KeptGroups:
+        """How many groups of these rows a filter by a column keeps."""
+        column = keep if self.equal is None else equal_column(self.graph, self.equal, keep)
+        return self.groups.setdefault((column, group), KeptGroups(len(self.groups) + 1, rows / constant(group)))
 
 
 def _match_columns(record: type[Batch], node: Node, call: _CallBindings, values: list[Value]) -> None:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from hfdsl.graph.equal_values import equal_values
 from hfdsl.graph.infer import Inference, RecordValue
 from hfdsl.graph.program import (
     Derived,
@@ -227,6 +228,8 @@ class _Pass:
         self.tokens: list[Tokens] = []
         self.filters: dict[KeptGroups, FilterKey] = {}
         self.results: dict[Signature, _Result] = {}
+        filters = sum(isinstance(node.op, Filter) for node in self.graph.nodes)
+        self.equal = equal_values(self.graph) if filters > 1 else None
         self.keys: dict[tuple[Ref, Origin | None, int], FilterKey] = {}
         for node in self.graph.nodes:
             reads = isinstance(node.op, (RoleCall, FunctionCall, Filter, Pack))
@@ -291,6 +294,8 @@ class _Pass:
         rows, atom = self.of(keep), None if after is None else next(iter(after.atoms), None)
         if not isinstance(column, Ref) or not isinstance(atom, KeptGroups):
             return None
+        if self.equal is not None:
+            column = Ref(self.equal[column.node], column.column)
         same = column, rows if isinstance(rows, Origin) else None, group
         name = self.keys.setdefault(same, FilterKey(len(self.keys), column, group))
         self.filters.setdefault(atom, name)

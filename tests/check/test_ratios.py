@@ -68,10 +68,10 @@ class Policy(hf.Worker):
     @hf.writes("policy", ratio="log_probs")
     def update(self, rollout: Rollout) -> None:
         for row, old in zip(rollout.ids.tensor[:, 0].tolist(), rollout.log_probs.tensor[:, 0].tolist(), strict=True):
-            number, version = divmod(int(old), STRIDE)
+            (number, version), first = divmod(int(old), STRIDE), self.first.setdefault(row, self.updates)
             generated = row >= 0
             self.wrong |= generated and number != self.number
-            self.wrong |= number == self.number and version > self.first.setdefault(row, self.updates)
+            self.wrong |= number == self.number and version > first
         self.updates += 1
 
 

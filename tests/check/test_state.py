@@ -19,6 +19,10 @@ class Rows(hf.Batch):
     x: hf.i64[B]
 
 
+class Gains(hf.Batch):
+    gain: hf.f32[B]
+
+
 class Trainer(hf.Worker):
     """Its weights are the list of the steps in which they were updated."""
 
@@ -30,6 +34,13 @@ class Trainer(hf.Worker):
     @hf.writes("policy")
     def update(self, rows: Rows) -> None:
         self.updates.append(self.step)
+
+    @register(Dispatch.THREE_D_PROTO)
+    @hf.writes("policy")
+    def reinforce(self, rows: Rows, gains: Gains) -> None: ...
+
+    @register(Dispatch.ONE_TO_ALL)
+    def follow(self, weights: list[int]) -> None: ...
 
     @register(Dispatch.ONE_TO_ALL, Execute.RANK_ZERO)
     @hf.exports("policy")
@@ -124,10 +135,12 @@ def test_the_check_predicts_the_staleness_of_a_run(chosen: list[tuple[str, int]]
 def test_weights_that_nothing_trains_do_not_stand_in_for_those_that_learn() -> None:
     def frozen_alone(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine) -> None:
         hf.sync(frozen, engine)
-        trainer.update(engine.generate(rows))
+        sampled = engine.generate(rows)
+        trainer.reinforce(sampled, gained(sampled))
 
     def frozen_last(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine) -> None:
-        trainer.update(engine.generate(rows))
+        sampled = engine.generate(rows)
+        trainer.reinforce(sampled, gained(sampled))
         hf.sync(trainer, engine)
         hf.sync(frozen, engine)
 
@@ -152,7 +165,17 @@ def test_an_engine_of_its_own_may_hold_frozen_weights() -> None:
         hf.sync(trainer, engine)
         trainer.update(engine.generate(rows))
 
-    for program in (two_engines, own_samples, frozen_first):
+    def imitation_of_a_teacher(rows: Rows, trainer: Trainer, frozen: Trainer, engine: Engine) -> None:
+        hf.sync(frozen, engine)
+        trainer.update(engine.generate(rows))
+
+    def average_of_weights(rows: Rows, trainer: Trainer, average: Trainer, engine: Engine) -> None:
+        sampled = engine.generate(rows)
+        trainer.reinforce(sampled, gained(sampled))
+        average.follow(trainer.weights())
+        hf.sync(average, engine)
+
+    for program in (two_engines, own_samples, frozen_first, imitation_of_a_teacher, average_of_weights):
         assert hf.dataflow(program).check().codes == ()
 
 
@@ -262,6 +285,11 @@ def test_a_copy_that_is_never_loaded_is_reported_with_the_missing_calls() -> Non
     sync = "hf.sync(trainer, engine) after 'trainer.update'"
     assert advice(Trainer) == (sync,)
     assert advice(Closed) == (f"give Closed a method with @hf.exports, then {sync}",)
+
+
+@hf.function
+def gained(rows: Rows) -> Gains:
+    return Gains(gain=rows.x.tensor.float())
 
 
 @hf.function

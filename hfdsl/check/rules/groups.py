@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from math import prod
+from math import lcm, prod
 from typing import TypeAlias
 
 from hfdsl.check.context import Context
@@ -14,8 +14,19 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.row_comparison import Comparison, disjoint
 from hfdsl.check.rules.provenance import words
 from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
-from hfdsl.graph.program import Input, Node, Ref, Repeat, Take
-from hfdsl.graph.row_steps import FillStep, FilterKey, FilterStep, Origin, RepeatStep, RowStep, SizeCase
+from hfdsl.graph.program import Filter, Input, Node, Ref, Repeat, Take
+from hfdsl.graph.row_steps import (
+    FillStep,
+    FilterKey,
+    FilterStep,
+    GroupStep,
+    Origin,
+    RepeatStep,
+    RowInterval,
+    RowStep,
+    SampleStep,
+    SizeCase,
+)
 from hfdsl.graph.signatures import VALUE, Signature
 from hfdsl.types.dims import Size
 
@@ -25,7 +36,7 @@ Reading: TypeAlias = "tuple[tuple[RowStep, ...] | None, bool, Signature, Size | 
 
 def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
     """HF330, HF331, HF332: a function on groups of rows reads the groups that ``repeat`` made."""
-    compare, whole = Comparison(context), set[Reading]()
+    compare, whole, data = Comparison(context), set[Reading](), _groups_of_data(context)
     for node in context.program.graph.calls:
         signature = signature_of(node)
         if signature is None or signature.group_size == 1:
@@ -35,7 +46,7 @@ def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
             origin = compare.origin(column)
             if origin is not None and origin not in origins:
                 origins.append(origin)
-                finding = _groups(context, compare, whole, node, signature, column, origin)
+                finding = _groups(context, compare, whole, data, node, signature, column, origin)
                 if finding is not None:
                     yield finding
                     break
@@ -45,6 +56,7 @@ def _groups(
     context: Context,
     compare: Comparison,
     whole: set[Reading],
+    data: Mapping[int, int],
     node: Node,
     signature: Signature,
     column: RowColumn,
@@ -57,12 +69,13 @@ def _groups(
     if (reading := (origin.path(), origin.repeated, signature, column.row, size)) in whole:
         return None
     made = _made_groups(origin, rows, group, compare.base)
-    if made and _mixes(origin, rows, group, compare.base):
+    together = 1 if _repeated_once(origin) else data.get(origin.source, 1)
+    if made and _mixes(origin, rows, group, compare.base, together):
         return _mixed(context, node, signature, column, made)
     for case in compare.cases(*origin.filters()):
         if case.dropping is None or size is None or not (left := case.number(size)) or left % group:
             continue
-        cut = _mixes(origin, left, group, case) if made else _cuts(origin, left, group, compare.base, case)
+        cut = _mixes(origin, left, group, case, together) if made else _cuts(origin, left, group, compare.base, case)
         if cut:
             return _thinned(context, node, signature, column, origin, case.dropping)
     if made and 2 < group < made and signature_rows(signature.returns) == column.row:
@@ -94,14 +107,35 @@ def _repeated_once(origin: Origin) -> bool:
     return origin.repeated and not any(isinstance(step, RepeatStep) for step in origin.steps)
 
 
-def _mixes(origin: Origin, rows: int, group: int, case: SizeCase) -> bool:
-    """Whether a group has rows of certainly different questions."""
+def _groups_of_data(context: Context) -> dict[int, int]:
+    """By input how many consecutive rows of it belong together: a call or a filter takes them so before any repeat."""
+    sizes: dict[int, int] = {}
+    origins = context.program.origins
+    for node in context.program.graph.nodes:
+        signature = signature_of(node)
+        group = node.op.group if isinstance(node.op, Filter) else 1 if signature is None else signature.group_size
+        for column in origins.columns[node.id] if group > 1 else ():
+            origin = origins.of(column)
+            if origin is None or origin.repeated:
+                continue
+            if all(isinstance(step, (SampleStep, GroupStep, FilterStep)) for step in origin.steps):
+                sizes[origin.source] = lcm(sizes.get(origin.source, 1), group)
+    return sizes
+
+
+def _mixes(origin: Origin, rows: int, group: int, case: SizeCase, together: int) -> bool:
+    """Whether a group has rows of certainly different questions, or of groups of so many questions ``together``."""
     groups = rows // group
     for index in {index for index in (0, 1, groups // 2, groups - 1) if index < groups}:
         members = [origin.row(index * group + row, case) for row in {0, 1, group // 2, group - 1}]
-        if any(disjoint(members[0], member) for member in members):
+        if any(disjoint(_whole(members[0], together), _whole(member, together)) for member in members):
             return True
     return False
+
+
+def _whole(rows: RowInterval | None, together: int) -> RowInterval | None:
+    """The groups of the data that rows belong to."""
+    return None if rows is None else (rows[0] // together, (rows[1] - 1) // together + 1)
 
 
 def _cuts(origin: Origin, rows: int, group: int, before: SizeCase, after: SizeCase) -> bool:
@@ -174,7 +208,8 @@ def _partial(context: Context, node: Node, signature: Signature, column: RowColu
         context,
         finding,
         _other_groups(context, node, signature, column, made),
-        f"compare all {made} rows of a question, or repeat {signature.group_size} times",
+        f"compare all {made} rows of a question, or repeat {signature.group_size} times; to compare parts of a group, "
+        f"repeat in two steps: hf.repeat(hf.repeat(x, n), {signature.group_size})",
     )
 
 

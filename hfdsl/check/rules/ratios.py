@@ -26,7 +26,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import with_suggestions
-from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import RowColumn, is_token_column, stored_column
 from hfdsl.graph.program import Constant, Node, Ref, RoleCall
@@ -214,7 +214,7 @@ class _Weights:
     @cached_property
     def links(self) -> dict[str, set[str]]:
         """The roles that may have weights of one another."""
-        return role_links(self.context.program)
+        return both_ways(role_links(self.context.program))
 
 
 def _supersets(origin: Origin) -> Iterator[Origin]:

@@ -12,8 +12,11 @@ from typing import TypeAlias
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.protocols.state import Effect, effects_of, methods_with
+from hfdsl.types.columns import ColumnSpec
+from hfdsl.types.dtypes import FLOATS
 
 Holder: TypeAlias = tuple[str, str]
 """A role and the name of a state that it holds."""
@@ -134,7 +137,8 @@ def _untrained(
 ) -> Finding | None:
     """HF510, for a copy of weights that nothing trains, while those that are trained by what it makes reach no reader.
 
-    A second engine may well hold frozen weights, such as a teacher's. Here no other role reads the trained ones.
+    A second engine may well hold frozen weights, such as a teacher's. Here no other role reads the trained ones, and
+    the update reads numbers of what is sampled, such as advantages: to imitate a teacher takes its tokens alone.
     """
     readers = {_role(call) for call, of in calls if of.kind == "reads" and of.state == effect.state}
     loading = next(call for call, of in calls if of.kind == "loads" and _role(call) == _role(node))
@@ -147,7 +151,11 @@ def _untrained(
             continue
         if node.id not in _values_behind(context, writer):
             continue  # it does not learn from what is read here
+        if not any(_is_float(column.spec) for column in context.program.origins.columns[writer.id]):
+            continue  # it imitates
         source, call = next(iter(exporters.items()))
+        if role in linked_roles(role_links(context.program), source):
+            continue  # it may have trained weights from a method that does not say so
         return Finding(
             "HF510",
             f"'{node.label}' reads '{state}', which '{writer.label}' trains, but '{_role(node)}' loads that of "
@@ -157,6 +165,10 @@ def _untrained(
             notes=(f"hf.sync({role}, {_role(node)}) after '{writer.label}'",),
         )
     return None
+
+
+def _is_float(spec: object) -> bool:
+    return isinstance(spec, ColumnSpec) and issubclass(spec.dtype, FLOATS)
 
 
 def _values_behind(context: Context, node: Node) -> set[int]:
