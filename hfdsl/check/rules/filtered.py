@@ -16,7 +16,7 @@ from hfdsl.check.repair.alternatives import registered
 from hfdsl.check.repair.search import MAX_SIZES
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.padding import counted_pad_rows
-from hfdsl.graph.program import Filter, Node, RoleCall
+from hfdsl.graph.program import Filter, Node, RoleCall, Take
 from hfdsl.types.dims import Answer, Atom, KeptGroups, Size, atom_size, constant
 
 Called = tuple[Node, Divisible]
@@ -145,6 +145,27 @@ def enough_rows(context: Context) -> Iterator[Finding]:
         elif not filtered(size):
             message = f"cannot decide before launch whether there are {count} rows to take of {size}"
             yield Finding("HF319", message, Label(node.span))
+
+
+def fills_need_not_repeat(context: Context) -> Iterator[Finding]:
+    """``fill`` makes up for what a filter drops in some steps; where it repeats every row in all, a size is wrong.
+
+    Up to twice the rows may be meant: the next number that divides.
+    """
+    for node in context.program.graph.nodes:
+        if not isinstance(node.op, Take) or not node.op.fill or node.batch is None:
+            continue
+        size = context.program.inference.rows(node.batch.node)
+        most = context.known(at_most(size)).value if size is not None and filtered(size) else None
+        if most and node.op.rows >= 2 * most:
+            yield Finding(
+                "HF360",
+                f"fill of {node.op.rows} rows, but at most {most} are kept ({size}): every row is there "
+                f"{int(node.op.rows // most)} times or more",
+                Label(node.span),
+                (context.program.producer_label(node.batch.node),),
+                notes=(f"fill up to {most} rows, or make more of them before the filter",),
+            )
 
 
 def _fewer(node: Node, count: int, most: int) -> Iterator[Suggestion]:

@@ -1,0 +1,24 @@
+"""Of 8 rows those that passed are kept, and filled to the next multiple of 6."""
+
+import hfdsl as hf
+from tests.corpus.advantages import gained, passed
+from tests.corpus.vocabulary import Actor, ActorMetrics, B, P, PolicyConfig, Prompts, R, Reward, prompts_of
+
+
+@hf.dataflow
+def program(prompts: Prompts, actor: Actor, reward: Reward) -> ActorMetrics:
+    rollout = actor.generate(prompts)
+    kept = hf.fill(hf.filter(rollout, passed(reward.score(rollout)).keep), 12)
+    return actor.update(kept, gained(reward.score(kept), kept))
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        actor=hf.place(Actor, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
