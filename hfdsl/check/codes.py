@@ -140,6 +140,10 @@ CODES: dict[str, Code] = {
     "HF713": Code("a KL coefficient without a reference"),
     "HF714": Code("responses that are sampled in another dtype than the policy learns in", "warning"),
     "HF715": Code("a model in parts where it has to be whole"),
+    "HF716": Code("a learning rate that never reaches its peak, or ends at 0 before the run", "warning"),
+    "HF717": Code("a verifier that scores the tasks of another data set", "warning"),
+    "HF718": Code("a penalty of length that no response is long enough for", "warning"),
+    "HF719": Code("parameters that learn in 16 bits by steps too small for them", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from hfdsl.tools.rounds import RoundsAndUpdate
 
 
+ONLY_SHOWN = ("plan", "draw")
+"""The commands that show a plan and start nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
     """What a command works on. Without an experiment there is a dataflow whose types alone can be checked.
@@ -60,19 +64,23 @@ class CommandTarget:
     def plans(self, command: str) -> tuple[CompiledPlan, ...]:
         """The plans of a step: one, or that of a round and that of the update.
 
+        What a file configures is checked as ``hfdsl check`` does. A plan that is only shown may be of a run on another
+        machine, whose files and packages are not asked for.
+
         Raises:
             UsageError: where the target is a dataflow alone.
             CheckError: where the check finds errors.
             ConfigError: HF901 where rounds do not go with the update.
         """
-        if self.rounds is not None:
-            return self.rounds.plans()
-        experiment = self.deployed(command)
         if self.loaded is None:
-            return (experiment.compile(),)
+            return (self.deployed(command).compile(),)
+        from hfdsl.rl.training.check import require_clean
         from hfdsl.rl.training.experiments import compiled
 
-        return (compiled(experiment, self.loaded),)
+        report, *beside = self.reports(elsewhere=command in ONLY_SHOWN)
+        require_clean([report, *beside])
+        first, *others = self.rounds.plans() if self.rounds else (compiled(self.deployed(command), self.loaded),)
+        return replace(first, report=report), *others
 
     def deployed(self, command: str) -> Experiment:
         """The experiment with its sizes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hfdsl.check.findings import Edit, Finding, order
@@ -95,7 +95,18 @@ class ConfigCheck:
         at_keys = preflight(loaded, elsewhere=self.elsewhere, trials=trials)
         repeated = {AT_A_KEY[finding.code] for finding in at_keys if finding.code in AT_A_KEY}
         others = [finding for finding in reports[0].findings if finding.code not in repeated]
-        return [replace(reports[0], findings=order([*others, *at_keys])), *reports[1:]]
+        first, *beside = reports
+        return list(_each_once([replace(first, findings=order([*others, *at_keys])), *beside]))
+
+
+def _each_once(reports: Sequence[Report]) -> Iterator[Report]:
+    """The reports, each without what one before it has said: all dataflows of a run are on the same places."""
+    known: set[tuple[object, ...]] = set()
+    for report in reports:
+        keys = [(finding.code, finding.primary.span, finding.message) for finding in report]
+        new = tuple(finding for finding, key in zip(report, keys, strict=True) if key not in known)
+        yield replace(report, findings=new)
+        known |= set(keys)
 
 
 def _with_options(finding: Finding, loaded: Loaded, trials: ConfigTrials) -> Finding:

@@ -22,6 +22,7 @@ from hfdsl.plan.rows import row_table
 from hfdsl.rl.data.feed import Feed, Prefetcher
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training import checkpoints, tables
+from hfdsl.rl.training.check import ConfigCheck, require_clean
 from hfdsl.rl.training.checkpoints import RunPosition
 from hfdsl.rl.training.config import Loaded
 from hfdsl.rl.training.experiments import Experiments, compiled
@@ -74,6 +75,7 @@ def prepare(loaded: Loaded) -> Prepared:
         ConfigError: HF901 for sizes or places that do not go with the dataflow.
         DataError: HF902 to HF904 for data, tokenizers and models that do not go together.
     """
+    require_clean(ConfigCheck().reports(loaded))
     config = loaded.config
     experiments = Experiments.of(loaded)
     plan = compiled(experiments.run, loaded)

@@ -27,8 +27,8 @@ def with_total_steps(config: RunConfig, roles: Sequence[str], sampling: Graph, u
     Raises:
         ConfigError: HF901 for a role that learns in rounds, whose number only the run knows.
     """
-    learned = {role: _updates(update or sampling, role) for role in roles}
-    in_rounds = {role for role in roles if update is not None and _updates(sampling, role)}
+    learned = {role: updates_in_step(update or sampling, role) for role in roles}
+    in_rounds = {role for role in roles if update is not None and updates_in_step(sampling, role)}
 
     def filled(optimizer: OptimizerConfig, path: str) -> OptimizerConfig:
         role = path.partition(".")[0]
@@ -42,7 +42,7 @@ def with_total_steps(config: RunConfig, roles: Sequence[str], sampling: Graph, u
     return replace(config, **{role: _mapped(getattr(config, role), role, filled) for role in roles})
 
 
-def _updates(graph: Graph, role: str) -> int:
+def updates_in_step(graph: Graph, role: str) -> int:
     """How many optimizer steps of a ready role a step of a dataflow takes: its calls that write the role's state."""
     calls = [node.op for node in graph.nodes if isinstance(node.op, RoleCall) and node.op.role == role]
     bodies = [call.signature.body for call in calls if str(call.signature.body.__module__).startswith(READY_ROLES)]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from hfdsl.check.report import CheckError
 from hfdsl.errors import CheckpointError, ConfigError, DataError, HfError
 from hfdsl.rl.training import checkpoints
 from hfdsl.rl.training.config import from_table, load
@@ -202,12 +203,15 @@ def test_rows_that_are_evaluated_are_not_trained_on(tmp_path: Path) -> None:
     [
         (
             "actor.model.config.vocab_size=29",
-            "HF904: the tokenizer has 30 tokens, and the model of 'actor' has vocab_size",
+            r"error\[HF904\]: the tokenizer has 30 tokens, and the model of 'actor' has vocab_size",
         ),
-        ("actor.model.config.eos_token_id=2", "HF904: the tokenizer ends a response with token 1, and the model of"),
+        (
+            "actor.model.config.eos_token_id=2",
+            r"error\[HF904\]: the tokenizer ends a response with token 1, and the model of",
+        ),
         (
             "actor.model.config.max_position_embeddings=9",
-            r"HF903: P \+ R = 12 tokens are more than the 9 that the model",
+            r"error\[HF903\]: P \+ R = 12 tokens are more than the 9 that the model",
         ),
     ],
 )
@@ -215,7 +219,7 @@ def test_models_and_tokenizers_that_do_not_go_together_are_told(
     change: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    with pytest.raises(DataError, match=text):
+    with pytest.raises(CheckError, match=text):
         prepare(load("examples/spelling_supervised.toml", [change]))
 
 

@@ -9,9 +9,10 @@ from hfdsl.check.findings import Finding
 from hfdsl.check.rules.precision import COST, correction
 from hfdsl.graph.dims import program_dims
 from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
-from hfdsl.rl.batches import R
+from hfdsl.rl.batches import Prompts, R, Sequences
 from hfdsl.rl.losses import PolicyLoss
 from hfdsl.rl.training.changes import SetField
+from hfdsl.rl.training.feeds import NEEDED
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import READY_ROLES
 from hfdsl.rl.training.typed import joined
@@ -58,6 +59,40 @@ def temperatures_agree(subject: Subject) -> Iterator[Finding]:
                     related={f"{learner}.generation.temperature": f"{mine:g} here"},
                     changes=(SetField(f"{role}.{field}", mine),),
                     advice=f"set {role}.{field} to {mine:g}",
+                )
+
+
+def sizes_are_given(subject: Subject) -> Iterator[Finding]:
+    """The dims of the batches that the run feeds have sizes."""
+    for table, graph in subject.graphs.items():
+        takes = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
+        if table == "update" or takes not in ([Prompts], [Sequences]):
+            continue
+        for dim in ("B", "P") if takes == [Prompts] else ("B", "P", "R"):
+            if _size_of(subject, table, dim)[1] is None:
+                yield subject.finding("HF901", f"dims: '{dim}' is missing: {NEEDED[dim]}", "dims")
+
+
+def penalties_can_act(subject: Subject) -> Iterator[Finding]:
+    """Some responses are long enough for a penalty of their length."""
+    for table, graph in subject.graphs.items():
+        field, width = _size_of(subject, table, "R")
+        for node in graph.nodes:
+            arguments = dict(node.arguments)
+            longest, buffer = arguments.get("longest"), arguments.get("buffer")
+            if not (isinstance(node.op, FunctionCall) and node.label == "length_penalized_scores"):
+                continue
+            if not (isinstance(longest, Constant) and isinstance(buffer, Constant)) or width is None:
+                continue
+            free = longest.value - buffer.value
+            if width <= free:
+                yield subject.finding(
+                    "HF718",
+                    f"'{node.label}' charges responses of more than {longest.value} - {buffer.value} = {free} tokens, "
+                    f"and none has more than R = {width}",
+                    joined(table, "options.longest"),
+                    related={field: f"R = {width}"},
+                    notes=("set longest to R, and buffer to the part of it in which the penalty grows",),
                 )
 
 

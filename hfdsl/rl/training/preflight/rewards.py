@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hfdsl.check.findings import Finding
+from hfdsl.rl.data.sources import ReasoningGym
+from hfdsl.rl.data.tokenizers import Characters
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.rl.training.preflight.names import problem_of
 from hfdsl.rl.training.preflight.subject import Subject
+from hfdsl.rl.training.toml_values import Reference
 from hfdsl.rl.workers.config import JudgeConfig, VerifierConfig
 from hfdsl.types.batches import closest, nearest
 
@@ -17,6 +20,7 @@ from hfdsl.types.batches import closest, nearest
 def rules_are_there(subject: Subject) -> Iterator[Finding]:
     """A verifier has one rule, and what it names exists."""
     for field, verifier in subject.parts(VerifierConfig):
+        yield from _scorer(subject, verifier, field)
         if (verifier.dataset is None) == (verifier.function is None):
             both = "both" if verifier.dataset is not None else "neither"
             yield subject.finding(
@@ -38,6 +42,45 @@ def rules_are_there(subject: Subject) -> Iterator[Finding]:
         yield from _decoder(subject, verifier.tokenizer, f"{field}.tokenizer")
     for field, judge in subject.parts(JudgeConfig):
         yield from _decoder(subject, judge.tokenizer, f"{field}.tokenizer")
+
+
+def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[Finding]:
+    """The scorer of a data set reads texts, and the tasks of that data set."""
+    source = subject.config.data.source
+    if verifier.dataset is None:
+        return
+    if verifier.tokenizer is None:
+        yield subject.finding(
+            "HF812",
+            f"the scorer of '{verifier.dataset}' reads texts, and '{field}' has no tokenizer: it would be given tokens",
+            f"{field}.dataset",
+            changes=(SetField(f"{field}.tokenizer", Reference("$data.tokenizer")),),
+            advice='tokenizer = "$data.tokenizer"',
+        )
+    names = {verifier.dataset, source.name} if isinstance(source, ReasoningGym) else set[str]()
+    if isinstance(source, ReasoningGym) and len(names) == 2 and names <= dataset_names() - {"composite"}:
+        yield subject.finding(
+            "HF717",
+            f"'{field}' scores the tasks of '{verifier.dataset}', and the prompts are of '{source.name}'",
+            f"{field}.dataset",
+            related={"data.source.name": "the prompts"},
+            changes=(SetField(f"{field}.dataset", source.name),),
+        )
+
+
+def alphabets_agree(subject: Subject) -> Iterator[Finding]:
+    """A verifier reads the letters that the model wrote."""
+    written = subject.config.data.tokenizer
+    for field, verifier in subject.parts(VerifierConfig):
+        read = verifier.tokenizer
+        if isinstance(written, Characters) and isinstance(read, Characters) and read.alphabet != written.alphabet:
+            yield subject.finding(
+                "HF904",
+                f"'{field}' reads tokens with another alphabet than the data has: {read.alphabet!r}",
+                f"{field}.tokenizer",
+                related={"data.tokenizer": repr(written.alphabet)},
+                changes=(SetField(f"{field}.tokenizer", Reference("$data.tokenizer")),),
+            )
 
 
 def _decoder(subject: Subject, tokenizer: object, field: str) -> Iterator[Finding]:

@@ -16,21 +16,26 @@ from hfdsl.rl.training.preflight.numbers import (
     coefficients_have_a_reference,
     dtypes_agree,
     lengths_agree,
+    penalties_can_act,
+    sizes_are_given,
     temperatures_agree,
 )
 from hfdsl.rl.training.preflight.packages import packages_are_installed
-from hfdsl.rl.training.preflight.rewards import rules_are_there
+from hfdsl.rl.training.preflight.rewards import alphabets_agree, rules_are_there
+from hfdsl.rl.training.preflight.schedules import schedules_fit_the_run, small_steps_count
 from hfdsl.rl.training.preflight.sharding import (
     compiled_models_are_whole,
     engines_have_whole_models,
     shards_have_processes,
 )
-from hfdsl.rl.training.preflight.sources import data_can_be_read
+from hfdsl.rl.training.preflight.sources import data_can_be_read, evaluations_have_rows
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.trials import ConfigTrials
 
 ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    sizes_are_given,
     models_fit_tokens,
+    alphabets_agree,
     lengths_agree,
     temperatures_agree,
     coefficients_have_a_reference,
@@ -38,6 +43,10 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     shards_have_processes,
     compiled_models_are_whole,
     engines_have_whole_models,
+    schedules_fit_the_run,
+    small_steps_count,
+    penalties_can_act,
+    evaluations_have_rows,
 )
 """What the configuration says by itself, on any machine."""
 

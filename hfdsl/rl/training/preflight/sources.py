@@ -49,6 +49,25 @@ def data_can_be_read(subject: Subject) -> Iterator[Finding]:
         yield from _source(subject, "evaluation.source", subject.config.evaluation.source, "evaluation")
 
 
+def evaluations_have_rows(subject: Subject) -> Iterator[Finding]:
+    """The source of an evaluation has a row for each of its prompts."""
+    evaluation = subject.config.evaluation
+    if evaluation is None or not isinstance(evaluation.source, ReasoningGym):
+        return
+    field, rows = "evaluation.dims.B", evaluation.dims.get("B")
+    if rows is None:
+        field, rows = "dims.B", subject.config.dims.get("B")
+    size = evaluation.source.size
+    if rows is not None and size < rows:
+        yield subject.finding(
+            "HF902",
+            f"an evaluation reads B = {rows} rows, and its source has {size}",
+            "evaluation.source.size",
+            related={field: f"B = {rows}"},
+            changes=(SetField("evaluation.source.size", rows), SetField("evaluation.dims.B", size)),
+        )
+
+
 def _source(subject: Subject, field: str, source: Source, table: str) -> Iterator[Finding]:
     try:
         sample = _sample(source)
