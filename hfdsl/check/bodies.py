@@ -83,7 +83,13 @@ def _named(body: Callable[..., Any], definition: Function, name: str) -> Any:
     return getattr(body, "__globals__", {}).get(name, getattr(builtins, name, None))
 
 
+LOADS_TORCH = "hfdsl.rl.models"
+"""The package whose modules import torch, which takes seconds; it has no formulas."""
+
+
 def _attribute(module: str, name: str) -> Any:
+    if module.startswith(LOADS_TORCH):
+        return None
     try:
         return getattr(import_module(module), name, None) or import_module(f"{module}.{name}")
     except ImportError:

@@ -12,7 +12,7 @@ from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.gym import dataset_names
 from hfdsl.rl.training.preflight.names import problem_of
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.training.toml_values import Reference
+from hfdsl.rl.training.toml_values import FieldReference
 from hfdsl.rl.workers.config import JudgeConfig, VerifierConfig
 from hfdsl.types.batches import closest, nearest
 
@@ -54,7 +54,7 @@ def _scorer(subject: Subject, verifier: VerifierConfig, field: str) -> Iterator[
             "HF812",
             f"the scorer of '{verifier.dataset}' reads texts, and '{field}' has no tokenizer: it would be given tokens",
             f"{field}.dataset",
-            changes=(SetField(f"{field}.tokenizer", Reference("$data.tokenizer")),),
+            changes=(SetField(f"{field}.tokenizer", FieldReference("$data.tokenizer")),),
             advice='tokenizer = "$data.tokenizer"',
         )
     names = {verifier.dataset, source.name} if isinstance(source, ReasoningGym) else set[str]()
@@ -79,7 +79,7 @@ def alphabets_agree(subject: Subject) -> Iterator[Finding]:
                 f"'{field}' reads tokens with another alphabet than the data has: {read.alphabet!r}",
                 f"{field}.tokenizer",
                 related={"data.tokenizer": repr(written.alphabet)},
-                changes=(SetField(f"{field}.tokenizer", Reference("$data.tokenizer")),),
+                changes=(SetField(f"{field}.tokenizer", FieldReference("$data.tokenizer")),),
             )
 
 
