@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import runpy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.check.repair.edits import apply
 
 if TYPE_CHECKING:
     pass
@@ -114,17 +116,87 @@ def test_a_value_of_another_type_is_reported_once(annotation: Any, value: Any) -
 
 
 def test_a_dict_in_the_place_of_a_dataclass_is_shown_as_it_is_written() -> None:
-    def notes(value: Any) -> tuple[str, ...]:
+    def advice(value: Any) -> tuple[str, ...]:
         class Placed(Role):
             def __init__(self, config: Config) -> None: ...
 
         deployment = hf.Deployment(role=hf.place(Placed, value, pool=hf.ResourcePool([2])))
         [finding] = program.check(deployment, {B: 8})
-        return finding.notes
+        return finding.help + finding.notes
 
-    assert notes({"width": 2}) == ("write Config(width=2)",)
-    assert notes({"widht": 2}) == ("Config has no field 'widht'; did you mean 'width'?",)
-    assert notes(Config) == ("call it: Config(...)",)
+    assert advice({"width": 2}) == ("write Config(width=2)",)
+    assert advice({"widht": 2}) == ("Config has no field 'widht'; did you mean 'width'?",)
+    assert advice({"width": "wide"}) == ("build it: Config(...)",)
+    assert advice(Config) == ("write Config()",)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What follows the class in a call of ``hf.place``, and what a fix makes of it; None where there is no fix."""
+
+    written: str
+    fixed: str | None
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        Built("{'width': 2}, 3", "Config(width=2), 3"),
+        Built("{'width': WIDTH + 1}, 3", "Config(width=WIDTH + 1), 3"),
+        Built("dict(width=2), layers=3", "Config(width=2), layers=3"),
+        Built("config=dict(), layers=3", "config=Config(), layers=3"),
+        Built("Config, 3", "Config(), 3"),
+        Built("Config(), '3'", "Config(), 3"),
+        Built("Config(), layers=' 3'", "Config(), layers=3"),
+        Built("Config(width='2'), 3", "Config(width=2), 3"),
+        Built("TABLE, 3", None),
+        Built("{**TABLE}, 3", None),
+        Built("Config(), NUMBER", None),
+        Built("{'wide': 2}, 3", None),
+        Built("Config(), 'three'", None),
+    ],
+    ids=lambda built: built.written,
+)
+def test_an_argument_is_written_as_it_is_declared(built: Built, tmp_path: Path) -> None:
+    program_text = PROGRAM.replace("ARGUMENTS", built.written)
+    file = tmp_path / "built.py"
+    file.write_text(program_text, "utf-8")
+    [finding] = check_of(file)
+    assert finding.code == "HF540"
+    fixes = [apply(program_text, fix.edits) for fix in finding.fixes]
+    assert fixes == ([] if built.fixed is None else [PROGRAM.replace("ARGUMENTS", built.fixed)])
+    for text in fixes:
+        file = tmp_path / "mended.py"
+        file.write_text(text, "utf-8")
+        assert check_of(file) == []
+
+
+PROGRAM = """
+from dataclasses import dataclass
+import hfdsl as hf
+from tests.check.test_constructors import B, Config, Role, Rows, Scores
+
+TABLE, NUMBER, WIDTH = {"width": 2}, "3", 1
+
+
+class Built(Role):
+    def __init__(self, config: Config, layers: int) -> None: ...
+
+
+@hf.dataflow
+def program(rows: Rows, role: Built) -> Scores:
+    return role.score(rows)
+
+
+deployment = hf.Deployment(role=hf.place(Built, ARGUMENTS, pool=hf.ResourcePool([2])))
+"""
+
+
+def check_of(file: Path) -> list[hf.Finding]:
+    """The findings but for that of the module, which no worker can import."""
+    module = runpy.run_path(str(file))
+    report: hf.Report = module["program"].check(module["deployment"], {module["B"]: 8})
+    return [finding for finding in report if finding.code != "HF801"]
 
 
 @pytest.mark.parametrize(

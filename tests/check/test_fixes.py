@@ -37,6 +37,7 @@ FIXABLE = {
     "hf322_length",
     "hf323",
     "hf501",
+    "hf540",
 }
 """Fixtures whose repair is certain; in most others there is more than one, or it is not in the text."""
 

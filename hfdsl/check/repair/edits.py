@@ -138,6 +138,19 @@ def spelling(file: str, name: str) -> str | None:
     return None
 
 
+def top_level_name(file: str, name: str) -> str | None:
+    """How a module spells a class that it defines or imports by its name."""
+    for statement in _tree(file).body:
+        match statement:
+            case ast.ClassDef(name=defined) if defined == name:
+                return name
+            case ast.ImportFrom(names=names):
+                for alias in names:
+                    if alias.name == name:
+                        return alias.asname or name
+    return None
+
+
 def size(call: Span, dim: type[Dim], old: int, new: int) -> Edit | None:
     """The number of ``dim`` in the ``dims={...}`` of a call, or in the module's variable that is passed there."""
     written = call_at(call)

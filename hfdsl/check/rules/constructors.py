@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
-import reprlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hfdsl.check.constructor_types import constructor_of, misfits, numbers_out_of_bounds, parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import call_at, keyword_span, parameter_span, span_of
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.fits import annotation_text, value_text
@@ -56,13 +57,24 @@ def constructors_take_types(context: Context) -> Iterator[Finding]:
         for parameter, annotation, value in misfits(placement):
             where = f"argument '{parameter}' of {placement.role.__name__}"
             declaration = definition_span(constructor_of(placement.role))
-            yield Finding(
+            finding = Finding(
                 "HF540",
                 f"role '{name}': {where} is annotated {annotation_text(annotation)} and is given {value_text(value)}",
                 Label(_value_span(placement, parameter)),
                 (Label(parameter_span(declaration, parameter.partition(".")[0]), "its parameter"),),
-                notes=tuple(_advice(value, annotation)),
             )
+            note = next(_advice(value, annotation), "")
+            argument = name, placement, parameter, value, annotation
+            yield with_suggestions(context, finding, _as_declared(*argument), note, most=1)
+
+
+def _as_declared(
+    name: str, placement: Placement[Any], path: str, value: object, annotation: Any
+) -> Iterator[Suggestion]:
+    from hfdsl.check.repair import declarations  # late: most programs need none
+
+    written = _written(placement, path)
+    yield from declarations.built_as_declared(declarations.Argument(name, placement, path, value, annotation, written))
 
 
 def constructors_take_numbers(context: Context) -> Iterator[Finding]:
@@ -78,17 +90,34 @@ def constructors_take_numbers(context: Context) -> Iterator[Finding]:
             )
 
 
-def _value_span(placement: Placement[Any], path: str) -> Span:
-    """A value in the call of ``hf.place``, if it is written there: ``Config(rate=2.0)`` for ``config.rate``."""
+def _written(placement: Placement[Any], path: str) -> ast.expr | None:
+    """What is written for a value in the call of ``hf.place``: of ``config.rate`` the 2.0 in ``Config(rate=2.0)``."""
     parameter, *fields = path.split(".")
-    place = _argument_span(placement, parameter)
+    node = _argument(placement, parameter)
     for field in fields:
-        written = call_at(place)
-        keywords = {keyword.arg: keyword.value for keyword in written.keywords} if written is not None else {}
-        if field not in keywords:
-            return place
-        place = span_of(placement.span.file, keywords[field])
-    return place
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords} if isinstance(node, ast.Call) else {}
+        node = keywords.get(field)
+    return node
+
+
+def _value_span(placement: Placement[Any], path: str) -> Span:
+    """The place of a value; of the argument that it is in where it is not written there."""
+    written = _written(placement, path)
+    return (
+        _argument_span(placement, path.partition(".")[0]) if written is None else span_of(placement.span.file, written)
+    )
+
+
+def _argument(placement: Placement[Any], parameter: str) -> ast.expr | None:
+    """An argument in the call of ``hf.place``."""
+    call = call_at(placement.span)
+    if call is None:
+        return None
+    role: type = placement.role
+    named = {keyword.arg: keyword.value for keyword in call.keywords}
+    position = list(parameters(role).parameters).index(parameter) + 1  # the first argument is the role
+    by_position = call.args[position] if position < len(call.args) else None
+    return named.get(parameter, by_position)
 
 
 def _argument_span(placement: Placement[Any], parameter: str) -> Span:
@@ -113,7 +142,6 @@ def _advice(value: object, annotation: Any) -> Iterator[str]:
         if unknown:
             yield f"{annotation.__name__} has no field {unknown[0]!r}; {closest(str(unknown[0]), fields)}"
         else:
-            written = ", ".join(f"{key}={reprlib.repr(entry)}" for key, entry in value.items())
-            yield f"write {annotation.__name__}({written})"
+            yield f"build it: {annotation.__name__}(...)"
     elif value is annotation:
         yield f"call it: {annotation.__name__}(...)"

@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.report import CheckError, Report
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import annotation_text
@@ -25,7 +26,22 @@ CONTAINERS = (dict, list, set, str, bytes, int, float)
 def batches_fit(context: Context) -> Iterator[Finding]:
     """The loader of an experiment is called without arguments, and gives the records that the dataflow takes."""
     if context.loader is not None:
-        yield from loader_findings(context.program.graph, context.loader, context.call_site)
+        graph = context.program.graph
+        for finding in loader_findings(graph, context.loader, context.call_site):
+            yield with_suggestions(context, finding, _others(graph, context.loader))
+
+
+def _others(graph: Graph, loader: Callable[..., Any]) -> Iterator[Suggestion]:
+    from hfdsl.check.repair import declarations  # late: most programs need none
+
+    records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
+    yield from declarations.other_loaders(_function(loader), lambda other: _gives(_returned(other), records))
+
+
+def _gives(returns: Any, records: list[type[Batch]]) -> bool:
+    """Whether what is returned is certainly batches of these records."""
+    batches = isinstance(get_origin(returns), type) and issubclass(get_origin(returns), Iterable)
+    return batches and any(kind in get_args(returns) for kind in records[:1]) and _problem(returns, records) is None
 
 
 def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) -> Iterator[Finding]:

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from inspect import getattr_static
 from types import FunctionType
+from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import port_span
+from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import fits_type
 from hfdsl.graph.program import Node, RoleCall
@@ -42,7 +45,7 @@ def overrides_agree(context: Context) -> Iterator[Finding]:
             if (role, called.name, difference.text) in reported:
                 continue
             reported.add((role, called.name, difference.text))
-            yield Finding(
+            finding = Finding(
                 "HF541",
                 f"role '{role}' is placed as {placed.__name__}, whose '{called.name}' {difference.text}",
                 Label(difference.override),
@@ -51,8 +54,23 @@ def overrides_agree(context: Context) -> Iterator[Finding]:
                     Label(node.span, "called here"),
                     *([Label(placement.span, "placed here")] if placement is not None else []),
                 ),
-                notes=(difference.advice,),
             )
+            changes = () if placement is None else _declared(role, placement, called, override, difference)
+            yield with_suggestions(context, finding, changes, difference.advice, most=1)
+
+
+def _declared(
+    role: str, placement: Placement[Any], called: Signature, override: Signature, difference: _Difference
+) -> Iterator[Suggestion]:
+    from hfdsl.check.repair import declarations  # late: most programs need none
+
+    if difference.mends == PROTOCOL:
+        yield from declarations.registered_as_called(role, placement, called, override)
+    elif difference.mends:
+        yield from declarations.taking_as_called(role, placement, called, override, difference.mends)
+
+
+PROTOCOL = "protocol of the method"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +82,7 @@ class _Difference:
     called: Span
     declared: str
     advice: str
+    mends: str = ""  # what of the called method mends it: a port, or its protocol
 
 
 def _override(called: Signature, placed: type) -> Signature | None:
@@ -88,17 +107,18 @@ def _differences(called: Signature, override: Signature, node: Node) -> Iterator
     yield from _registered(called, override)
     wired = {name for name, _ in node.arguments}
     for port in called.ports:
-        own = override.port(port.name)
+        own, mends = override.port(port.name), ""
         where = port_span(called, port.name)
         if own is None:
             text, place = f"has no port '{port.name}'", override.span
         elif not fits_type(own.type, port.type):
             text, place = f"takes {own.type} as '{port.name}'", port_span(override, port.name)
+            mends = port.name
         elif own.required and port.name not in wired:
             text, place = f"needs '{port.name}', which is not wired", port_span(override, port.name)
         else:
             continue
-        yield _Difference(text, place, where, f"the dataflow is written for {port.type}", _ports_advice(called))
+        yield _Difference(text, place, where, f"the dataflow is written for {port.type}", _ports_advice(called), mends)
     for own in override.ports:
         if own.required and called.port(own.name) is None:
             text = f"needs '{own.name}', which the called method does not have"
@@ -126,7 +146,9 @@ def _registered(called: Signature, override: Signature) -> Iterator[_Difference]
     advice = f"register it as the class above it: {_words(first)}"
     if (first.meaning, first.execute_mode) != (second.meaning, second.execute_mode):
         text = f"is registered with {_words(second)}"
-        yield _Difference(text, override.span, called.span, f"called as registered with {_words(first)}", advice)
+        yield _Difference(
+            text, override.span, called.span, f"called as registered with {_words(first)}", advice, PROTOCOL
+        )
     elif first.leaves != second.leaves:
         text = "leaves its output otherwise on the mesh"
         yield _Difference(text, override.span, called.span, "leaves= of the called method", advice)
