@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin
 
 from hfdsl.errors import ConfigError
+from hfdsl.graph.spans import Span
 from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.toml_files import text_of
 from hfdsl.rl.training.toml_spans import error_span
+from hfdsl.rl.training.toml_syntax import syntax_problem
 from hfdsl.rl.training.toml_values import REFERENCE, FieldReference, key_text, value_text
 from hfdsl.rl.training.typed import KIND, NONE, hints, is_dataclass_type, joined, no_field, value_of
 from hfdsl.types.batches import closest, nearest
@@ -29,13 +31,19 @@ def read_toml(path: str | Path) -> Table:
     """
     try:
         text = text_of(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("HF901", f"{path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise ConfigError("HF901", f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        unreadable = ConfigError("HF901", f"{path}: it is not UTF-8, which TOML is: save it again as UTF-8")
+        line = error.object[: error.start].count(b"\n") + 1
+        unreadable.span = Span(str(path), line)
+        raise unreadable from None
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        located = ConfigError("HF901", f"{path}: {error}")
-        located.span = error_span(str(path), text, error)
+        span = error_span(str(path), text, error)
+        located = ConfigError("HF901", f"{path}: {syntax_problem(text, span, error)}")
+        located.span = span
         raise located from None
 
 

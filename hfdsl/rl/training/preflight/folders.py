@@ -61,6 +61,25 @@ def _model(subject: Subject, field: str, path: Path) -> Iterator[Finding]:
             field,
             notes=(f"git -C {path} lfs pull",),
         )
+    elif (shards := _incomplete(path)) and (missing := [name for name in shards if not (path / name).is_file()]):
+        named = f"{missing[0]} is missing" if len(missing) == 1 else f"{missing[0]} and others are missing"
+        present, count = len(shards) - len(missing), len(shards)
+        yield subject.finding(
+            "HF812",
+            f"'{path}' has {present} of the {count} files of weights that its index names: {named}",
+            field,
+            notes=("download the folder again: the last download did not end",),
+        )
+
+
+def _incomplete(path: Path) -> list[str]:
+    """The files of weights that an index names, where no index has all of its files and none are whole without one."""
+    if any((path / name).is_file() for name in ("model.safetensors", "pytorch_model.bin")):
+        return []
+    maps = [_read(index).get("weight_map") for index in sorted(path.glob("*.index.json"))]
+    named = [sorted({str(name) for name in shards.values()}) for shards in maps if isinstance(shards, Mapping)]
+    complete = any(all((path / name).is_file() for name in shards) for shards in named)
+    return [] if complete or not named else named[0]
 
 
 def _not_a_model(field: str, path: Path) -> tuple[tuple[SetField, ...], str]:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from string import Formatter
@@ -136,6 +137,7 @@ def _json_lines(path: Path) -> Sample:
     rows: list[tuple[str, Mapping[str, Any]]] = []
     problems: list[str] = []
     with _opened(path) as file:
+        _refuse_stand_ins(path, file)
         for number, line in islice(_lines(file), FIRST_ROWS):
             try:
                 row = json.loads(line)
@@ -160,6 +162,22 @@ def _opened(path: Path) -> BinaryIO:
         raise _wrong("path", f"'{path}' cannot be read: {error.strerror}") from None
 
 
+LFS = b"version https://git-lfs"
+COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\x03\x04": "zip"}
+"""How files begin that hold other files."""
+
+
+def _refuse_stand_ins(path: Path, file: BinaryIO) -> None:
+    """Files that hold no rows as they are: pointers of Git LFS, and compressed ones."""
+    start = file.read(len(LFS))
+    file.seek(0)
+    if start == LFS:
+        raise _wrong("path", f"'{path}' is a Git LFS pointer, not the rows themselves: git -C {path.parent} lfs pull")
+    for magic, name in COMPRESSED.items():
+        if start.startswith(magic):
+            raise _wrong("path", f"'{path}' is compressed with {name}: decompress it, since a run reads it row by row")
+
+
 def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Lines that are not blank, with their numbers, until one is longer than a row usually is."""
     number = 0
@@ -178,10 +196,38 @@ def _dataset(path: Path, split: str | None) -> Sample:
         return _saved(path, split)
     if path.suffix not in SUFFIXES:
         raise _wrong("path", f"'{path}' is none of {', '.join(SUFFIXES)}, and not a folder of a data set")
-    if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8", errors="replace") as file:
-            return Sample(fields=next(csv.reader(file), ()))
+    with _opened(path) as binary:
+        _refuse_stand_ins(path, binary)
+    if not path.stat().st_size:
+        raise _wrong("path", f"'{path}' is empty")
+    match path.suffix:
+        case ".csv":
+            with path.open(newline="", encoding="utf-8-sig", errors="replace") as text:
+                return Sample(fields=next(csv.reader(text), ()))
+        case ".jsonl":
+            return Sample(fields=list(dict.fromkeys(name for _, row in _json_lines(path).rows for name in row)))
+        case ".parquet":
+            return Sample(fields=_parquet_columns(path))
     return Sample()  # what other readers make of a file is not read here
+
+
+def _parquet_columns(path: Path) -> Sequence[str]:
+    """The columns of a parquet file; none where no package can read them, which is reported by itself (HF710)."""
+    with path.open("rb") as file:
+        text = file.read(4)
+        if len(text) == 4:
+            file.seek(-4, os.SEEK_END)
+            text += file.read(4)
+        if text != b"PAR1PAR1":
+            raise _wrong("path", f"'{path}' is no parquet file, or not all of one")
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError:
+        return ()
+    try:
+        return tuple(parquet.read_schema(path).names)
+    except Exception as error:  # noqa: BLE001  # its readers raise errors of many kinds
+        raise _wrong("path", f"'{path}' cannot be read: {type(error).__name__}: {error}") from None
 
 
 def _saved(path: Path, split: str | None) -> Sample:

@@ -1,0 +1,285 @@
+"""What a configuration names in the world: files of data, modules, folders of models and tokenizers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hfdsl.check.findings import Finding
+from hfdsl.errors import ConfigError
+from hfdsl.rl.training.check import ConfigCheck
+from hfdsl.rl.training.config import load
+from hfdsl.rl.training.preflight import packages
+from hfdsl.rl.training.preflight.names import near_target, problem_of
+from hfdsl.rl.training.tables import read_toml
+from tests.tools.test_fixing_config import RUN
+
+MODEL = RUN[RUN.index("[actor.model.config]") : RUN.index("[reference]")]
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(packages, "is_installed", lambda package: True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    Path("words.jsonl").write_text('{"word": "abc"}\n')
+    Path("my_rewards.py").write_text("def score(response, row):\n    return 1.0\n")
+
+
+def findings(text: str, *, elsewhere: bool = False) -> list[Finding]:
+    Path("run.toml").write_text(text)
+    reports = ConfigCheck(elsewhere=elsewhere).reports(load("run.toml"))
+    return [finding for report in reports for finding in report]
+
+
+def only(text: str) -> tuple[str, int, str]:
+    [finding] = findings(text)
+    return finding.code, finding.primary.span.line, finding.message
+
+
+def line(text: str, key: str) -> int:
+    return next(number for number, written in enumerate(text.splitlines(), 1) if key in written)
+
+
+def source(kind: str, path: str) -> str:
+    return RUN.replace('kind = "JsonLines", path = "words.jsonl"', f'kind = "{kind}", path = "{path}"')
+
+
+def test_the_configuration_is_clean_before_it_is_changed() -> None:
+    assert findings(RUN) == []
+
+
+# -- data
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("rows.jsonl", b"", "has no rows"),
+        ("rows.jsonl", b"\n \n", "has no rows"),
+        ("rows.jsonl", LFS, "is a Git LFS pointer"),
+        ("rows.jsonl.gz", gzip.compress(b'{"word": "a"}\n'), "is compressed with gzip"),
+        ("rows.jsonl", b"[1]\n", "a row must be a JSON object"),
+        ("rows.jsonl", b'{"word": \n', "not JSON"),
+    ],
+)
+def test_json_lines_that_hold_no_rows(name: str, content: bytes, problem: str) -> None:
+    Path(name).write_bytes(content)
+    text = source("JsonLines", name)
+    code, place, message = only(text)
+    assert (code, place, problem in message) == ("HF902", line(text, "source ="), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("rows.parquet", LFS, "is a Git LFS pointer"),
+        ("rows.parquet", b"", "is empty"),
+        ("rows.parquet", b"PAR", "is no parquet file"),
+        ("rows.parquet", b"PAR1 cut off", "is no parquet file, or not all of one"),
+        ("rows.csv", b"wort,answer\n", "no field 'word'; did you mean 'wort'?"),
+        ("rows.jsonl", b'{"wort": 1}\n', "no field 'word'; did you mean 'wort'?"),
+        ("rows.txt", b"word\n", "is none of .parquet"),
+    ],
+)
+def test_data_sets_that_do_not_fit(name: str, content: bytes, problem: str) -> None:
+    Path(name).write_bytes(content)
+    code, _, message = only(source("Dataset", name))
+    assert (code, problem in message) == ("HF902", True)
+
+
+def arrow(monkeypatch: pytest.MonkeyPatch, read: Any) -> None:
+    parquet = ModuleType("pyarrow.parquet")
+    parquet.read_schema = read  # type: ignore[attr-defined]  # a stand-in
+    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+
+
+def test_the_columns_of_a_parquet_file_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rows.parquet").write_bytes(b"PAR1 PAR1")
+    arrow(monkeypatch, lambda path: SimpleNamespace(names=["words", "answer"]))
+    assert "no field 'word'; did you mean 'words'?" in only(source("Dataset", "rows.parquet"))[2]
+    arrow(monkeypatch, lambda path: SimpleNamespace(names=["word"]))
+    assert findings(source("Dataset", "rows.parquet")) == []
+
+
+def test_a_parquet_file_that_its_reader_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError("footer")
+
+    Path("rows.parquet").write_bytes(b"PAR1 PAR1")
+    arrow(monkeypatch, refuse)
+    assert "'rows.parquet' cannot be read: OSError: footer" in only(source("Dataset", "rows.parquet"))[2]
+
+
+def test_a_parquet_file_without_a_reader_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("rows.parquet").write_bytes(b"PAR1 PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    assert findings(source("Dataset", "rows.parquet")) == []
+
+
+def test_files_of_this_machine_are_not_asked_for_elsewhere() -> None:
+    assert findings(source("JsonLines", "nowhere.jsonl"), elsewhere=True) == []
+
+
+# -- models and tokenizers
+
+
+def saved(path: str, **files: bytes) -> str:
+    folder = Path(path)
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name.replace("__", ".")).write_bytes(content)
+    return RUN.replace("[actor]\n", f'[actor]\nmodel = {{ path = "{path}" }}\n').replace(MODEL, "")
+
+
+CONFIG = json.dumps({"model_type": "qwen2", "vocab_size": 11, "max_position_embeddings": 16}).encode()
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({}, "there is no model in 'models/a': no config.json in it"),
+        ({"config__json": CONFIG}, "there are no weights in 'models/a'"),
+        ({"config__json": CONFIG, "model__safetensors": LFS}, "'models/a/model.safetensors' is a Git LFS pointer"),
+        ({"config__json": CONFIG, "pytorch_model__bin": LFS}, "'models/a/pytorch_model.bin' is a Git LFS pointer"),
+        (
+            {
+                "config__json": CONFIG,
+                "model-1-of-2__safetensors": b"weights",
+                "model__safetensors__index__json": json.dumps(
+                    {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
+                ).encode(),
+            },
+            "'models/a' has 1 of the 2 files of weights that its index names: model-2-of-2.safetensors is missing",
+        ),
+        (
+            {"config__json": CONFIG.replace(b"11", b"8"), "model__safetensors": b"weights"},
+            "the tokenizer has 11 tokens, and the model of 'actor' has vocab_size = 8",
+        ),
+    ],
+)
+def test_folders_without_a_model_that_fits(files: dict[str, bytes], problem: str) -> None:
+    text = saved("models/a", **files)
+    code, place, message = only(text)
+    assert (code[:3], place, problem in message) == ("HF8" if code == "HF812" else "HF9", line(text, "model ="), True)
+
+
+def test_a_model_in_a_folder_is_not_blamed() -> None:
+    assert findings(saved("models/a", config__json=CONFIG, model__safetensors=b"weights")) == []
+    index = json.dumps({"weight_map": {"a": "one.safetensors"}}).encode()
+    files = {"config__json": CONFIG, "one__safetensors": b"weights", "model__safetensors__index__json": index}
+    files["pytorch_model__bin__index__json"] = index.replace(b"one.safetensors", b"one.bin")  # the other format
+    assert findings(saved("models/b", **files)) == []
+
+
+def test_a_name_on_the_hub_is_recognized(tmp_path: Path) -> None:
+    text = RUN.replace("[actor]\n", '[actor]\nmodel = { path = "Qwen/Qwen3-0.6B" }\n').replace(MODEL, "")
+    [finding] = findings(text)
+    assert (finding.code, finding.primary.span.line) == ("HF812", line(text, "model ="))
+    assert any("hf download Qwen/Qwen3-0.6B" in note for note in finding.notes)
+    snapshot = tmp_path / "cache" / "models--Qwen--Qwen3-0.6B" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_bytes(CONFIG)
+    [finding] = findings(text)
+    assert any(f"write '{snapshot}'" in note for note in finding.notes)
+
+
+# -- modules
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("my_rewards:scoer", "my_rewards:score"),
+        ("my_reward:score", "my_rewards:score"),
+        ("my_rewards.py:score", "my_rewards:score"),
+        ("package.rule:score", "package.rules:score"),
+        ("nothing_like_it:score", None),
+        ("my_rewards", None),
+        ("my rewards:score", None),
+    ],
+)
+def test_a_function_that_is_not_there(text: str, near: str | None) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").touch()
+    Path("package/rules.py").write_text("def score(response, row): ...\n")
+    problem = problem_of(text, 2)
+    assert problem is not None
+    assert problem.near == near
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from os.path import *\n",
+        "def __getattr__(name): ...\n",
+        "globals()['score'] = 1\n",
+        "try:\n    from fast import score\nexcept ImportError:\n    score = None\n",
+        "import functools\nscore = functools.partial(print)\n",
+        "class score:\n    def __init__(self, a, b, c): ...\n",
+        "def score(*arguments): ...\n",
+        "def score(response, row, extra=None): ...\n",
+        "def wrapped(f): return f\n@wrapped\ndef score(): ...\n",
+        "syntax error here\n",
+    ],
+)
+def test_what_a_module_may_make_while_it_runs_is_not_blamed(body: str) -> None:
+    Path("open_module.py").write_text(body)
+    assert problem_of("open_module:score", 2) is None
+
+
+@pytest.mark.parametrize("signature", ["response", "response, row, extra", "response, row, *, more", ""])
+def test_a_function_of_other_arguments(signature: str) -> None:
+    Path("fixed.py").write_text(f"def score({signature}): ...\n")
+    problem = problem_of("fixed:score", 2)
+    assert problem is not None
+    assert "is called with 2 arguments" in problem.message
+
+
+def test_no_target_is_near_a_name_of_the_users() -> None:
+    assert near_target("flows.py:grpo", ["hfdsl.rl.dataflows.grpo:grpo"]) is None
+
+
+# -- texts that are no TOML
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "problem"),
+    [
+        ("a = True\n", 1, "TOML writes true and false"),
+        ("a = null\n", 1, "TOML has no null"),
+        ("a = 1\nb = x/y\n", 2, "a string has quotes"),
+        ("a: 1\n", 1, "TOML writes KEY = VALUE"),
+        ("a = \u201cx\u201d\n", 1, "a string has straight quotes"),
+        ('a = "x\n', 1, "the string has no end"),
+        ("a = 1\nb = 2\na = 3\n", 3, "'a' is there twice, already in line 1"),
+        ("[a]\nx = 1\n[b]\n[a]\n", 4, "'a' is there twice, already in line 1"),
+    ],
+)
+def test_a_text_that_is_no_toml_says_what_to_write(text: str, place: int, problem: str) -> None:
+    Path("run.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_toml("run.toml")
+    span: Any = caught.value.span
+    assert (span.line, problem in caught.value.message) == (place, True)
+
+
+def test_a_file_in_another_encoding_has_the_line_of_its_first_other_byte() -> None:
+    Path("run.toml").write_bytes("a = 1\n# naïve\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match="it is not UTF-8") as caught:
+        read_toml("run.toml")
+    assert str(caught.value.span) == "run.toml:2"
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    Path("run.toml").write_bytes(b"\xef\xbb\xbfa = 1\r\n")
+    assert read_toml("run.toml") == {"a": 1}
