@@ -23,7 +23,7 @@ from typing import Any
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
-from hfdsl.check.role_links import linked_roles, role_links
+from hfdsl.check.role_links import both_ways, linked_roles, role_links
 from hfdsl.graph.origins import is_token_column, stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import RecordType
@@ -48,7 +48,7 @@ def losses_correct_engines(context: Context) -> Iterator[Finding]:
     engines = {role: sampling_engine(place.role, place.args, place.kwargs) for role, place in places.items()}
     if not any(engines.values()) or program.graph.misuses or _user_may_correct(context):
         return
-    links = role_links(program)
+    links = both_ways(role_links(program))
     for update in program.graph.calls:
         loss = _loss(update)
         if loss is None or not isinstance(update.op, RoleCall):
