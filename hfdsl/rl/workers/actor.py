@@ -19,7 +19,7 @@ from hfdsl.rl.batches import (
     Sequences,
 )
 from hfdsl.rl.losses import DPO, PolicyLoss
-from hfdsl.rl.workers.config import ActorConfig, computes
+from hfdsl.rl.workers.config import ActorConfig, computes, samples_with
 from hfdsl.rl.workers.slicing import sliced
 from hfdsl.rl.workers.state_bytes import state_bytes
 
@@ -33,6 +33,7 @@ class Actor(hf.Worker):
     sliced = staticmethod(sliced)
     state_bytes = staticmethod(state_bytes)
     computes = staticmethod(computes)
+    samples_with = staticmethod(samples_with)
 
     def __init__(self, config: ActorConfig) -> None:
         from hfdsl.rl.models.learning import Learner

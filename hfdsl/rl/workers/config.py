@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from hfdsl.rl.data.tokenizers import Tokenizer
 from hfdsl.rl.fields import Count, NonNegative, Positive, Share, Temperature, check_fields
@@ -222,6 +222,20 @@ def computes(config: ActorConfig | SamplerConfig) -> FloatDType:
     """
     autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
     return autocast or config.model.dtype
+
+
+TRAINER_ENGINES: Final = frozenset({"auto", "plain", "captured", "continuous"})
+"""The engines that pass the tokens through the model that learns, whose log-probs are thus the trainer's."""
+
+
+def samples_with(config: ActorConfig | SamplerConfig) -> str | None:
+    """The engine that samples instead of the trainer's, for checks; None for one of the trainer's.
+
+    >>> samples_with(SamplerConfig(ModelConfig(path="model"), GenerationConfig(8, engine="plain"))) is None
+    True
+    """
+    engine: str = config.generation.engine
+    return None if engine in TRAINER_ENGINES else engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import hfdsl as hf
 from hfdsl import Dispatch, register
 from hfdsl.protocols.offloading import Part
 from hfdsl.rl.batches import Prompts, Rollout
-from hfdsl.rl.workers.config import SamplerConfig, computes
+from hfdsl.rl.workers.config import SamplerConfig, computes, samples_with
 from hfdsl.rl.workers.slicing import sliced
 
 
@@ -17,6 +17,7 @@ class Sampler(hf.Worker):
 
     sliced = staticmethod(sliced)
     computes = staticmethod(computes)
+    samples_with = staticmethod(samples_with)
 
     def __init__(self, config: SamplerConfig) -> None:
         from hfdsl.rl.models.policies import policy, sampling
