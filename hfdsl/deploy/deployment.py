@@ -185,5 +185,5 @@ def process_groups(deployment: Deployment) -> tuple[ProcessGroup, ...]:
 
 
 def processes_per_slot(groups: Sequence[ProcessGroup]) -> int:
-    """How many processes the slots of every pool are made for: enough for all groups of the deployment."""
+    """The number of processes for which the slots of every pool are sized: enough for all groups of the deployment."""
     return max(PROCESSES_PER_SLOT, len(groups))

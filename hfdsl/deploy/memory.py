@@ -22,7 +22,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?(GiB|MiB|%)")
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """What one rank keeps of its GPU's memory: ``gib``, or a ``fraction`` of what the GPU has.
+    """The memory that one rank keeps on its GPU: ``gib``, or a ``fraction`` of the GPU's.
 
     ``parts`` are the amounts of a role's parts, where each is stated.
     """
@@ -56,7 +56,7 @@ class GpuMemory:
         return cls._sum(parts)
 
     def without(self, away: Collection[str], all_away: bool) -> GpuMemory | None:
-        """What is left while some parts, or all of them, are on the host.
+        """The memory that is kept while some parts, or all of them, are on the host.
 
         Without amounts for the parts, everything counts until all of them are away.
         """

@@ -214,7 +214,7 @@ class EagerRole:
 
 
 def inner_result(body: Callable[..., Any], result: T) -> T:
-    """What the caller of an inner dataflow gets: records with the columns that its annotation says, as in a trace."""
+    """The result for the caller of an inner dataflow: records with the columns of its annotation, as in a trace."""
     from hfdsl.graph.inner import annotated_types, as_annotated  # late: `import hfdsl` is kept fast
 
     annotation = annotated_types(body).get("return", Any)

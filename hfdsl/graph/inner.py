@@ -38,7 +38,7 @@ from hfdsl.types.rows import Independent
 
 
 class InnerTracing(Tracing, Protocol):
-    """What a call of an inner dataflow needs of the trace, beyond what symbolic values ask of it."""
+    """The interface to the trace that a call of an inner dataflow needs, beyond that of symbolic values."""
 
     misuses: list[Misuse]
 

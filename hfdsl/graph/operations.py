@@ -1,4 +1,4 @@
-"""What a dataflow may do besides calling roles: functions, and operations on rows such as ``repeat`` and ``filter``."""
+"""Steps of a dataflow besides calls of roles: functions, and operations on rows such as ``repeat`` and ``filter``."""
 
 from __future__ import annotations
 

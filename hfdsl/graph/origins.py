@@ -274,7 +274,7 @@ class _Pass:
         return {name: None if origin is None else origin.after(step) for name, origin in rows.items()}
 
     def step(self, node: Node, op: Derived) -> RowStep | None:
-        """What an operation does to the rows of its argument; None where a mistake hides it."""
+        """The effect of an operation on the rows of its argument; None where a mistake hides it."""
         before = self.inference.rows(node.batch.node) if node.batch is not None else None
         after = self.inference.rows(node.id)
         match op:
@@ -289,7 +289,7 @@ class _Pass:
         return None
 
     def kept(self, node: Node, group: int, after: Size | None) -> RowStep | None:
-        """What a filter keeps: by the column, wherever it was read from, and by the rows that the column has."""
+        """The key of a filter: its column, wherever it was read from, and the rows that the column has."""
         keep, column = node.arguments[1][1], stored_column(self.graph, node.arguments[1][1])
         rows, atom = self.of(keep), None if after is None else next(iter(after.atoms), None)
         if not isinstance(column, Ref) or not isinstance(atom, KeptGroups):

@@ -38,7 +38,7 @@ class ErrorValue:
 
 Operand: TypeAlias = Ref | Constant | ErrorValue
 Arguments: TypeAlias = "tuple[tuple[str, Operand], ...]"
-"""What is wired to each port, in order."""
+"""The operand of each port, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Derived:
         return type(self).__name__.lower()
 
     def source(self, arguments: Arguments, column: str) -> Operand:
-        """What a column of the result is read from."""
+        """The operand from which a column of the result is read."""
         _, batch = arguments[0]
         return Ref(batch.node, column or None) if isinstance(batch, Ref) else batch
 
@@ -138,7 +138,7 @@ class Repeat(Derived):
 
     def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
         """Every row once, however many of its copies are asked for."""
-        return tuple((first // self.times, -(-last // self.times)) for first, last in ranges)
+        return tuple((start // self.times, -(-stop // self.times)) for start, stop in ranges)
 
     def from_source(self, value: Any, ranges: RowRanges) -> Any:
         """The rows repeated, without the copies at both ends that were not asked for."""
@@ -147,9 +147,9 @@ class Repeat(Derived):
             begin = start // self.times * self.times
             return repeated_rows(value, self.times)[start - begin : stop - begin]
         picks, before = list[int](), 0
-        for (first, last), (low, high) in zip(ranges, self.source_rows(ranges, 0, ()), strict=True):
-            picks += [before + row // self.times - low for row in range(first, last)]
-            before += high - low
+        for (start, stop), (source_start, source_stop) in zip(ranges, self.source_rows(ranges, 0, ()), strict=True):
+            picks += [before + row // self.times - source_start for row in range(start, stop)]
+            before += source_stop - source_start
         return picked_rows(value, picks)
 
 
@@ -171,7 +171,7 @@ class MiniBatch(Derived):
 
     def source_rows(self, ranges: RowRanges, rows: int, selected: Sequence[int]) -> RowRanges:
         """The same rows, after those of the mini-batches before."""
-        return tuple((first + self.index * rows, last + self.index * rows) for first, last in ranges)
+        return tuple((start + self.index * rows, stop + self.index * rows) for start, stop in ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class Present(Derived):
 
 
 def _selected_ranges(ranges: RowRanges, selected: Sequence[int]) -> RowRanges:
-    return as_ranges([row for first, last in ranges for row in selected[first:last]]) or NO_ROWS
+    return as_ranges([row for start, stop in ranges for row in selected[start:stop]]) or NO_ROWS
 
 
 Op: TypeAlias = Input | RoleCall | FunctionCall | Repeat | MiniBatch | Filter | Take | Pack | Present
@@ -278,12 +278,12 @@ class Node:
         return (operand for _, operand in self.arguments if isinstance(operand, Ref))
 
     def source(self, column: str) -> Operand | None:
-        """What a derived column is read from; None for one that is stored as this node makes it."""
+        """The operand from which a derived column is read; None for one that is stored as this node makes it."""
         return self.op.source(self.arguments, column) if isinstance(self.op, Derived) else None
 
 
 class MisuseKind(Enum):
-    """What can go wrong while a dataflow is traced."""
+    """Mistakes that a trace can report."""
 
     NO_COLUMN = "no column of that name"
     NO_METHOD = "no registered method of that name"

@@ -1,4 +1,4 @@
-"""What Python asks of a value that is only passed on: to print it is harmless, to decide or compute with it is not."""
+"""Python operations on a value that is only passed on: to print it is harmless, to decide or compute is not."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Pythonic(Traced):
 
     @classmethod
     def __torch_function__(cls, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        """What torch does with a value that its functions are given: ``torch.exp(x)``, ``torch.cat([x, y])``."""
+        """Called by torch for a value among the arguments of its functions: ``torch.exp(x)``, ``torch.cat([x, y])``."""
         flat = [
             inner for a in (*args, *(kwargs or {}).values()) for inner in (a if isinstance(a, (list, tuple)) else [a])
         ]

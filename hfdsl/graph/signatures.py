@@ -38,7 +38,7 @@ class RecordType:
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """What a list protocol collects: ``PerRank[T]`` or ``PerStage[T]``."""
+    """The type that a list protocol collects: ``PerRank[T]`` or ``PerStage[T]``."""
 
     kind: str
     inner: PortType
@@ -100,7 +100,7 @@ class Signature:
 
     @property
     def result(self) -> PortType:
-        """What the caller gets: the body's result, in a list where the protocol gives one."""
+        """The type that the caller receives: the body's result, in a list if the protocol returns one."""
         kind = self.gives
         return self.returns if kind == "whole" else ListType(LIST_KINDS[kind].__name__, self.returns)
 
@@ -113,7 +113,7 @@ class Signature:
 
     @property
     def gives(self) -> Gives:
-        """What the caller gets: a whole value, or a list over ranks or stages."""
+        """The kind of value that the caller receives: a whole value, or a list over ranks or stages."""
         return self.registration.gives if self.registration else "whole"
 
     @property
@@ -127,7 +127,7 @@ class Signature:
         return group_size(self.rows)
 
     def takes(self, port: Port) -> PortType:
-        """What the caller wires to a port: its type, or a list with one such value per rank."""
+        """The type that the caller wires to a port: its own, or a list with one such value per rank."""
         return ListType(PerRank.__name__, port.type) if self.per_rank else port.type
 
     def port(self, name: str) -> Port | None:
@@ -298,7 +298,7 @@ def _is_array(annotation: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def deferred(body: Callable[..., Any]) -> str | None:
-    """What a function is whose call gives no result yet; None for a plain one."""
+    """The kind of a function whose call returns no result yet; None for a plain one."""
     if inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
         return "a generator (it has a yield)"
     return "a coroutine (async def)" if inspect.iscoroutinefunction(body) else None

@@ -14,7 +14,7 @@ from hfdsl.types.batches import Batch, schema
 
 
 class Symbolic(Pythonic):
-    """What stands for a value while a dataflow is traced: it can be passed on, and nothing else."""
+    """Stands for a value while a dataflow is traced: it can be passed on, and nothing else."""
 
     __slots__ = ("_operand", "_shown", "_tracer", "_type")
     _operand: Operand

@@ -129,7 +129,7 @@ class Tracer:
         return Symbolic(self, Ref(node.id), result, node.label)
 
     def operand(self, value: Any) -> Operand:
-        """What an argument is to the graph."""
+        """An argument as an operand of the graph."""
         if isinstance(value, Symbolic):
             if value._tracer is self:
                 return value._operand
@@ -328,7 +328,7 @@ def _with_call(call: Span, callee: str) -> tuple[CallSite, ...]:
 
 
 def _identity(misuse: Misuse) -> tuple[object, ...]:
-    """What is reported once: a loop reaches a line again, and ``list(x)`` iterates, then asks for ``len(x)``."""
+    """The key of a misuse, reported once: a loop repeats a line, and ``list(x)`` iterates, then calls ``len(x)``."""
     return misuse.kind, misuse.span, "" if misuse.kind is MisuseKind.CONTROL else misuse.name
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompiledPlan(Plan):
-    """What ``flow.compile`` returns. ``print(plan)`` shows it; ``launch`` runs it."""
+    """The result of ``flow.compile``. ``print(plan)`` shows it; ``launch`` runs it."""
 
     @property
     def peaks(self) -> tuple[ProcessMemory, ...]:

@@ -117,7 +117,7 @@ class Outgoing:
     destinations: Mapping[PayloadKey, frozenset[Destination]]
 
     def of(self, segment: int, process: Process) -> tuple[Payload, ...]:
-        """What a process sends at the end of a segment."""
+        """The payloads that a process sends at the end of a segment."""
         return self.payloads.get(Sender(segment, process), ())
 
     @property
@@ -127,7 +127,7 @@ class Outgoing:
 
 
 def pack_payloads(context: RoutingContext, segment_of: Mapping[int, int]) -> Outgoing:
-    """What is read elsewhere, as one payload for all slices of a process that the same readers need."""
+    """Remote reads, as one payload for all slices of a process that the same readers need."""
     driver_alone = frozenset({context.topology.host_of(DRIVER_PROCESS)})
     slices: dict[Sender, dict[Audience, list[ColumnSlice]]] = {}
     for (node, chunk, direct), remote in _remote_reads(context, segment_of.keys()).items():
@@ -161,7 +161,7 @@ def _is_number(plan: Plan, part: ColumnSlice) -> bool:
 
 
 def _remote_reads(context: RoutingContext, nodes: AbstractSet[int]) -> Mapping[LeavingChunk, RemoteReads]:
-    """What is read elsewhere of each chunk of these nodes."""
+    """The remote reads of each chunk of these nodes."""
     reader = locating_reader(context.plan, context.table)
     remote_reads: dict[LeavingChunk, RemoteReads] = {}
     for channel, read in _requests(context, nodes):
@@ -172,7 +172,7 @@ def _remote_reads(context: RoutingContext, nodes: AbstractSet[int]) -> Mapping[L
 
 
 def _requests(context: RoutingContext, nodes: AbstractSet[int]) -> Iterator[tuple[Channel, Read]]:
-    """What processes elsewhere request of these nodes, and by which channel."""
+    """Requests of remote processes for these nodes, each with its channel."""
     # Columns that leave whole come first: their payloads are the same whatever else is known.
     for (node, direct), columns in context.whole_columns.items():
         for chunk in range(context.plan.layouts[node].chunks) if node in nodes else ():

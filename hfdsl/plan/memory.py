@@ -39,7 +39,7 @@ class ProcessMemory:
 
 
 def process_memory(plan: Plan, sizes: Mapping[Any, int], order: Iterable[Phase]) -> dict[Process, ProcessMemory]:
-    """What every process holds that runs a step, over the phases of the step."""
+    """The memory of every process that runs a step, over the phases of the step."""
     stores: dict[Process, _Store] = {}
     payloads: dict[PayloadKey, Payload] = {}
     for phase in order:
@@ -96,7 +96,7 @@ def _payloads(routes: Routes) -> Iterable[Payload]:
 
 @dataclass(slots=True)
 class _Store:
-    """What a process holds, counted as ``hfdsl.runtime.store`` counts it."""
+    """The bytes that a process holds, counted as ``hfdsl.runtime.store`` counts them."""
 
     measure: Measure
     bytes: dict[int, int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ MAX_PRINTED_PERIODS = 4
 
 @dataclass(frozen=True, slots=True)
 class OffloadSchedule:
-    """What goes to host memory: ``at_start`` before the first call, ``after[call]`` after one, ``parts`` in all."""
+    """Parts moved to host memory: ``at_start`` before the first call, ``after[call]`` after one, ``parts`` in all."""
 
     parts: frozenset[RolePart]
     at_start: frozenset[RolePart]
@@ -59,7 +59,7 @@ def offload_lines(plan: Plan) -> Iterator[str]:
 
 
 def _size(place: Placement[Any], parts: tuple[str, ...]) -> str:
-    """How much moves, as far as the deployment says it."""
+    """The size of these parts, as far as the deployment declares it."""
     memory = place.gpu_memory
     if memory is None or not (memory.parts or parts == parts_of(place.role)):
         return ""
@@ -83,7 +83,7 @@ def _when(period: IdlePeriod, labels: Mapping[int, str]) -> str:
 
 
 def _without_offload(plan: Plan, resident: ResidentMemory) -> list[GpuMemory]:
-    """What all roles on these GPUs would keep of them."""
+    """The memory that all roles on these GPUs would keep."""
     used = slots_in_use(plan.deployment)
     low, high = resident.slots.start, resident.slots.stop
     roles = {role for root, slots, role in used if root == resident.root and slots.start < high and low < slots.stop}

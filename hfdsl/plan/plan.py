@@ -46,7 +46,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What the rows of a step are balanced by; ``query`` is the runtime query that reads them."""
+    """The row weights of a balanced step; ``query`` is the runtime query that reads them."""
 
     query: int
     weights: Ref

@@ -46,7 +46,7 @@ class Transfer(NamedTuple):
 
 
 class MemoryLevel(NamedTuple):
-    """How many bytes of columns a process holds at a time."""
+    """The bytes of columns that a process holds at a time."""
 
     process: Process
     time: float
@@ -84,7 +84,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """How long the step took."""
+        """The duration of the step."""
         return self.stop - self.start
 
     @property
@@ -139,7 +139,7 @@ def node_labels(plan: Plan) -> dict[int, str]:
 
 
 def payload_name(payload: Payload, labels: Mapping[int, str]) -> str:
-    """What a payload holds, in words: ``actor.generate (ids, mask)``."""
+    """The label of a payload: ``actor.generate (ids, mask)``."""
     columns: dict[int, dict[str, None]] = {}
     for column_slice in payload.slices:
         columns.setdefault(column_slice.node, {})[column_slice.column] = None

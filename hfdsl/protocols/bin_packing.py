@@ -13,7 +13,7 @@ from typing import TypeAlias
 from hfdsl.types.dims import Answer
 
 Amounts: TypeAlias = tuple[int, ...]
-"""So much of every resource: of what a part needs, or of what a node has left."""
+"""An amount of every resource: needed by a part, or left on a node."""
 
 CPU_UNITS = 10_000
 """Units of a CPU in whole amounts: the resolution of Ray."""

@@ -103,7 +103,7 @@ class Call:
 
 
 def _later(draws: Draws) -> tuple[int, ...]:
-    """What the seed of the next draw has beside that of the first: its number, and nothing for the first itself."""
+    """The suffix of the next draw's seed: its number, and nothing for the first draw."""
     number = draws.next()
     return (number,) if number else ()
 

@@ -118,7 +118,7 @@ def copied(value: T) -> T:
 
 
 class Collectives(Structural):
-    """How a backend connects ranks."""
+    """The connection of ranks by a backend."""
 
     def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
         """The group of these ranks, seen from ``rank``."""

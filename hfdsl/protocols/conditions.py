@@ -64,7 +64,7 @@ def _expression(decorator: str, text: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """What ``provides`` says: these columns are there exactly where ``when`` holds (always, where it is None)."""
+    """A declaration of ``provides``: these columns are present exactly where ``when`` holds (None: always)."""
 
     columns: tuple[str, ...]
     when: str | None
@@ -100,6 +100,6 @@ def provides(*columns: str, when: str | None = None) -> Callable[[F], F]:
 
 
 def provisions_of(fn: Callable[..., Any]) -> tuple[Provision, ...]:
-    """What ``provides`` left on a function."""
+    """The declarations of ``provides`` on a function."""
     provisions: tuple[Provision, ...] = getattr(fn, PROVISIONS, ())
     return provisions

@@ -16,7 +16,7 @@ from hfdsl.protocols.protocol import Protocol
 
 
 class Group(Structural):
-    """What the functions of a protocol may read of a worker group."""
+    """The part of a worker group that the functions of a protocol may read."""
 
     @property
     def world_size(self) -> int:
@@ -177,11 +177,11 @@ def as_functions(mode: Mapping[str, Any], name: str) -> Functions:
 
 
 Mode: TypeAlias = Dispatch | Protocol | Functions
-"""What a method can be registered with, in its stored form."""
+"""The stored form of a method's protocol."""
 
 
 def meaning_of(mode: Mode) -> Protocol | Functions:
-    """What a mode means now: a declaration, or the functions that were registered for it."""
+    """The meaning of a mode: a declaration, or the functions that are registered for it."""
     return _MEANINGS[mode] if isinstance(mode, Dispatch) else mode
 
 

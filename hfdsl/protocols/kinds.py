@@ -1,4 +1,4 @@
-"""What a collect that takes a list gives: one value per rank, or one per pipeline stage."""
+"""Results of collects that return a list: one value per rank, or one per pipeline stage."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from hfdsl.protocols.state import effects_of, methods_with
 
 Part: TypeAlias = Literal["weights", "optimizer"]
-"""What of a role is moved by itself: its weights, or what only a method with ``hf.writes`` uses."""
+"""A part of a role that is moved by itself: its weights, or the memory that only a method with ``hf.writes`` uses."""
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -30,7 +30,7 @@ def parts_of(role: type) -> tuple[Part, ...]:
 
 
 def parts_used(method: Callable[..., Any]) -> tuple[Part, ...]:
-    """What a method uses: all where it writes a state, else the weights alone."""
+    """The parts that a method uses: all if it writes a state, else the weights alone."""
     return PARTS if any(effect.kind == "writes" for effect in effects_of(method)) else PARTS[:1]
 
 

@@ -217,7 +217,7 @@ class RowSplit:
 
 
 NO_SPLIT = RowSplit()
-"""Of a call whose arguments are not split, or not here yet."""
+"""For a call whose arguments are not split, or not here yet."""
 
 
 @lru_cache(maxsize=32)  # the calls of one step often have the same weights

@@ -37,7 +37,7 @@ ModeLike: TypeAlias = Dispatch | Protocol | str | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What ``register`` declares about a method."""
+    """The declaration of a method by ``register``."""
 
     dispatch_mode: Mode
     execute_mode: Execute = Execute.ALL
@@ -60,7 +60,7 @@ class Registration:
 
     @property
     def gives(self) -> Gives:
-        """What kind of value the caller gets; rank 0 alone, and a pair of functions, return their value as it is."""
+        """The kind of value that the caller receives; rank 0 alone, and a pair of functions, return it as it is."""
         protocol = self.protocol
         return "whole" if protocol is None or self.execute_mode is Execute.RANK_ZERO else protocol.gives
 
@@ -122,7 +122,7 @@ _Staged: TypeAlias = Literal[Dispatch.THREE_D_PP_ONLY, "3D_PP_ONLY", "THREE_D_PP
 
 
 class _Options(TypedDict, total=False):
-    """What every method may say."""
+    """Options of every method."""
 
     blocking: bool
     pad: None
@@ -132,7 +132,7 @@ class _Options(TypedDict, total=False):
 
 
 class _SplitOptions(TypedDict, total=False):
-    """What a method may say whose protocol splits rows and joins them again."""
+    """Options of a method whose protocol splits rows and joins them again."""
 
     blocking: bool
     pad: Pad | None
@@ -316,7 +316,7 @@ def _padded_alike(declared: Registration, protocol: Protocol, leaves: dict[str, 
 
 
 def registration_of(fn: Callable[..., Any]) -> Registration | None:
-    """What ``register`` left on a function or bound method, or None."""
+    """The registration of a function or bound method, or None."""
     registration = getattr(fn, REGISTRATION, None)
     return registration if isinstance(registration, Registration) else None
 

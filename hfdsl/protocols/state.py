@@ -25,7 +25,7 @@ EffectKind: TypeAlias = Literal["reads", "writes", "exports", "loads"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a method does to a state.
+    """The effect of a method on a state.
 
     ``staleness`` is how many steps old it may be where it is read; ``ratio`` is the column of old log-probs that the
     loss divides by where it is written.
@@ -99,7 +99,7 @@ def _effect(kind: EffectKind, state: str, staleness: int = 0, ratio: str | None 
 
 
 def effects_of(fn: Callable[..., Any]) -> tuple[Effect, ...]:
-    """What ``reads``, ``writes``, ``exports`` and ``loads`` left on a method."""
+    """The effects that ``reads``, ``writes``, ``exports`` and ``loads`` declare on a method."""
     effects: tuple[Effect, ...] = getattr(fn, EFFECTS, ())
     return effects
 

@@ -132,7 +132,7 @@ def collect(
     site: Site | None = None,
     row_split: RowSplit = NO_SPLIT,
 ) -> Any:
-    """What the caller gets from one output per rank; outputs of ranks that are not collected are never looked at.
+    """The caller's value, from one output per rank; outputs of ranks that are not collected are never read.
 
     >>> from hfdsl.protocols.predefined import THREE_D_PROTO
     >>> collect(THREE_D_PROTO, Mesh(pp=2, dp=2), [None, None, [1], [2]])

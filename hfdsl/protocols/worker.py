@@ -153,4 +153,4 @@ class Worker:
 
 
 OWN_NAMES = frozenset(name for name in vars(Worker) if not name.startswith("_"))
-"""What ``Worker`` itself offers a body; a subclass may not define these names."""
+"""Names that ``Worker`` offers a body; a subclass may not define them."""

@@ -1,4 +1,4 @@
-"""What every backend does: run segments on ranks, and pass payloads on."""
+"""The interface of backends: run segments on ranks, and pass payloads on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def do_nothing() -> None:
 
 
 class Backend(Protocol):
-    """What runs the ranks. A handle stands for a payload, wherever it is; ``driver`` is this process itself."""
+    """Runs the ranks. A handle stands for a payload, wherever it is; ``driver`` is this process itself."""
 
     driver: Executor
 
@@ -87,7 +87,7 @@ class Backend(Protocol):
 
 
 class Lowering(Protocol):
-    """What makes the backend of a plan: a user's own lowering, in place of ``"local"`` or ``"ray"``."""
+    """Creates the backend of a plan: a user's own lowering, in place of ``"local"`` or ``"ray"``."""
 
     def __call__(
         self, plan: Plan, *, seed: int, timeout: float, deadline: float, worker_env: Mapping[str, str]

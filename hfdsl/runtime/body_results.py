@@ -1,4 +1,4 @@
-"""What a body returned: checked against its signature, and as raw columns that another role may be given."""
+"""The result of a body: checked against its signature, and as raw columns that another role may receive."""
 
 from __future__ import annotations
 

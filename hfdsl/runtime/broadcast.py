@@ -106,7 +106,7 @@ def _bucket(part: Sequence[torch.Tensor], starts: Sequence[int]) -> _Transfer:
 # -- values of a step --------------------------------------------------------------------------------------------------
 
 _communicators: dict[tuple[int, ...], Any] = {}
-"""What this process broadcasts over, by ranks of the links; the first rank sends."""
+"""The communicators of this process, by ranks of the links; the first rank sends."""
 
 
 def _communicator(ranks: tuple[int, ...]) -> Any:
@@ -133,7 +133,7 @@ class PendingBroadcast:
 
     @classmethod
     def of(cls, value: PickledValue, ranks: Sequence[int]) -> PendingBroadcast:
-        """What the readers of a value are sent before the broadcast; the first rank makes it."""
+        """The message to the readers of a value before the broadcast; the first rank makes it."""
         sizes = [(tensor.shape, tensor.dtype) for tensor in value.tensors.tensors]
         return cls(tuple(ranks), value.skeleton, value.buffers, sizes)
 

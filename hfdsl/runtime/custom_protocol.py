@@ -17,7 +17,7 @@ from hfdsl.runtime.store import PayloadContent
 
 
 class GroupView:
-    """What the functions of a protocol may read of a worker group."""
+    """The part of a worker group that the functions of a protocol may read."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.world_size = mesh, mesh.world_size
@@ -59,7 +59,7 @@ def _passed(step: Step, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
 
 
 def _by_name(step: Step, positional: Sequence[str], returned: Any) -> dict[str, Any]:
-    """What a dispatch function returned, by the parameters that receive it."""
+    """The result of a dispatch function, by the parameters that receive it."""
     match returned:
         case (tuple() | list() as args, Mapping() as kwargs):
             pass

@@ -94,7 +94,7 @@ class Links:
             _links_of[actor_id(actor)] = self
 
     def _call_all(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What a function returns in every process; its arguments are the actor's instance, the rank and ``args``."""
+        """The results of a function in every process; its arguments are the actor's instance, the rank and ``args``."""
         return fetch([actor.__ray_call__.remote(function, rank, *args) for rank, actor in enumerate(self.actors)])
 
     def unmap_after_transfers(self) -> list[Any]:
@@ -178,7 +178,7 @@ def _readable(sample: SharedTensors | None, producer: int) -> bool:
 
 @dataclass
 class _State:
-    """What this process keeps; Ray constructs the transport's object itself, so it finds this in the module."""
+    """State of this process; Ray constructs the transport's object itself, so it finds this in the module."""
 
     store: TCPStore | None = None
     member: Member | None = None
@@ -239,13 +239,13 @@ class Member:
 
 @dataclass
 class _SharedMetadata(TensorTransportMetadata):
-    """What Ray sends to readers: where the tensors of every payload are."""
+    """Metadata that Ray sends to readers: where the tensors of every payload are."""
 
     shared: Sequence[SharedTensors] = ()
 
 
 class DirectTransport(TensorTransportManager):
-    """What Ray calls: on the driver, on the main thread of the producer, or on a thread of the reader."""
+    """The transport that Ray calls: on the driver, on the main thread of the producer, or on a thread of the reader."""
 
     def tensor_transport_backend(self) -> str:
         """The name."""

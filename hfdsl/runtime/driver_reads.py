@@ -1,4 +1,4 @@
-"""What the driver reads in a step: the columns that runtime queries look at, and the result of the dataflow."""
+"""Reads of the driver in a step: the columns that runtime queries need, and the result of the dataflow."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class DriverReads:
         return () if column is None else tuple(column.tolist())
 
     def result(self, output: Output, reader: Reader) -> Any:
-        """What the dataflow returns."""
+        """The result of the dataflow."""
         value = output.value
         if isinstance(value, tuple):
             parts = [self.result(inner, reader) for inner in value]

@@ -221,7 +221,7 @@ class LocalBackend:
             executor.add(plan)
 
     def topology(self, plan: Plan) -> Topology:
-        """That of the pools: a payload is sliced here as it would be on a cluster."""
+        """The topology of the pools: a payload is sliced here as it would be on a cluster."""
         return planned_topology(plan)
 
     def put(self, plan: Plan, content: PayloadContent) -> Any:

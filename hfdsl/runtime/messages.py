@@ -59,7 +59,7 @@ class SegmentCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """What a rank must know to follow the calls of a segment by some routes; sent with the first of them."""
+    """The routes of a segment for one rank, which it needs to run its calls; sent with the first of them."""
 
     task: Task
     table: RowTable
@@ -143,7 +143,7 @@ class SegmentResult:
 
 
 class Acknowledgment(NamedTuple):
-    """What a rank's call returns beside its payloads: its result, and the content of each inline payload."""
+    """A rank's reply to a call, apart from its payloads: its result, and the content of each inline payload."""
 
     result: SegmentResult
     inline: list[list[list[Any]]]

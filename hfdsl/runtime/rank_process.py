@@ -101,7 +101,7 @@ class RankProcess(Worker):
         return (acknowledgment, *stored) if stored else acknowledgment
 
     def _send(self, sends: Sequence[PayloadContent], modes: Sequence[SendMode]) -> tuple[list[Any], list[Any]]:
-        """What leaves with the acknowledgment, and what leaves through the object store; all else is queued."""
+        """Payloads sent with the acknowledgment, and those sent through the object store; all others are queued."""
         inline, stored = list[Any](), list[Any]()
         for content, mode in zip(sends, modes, strict=True):
             if mode == INLINE:

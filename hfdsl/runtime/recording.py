@@ -74,7 +74,7 @@ class Recorder:
 
 
 def _collective_results(body: Callable[..., Any]) -> AbstractContextManager[list[tuple[str, Any]]]:
-    """What collectives return to the body of a role; a function has no peers."""
+    """The results of collectives in the body of a role; a function has no peers."""
     worker = getattr(body, "__self__", None)
     context = worker._hf_rank if isinstance(worker, Worker) else None
     if context is None or context.collectives is None:
@@ -102,7 +102,7 @@ def _write(file: Path, value: Any) -> None:
 
 
 def read(file: Path, pickles: Any = pickle) -> Any:
-    """What a file holds, by ``pickles`` (a module like ``pickle``); tensors come on the CPU where there is no GPU.
+    """The contents of a file, read by ``pickles`` (a module like ``pickle``), tensors on the CPU if there is no GPU.
 
     Raises:
         CheckpointError: HF906 where it is missing or cannot be read.

@@ -187,7 +187,7 @@ class Relay:
 
 
 def as_completed(refs: Sequence[Any], seconds: float) -> Iterator[list[Any]]:
-    """What has ended, in batches, for this many seconds; polled, since a rank may wait for one that has failed."""
+    """Calls that have ended, in batches, for so many seconds; polled, since a rank may wait for one that has failed."""
     until, pending = time.monotonic() + seconds, list(refs)
     while pending:
         left = max(0.0, until - time.monotonic())

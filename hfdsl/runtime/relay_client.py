@@ -47,7 +47,7 @@ def relays_pay(plan: Plan, hosts: Mapping[str, Sequence[str]], direct_groups: Co
 
 @dataclass(eq=False, slots=True)
 class Outbox:
-    """What a relay will be sent with the next call, in the current step.
+    """Requests for the next call of a relay, in the current step.
 
     >>> outbox = Outbox(relay=None)
     >>> ids = RemoteHandle(outbox, ReturnKey(segment=1, rank=0, place=1))  # the first payload of rank 0

@@ -9,7 +9,7 @@ from hfdsl.graph.spans import traceback_span
 from hfdsl.protocols.raised import as_raised
 
 READY_ROLES = ("HF811", "HF812", "HF911", "HF912", "HF913")
-"""What the bodies of ready roles raise: their messages are complete, and a traceback through hfdsl adds nothing."""
+"""Codes that the bodies of ready roles raise: the messages are complete, and a traceback through hfdsl adds nothing."""
 
 
 def role_error(what: str, rank: int, step_number: int | None, error: Exception) -> HfError:

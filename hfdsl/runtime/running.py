@@ -29,7 +29,7 @@ from hfdsl.runtime.timeline import StepRecord, timeline
 from hfdsl.types.batches import Batch, closest, upcast
 
 CALL_SECONDS = 1e-3
-"""What a call costs: a step that takes less is not worth a call of its own."""
+"""The cost of a call: a step that takes less is not worth its own call."""
 
 MEASURED_STEPS = (4, 8, 16, 32)
 """The steps of a run after which it looks at how long bodies take."""

@@ -19,7 +19,7 @@ from hfdsl.runtime.state_files import sync_to_disk
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What was saved: by role the file of each rank's state, and the number of steps of each plan."""
+    """The contents of a save: by role the file of each rank's state, and the number of steps of each plan."""
 
     roles: dict[str, list[dict[str, str]]]
     steps: dict[str, int]

@@ -109,7 +109,7 @@ class PickledValue:
 
 
 def pickle_value(value: Any, device: str = "cuda", shared: Collection[torch.Tensor] | None = None) -> PickledValue:
-    """What a method called with ``tensor_transport=TRANSPORT`` returns: any value, its tensors on ``device`` apart.
+    """The result of a method called with ``tensor_transport=TRANSPORT``: any value, its tensors on ``device`` apart.
 
     Tensors arrive dense and without gradients; those on other devices are pickled with the rest. With ``shared``,
     tensors whose memory nobody writes while they travel, all others are copied.

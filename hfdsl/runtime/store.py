@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import torch
 
 PayloadContent: TypeAlias = Mapping[ColumnSlice, Any]
-"""What a payload holds: raw rows of columns."""
+"""The contents of a payload: raw rows of columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from hfdsl.runtime.device_memory import Mappings, Region, copy, map_block, regio
 from hfdsl.runtime.store import as_bytes
 
 mappings = Mappings(map_block, unmap_block)
-"""What this process has mapped of others."""
+"""The blocks of other processes that this process has mapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTensors:
-    """What a reader must know of tensors: their shapes and dtypes, and where their bytes are.
+    """A reference to tensors for their readers: shapes and dtypes, and where their bytes are.
 
     A location is None for a tensor without elements, and the path of a file in memory on a CPU.
     """

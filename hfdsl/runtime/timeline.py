@@ -28,7 +28,7 @@ from hfdsl.runtime.messages import SegmentResult
 
 @dataclass(slots=True)
 class StepLog:
-    """What the driver writes down while a step runs.
+    """The driver's log of a running step.
 
     ``sent`` are the driver's payloads, each with the time and its bytes; ``routes`` those by which each segment was
     submitted; ``query_results`` the results of runtime queries, by node.
@@ -138,7 +138,7 @@ def _payloads(record: StepRecord) -> dict[PayloadKey, _SentPayload]:
 
 
 def _read_by_driver(record: StepRecord) -> Iterator[tuple[tuple[PayloadKey, ...], float]]:
-    """What the driver read, and when it had arrived: the arguments of custom protocols, and the result."""
+    """Transfers to the driver, and when they had arrived: the arguments of custom protocols, and the result."""
     started: dict[int, float] = {}
     for (segment, _), result in zip(record.calls, record.results, strict=True):
         started.setdefault(segment, result.start)
@@ -148,7 +148,7 @@ def _read_by_driver(record: StepRecord) -> Iterator[tuple[tuple[PayloadKey, ...]
 
 
 def _wait_cause(received: list[Transfer], since: float) -> str:
-    """What a process waited for: what left last or, where all had left before, the driver."""
+    """The cause of a process's wait: the payload that was sent last or, if all had been sent before, the driver."""
     last = max(received, key=lambda transfer: transfer.sent, default=None)
     if last is None or last.sent <= since or last.source == DRIVER_PROCESS:
         return "waits for the driver"

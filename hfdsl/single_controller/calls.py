@@ -107,7 +107,7 @@ def entries_by_rank(
 
 
 def checked_pair(returned: Any, site: Site) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """What a dispatch function of the user gave, as ``(args, kwargs)``; HF407 when it is anything else."""
+    """The result of a user's dispatch function, as ``(args, kwargs)``; HF407 for anything else."""
     match returned:
         case (tuple() | list() as args, dict() as kwargs):
             return args, kwargs

@@ -31,7 +31,7 @@ def free_now() -> dict[str, float]:
 
 
 def slots_on(node: Mapping[str, float], resource: str, each: float) -> int:
-    """How many slots that need ``each`` of a resource one node has room for."""
+    """The number of slots on one node, each with ``each`` of a resource."""
     return int(node.get(resource, 0.0) / each + 1e-6)
 
 

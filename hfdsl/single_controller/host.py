@@ -87,7 +87,7 @@ class RankCall:
 
 
 InitArguments: TypeAlias = Mapping[str, tuple[tuple[Any, ...], dict[str, Any]]]
-"""What the roles of a process are constructed with, by role."""
+"""Constructor arguments of a process's roles, by role."""
 
 
 class Host:

@@ -125,13 +125,13 @@ class RayResourcePool:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What one slot asks of Ray."""
+        """The resources that one slot requests of Ray."""
         cpus = {"CPU": round(CPU_PER_PROCESS * self.max_colocate_count, 4)}
         return {**cpus, "GPU": 1.0} if self.use_gpu else cpus
 
     @property
     def process_share(self) -> dict[str, float]:
-        """What one worker process asks of its slot."""
+        """The resources that one worker process takes from its slot."""
         # Rounded down to Ray's resolution: rounded up, the last group would not fit.
         share = math.floor(10_000 / self.max_colocate_count) / 10_000
         return {"num_cpus": CPU_PER_PROCESS, "num_gpus": share if self.use_gpu else 0}

@@ -111,7 +111,7 @@ def keep_start(value: object) -> None:
 
 
 def kept_start() -> Any:
-    """What this actor has kept before it was restarted, None where it has not run before."""
+    """The value that this actor kept before a restart; None in its first process."""
     data = internal_kv._internal_kv_get(_start_key(ray.get_runtime_context().get_actor_id()))
     return None if data is None else pickle.loads(data)
 

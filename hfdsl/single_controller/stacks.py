@@ -31,10 +31,10 @@ DUMP_SIGNAL = getattr(signal, "SIGRTMAX", 0) - 2
 """One of the real-time signals, which libraries leave alone."""
 
 DUMP_SECONDS = 2.0
-"""How long a process may take to write its stacks."""
+"""Time for a process to write its stacks."""
 
 READ_SECONDS = 15.0
-"""How long a node may take to start the task that reads them."""
+"""Time for a node to start the task that reads them."""
 
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+) ", re.MULTILINE)
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -120,7 +120,7 @@ def _is_there(process: WatchedProcess) -> bool:
 
 
 def _written(path: Path, before: int) -> str:
-    """What was written after so many bytes, once no more comes."""
+    """The text written after this offset, once no more arrives."""
     until = time.monotonic() + DUMP_SECONDS
     last = before
     while time.monotonic() < until:

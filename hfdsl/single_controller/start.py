@@ -25,7 +25,7 @@ TENSOR_TRANSPORT_OPTION = "enable_tensor_transport"
 """The option of an actor class whose tensors may travel by a transport of Ray's."""
 
 PICKLING_ERRORS = (TypeError, AttributeError, pickle.PicklingError)
-"""What Ray raises for a value that cannot be pickled."""
+"""Exceptions that Ray raises for a value that cannot be pickled."""
 
 
 class Lease:
@@ -45,7 +45,7 @@ class Lease:
 
 
 def checked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """What a user adds; ``ResourceError`` (HF520) for one of the group's own or a value that is no text."""
+    """Variables that a user adds; ``ResourceError`` (HF520) for one that the group sets, or whose value is no text."""
     reserved = sorted(set(env) & set(RESERVED_ENV))
     if reserved:
         raise ResourceError("HF520", f"worker_env sets {', '.join(reserved)}, which the group sets; leave it out")

@@ -58,7 +58,7 @@ _HOMES = {
     "check_worker": "workers",
     "lawful": "laws.check",
 }
-"""What is exported, by the module that has it."""
+"""Public names, by the module that defines them."""
 
 
 def _load(name: str) -> object:

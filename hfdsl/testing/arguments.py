@@ -1,4 +1,4 @@
-"""What the checks of ``hfdsl.testing`` are asked for: read once, and refused in words where it has no meaning."""
+"""Arguments of the checks of ``hfdsl.testing``: read once, and refused with a message if they are invalid."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def names_of(check: str, argument: str, option: object, known: Sequence[str], wh
 
 
 def several_of(check: str, argument: str, takes: str, items: object) -> tuple[Any, ...]:
-    """What is given in a list or another thing that can be gone through once."""
+    """The items of a list or of another iterable, which may be read only once."""
     if not isinstance(items, Iterable) or isinstance(items, (str, bytes, Mapping)):
         raise refused(check, argument, takes, items)
     return tuple(items)
@@ -79,7 +79,7 @@ def number_of(check: str, argument: str, number: object, least: int = 1) -> int:
 
 
 def tolerance_of(check: str, tolerance: object) -> float:
-    """How far numbers may be apart."""
+    """A tolerance, validated."""
     if not (is_number(tolerance) and tolerance >= 0):
         raise refused(check, "tolerance=", "a number of at least 0", tolerance)
     return float(tolerance)

@@ -127,7 +127,7 @@ def _equal(expected: Any, actual: Any, tolerance: float | None) -> bool:
 
 
 def _same_array(expected: Any, actual: Any) -> bool:
-    """Of numpy's arrays and scalars."""
+    """For NumPy arrays and scalars."""
     return (expected.dtype, expected.shape) == (actual.dtype, actual.shape) and expected.tobytes() == actual.tobytes()
 
 

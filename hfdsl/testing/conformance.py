@@ -60,7 +60,7 @@ class SuiteProgram:
 
 
 def _lists(deployment: Deployment, rows: int) -> Any:
-    """What ranks and stages give: numbers of the mesh alone."""
+    """Outputs of ranks and stages: numbers that depend on the mesh alone."""
 
     def places(mesh: Mesh) -> list[list[int]]:
         at = [(rank, mesh.coordinates(rank)) for rank in range(mesh.world_size)]
@@ -92,7 +92,7 @@ FAULTS: dict[Dataflow[..., Any], tuple[str, str]] = {
     p.shortening: ("HF805", "faulty.shortens"),
     p.writing: ("HF703", "faulty.writes"),
 }
-"""What goes wrong: the code of the error, and what its text holds."""
+"""Programs that fail: the code of the error, and a part of its text."""
 
 
 def _pool(*sizes: int) -> ResourcePool:
@@ -133,7 +133,7 @@ DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
 
 @dataclass(frozen=True, slots=True)
 class SuiteOutcome:
-    """How a program ran under a deployment; ``problem`` is None where it ran as it should."""
+    """The outcome of a program under a deployment; ``problem`` is None if it is correct."""
 
     program: str
     deployment: str
@@ -143,7 +143,7 @@ class SuiteOutcome:
 
 @dataclass(frozen=True, slots=True)
 class SuiteReport:
-    """What a backend does of the suite; ``print(report)`` shows a line a program."""
+    """The outcomes of a backend; ``print(report)`` shows one line per program."""
 
     backend: str
     outcomes: tuple[SuiteOutcome, ...]
@@ -254,7 +254,7 @@ def _programs(
 
 
 def _run(backend: AnyBackend, program: SuiteProgram, deployment: Deployment, running: Running) -> str | None:
-    """What differs from the eager run, and in which node first."""
+    """The difference from the eager run, and the first node that has it."""
     for number, (step, batches) in enumerate(
         zip(eager_steps(program.flow, deployment, program.batches), program.batches, strict=True)
     ):
@@ -285,7 +285,7 @@ def _first_node(backend: AnyBackend, program: SuiteProgram, deployment: Deployme
 
 
 def _saved(running: Running) -> str | None:
-    """What is saved after a step is what a run goes on from."""
+    """A run continues from the state that was saved after a step."""
     batch = p.rows(8)
     with tempfile.TemporaryDirectory() as folder:
         running.save(folder)

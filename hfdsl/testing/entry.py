@@ -1,4 +1,4 @@
-"""What hypothesis calls when it is imported: ``st.from_type`` knows the types of hfdsl, and examples print as code.
+"""Called by hypothesis on its import: ``st.from_type`` knows the types of hfdsl, and examples print as code.
 
 It loads nothing of hfdsl before such a type is asked for.
 """

@@ -33,10 +33,10 @@ W = TypeVar("W", bound=Worker)
 BatchT = TypeVar("BatchT", bound=Batch)
 
 Seconds: TypeAlias = float | Callable[[int], float]
-"""How long a method takes: seconds, or a function of the rows that a rank receives."""
+"""The duration of a method: seconds, or a function of the rows that a rank receives."""
 
 Columns: TypeAlias = Mapping[str, Callable[[tuple[int, ...]], Any] | None]
-"""What a column holds instead of random values: a function of its shape, or None for an optional one that is absent."""
+"""Values of a column instead of random ones: a function of its shape, or None for an optional column that is absent."""
 
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
@@ -251,7 +251,7 @@ def _answer(
     columns: Columns,
     seed: int | None,
 ) -> Any:
-    """What a fake returns."""
+    """The result of a fake."""
     call = running_call() or Call(seed or 0, 0, 0, 0)
     call = call if seed is None else replace(call, seed=seed)
     sizes = _solved(signature, arguments)

@@ -1,4 +1,4 @@
-"""What every node of a dataflow makes in a step, eagerly and on a backend."""
+"""The value of every node of a dataflow in a step, eager and on a backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULT = -1
 
 @dataclass(frozen=True, slots=True)
 class NodeValues:
-    """What a step made: by node, and under ``RESULT`` what it returned."""
+    """The values of a step, by node, and its result under ``RESULT``."""
 
     values: Mapping[int, Any]
 

@@ -26,7 +26,7 @@ Run: TypeAlias = Literal["eager", "local", "ray"]
 EVERYWHERE: tuple[Run, ...] = ("eager", "local", "ray")
 
 Tolerance: TypeAlias = float | Mapping[str, float] | None
-"""How far numbers may be apart, of all nodes or by the label of a node; bit for bit where nothing is said."""
+"""The tolerance of all nodes, or by the label of a node; other nodes are compared bit for bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _named(deployments: Sequence[Deployment] | Mapping[str, Deployment]) -> dict
 
 
 def _inputs_of(graph: Graph, batch: Batch | tuple[Batch, ...]) -> tuple[Batch, ...]:
-    """What a step receives: a record for each input of the dataflow."""
+    """The inputs of a step: a record for each input of the dataflow."""
     inputs = batch if isinstance(batch, tuple) else (batch,)
     records = [node.op.record for node in graph.inputs if isinstance(node.op, Input)]
     if len(inputs) != len(records) or not all(map(isinstance, inputs, records)):
@@ -191,7 +191,7 @@ def _steps(
 
 
 class _Compared:
-    """What the first run made, which every other one is compared with."""
+    """The values of the first run, with which all others are compared."""
 
     def __init__(self, graph: Graph, tolerance: Tolerance) -> None:
         self._graph, self._tolerance, self.count = graph, tolerance, 0

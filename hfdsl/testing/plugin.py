@@ -24,7 +24,7 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "hf_gpus": ("0", "GPUs that each of its nodes says it has"),
     "hf_store": ("400", "MiB of the object store of each of its nodes"),
 }
-"""Of the ini file, and with dashes of the command line: what it is by default, and what it means."""
+"""Options of the ini file, and with dashes of the command line: default and meaning."""
 
 CLUSTER, FAILED, SEED = pytest.StashKey[Any](), pytest.StashKey[bool](), pytest.StashKey[int]()
 
@@ -187,7 +187,7 @@ def _hf_no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _held(config: pytest.Config) -> dict[str, str]:
-    """What there is on the cluster, by id, with what to call it."""
+    """Actors, placement groups and references on the cluster, by ID, each with a label."""
     ray = config.stash.get(CLUSTER, None)
     if ray is None or not ray.is_initialized():
         return {}

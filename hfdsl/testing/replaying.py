@@ -113,22 +113,22 @@ def replay(
     """Repeat one rank's part of a recorded call, alone in this process.
 
     The role is built as it was, given its state from before the step, and repeats its own earlier calls of that step
-    that may have changed it. What peers said in collectives is what they said then. Random streams are those of the
+    that may have changed it. Collectives return their recorded results. Random streams are those of the
     call. ``around`` may put something around the body, such as a debugger.
 
     Raises:
         CheckpointError: HF906 where there is no such recording, call or rank, or it cannot be read.
     """
     folder = Path(recording)
-    said = read_header(folder)
-    with importing(said["path"]):
-        script = loaded(said.get("main") if holds_scripts(folder) else None)
+    header = read_header(folder)
+    with importing(header["path"]):
+        script = loaded(header.get("main") if holds_scripts(folder) else None)
         files = pickles(script)
         plan = plan_of(folder, files)
         step = _step(plan, node)
         rank = _rank(folder, step, rank)
         tape = _Tape()
-        worker = _worker(folder, plan, step, rank, said["seed"], tape) if step.role else None
+        worker = _worker(folder, plan, step, rank, header["seed"], tape) if step.role else None
         earlier = list(_earlier(folder, plan, step, rank)) if worker is not None else []
         for before in earlier:
             _called(folder, files, before, rank, worker, tape, lambda body: body)
@@ -259,11 +259,11 @@ def _own_lines(error: BaseException) -> BaseException:
 
 
 class _Tape:
-    """Stands in for the peers of a rank: it says what they said then."""
+    """Stands in for the peers of a rank: it returns the recorded results of collectives."""
 
     def __init__(self) -> None:
         self._label = ""
-        self._heard: list[tuple[str, Any]] | None = None
+        self._collectives: list[tuple[str, Any]] | None = None
 
     def group(self, ranks: tuple[int, ...], rank: int) -> AxisGroup:
         """The ranks of an axis."""
@@ -272,25 +272,25 @@ class _Tape:
     @contextmanager
     def playing(self, label: str, heard: Sequence[tuple[str, Any]]) -> Iterator[None]:
         """Within this, a call of that label hears this."""
-        self._label, self._heard = label, list(heard)
+        self._label, self._collectives = label, list(heard)
         try:
             yield
         finally:
-            self._heard = None
+            self._collectives = None
 
     def peek(self) -> str:
-        """How the next thing was said."""
-        return self._heard[0][0] if self._heard else "gathered"
+        """The kind of the next recorded collective."""
+        return self._collectives[0][0] if self._collectives else "gathered"
 
     def next(self, how: str, alike: Callable[[], Any]) -> Any:
-        """What was said next; while a worker is built, ``alike`` is what all say."""
-        if self._heard is None:
+        """The next recorded value; while a worker is built, ``alike`` returns the same for all ranks."""
+        if self._collectives is None:
             return alike()
-        if not self._heard or self._heard[0][0] != how:
+        if not self._collectives or self._collectives[0][0] != how:
             raise ProtocolError(
                 "HF424", f"'{self._label}' asks its peers more than it did then, or something else: they are not here"
             )
-        return self._heard.pop(0)[1]
+        return self._collectives.pop(0)[1]
 
 
 class _Recorded(AxisGroup):
@@ -300,21 +300,21 @@ class _Recorded(AxisGroup):
         self._tape, self.size, self.rank = tape, size, rank
 
     def all_gather(self, value: T) -> list[T]:
-        """What every rank gave then."""
-        said = self._tape.next("gathered", lambda: [copied(value) for _ in range(self.size)])
-        return [_beside(value, value_then) for value_then in said]
+        """The inputs of all ranks at that collective."""
+        gathered = self._tape.next("gathered", lambda: [copied(value) for _ in range(self.size)])
+        return [_on_device_of(value, value_then) for value_then in gathered]
 
     def all_reduce(self, value: T, op: str = "sum") -> T:
-        """What came of it then."""
+        """The recorded result of that collective."""
         if self._tape.peek() == "reduced":
-            return _beside(value, self._tape.next("reduced", lambda: value))
+            return _on_device_of(value, self._tape.next("reduced", lambda: value))
         return super().all_reduce(value, op)
 
 
-def _beside(value: T, said: Any) -> T:
-    """What was said, which was kept on the host, where the rank's own value is."""
+def _on_device_of(value: T, recorded: Any) -> T:
+    """A recorded value, which is on the host, on the device of the rank's own value."""
     device = getattr(value, "device", None)
-    moved: T = said.to(device) if device is not None and hasattr(said, "to") else said
+    moved: T = recorded.to(device) if device is not None and hasattr(recorded, "to") else recorded
     return moved
 
 

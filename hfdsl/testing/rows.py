@@ -106,7 +106,7 @@ def check_rows(
     size = unit or multiple
 
     def fault(case: _Case) -> str | None:
-        """What is wrong with the function on this case, as a message says it."""
+        """The mistake of the function on this case, as text."""
         if wrong := _written(signature, case, size):
             return f"'{signature.name}' writes into its arguments, which others read too\n  {wrong}"
         wrong = _torn(signature, case, size, tolerance) if unit is not None else None

@@ -18,7 +18,7 @@ t = TypeVar("t")
 
 
 class SamplePrompts(hf.Batch):
-    """What goes in."""
+    """The input."""
 
     ids: hf.i64[B, P]
 
@@ -125,5 +125,5 @@ def whiten(x: hf.f32[b, t]) -> hf.f32[b, t]:
 
 @hf.function
 def first(scores: hf.PerRank[SampleScores]) -> SampleScores:
-    """What rank 0 says."""
+    """The value of rank 0."""
     return scores[0]

@@ -14,7 +14,7 @@ from hfdsl import Dispatch, f32, i64, register
 from hfdsl.rl.batches import B
 
 GARBAGE = -999.0
-"""What a rank gives that must not be collected."""
+"""The output of a rank that must not be collected."""
 
 
 class K(hf.Dim):
@@ -193,7 +193,7 @@ class Role(hf.Worker):
 
     @register(Dispatch.ALL_TO_ALL, hf.Execute.RANK_ZERO)
     def first(self, batch: SuiteRows) -> SuiteRows:
-        """By rank 0 alone."""
+        """Runs on rank 0 alone."""
         return changed(batch, self.by, "z", self.rank == 0)
 
 
@@ -355,7 +355,7 @@ def streams(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, SuiteScore
 
 @hf.dataflow
 def collectives(batch: SuiteRows, a: Role, b: Role) -> tuple[SuiteScores, Total, Total]:
-    """What ranks tell each other, and metrics."""
+    """Collectives between ranks, and metrics."""
     return a.summed(batch), a.total(batch), b.total(batch)
 
 

@@ -20,7 +20,7 @@ from hfdsl.testing.laws.values import LIST, RECORD, Numbered
 
 
 def composition(trial: Trial) -> None:
-    """What a first call gives goes into a second one: a plan, which knows both, gives what they give by hand."""
+    """A call takes the result of another: a plan, which knows both, gives the same value as both calls by hand."""
     second = Mesh(dp=next(n for n in (3, 2, 1) if trial.case.rows % n == 0))
     by_hand = _by_hand(trial, second)
     if by_hand is None or trial.case.kind is LIST:

@@ -74,21 +74,21 @@ class LawSubject:
     def dispatch(
         self, mesh: Mesh, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, pad: Pad | None = None
     ) -> tuple[Any, Any, RowSplit]:
-        """What every rank receives."""
+        """The values that every rank receives."""
         if isinstance(self.tested, Functions):
             placed, named = self.tested.dispatch_fn(_Group(mesh), *args, **(kwargs or {}))
             return placed, named, NO_SPLIT
         return transfer.dispatch(self.tested, mesh, args, kwargs or {}, pad=pad)
 
     def collect(self, mesh: Mesh, outputs: list[Any], row_split: RowSplit = NO_SPLIT) -> Any:
-        """What the caller gets."""
+        """The value that the caller receives."""
         if isinstance(self.tested, Functions):
             return self.tested.collect_fn(_Group(mesh), outputs)
         return transfer.collect(self.tested, mesh, outputs, row_split=row_split)
 
 
 def subject_of(protocol: ModeLike | Functions, like: Dispatch | Protocol | str | None = None) -> LawSubject:
-    """What ``check_laws`` checks.
+    """The subject of ``check_laws``.
 
     Raises:
         DefinitionError: HF112 for a pair that lacks a function, HF921 for what is no protocol, or ``like`` beside one

@@ -78,7 +78,7 @@ def agreement(trial: Trial) -> None:
 
 
 def round_trip(trial: Trial) -> None:
-    """What ranks give back as it is comes back as it was."""
+    """Values that ranks return unchanged come back unchanged."""
     got = trial.run(unchanged)
     if trial.subject.joins:
         want(trial.read(got) == trial.rows, "ranks gave back what they received")
@@ -98,7 +98,7 @@ def row_map(trial: Trial) -> None:
 
 
 def order(trial: Trial) -> None:
-    """How ranks are numbered changes nothing of what the caller gets."""
+    """The numbering of ranks does not change the value that the caller receives."""
     usual_rows = trial.read(trial.run(mapped, mesh=usual(trial.mesh)))
     usually = " ".join(map(str, usual_rows))
     got = trial.read(trial.run(mapped))
@@ -188,7 +188,7 @@ def no_aliasing(trial: Trial) -> None:
 
 
 class Junk:
-    """What a rank gives whose output must not be looked at."""
+    """The output of a rank that a collect must not read."""
 
     def __repr__(self) -> str:
         return "junk"

@@ -36,7 +36,7 @@ def usual(mesh: Mesh) -> Mesh:
 
 
 Body = Callable[[list[int]], list[int]]
-"""What ranks do with the numbers of their rows."""
+"""What a rank computes from the numbers of its rows."""
 
 
 def unchanged(rows: list[int]) -> list[int]:
@@ -86,7 +86,7 @@ class Trial:
     def dispatch(
         self, value: Any, pad: Pad | None = None, mesh: Mesh | None = None, named: Any = None
     ) -> tuple[list[Any], RowSplit]:
-        """What the ranks receive of one argument."""
+        """One argument, as the ranks receive it."""
         mesh = mesh or self.mesh
         placed, _, row_split = self.subject.dispatch(mesh, (value,), None if named is None else {"other": named}, pad)
         if len(placed) != 1 or not isinstance(placed[0], (list, tuple)):
@@ -97,11 +97,11 @@ class Trial:
         return self.parts, row_split
 
     def apply(self, body: Body, parts: Sequence[Any]) -> list[Any]:
-        """What the ranks answer, each in a container of its own."""
+        """The outputs of the ranks, each in its own container."""
         return [self.case.kind.make(body(self.read(part))) for part in parts]
 
     def collect(self, outputs: Sequence[Any], row_split: RowSplit = NO_SPLIT, mesh: Mesh | None = None) -> Any:
-        """What the caller gets."""
+        """The value that the caller receives."""
         self.got = self.subject.collect(mesh or self.mesh, list(outputs), row_split)
         return self.got
 

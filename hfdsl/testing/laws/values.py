@@ -1,4 +1,4 @@
-"""What is sent through a protocol under test: numbered rows, in each kind of container that has rows."""
+"""Test values for a protocol: numbered rows, in each kind of container that has rows."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _quarter(number: int) -> float:
 
 
 def column(spec: ColumnSpec | ObjSpec, shape: tuple[int, ...], extreme: bool) -> st.SearchStrategy[Any]:
-    """What a column of some shape holds."""
+    """The elements of a column of this shape."""
     if isinstance(spec, ObjSpec):
         return st.lists(objects(spec.type), min_size=shape[0], max_size=shape[0])
     if not spec.ragged:

@@ -102,7 +102,7 @@ class Program:
         return HEAD.count("\n") + 1 + index
 
     def demanded(self, what: str) -> int:
-        """What must divide the rows of a call."""
+        """A number that must divide the rows of a call."""
         return {"dp": self.dp, "ranks": self.ranks, "pairs": 2}.get(what, 1)
 
     def with_line(self, index: int, text: str) -> Program:
@@ -111,7 +111,7 @@ class Program:
         return replace(self, lines=(*self.lines[:index], changed, *self.lines[index + 1 :]))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What hypothesis prints of it: the source."""
+        """The source, which hypothesis prints."""
         for number, line in enumerate(self.source().strip().splitlines()):
             if number:
                 printer.break_()
