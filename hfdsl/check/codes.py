@@ -144,6 +144,7 @@ CODES: dict[str, Code] = {
     "HF717": Code("a verifier that scores the tasks of another data set", "warning"),
     "HF718": Code("a penalty of length that no response is long enough for", "warning"),
     "HF719": Code("parameters that learn in 16 bits by steps too small for them", "warning"),
+    "HF720": Code("a key of a model's configuration that nothing reads", "warning"),
     # HF8xx running
     "HF801": Code("a module that workers cannot import"),
     "HF802": Code("a value that cannot be sent to another process", "warning"),

@@ -193,6 +193,15 @@ def test_a_name_on_the_hub_is_recognized(tmp_path: Path) -> None:
     assert any(f"write '{snapshot}'" in note for note in finding.notes)
 
 
+@pytest.mark.parametrize("key", ["rope_theta", "head_dim", "torch_dtype", "output_attentions", "my_own_note"])
+def test_keys_that_a_model_may_have_are_not_blamed(key: str) -> None:
+    assert findings(RUN.replace("hidden_size = 16\n", f"hidden_size = 16\n{key} = 1\n")) == []
+
+
+def test_a_key_of_an_unknown_type_of_model_is_not_blamed() -> None:
+    assert findings(RUN.replace('"qwen2"', '"nobody_knows"').replace("hidden_size", "hiden_size")) == []
+
+
 # -- modules
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from hfdsl.check.findings import Finding, order
 from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.preflight.architecture import model_keys_are_read
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
 from hfdsl.rl.training.preflight.models import models_fit_tokens
 from hfdsl.rl.training.preflight.numbers import (
@@ -54,6 +55,7 @@ HERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     packages_are_installed,
     data_can_be_read,
     models_are_there,
+    model_keys_are_read,
     tokenizers_are_there,
     prompts_have_a_template,
     rules_are_there,
