@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.signatures import PortType, RecordType
+from hfdsl.graph.signatures import PortType, RecordType, Signature
 from hfdsl.protocols.kinds import PerRank, PerStage
-from hfdsl.types.batches import Batch
+from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import Column, ColumnSpec, Metric, MetricSpec, Obj, ObjSpec
+from hfdsl.types.dims import Size, constant, solve
 from hfdsl.types.ragged import Jagged
 
 
@@ -80,3 +82,59 @@ def check_result(label: str, returns: PortType, result: Any, where: str) -> None
             right = right and isinstance(raw, Jagged) is returns.ragged
     if not right:
         raise WiringError("HF805", f"'{label}' declares {returns} and returned {got} {where}{hint}")
+
+
+def check_widths(label: str, signature: Signature, arguments: Mapping[str, Any], result: Any, where: str) -> None:
+    """Hold the widths of a result against those of the arguments, by the dims that both declare.
+
+    A body that takes ``f32[B, R]`` with rows of 6 and returns ``f32[B, R]`` has rows of 6 there. A dim that the
+    arguments do not have, or of which they have two widths, is not compared; nor are rows, which others count.
+
+    Raises:
+        WiringError: HF805 naming the body, the column and the dim.
+    """
+    expected = list(_widths(signature.returns, result))
+    if not expected:
+        return
+    known = _known_widths(signature, arguments)
+    for column, dim, length in expected:
+        wanted = dim.substitute(known).value
+        if wanted is not None and wanted != length and dim.value is None:
+            got = f"column '{column}' of width {length}" if column else f"a width of {length}"
+            raise WiringError("HF805", f"'{label}' returned {got} {where}, where its arguments have {dim} = {wanted}")
+
+
+def _known_widths(signature: Signature, arguments: Mapping[str, Any]) -> dict[Any, Size]:
+    """The width of each dim that the arguments determine, from single dims to sums and products of them."""
+    measured = [
+        (dim, length) for port in signature.ports for _, dim, length in _widths(port.type, arguments.get(port.name))
+    ]
+    known: dict[Any, Size] = {}
+    ambiguous = set[Any]()
+    for dim, length in sorted(measured, key=lambda width: len(width[0].atoms)):
+        known |= solve(dim, constant(length), known) or {}
+        if dim.substitute(known).value not in (None, length):
+            ambiguous |= set(dim.atoms)
+    return {atom: size for atom, size in known.items() if atom not in ambiguous}
+
+
+def _widths(kind: PortType, value: Any) -> Iterator[tuple[str, Size, int]]:
+    """The widths of a value: its columns, their inner dims that are not those of rows, and how long they are."""
+    for name, spec in _column_specs(kind):
+        raw = _columns(value).get(name)
+        if raw is not None and len(raw.shape) == len(spec.dims):
+            rows = set(spec.dims[0].atoms)
+            for dim, length in zip(spec.dims[1:], raw.shape[1:], strict=True):
+                if rows.isdisjoint(dim.atoms):
+                    yield name, dim, int(length)
+
+
+@lru_cache(maxsize=1024)
+def _column_specs(kind: PortType) -> tuple[tuple[str, ColumnSpec], ...]:
+    """The dense columns of a type that have other dims than rows."""
+    fields = schema(kind.record).fields if isinstance(kind, RecordType) else {"": kind}
+    return tuple(
+        (name, spec)
+        for name, spec in fields.items()
+        if isinstance(spec, ColumnSpec) and not spec.ragged and len(spec.dims) > 1
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hfdsl.errors import DefinitionError, WiringError
-from hfdsl.graph.body_checks import check_result, inputs_unchanged
+from hfdsl.graph.body_checks import check_result, check_widths, inputs_unchanged
 from hfdsl.graph.signatures import LIST_KINDS, ListType, PortType, RecordType, Signature, role_signatures, type_hints
 from hfdsl.protocols.call import Call, in_call, running_call, seeded
 from hfdsl.protocols.dispatch import Execute, Functions
@@ -101,6 +101,7 @@ def call_body(label: str, signature: Signature, body: Callable[..., Any], argume
     with run.next_call(arguments) if run else nullcontext(), inputs_unchanged(label, arguments):
         result = body(**arguments)
     check_result(label, signature.returns, result, "on rank 0")
+    check_widths(label, signature, arguments, result, "on rank 0")
     return narrowed(signature.returns, result)
 
 

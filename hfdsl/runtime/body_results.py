@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hfdsl.errors import WiringError
-from hfdsl.graph.body_checks import check_result
+from hfdsl.graph.body_checks import check_result, check_widths
 from hfdsl.graph.signatures import VALUE, ListType, PortType, RecordType, optional_columns
 from hfdsl.plan.plan import Plan, Step
 from hfdsl.plan.reading import to_columns
@@ -20,9 +20,14 @@ from hfdsl.types.ragged import Jagged
 
 
 def result_columns(
-    step: Step, index: int, table: RowTable, presence: Mapping[str, bool], result: Any
+    step: Step,
+    index: int,
+    table: RowTable,
+    presence: Mapping[str, bool],
+    arguments: Mapping[str, Any],
+    result: Any,
 ) -> dict[str, Any]:
-    """The columns of what the rank ``step.ranks[index]`` returned, without pad rows.
+    """The columns of what the rank ``step.ranks[index]`` returned for these arguments, without pad rows.
 
     ``presence`` says of the optional columns which of them the step is declared to return.
 
@@ -34,6 +39,8 @@ def result_columns(
     # Outputs of ranks that are not collected are never looked at, whatever they are.
     if step.custom is not None or collected or step.layout.group != step.group:
         check_result(step.label, step.signature.returns, result, f"on rank {rank}")
+    if step.custom is None and collected:
+        check_widths(step.label, step.signature, arguments, result, f"on rank {rank}")
     if isinstance(result, Batch) and isinstance(step.signature.returns, RecordType):
         result = upcast(result, step.signature.returns.record)
     columns = detached(to_columns(result))

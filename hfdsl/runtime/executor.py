@@ -291,7 +291,7 @@ class Executor:
             except Exception as error:  # noqa: BLE001  # the user's code may raise anything
                 raise role_error(step.label, self._rank, call.step, error) from None
         presence = self._plans[call.plan].presence.get(step.node, {})
-        return result_columns(step, index, table, presence, result)
+        return result_columns(step, index, table, presence, arguments, result)
 
 
 def _arguments(step: Step, index: int, reader: Reader) -> dict[str, Any]:
