@@ -11,7 +11,7 @@ A worked example, where 'engine' samples with vLLM from the weights of 'actor'::
 
 A role says by ``samples_with`` that its engine is another one, and a loss by ``corrects_engine`` and ``uses_ratio``
 what it does. The call that generated an update's tokens is known by their origin. Only samples of the learner, or of a
-role that may have its weights, are meant to be the learner's own: data of another policy is learned from as it is.
+role that gets its weights, are meant to be the learner's own: data of another policy is learned from as it is.
 A function of the user's that reads ``engine_log_probs`` may correct by itself; then nothing is claimed.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
-from hfdsl.check.role_links import both_ways, linked_roles, role_links
+from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.origins import is_token_column, stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import RecordType
@@ -48,7 +48,7 @@ def losses_correct_engines(context: Context) -> Iterator[Finding]:
     engines = {role: sampling_engine(place.role, place.args, place.kwargs) for role, place in places.items()}
     if not any(engines.values()) or program.graph.misuses or _user_may_correct(context):
         return
-    links = both_ways(role_links(program))
+    links = role_links(program)
     for update in program.graph.calls:
         loss = _loss(update)
         if loss is None or not isinstance(update.op, RoleCall):
@@ -59,7 +59,7 @@ def losses_correct_engines(context: Context) -> Iterator[Finding]:
                 continue
             engine = sampling.op.role
             name = engines.get(engine)
-            if name is None or engine not in linked_roles(links, learner):
+            if name is None or learner not in linked_roles(links, engine):
                 continue
             is_direct = engine != learner and _divides_by(context, update, sampling)
             if is_direct and not getattr(loss, "uses_ratio", True):
