@@ -66,13 +66,15 @@ def numbers_out_of_bounds(placement: Placement[Any]) -> Iterator[tuple[str, With
         yield from _refused(name, _types(role, extras=True).get(name), value)
 
 
-def _refused(path: str, annotation: Any, value: Any) -> Iterator[tuple[str, Within, float]]:
+def _refused(
+    path: str, annotation: Any, value: Any, within: tuple[object, ...] = ()
+) -> Iterator[tuple[str, Within, float]]:
     bounds = bounds_of(annotation)
     if bounds is not None and bounds.refuses(value):
         yield path, bounds, value
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value) and not isinstance(value, type) and not any(value is outer for outer in within):
         for name, kind in annotations_of(type(value)).items():
-            yield from _refused(f"{path}.{name}", kind, getattr(value, name, None))
+            yield from _refused(f"{path}.{name}", kind, getattr(value, name, None), (*within, value))
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from fractions import Fraction
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Any
 
 from hfdsl.check.constructor_types import misfits, parameters
@@ -43,6 +44,10 @@ MESH_SIZES: Mapping[str, Callable[[Mesh], int]] = {
     "world_size": AXIS_SIZE["rank"],
 }
 """What a requirement may name of a role's mesh."""
+
+
+MAX_NESTING = 8
+"""How deep configs within configs are read: one may hold itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,9 @@ def numbers(fields: Mapping[str, Any]) -> list[str]:
 
 def _number(value: object) -> Fraction | None:
     """The value of a constant or a field, if it is a finite number."""
-    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-        return Fraction(value)
-    return None
+    if isinstance(value, Integral):
+        return Fraction(int(value))
+    return Fraction(float(value)) if isinstance(value, Real) and math.isfinite(value) else None
 
 
 def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
@@ -114,7 +119,7 @@ def config_fields(placement: Placement[Any]) -> dict[str, Any] | None:
     }
     fields = {path[-1]: value for path, value in (first | arguments).items()}  # an argument hides a field of its name
     level = first
-    while level:
+    while level and len(next(iter(level))) < MAX_NESTING:
         names = [(".".join(path[start:]), value) for path, value in level.items() for start in range(len(path))]
         values = dict(names)
         unclear = {name for name, value in names if values[name] is not value and values[name] != value}
@@ -140,11 +145,11 @@ def _fields(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return {str(key): entry for key, entry in value.items()}
     declared = getattr(value, "__dataclass_fields__", None) or getattr(value, "__dict__", {})
-    return {name: getattr(value, name) for name in declared if not name.startswith("_")}
+    return {name: getattr(value, name) for name in declared if not name.startswith("_") and hasattr(value, name)}
 
 
 def _nested_fields(value: Any) -> Mapping[str, Any]:
-    """The fields of a config within a config: a dataclass or a mapping, which hold no circles."""
+    """The fields of a config within a config: a dataclass or a mapping."""
     config = isinstance(value, Mapping) or (is_dataclass(value) and not isinstance(value, type))
     return _fields(value) if config else {}
 

@@ -98,6 +98,7 @@ RULES: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     constructors.constructors_take_types,
     constructors.constructors_take_numbers,
     overrides.overrides_agree,
+    overrides.numbers_fit_overrides,
     loaders.batches_fit,
     placements.protocols_fit_meshes,
     collects.values_are_kept,

@@ -70,17 +70,17 @@ def fits_value(value: object, annotation: Any) -> bool:
     return _entries_fit(value, kind, inner)
 
 
-def field_misfit(value: object) -> tuple[str, Any, object] | None:
+def field_misfit(value: object, within: tuple[object, ...] = ()) -> tuple[str, Any, object] | None:
     """The first field of a dataclass, or of one in it, that is not of its annotation: path, annotation and value.
 
-    A field's default passes, whatever its annotation says.
+    A field's default passes, whatever its annotation says. ``within`` are the dataclasses that ``value`` is a part of.
 
     >>> from dataclasses import make_dataclass
     >>> Sampling = make_dataclass("Sampling", [("top_p", float, 1.0)])
     >>> field_misfit(Sampling(0.9)), field_misfit(Sampling("high"))
     (None, ('top_p', <class 'float'>, 'high'))
     """
-    if not is_dataclass(value) or isinstance(value, type):
+    if not is_dataclass(value) or isinstance(value, type) or any(value is outer for outer in within):
         return None
     annotations = annotations_of(type(value))
     for field in fields(value):
@@ -89,7 +89,7 @@ def field_misfit(value: object) -> tuple[str, Any, object] | None:
             continue
         if not fits_value(entry, annotations[field.name]):
             return field.name, annotations[field.name], entry
-        if (inner := field_misfit(entry)) is not None:
+        if (inner := field_misfit(entry, (*within, value))) is not None:
             return f"{field.name}.{inner[0]}", *inner[1:]
     return None
 

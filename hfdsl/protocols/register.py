@@ -230,6 +230,8 @@ def _mode(mode: ModeLike) -> Mode:
         return mode
     if isinstance(mode, Mapping):
         return as_functions(mode, "the protocol")
+    if isinstance(mode, FunctionType):  # @register without parentheses
+        raise ProtocolError("HF412", f"register takes a protocol: @register(Dispatch.DP_PROTO) above '{mode.__name__}'")
     return as_dispatch(mode)
 
 

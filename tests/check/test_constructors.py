@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import runpy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NewType, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NewType, Protocol, TypedDict, TypeVar
 
 import pytest
 
@@ -48,6 +48,16 @@ class Table(TypedDict):
 @dataclass(frozen=True)
 class Config:
     width: int = 1
+
+
+@dataclass
+class Linked:
+    """A config that may hold itself, with a field that is set later."""
+
+    width: int = 2
+    share: Annotated[float, hf.Within(at_most=1)] = 1.0
+    other: Linked | None = None
+    later: str = field(init=False)
 
 
 @dataclass(frozen=True)
@@ -231,6 +241,39 @@ def test_a_field_of_another_type_is_reported_by_its_path(value: Any, path: str) 
     assert program_with(value) == ("HF206",)
 
 
+class Chained(Role):
+    def __init__(self, linked: Linked) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("B % width == 0")
+    def score(self, rows: Rows) -> Scores: ...  # type: ignore[empty-body]
+
+
+@hf.dataflow
+def chained(rows: Rows, role: Chained) -> Scores:
+    return role.score(rows)
+
+
+def test_a_config_may_hold_itself_and_have_fields_that_are_set_later() -> None:
+    def of_config(**fields: Any) -> tuple[str, ...]:
+        linked = Linked(**fields)
+        linked.other = linked
+        deployment = hf.Deployment(role=hf.place(Chained, linked, pool=hf.ResourcePool([2])))
+        return chained.check(deployment, {B: 8}).codes
+
+    assert of_config() == ()
+    assert of_config(width=3) == ("HF322",)
+    assert of_config(width="2") == ("HF540",)
+    assert of_config(share=2.0) == ("HF940",)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    deployment = hf.Deployment(role=hf.place(Chained, Linked(width=numpy.int64(3)), pool=hf.ResourcePool([2])))
+    assert chained.check(deployment, {B: 8}).codes == ("HF322",)
+    assert chained.check(deployment, {B: 12}).codes == ()
+
+
 def program_with(value: Any) -> tuple[str, ...]:
     """The codes of a dataflow that passes a value to a function."""
 
@@ -267,6 +310,10 @@ class Loader:
     def __call__(self) -> Iterator[Rows]: ...  # type: ignore[empty-body]
 
 
+async def later() -> AsyncIterator[Rows]:
+    yield Rows(values=[])  # type: ignore[arg-type]  # never asked for
+
+
 class Batches:
     def __iter__(self) -> Iterator[Scores]: ...  # type: ignore[empty-body]
 
@@ -293,6 +340,7 @@ def test_a_loader_that_fits_or_says_nothing_is_silent(loader: Any) -> None:
         *map(gives, [Iterator[Scores], list[tuple[Rows, Scores]], Rows, tuple[Rows, Scores], list[tuple[Scores]]]),
         *map(gives, [Iterator[dict[str, Any]], list[list[Rows]], Iterator[tuple[dict[str, Rows]]], Iterator[str]]),
         lambda start: [start],
+        later,
         Batches,
     ],
 )

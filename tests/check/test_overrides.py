@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -171,3 +171,18 @@ def test_an_inner_dataflow_calls_what_its_own_parameter_declares() -> None:
         return inner(rows, actor)
 
     assert [finding.code for finding in outer.check().errors] == ["HF541"]
+
+
+class Bounded(Actor):
+    @register(Dispatch.DP_PROTO, rows=hf.Grouped(4))
+    def score(self, rows: More, scale: Annotated[float, hf.Within(above=0)] = 1.0) -> Scores: ...
+
+
+@pytest.mark.parametrize(("scale", "codes"), [(0.5, ()), (0.0, ("HF940",)), (-1, ("HF940",))])
+def test_a_number_is_within_the_bounds_of_the_placed_class(scale: float, codes: tuple[str, ...]) -> None:
+    @hf.dataflow
+    def scaled(rows: Rows, actor: Actor) -> Scores:
+        return actor.score(actor.generate(rows), scale)
+
+    deployment = hf.Deployment(actor=hf.place(Bounded, pool=hf.ResourcePool([2])))
+    assert scaled.check(deployment, {B: 8}).codes == codes

@@ -58,6 +58,9 @@ def loader_findings(graph: Graph, loader: Callable[..., Any], experiment: Span) 
     if needed := _needed(loader):
         message = f"{what} is called without arguments, and needs {', '.join(map(repr, needed))}"
         yield Finding("HF542", message, places[0], places[1:], notes=("give it those: lambda: loader(...)",))
+    elif inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function):
+        message = f"{what} is an async function, and steps take their batches with a plain for"
+        yield Finding("HF542", message, places[1], (places[2], places[0]), notes=("make it a plain def",))
     elif problem := _problem(_returned(function), [node.record for node in inputs]):
         yield Finding("HF542", f"{what} {problem}", places[1], (places[2], places[0]))
 

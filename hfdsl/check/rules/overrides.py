@@ -15,11 +15,11 @@ from typing import Any
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.sources import port_span
+from hfdsl.check.sources import argument_span, port_span
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import fits_type
-from hfdsl.graph.program import Node, RoleCall
+from hfdsl.graph.program import Constant, Node, RoleCall
 from hfdsl.graph.signatures import Signature, StaticType, method_signature, role_signature
 from hfdsl.graph.spans import Span
 from hfdsl.protocols.register import Registration, registered_methods
@@ -71,6 +71,29 @@ def _declared(
 
 
 PROTOCOL = "protocol of the method"
+
+
+def numbers_fit_overrides(context: Context) -> Iterator[Finding]:
+    """The numbers of a call are within the bounds that the method of the placed class declares."""
+    placements = context.program.deployment.placements if context.program.deployment is not None else {}
+    for node in context.program.graph.calls:
+        if not isinstance(node.op, RoleCall) or node.op.role not in placements:
+            continue
+        called, placed = node.op.signature, placements[node.op.role].role
+        override = _override(called, placed) if issubclass(placed, context.program.graph.roles[node.op.role]) else None
+        for name, operand in node.arguments if override is not None else ():
+            own, port = override.port(name) if override is not None else None, called.port(name)
+            if own is None or own.bounds is None or port is None or not isinstance(operand, Constant):
+                continue
+            known = port.bounds is not None and port.bounds.refuses(operand.value)  # reported as it is traced
+            if own.bounds.refuses(operand.value) and not known and override is not None:
+                yield Finding(
+                    "HF940",
+                    f"'{name}' of '{node.label}' must be {own.bounds} in {placed.__name__}, and is {operand.value!r}",
+                    Label(argument_span(node.span, called, name)),
+                    (Label(port_span(override, name), "declared here"),),
+                    notes=(own.bounds.help,) if own.bounds.help else (),
+                )
 
 
 @dataclass(frozen=True, slots=True)
