@@ -55,7 +55,7 @@ def test_mutants_change_what_runs_and_leave_wording_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.nightly
-def test_what_tests_notice_is_killed_and_what_they_do_not_survives() -> None:
+def test_mutants_that_tests_notice_are_killed_and_others_survive() -> None:
     def printed(tests: str) -> str:
         file = "hfdsl/protocols/partitioning.py"
         command = [sys.executable, "-m", "benchmarks.mutation", file, "--sample", "6", "--each", "6", "--examples", "5"]

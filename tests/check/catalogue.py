@@ -102,7 +102,7 @@ CATALOGUE = (
     row("HF409", "an axis that the mesh does not have",
         "test_splitting_over_an_axis_of_another_system_is_refused"),
     row("HF410", "an execute mode that contradicts the protocol",
-        "test_what_goes_with_a_protocol_is_known_before_any_call"),
+        "test_options_of_a_protocol_are_checked_before_any_call"),
     row("HF411", "a list that may mean two things", "hf411"),
     row("HF412", "a protocol that does not exist", "test_an_unknown_name_gets_a_suggestion"),
     row("HF413", "a value that has no rows to split", "hf413"),
@@ -162,7 +162,7 @@ CATALOGUE = (
     # running
     row("HF801", "a role that workers cannot import", "test_a_module_that_workers_cannot_import_is_reported"),
     row("HF802", "a value that cannot be pickled", "hf802", "hf802_function"),
-    row("HF804", "much data through the driver", "test_what_is_returned_is_counted_once_and_inputs_are_not"),
+    row("HF804", "much data through the driver", "test_results_are_counted_once_and_inputs_are_not"),
     row("HF805", "a result that breaks its port", "test_a_result_is_held_against_its_signature"),
     row("HF806", "a worker that does not answer", "test_an_exception_in_a_body_is_reported_once_while_its_peers_wait"),
 )  # fmt: skip

@@ -112,7 +112,7 @@ def test_a_demand_above_zero_is_not_met_at_zero() -> None:
     assert [Constraint(square - constant(1), strict=strict).met(B, 4) for strict in (False, True)] == [True, False]
 
 
-def test_what_is_not_linear_is_looked_for_size_by_size() -> None:
+def test_nonlinear_demands_are_searched_size_by_size() -> None:
     assert Search(B, 9, [Constraint(b * b - constant(1), 24)], lambda n: True).nearest() == (7, 11)
     assert Search(B, 7, [Constraint(b * b + b, 10)], lambda n: True).nearest() == (5, 9)
     assert Search(B, 270, [Constraint(b * b, 10_000)], lambda n: True).nearest() == (200, 300)
@@ -134,7 +134,7 @@ def test_a_requirement_is_read_as_the_size_that_it_is_about() -> None:
 @pytest.mark.parametrize(
     "text", ["P // 3 <= B", "B <= P // 3", "B < B + 1", "2 < 3", "B <= most", "most > B", "B <= wide"]
 )
-def test_what_bounds_no_size_is_no_limit(text: str) -> None:
+def test_a_demand_that_bounds_no_size_is_no_limit(text: str) -> None:
     unplaced = Scope({}, None, fields={"wide": "text"})  # nobody knows what the role's config will be
     assert limit(text, CallScope({"B": size(B), "P": size(P)}, unplaced)) is None
     placed = Scope({}, hf.place(hf.Worker, pool=hf.ResourcePool([1])))
@@ -284,5 +284,5 @@ def hiding(rows: Rows, learner: Learner) -> None:
 
 
 @pytest.mark.parametrize("sizes", [{B: 3}, {}])
-def test_what_a_mistake_hides_is_not_required(sizes: dict[Any, int]) -> None:
+def test_values_hidden_by_a_mistake_require_nothing(sizes: dict[Any, int]) -> None:
     assert hiding.check(dims=sizes).codes == ("HF201", "HF203")

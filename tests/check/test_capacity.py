@@ -133,7 +133,7 @@ def test_pools_that_are_offered(places: list[Pool], cluster: hf.Cluster, help_li
     assert refused(places, cluster).help == help_lines
 
 
-def test_what_is_not_certain_to_have_room_is_not_offered() -> None:
+def test_pools_without_certain_capacity_are_not_suggested() -> None:
     """Spread as 7 and 1, all would lie on 41 nodes of 7: no quick search finds that out."""
     many = Pool([3] * 39 + [2] * 78, name="many")
     assert refused([many, Pool([8], name="p")], nodes(*[7] * 41)).help == ()

@@ -68,7 +68,7 @@ def test_values_that_have_nothing_in_common_are_no_value() -> None:
         (GENERATED, "gen_tp", hf.Partial(), None),  # no axis of a body
     ],
 )
-def test_what_no_collect_keeps_is_put_together_in_the_body(
+def test_outputs_that_no_collect_keeps_are_combined_in_the_body(
     collect: Dispatch | hf.Protocol, axis: str, left: AxisPlacement, advice: str | None
 ) -> None:
     [finding] = findings_of(collect, {axis: left})
@@ -185,7 +185,7 @@ class Joiner(hf.Worker):
 
 @pytest.mark.parametrize("method", ["join", "first", "listed", "keep"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_taken_as_a_list_is_not_joined(method: str, ranks: int) -> None:
+def test_outputs_collected_as_a_list_are_not_joined(method: str, ranks: int) -> None:
     @hf.dataflow
     def program(rows: Rows, joiner: Joiner) -> object:
         outputs: Any = joiner.make(rows)

@@ -105,7 +105,7 @@ def codes(annotation: Any, *args: Any, **kwargs: Any) -> tuple[str, ...]:
         (dict[str, list[int]], {"a": [1]}),
     ],
 )  # fmt: skip  # a table
-def test_what_fits_or_cannot_be_decided_is_silent(annotation: Any, value: Any) -> None:
+def test_arguments_that_fit_or_are_undecided_are_silent(annotation: Any, value: Any) -> None:
     assert codes(annotation, value) == ()
     assert codes(annotation, value, value, another=value) == () or value is None
 

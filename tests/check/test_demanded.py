@@ -145,7 +145,7 @@ def test_arguments_are_cut_alike_only_where_they_are_cut() -> None:
     assert (finding.code, finding.message.rpartition(": ")[2]) == ("HF420", "padding keeps no such pairs")
 
 
-def test_what_a_filter_keeps_goes_with_no_other_rows_whatever_their_size() -> None:
+def test_filtered_rows_match_no_other_rows_of_any_size() -> None:
     assert check(unlike_kept, 2, B=8, N=4).codes == ("HF321", "HF420")
 
 
@@ -291,7 +291,7 @@ def quartered(rows: Rows, role: Role) -> Rows:
     return role.shard(quarters(rows))
 
 
-def test_what_a_function_requires_is_mended_like_any_split() -> None:
+def test_suggestions_for_requirements_of_functions_are_those_for_splits() -> None:
     [finding] = check(quartered, 1, B=6).findings
     assert finding.message == "'quarters' requires B % 4 == 0, but 6 % 4 = 2"
     assert (finding.code, finding.primary.text, finding.related[0].text) == (
@@ -314,7 +314,7 @@ def unbuilt(rows: Rows, role: Unbuilt) -> None:
     role.read(rows)
 
 
-def test_what_needs_no_config_is_required_without_one() -> None:
+def test_requirements_without_a_config_are_checked_without_one() -> None:
     placed = hf.Deployment(role=hf.place(Unbuilt, pool=hf.ResourcePool([1], use_gpu=False)))
     assert sorted(unbuilt.check(placed, {B: 6}).codes) == ["HF322", "HF516"]
     assert unbuilt.check(placed, {B: 7}).codes == ("HF516",)

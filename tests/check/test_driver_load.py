@@ -65,14 +65,14 @@ ROWS = 1 << 15
 ENOUGH = LIMIT_BYTES // ROWS // 4  # the tokens of a row of f32 that make up the limit
 
 
-def test_what_a_pair_of_functions_reads_is_counted_once() -> None:
+def test_reads_of_a_pair_of_functions_are_counted_once() -> None:
     assert by_hand.compile(deployment, {B: ROWS, R: ENOUGH}).report.codes == ()
     [finding] = by_hand.compile(deployment, {B: ROWS, R: ENOUGH + 1}).report.findings
     assert (finding.code, finding.severity.value) == ("HF804", "warning")
     assert finding.message.startswith("'critic.by_hand' reads 1.0 GiB per step through the driver: its protocol is")
 
 
-def test_what_is_returned_is_counted_once_and_inputs_are_not() -> None:
+def test_results_are_counted_once_and_inputs_are_not() -> None:
     assert returned.compile(deployment, {B: ROWS, R: ENOUGH}).report.codes == ()
     [finding] = returned.compile(deployment, {B: ROWS, R: 2 * ENOUGH}).report.findings
     assert finding.code == "HF804"

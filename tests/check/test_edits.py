@@ -82,7 +82,7 @@ SIGNATURE = Signature(
         ("«f»(x, y, z)\n", None),
     ],
 )
-def test_what_is_given_by_position_gets_its_name(text: str, then: str | None, changed: Any) -> None:
+def test_positional_arguments_get_their_names(text: str, then: str | None, changed: Any) -> None:
     assert changed(text, edits.keywords, SIGNATURE, "c") == then
 
 

@@ -107,7 +107,7 @@ def test_an_actor_that_samples_with_another_engine_needs_a_correction(loss: Poli
     assert not is_reported(of_the_actor.given(loss=type(loss)(**NONE)), actor=w.Actor)
 
 
-def test_what_may_be_meant_is_left_alone() -> None:
+def test_ambiguous_programs_are_silent() -> None:
     uncorrected = Clip(**NONE)
     frozen = of_a_sampler.given(loss=uncorrected, synced=False)
     assert not is_reported(frozen, sampler=Other)  # data of another policy

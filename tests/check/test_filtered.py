@@ -110,7 +110,7 @@ FIXED = "say how many rows go on: hf.take(x, n) or hf.fill(x, n)"
         (grouped_first, "3 must divide kept1", "keep whole groups: hf.filter(x, keep, group=n)"),
     ],
 )  # fmt: skip
-def test_what_may_be_done_depends_on_what_asks(body: Any, need: str, advice: str) -> None:
+def test_advice_on_filtered_rows_depends_on_the_reader(body: Any, need: str, advice: str) -> None:
     finding = finding_of(body, 1)  # of so few rows none can be taken
     assert (finding.code, finding.primary.text, finding.help, finding.notes) == ("HF321", need, (), (advice,))
 
@@ -191,7 +191,7 @@ def test_as_many_groups_go_on_as_meet_all_demands() -> None:
     assert fixed(finding) == ("let a fixed number of rows go on: hf.fill(..., 24)",)
 
 
-def test_what_is_joined_with_kept_rows_decides_how_many_go_on() -> None:
+def test_rows_joined_with_filtered_ones_decide_how_many_remain() -> None:
     def three_more(filtered: Rows, others: Others, role: Any) -> None:
         role.rate(joined(filtered.x, hf.take(others, 3).x))
 

@@ -66,7 +66,7 @@ def test_the_mended_configuration_has_no_finding(name: str, tmp_path: Path) -> N
         ("hf715_engine", "deployment.roles.actor.mesh={ dp = 2 }"),
     ],
 )
-def test_what_can_be_in_parts_is_not_reported(name: str, change: str) -> None:
+def test_models_that_may_be_in_parts_are_not_reported(name: str, change: str) -> None:
     [report] = load(str(FIXTURES_CONFIG / f"{name}.toml"), [change]).reports(elsewhere=True)
     assert report.findings == ()
 

@@ -263,7 +263,7 @@ def test_a_group_of_one_that_means_something_is_not(function: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore:std")
 @pytest.mark.parametrize("function", COMPARING)
-def test_what_is_reported_is_what_the_body_does(function: Any) -> None:
+def test_reports_agree_with_the_body(function: Any) -> None:
     torch = pytest.importorskip("torch")
     scores = Scores(reward=torch.tensor([1.0, 2.0]))
     if function in (by_deviation, by_mean):

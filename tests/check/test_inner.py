@@ -71,7 +71,7 @@ def line_of(span: Any) -> str:
     return linecache.getline(span.file, span.line).strip()
 
 
-def test_what_fits_is_silent() -> None:
+def test_results_that_fit_are_silent() -> None:
     @hf.dataflow
     def many(rollouts: list[Rollout], actors: tuple[Actor, ...], *, scale: float = 1.0) -> dict[str, Scores]:
         return {str(i): actor.score(rollouts[i]) for i, actor in enumerate(actors)}
@@ -256,7 +256,7 @@ def test_machines_get_the_calls_too() -> None:
     assert related[:3] == [label.span.line for label in finding.chain]
 
 
-def test_what_a_helper_raises_shows_its_call() -> None:
+def test_an_error_in_a_helper_shows_its_call() -> None:
     def raising(sequences: Sequences) -> Sequences:
         raise LookupError("nothing")
 

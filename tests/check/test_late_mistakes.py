@@ -86,7 +86,7 @@ def test_a_method_of_another_role_is_reported_and_a_derived_role_has_its_own() -
     assert "values" in registered_methods(Critic)
 
 
-def test_what_goes_with_a_protocol_is_known_before_any_call() -> None:
+def test_options_of_a_protocol_are_checked_before_any_call() -> None:
     class Judge(hf.Worker):
         @register(Dispatch.DP_PROTO)
         def score(self, rollout: Rollout, scale: float = 1.0) -> Scores: ...

@@ -92,7 +92,7 @@ def test_the_other_roles_keep_their_names() -> None:
     assert (finding.code, finding.help) == ("HF507", ("rename 'actr' to 'actor'",))
 
 
-def test_what_a_constructor_does_not_take_is_counted_from_one() -> None:
+def test_extra_constructor_arguments_are_counted_from_one() -> None:
     class Rated(Plain):
         def __init__(self, rate: float) -> None: ...
 
@@ -128,7 +128,7 @@ def test_of_names_that_are_near_the_nearest_is_meant() -> None:
     assert (finding.code, finding.help) == ("HF201", ("did you mean 'rewards'?",))
 
 
-def test_what_gives_a_column_that_a_merge_lacks_is_named() -> None:
+def test_the_source_of_a_column_that_a_merge_lacks_is_named() -> None:
     @hf.dataflow
     def program(rows: Rows, scorer: Scorer) -> tuple[Scored, Both]:
         put_together = Both(x=rows.x, reward=scorer.score(rows).reward)  # gives the column too, but is put together

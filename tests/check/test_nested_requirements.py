@@ -66,7 +66,7 @@ def test_a_field_is_named_by_the_end_of_its_path(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["warmup", "optimizer.micro", "training.warmup", "optimizer", "config.training.optimizer"]
 )
-def test_what_no_path_or_several_with_other_numbers_end_in_is_unknown(name: str) -> None:
+def test_names_with_no_path_or_several_values_are_unknown(name: str) -> None:
     assert codes(f"B % {name} == 0", Config()) == ("HF323",)
 
 

@@ -76,7 +76,7 @@ def memory(weights: int, optimizer: int) -> dict[str, Any]:
     return {"gpu_memory": {"weights": f"{weights}GiB", "optimizer": f"{optimizer}GiB"}}
 
 
-def test_what_no_call_reaches_does_not_move() -> None:
+def test_parts_that_no_call_reaches_do_not_move() -> None:
     fifty: dict[str, Any] = {"a": memory(25, 25), "c": memory(25, 25)}
     together = program_of([("a", "learn")], **fifty)
     assert fits(together)
@@ -86,7 +86,7 @@ def test_what_no_call_reaches_does_not_move() -> None:
     assert moved(apart) == set()
 
 
-def test_what_one_rank_alone_is_called_for_does_not_move() -> None:
+def test_parts_called_on_one_rank_alone_do_not_move() -> None:
     fifty: dict[str, Any] = {"a": memory(25, 25), "c": memory(25, 25)}
     assert fits(program_of([("c", "look"), ("a", "learn")], colocate=False, **fifty))
     assert not fits(program_of([("c", "first"), ("a", "learn")], colocate=False, **fifty))

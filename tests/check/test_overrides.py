@@ -86,7 +86,7 @@ class Abstract(Actor):
 @pytest.mark.parametrize(
     "placed", [Actor, Wider, Unregistered, UnregisteredWider, UnregisteredVariadic, Unannotated, Uncalled, Abstract]
 )
-def test_what_takes_as_much_and_returns_as_much_is_silent(placed: Any) -> None:
+def test_an_override_that_accepts_and_returns_as_much_is_silent(placed: Any) -> None:
     assert report(placed).codes == ()
 
 
@@ -152,7 +152,7 @@ class UnregisteredLess(Actor):
         (UnregisteredLess, "returns Rows"),
     ],
 )
-def test_what_takes_or_returns_less_is_reported_with_both_classes(placed: Any, text: str) -> None:
+def test_an_override_that_accepts_or_returns_less_is_reported_with_both_classes(placed: Any, text: str) -> None:
     finding = report(placed).findings[0]
     assert (finding.code, text in finding.message) == ("HF541", True), finding.message
     assert {finding.code for finding in report(placed)} == {"HF541"}

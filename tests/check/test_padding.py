@@ -162,7 +162,7 @@ def test_a_call_without_rows_has_none_to_pad() -> None:
     assert "HF317" not in program.check(deployment, dims={B: 3}).codes
 
 
-def test_what_a_filter_keeps_is_padded_in_some_steps() -> None:
+def test_filtered_rows_are_padded_in_some_steps() -> None:
     """Of four rows three are kept, and the sum has a copy of the last."""
 
     @hf.function

@@ -111,7 +111,7 @@ def whole(rows: Rows, maker: Maker) -> None:
 
 
 @pytest.mark.parametrize(("body", "code"), [(number, "HF417"), (column, "HF413"), (whole, "HF421")])
-def test_what_one_rank_does_two_cannot(body: Any, code: str) -> None:
+def test_programs_that_run_on_one_rank_and_not_on_two(body: Any, code: str) -> None:
     def codes(ranks: int) -> tuple[str, ...]:
         place = hf.place(Maker, pool=hf.ResourcePool([ranks], use_gpu=False))
         return hf.dataflow(body).check(hf.Deployment(maker=place), {B: 8}).codes

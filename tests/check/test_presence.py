@@ -109,7 +109,7 @@ def present(rollout: Narrow, actor: Actor) -> f32[B]:
 
 
 @pytest.mark.parametrize("config", [Config(True), Config(True, 3)])
-def test_what_the_config_proves_is_silent(config: Config) -> None:
+def test_conditions_that_the_config_proves_are_silent(config: Config) -> None:
     assert report(present, config).findings == ()
 
 
@@ -144,7 +144,7 @@ def test_presence_is_seen_through_repeats_minibatches_merges_and_records(config:
     assert report(through, config).codes == (() if config.critic else ("HF231",))
 
 
-def test_what_a_record_was_put_together_without_is_absent_and_what_it_was_given_is_there() -> None:
+def test_omitted_columns_are_absent_and_given_ones_present() -> None:
     def without(rollout: Full) -> f32[B]:
         return total(hf.present(hf.merge(Rollout, Narrow(ids=rollout.ids)).values))
 
@@ -165,7 +165,7 @@ def test_sizes_decide_too() -> None:
     assert report(by_size, Config(True)).codes == ("HF319",)
 
 
-def test_what_takes_an_optional_column_takes_all() -> None:
+def test_a_port_for_an_optional_column_accepts_every_column() -> None:
     def takes(rollout: Rollout, full: Full) -> tuple[f32[B, R] | None, ...]:
         return maybe(rollout.values), maybe(full.values), maybe(None), maybe(hf.present(full.values))
 
@@ -248,7 +248,7 @@ def test_a_list_of_records_says_nothing_of_one() -> None:
     assert report(lists, Config(False)).findings == ()
 
 
-def test_what_is_no_column_is_refused() -> None:
+def test_values_that_are_no_columns_are_refused() -> None:
     def record(rollout: Rollout) -> Any:
         return hf.present(rollout)  # type: ignore[arg-type]  # a mistake on purpose
 
@@ -305,7 +305,7 @@ Maybe: TypeAlias = f32[B, R] | None
         (dict[str, list[Sole]], lambda rollout: {"b": [rollout.values]}, True),
     ],
 )
-def test_what_is_returned_as_a_column_is_one(annotation: Any, give: Any, lacking: bool) -> None:
+def test_a_result_annotated_as_a_column_is_one(annotation: Any, give: Any, lacking: bool) -> None:
     def body(rollout: Rollout) -> Any:
         return give(rollout)
 

@@ -119,14 +119,14 @@ def test_a_file_is_named_from_the_current_folder_where_it_lies_below(
         assert shown(file, "x\n", (1, 0, 1, 1))[0] == f"  --> {name}:1:1"
 
 
-def test_what_mends_comes_last() -> None:
+def test_help_comes_last() -> None:
     finding = Finding(ERROR, "message", Label(NOWHERE), notes=("one", "two"), help=("three", "four"))
     assert str(Report("step", (finding,))).rpartition("\n\n")[0].splitlines() == [
         "error[HF310]: message", "  = note: one", "  = note: two", "  = help: three", "  = help: four",
     ]  # fmt: skip
 
 
-def test_what_has_no_place_is_a_note_where_there_is_something_to_say() -> None:
+def test_labels_without_a_place_are_notes_if_they_have_text() -> None:
     def lines(*labels: Label) -> list[str]:
         finding = Finding(ERROR, "message", labels[0], labels[1:])
         return str(Report("step", (finding,))).rpartition("\n\n")[0].splitlines()

@@ -143,7 +143,7 @@ def test_a_structure_that_changes_is_reported(body: Callable[[Any, Any], Any], t
     assert report.ok
 
 
-def test_what_a_dataflow_prints_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_dataflow_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert check(lambda rows, role: [print("tracing"), role.work(rows)][1]).codes == ()
     assert capsys.readouterr().out == "tracing\n"
 

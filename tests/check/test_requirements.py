@@ -53,7 +53,7 @@ def known(**fields: Any) -> Scope:
         ("B / most == 1.5", Answer.PROVED, "B / most = 3/2, with B = 6 and most = 4"),
     ],
 )
-def test_what_a_requirement_says_and_the_numbers_behind_it(text: str, answer: Answer, shown: str) -> None:
+def test_a_requirement_and_its_numbers(text: str, answer: Answer, shown: str) -> None:
     assert holds(text, known(most=4, none=0)) == (answer, shown)
 
 

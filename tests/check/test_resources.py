@@ -121,7 +121,7 @@ def test_of_a_split_pool_only_the_nodes_in_use_are_asked_for() -> None:
     assert check([left, right], cluster).codes == ("HF502",)
 
 
-def test_what_mends_a_pool_was_tried() -> None:
+def test_suggested_pools_were_tried() -> None:
     def asks(gpus: int, nodes: int, *places: ResourcePool) -> tuple[str, ...]:
         cluster = hf.Cluster(hf.Nodes(nodes, gpus=gpus, gpu_memory_gib=80, cpus=8))
         [finding] = check(list(places), cluster).findings

@@ -118,7 +118,7 @@ DIFFERS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize(("body", "annotation"), [(name, fitting) for name, all_ in FITS.items() for fitting in all_])
-def test_what_fits_is_silent(body: str, annotation: Any) -> None:
+def test_results_that_fit_are_silent(body: str, annotation: Any) -> None:
     checked = report(annotation, BODIES[body])
     assert checked.errors == (), str(checked)
 
@@ -152,12 +152,12 @@ def test_a_result_without_annotation_is_not_judged() -> None:
         (dict[str, Metrics], "named", "Metrics and returns More of B rows at key 'more'"),
     ],
 )
-def test_what_is_annotated_and_what_is_returned_stand_in_the_message(annotation: Any, body: str, text: str) -> None:
+def test_the_message_has_the_annotation_and_the_result(annotation: Any, body: str, text: str) -> None:
     [finding] = report(annotation, BODIES[body]).findings
     assert finding.message == f"'program' is annotated to return {text}"
 
 
-def test_what_a_program_returns_that_stops_is_not_judged() -> None:
+def test_the_result_of_a_program_that_stops_is_not_checked() -> None:
     def stops(prompts: Prompts, actor: Actor) -> Any:
         raise ValueError("no more")
 

@@ -204,7 +204,7 @@ many = settings(
 
 @many
 @given(pipelines())
-def test_what_meets_in_a_run_is_what_a_check_finds(body: str) -> None:
+def test_a_check_finds_the_rows_that_meet_in_a_run(body: str) -> None:
     program = load(body)
     report = program.check(dims={B: QUESTIONS})
     notes, codes, shown = seen(program, report), set(report.codes), f"{body}\n{report}"

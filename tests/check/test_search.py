@@ -118,7 +118,7 @@ def finding_keys(report: Report) -> set[tuple[object, ...]]:
 
 
 @given(cases, st.integers(1, 300), st.integers(1, 9))
-def test_what_is_violated_is_found_and_nothing_else(case: Case, b: int, r: int) -> None:
+def test_exactly_the_violated_demands_are_reported(case: Case, b: int, r: int) -> None:
     report = case.check(b, r)
     assert report.ok is case.works(b, r), str(report)
     assert report.warnings == ()

@@ -51,14 +51,14 @@ def look(rows: Any, role: Any) -> Any:
     return role.look(rows)
 
 
-def test_what_a_constructor_is_given() -> None:
+def test_arguments_of_a_constructor() -> None:
     [finding] = findings_of(look, Role, 3, by=[LOCK])
     assert finding.message == "role 'role' is given named['by'][0], a lock, which cannot be sent to another process"
     assert finding.notes[1] == "pass what it is built from, and build it in Role.__init__"
     assert findings_of(look, Role, 3, by=[4]) == []
 
 
-def test_what_a_constructor_is_given_that_does_not_take_it() -> None:
+def test_arguments_that_a_constructor_does_not_take() -> None:
     wrong, finding = sorted(findings_of(look, Strict, 3, LOCK), key=lambda finding: finding.code)
     assert (wrong.code, finding.code) == ("HF516", "HF802")
     assert finding.message.startswith("role 'role' is given argument 2, a lock, which")
@@ -66,7 +66,7 @@ def test_what_a_constructor_is_given_that_does_not_take_it() -> None:
     assert finding.message.startswith("role 'role' is given by, a lock, which")
 
 
-def test_what_a_call_is_given() -> None:
+def test_arguments_of_a_call() -> None:
     [finding] = findings_of(lambda rows, role: role.look(rows, {"with": LOCK}))
     assert finding.message == "'role.look' is given by['with'], a lock, which cannot be sent to another process"
     assert findings_of(lambda rows, role: role.look(rows, {"with": 3})) == []

@@ -120,7 +120,7 @@ def last_left_out(x: hf.f32[B, Add[t, Literal[1]]]) -> hf.f32[B, t]: ...
 def halved(x: hf.f32[B, Mul[t, Literal[2]]]) -> hf.f32[B, t]: ...
 
 
-def test_what_a_call_leaves_of_a_size_is_at_least_1() -> None:
+def test_a_call_leaves_a_size_of_at_least_1() -> None:
     def body(rows: Wide) -> object:
         return last_left_out(rows.x)  # type: ignore[arg-type]  # solved with the sizes
 
@@ -128,7 +128,7 @@ def test_what_a_call_leaves_of_a_size_is_at_least_1() -> None:
     assert (alone.dim, str(alone)) == (R, "at least 2")
 
 
-def test_what_a_call_cuts_off_or_divides_is_demanded_before_there_are_sizes() -> None:
+def test_cuts_and_divisions_of_a_call_are_demands_without_sizes() -> None:
     def body(rows: Wide) -> object:
         return shifted(rows.x), halved(rows.x)  # type: ignore[arg-type]  # solved with the sizes
 
@@ -173,7 +173,7 @@ def test_demands_on_several_dims_are_listed_apart() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 6))
-def test_what_holds_is_what_a_check_passes(b: int, n: int) -> None:
+def test_reported_demands_hold_exactly_where_a_check_passes(b: int, n: int) -> None:
     sizes: dict[Any, Any] = {B: b, N: n, R: 8}
     alone, others = reports(sizes)
     rules = [demand.holds for report in alone.values() for demand in report.demands]

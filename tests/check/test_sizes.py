@@ -270,7 +270,7 @@ def test_undetermined_rows_are_reported_once() -> None:
     assert (finding.code, finding.notes) == ("HF319", ("give the size: dims={M: ...}",))
 
 
-def test_what_is_not_tried_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_that_are_not_tried_are_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(rows: Rows, role: Role) -> Rows:
         return role.split(rows)
 
@@ -294,7 +294,7 @@ def test_a_demand_that_no_size_meets_is_reported_without_sizes() -> None:
     assert finding.message == "no size of B satisfies all of this: 4 must divide B*2+1"
 
 
-def test_what_a_filter_keeps_is_no_size_to_be_changed() -> None:
+def test_the_number_of_filtered_rows_is_never_suggested() -> None:
     def program(rows: Rows, table: Table, role: Role) -> None:
         role.never(rows, hf.filter(table, table.keep))
 

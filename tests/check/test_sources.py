@@ -28,7 +28,7 @@ from hfdsl.graph.spans import Span
         ("f(", None),
     ],
 )
-def test_what_a_call_or_dict_unpacks(tmp_path: Path, text: str, unpacked: str | None) -> None:
+def test_unpacking_in_a_call_or_dict(tmp_path: Path, text: str, unpacked: str | None) -> None:
     file = tmp_path / "program.py"
     file.write_text(f"y = {text}\n", encoding="utf-8")
     assert sources.unpacks(Span(str(file), 1, 4, 1, 4 + len(text))) == unpacked
@@ -58,7 +58,7 @@ def test_a_place_in_what_another_file_has_become_is_read_without_harm(tmp_path: 
         ("y = z is None and x", None),
     ],
 )
-def test_what_is_compared_with_none(tmp_path: Path, text: str, operator: str | None) -> None:
+def test_comparisons_with_none(tmp_path: Path, text: str, operator: str | None) -> None:
     file = tmp_path / "program.py"
     file.write_text(f"{text}\n", encoding="utf-8")
     line = 1 + next(i for i, each in enumerate(text.splitlines()) if "x" in each)
@@ -155,7 +155,7 @@ def test_a_file_that_cannot_be_read_has_no_finer_places(tmp_path: Path, text: st
     assert sources.return_span(place) == place
 
 
-def test_what_was_typed_at_a_prompt_is_checked_too() -> None:
+def test_programs_typed_at_a_prompt_are_checked_too() -> None:
     typed: dict[str, Any] = {"hf": hf, "Role": Role}
     text = """@hf.function
 def half(number: int) -> float: ...
@@ -170,7 +170,7 @@ def program(role: Role) -> str:
     assert [label.span.line for label in findings[1].related] == [1], "where the port is declared"
 
 
-def test_what_stands_on_one_line_changes_places(tmp_path: Path) -> None:
+def test_arguments_on_one_line_are_swapped(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text("f(one, two, g(\n                 3))\n", encoding="utf-8")
     first, second, rest = (Span(str(file), 1, *place) for place in ((2, 1, 5), (7, 1, 10), (12, 2, 19)))

@@ -132,7 +132,7 @@ def test_names_are_crossed_whatever_else_is_wrong() -> None:
     assert codes(swapped_with_a_mistake) == ("HF202", "HF230")
 
 
-def test_what_may_be_meant_is_no_fix_for_a_machine() -> None:
+def test_possible_meanings_are_no_fixes() -> None:
     @hf.dataflow
     def program(both: Both, trainer: Trainer) -> Both:
         return trainer.ratio(both.old, both.new)
@@ -171,7 +171,7 @@ def test_values_of_which_one_alone_would_fit_are_not_swapped() -> None:
     assert [finding.code for finding in errors] == ["HF220", "HF221", "HF221", "HF220"]
 
 
-def test_what_is_unpacked_is_not_swapped_as_if_it_were_one_value() -> None:
+def test_unpacked_arguments_are_not_swapped_as_one_value() -> None:
     class Steps(hf.Batch):
         score: f32[B]
         a: hf.i64[B]

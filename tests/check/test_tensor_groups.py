@@ -35,7 +35,7 @@ def check(pool: ResourcePool, mesh: hf.Mesh, cluster: hf.Cluster | None = None, 
     return program.check(hf.Deployment(role=hf.place(Role, pool=pool, mesh=mesh)), {B: rows}, cluster)
 
 
-def test_what_ends_within_a_group_is_a_node() -> None:
+def test_a_group_across_the_boundary_of_nodes_is_reported() -> None:
     assert check(ResourcePool([2, 6]), hf.Mesh(dp=2, tp=4)).codes == ("HF503",)
     assert check(ResourcePool([4, 4]), hf.Mesh(dp=2, tp=4)).codes == ()
     assert check(ResourcePool([3, 5]), hf.Mesh(dp=8)).codes == ()

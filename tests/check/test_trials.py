@@ -130,7 +130,7 @@ def test_defaults_go_along() -> None:
 
 
 @pytest.mark.parametrize("edit", [Edit(PLACE, "2\n"), Edit(ELSEWHERE, "2"), Edit(PLACE, "(")])
-def test_what_another_file_or_other_lines_would_say_is_not_tried(edit: Edit) -> None:
+def test_edits_of_other_files_or_lines_are_not_tried(edit: Edit) -> None:
     assert rewritten(number, [edit]) is None
 
 

@@ -39,7 +39,7 @@ class Actor(hf.Worker):
         ("minibatches", lambda rows: hf.minibatches(rows, 2)),
     ],
 )
-def test_what_returns_rows_changes_none_in_place(function: str, select: Callable[[Rows], object]) -> None:
+def test_operations_that_return_rows_change_none_in_place(function: str, select: Callable[[Rows], object]) -> None:
     @hf.dataflow
     def program(rows: Rows, actor: Actor) -> Loss:
         select(rows)

@@ -171,7 +171,7 @@ def test_a_condition_of_presence_is_named_where_it_is_the_mistake() -> None:
     assert (declared(absent), declared(another)) == (("HF231", True), ("HF220", False))
 
 
-def test_what_a_record_lacks() -> None:
+def test_missing_columns_of_a_record() -> None:
     def lacking(rows: Rows) -> None:
         takes(rows)  # type: ignore[arg-type]  # the mistake
 

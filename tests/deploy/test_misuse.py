@@ -88,7 +88,7 @@ def test_values_of_other_kinds_are_refused_with_a_code(call: str, args: list[Any
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_is_missing_or_unknown_is_refused_with_a_code(call: str) -> None:
+def test_missing_or_unknown_arguments_are_refused_with_a_code(call: str) -> None:
     for args, kwargs in (((), {"strange": 1}), ((1, 2, 3, 4, 5, 6, 7, 8), {})):
         if (call, bool(args)) in (("placed", False), ("placed", True), ("a place of", False)):
             continue  # a constructor's own arguments, which the check holds against it

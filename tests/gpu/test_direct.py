@@ -76,7 +76,7 @@ def test_every_reader_has_its_own_copy_and_nothing_else_stays(ray: Any, started:
         assert time.monotonic() < until
 
 
-def test_what_the_maker_still_computes_is_waited_for(ray: Any, started: Any) -> None:
+def test_readers_wait_for_pending_kernels_of_the_sender(ray: Any, started: Any) -> None:
     (producer, *readers), _links = started
     ray.get(producer.make.remote(2**20, 1.0))
     for fill in (2.0, 3.0):
@@ -92,7 +92,7 @@ def gone(ray: Any, maker: Any) -> None:
         assert time.monotonic() < until
 
 
-def test_what_stays_mapped_is_never_what_was_freed(ray: Any, started: Any) -> None:
+def test_freed_blocks_never_stay_mapped(ray: Any, started: Any) -> None:
     (maker, *readers), _links = started
     size = 2**24  # in a block of its own
     for turn in range(24):

@@ -37,7 +37,7 @@ def places(gpus: int) -> hf.Deployment:
 
 @pytest.mark.parametrize("flow", [p.split, p.kept])
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_what_arrives_is_what_was_made(gpus: int, flow: Any) -> None:
+def test_payloads_arrive_unchanged(gpus: int, flow: Any) -> None:
     plan = compiled(flow, places(gpus))
     assert "cuda ipc" in {edge.transport for edge in plan.edges}
     with plan.launch("ray") as running, plan.launch() as local:

@@ -120,7 +120,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("body", HARMLESS)
-def test_what_works_eagerly_works_in_a_trace(body: Callable[[Any, Any], object]) -> None:
+def test_operations_that_work_eagerly_work_in_a_trace(body: Callable[[Any, Any], object]) -> None:
     assert flow_of(body)(rows(), worker)
     assert graph_of(body).misuses == ()
 
@@ -166,7 +166,7 @@ REFUSED: list[tuple[Callable[[Any, Any], object], MisuseKind, str]] = [
 
 
 @pytest.mark.parametrize(("body", "kind", "name"), REFUSED)
-def test_what_cannot_work_is_reported_once_on_the_users_line(
+def test_an_impossible_step_is_reported_once_on_the_users_line(
     body: Callable[[Any, Any], object], kind: MisuseKind, name: str
 ) -> None:
     [misuse] = graph_of(body).misuses

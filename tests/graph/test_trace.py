@@ -364,7 +364,7 @@ def test_a_raise_of_the_users_own_is_reported_at_its_line() -> None:
     assert text_at(misuse.span) == 'raise KeyError("nowhere")'
 
 
-def test_what_a_dataflow_may_not_return() -> None:
+def test_results_that_a_dataflow_may_not_return() -> None:
     @hf.dataflow
     def flow(prompts: Prompts, actor: Actor) -> Any:
         return actor.generate(prompts), object()

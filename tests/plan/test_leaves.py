@@ -67,7 +67,7 @@ def everywhere(rows: Rows, role: Role) -> Rows:
 
 @pytest.mark.parametrize("flow", [gathered, cut, finer, everywhere], ids=lambda flow: flow.__name__)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_what_is_collected_is_the_whole_value(flow: Any, mesh: hf.Mesh) -> None:
+def test_collected_outputs_are_the_whole_value(flow: Any, mesh: hf.Mesh) -> None:
     pool = hf.ResourcePool([mesh.world_size], use_gpu=False)
     deployment = hf.Deployment(role=hf.place(Role, pool=pool, mesh=mesh))
     assert flow.check(deployment, dims={B: 8}).findings == ()

@@ -213,7 +213,7 @@ def least(deployment: hf.Deployment, steps: Calls) -> dict[tuple[str, int], Frac
 
 @many
 @given(deployments(), calls, st.data())
-def test_what_a_call_uses_is_there_and_gpus_keep_what_the_plan_says(
+def test_calls_find_their_parts_and_gpus_keep_the_planned_amount(
     deployment: hf.Deployment, steps: Calls, data: st.DataObject
 ) -> None:
     report = flow(steps).check(deployment, {B: 8}, cluster=CLUSTER)
@@ -308,7 +308,7 @@ def test_no_more_moves_than_the_gpus_need() -> None:
     assert {period.part for period in flow(PPO).compile(roles(**halves), {B: 8}).offloads} == BOTH
 
 
-def test_what_cannot_fit_is_reported_with_the_call_and_what_is_there_then() -> None:
+def test_memory_that_cannot_fit_is_reported_with_the_call_and_its_parts() -> None:
     forty: dict[str, Any] = {"gpu_memory": "40GiB"}
     sizes = {"a": {"gpu_memory": {"weights": "30GiB", "optimizer": "60GiB"}}, "b": forty}
     report = flow(PPO).check(roles(**sizes), {B: 8}, cluster=CLUSTER)
@@ -348,7 +348,7 @@ def test_another_plan_of_the_run_finds_what_it_uses_and_leaves_no_more_than_it_m
                 assert (host.there["a", 0], host.there["c", 1]) == (set(), {"weights"})
 
 
-def test_what_roles_keep_is_asked_of_one_role_at_a_time_with_all_its_parts(tmp_path: Path) -> None:
+def test_roles_are_offloaded_one_at_a_time_with_all_their_parts(tmp_path: Path) -> None:
     plan = flow(PPO).compile(offloading("a", "b", "c"), {B: 8})
     with watched() as host:
         host.deployment = plan.deployment

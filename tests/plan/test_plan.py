@@ -238,7 +238,7 @@ def one_number(rows: Rows, a: Numbers, b: Numbers) -> hf.PerRank[int]:
         (one_number, "HF401", "port 'number' of 'a.each' takes PerRank[int]"),
     ],
 )
-def test_what_would_lose_values_is_refused(flow: hf.Dataflow[..., Any], code: str, text: str) -> None:
+def test_conversions_that_would_lose_values_are_refused(flow: hf.Dataflow[..., Any], code: str, text: str) -> None:
     deployment = hf.Deployment(
         a=hf.place(Numbers, pool=hf.ResourcePool([2])), b=hf.place(Numbers, pool=hf.ResourcePool([4]))
     )

@@ -78,7 +78,7 @@ def test_bytes_take_time_and_a_call_some_more() -> None:
     assert {(t.bytes, t.arrived - t.sent) for t in timeline.transfers} == {(96, 2.5)}
 
 
-def test_what_goes_from_gpu_to_gpu_takes_none_of_the_givers_time() -> None:
+def test_transfers_between_gpus_take_no_time_of_the_sender() -> None:
     # Pools have GPUs by default. The 96 bytes of a.flat leave when it ends and are on other GPUs 3 s later.
     plan = planned(pool(), pool(), pool())
     timeline = predict(plan, TAKES, {"copy": 96.0, "network": 48.0, "gpu": 32.0}, latency=0.5).timeline

@@ -73,7 +73,7 @@ def test_no_switch_changes_a_value(program: Program, optimize: Optimize) -> None
 
 @settings(many, max_examples=examples(60))
 @given(programs(), st.randoms(use_true_random=False))
-def test_what_a_run_learns_changes_no_value(program: Program, random: Random) -> None:
+def test_measurements_of_a_run_change_no_value(program: Program, random: Random) -> None:
     plan = program.dataflow().compile(program.deployment(), dims={B: program.rows, R: 2})
     with plan.launch() as running:
         for seed in range(3):

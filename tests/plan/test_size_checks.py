@@ -176,7 +176,7 @@ def learning(marked: Marked, learner: Learner) -> hf.PerRank[int]:
     return learner.update(hf.filter(marked, marked.keep))
 
 
-def test_what_a_filter_keeps_is_held_by_the_run() -> None:
+def test_the_number_of_filtered_rows_is_checked_in_the_run() -> None:
     placed = hf.Deployment(learner=hf.place(Learner, pool=hf.ResourcePool([1], use_gpu=False)))
     assert learning.check(placed, dims={B: 4}).codes == ("HF319",)
 

@@ -74,7 +74,7 @@ def test_a_transfer_starts_within_its_maker_and_ends_where_its_reader_starts(tmp
         assert e["args"] == {"bytes": 64}
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_a_file_reads_back_as_written(tmp_path: Path) -> None:
     file = tmp_path / "steps.json"
     with TraceFile(file) as trace:
         trace.add(step(0, 5.0))
@@ -95,6 +95,6 @@ def test_a_trace_without_steps_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "[1]", '[{"ph": "X", "name": "f", "cat": "call"}]', '[{"ph": "X"}]', '{"traceEvents": []}']
 )
-def test_what_is_no_trace_is_refused(text: str) -> None:
+def test_files_that_are_no_trace_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         read_trace(text)

@@ -107,7 +107,7 @@ def test_every_rank_that_loads_a_state_receives_its_bytes(use_gpu: bool, transpo
     assert f"<- trainer.weights: 12.0 MiB (4.0 MiB per rank) {transport}" in str(plan)
 
 
-def test_what_the_exporting_rank_loads_itself_does_not_move() -> None:
+def test_weights_that_the_exporting_rank_loads_itself_do_not_move() -> None:
     weights = edge(compiled(Sized, split=False), "trainer.weights")
     assert (weights.bytes, weights.moved) == (2 * BYTES, BYTES)
 

@@ -134,7 +134,7 @@ def halves(weights: Sequence[int]) -> RowSplit:
 
 
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=6).map(lambda half: half * 2))
-def test_what_weighs_less_than_nothing_weighs_nothing(weights: list[int]) -> None:
+def test_negative_row_weights_count_as_zero(weights: list[int]) -> None:
     clipped = [max(0, weight) for weight in weights]
     assert halves(weights) == halves(clipped)
     padded = RowSplit(len(weights), 2, 2, "cycle")
@@ -154,7 +154,7 @@ def test_what_weighs_less_than_nothing_weighs_nothing(weights: list[int]) -> Non
         (["a", "b"], "rows", "HF425: .* no whole number for each row"),
     ],
 )
-def test_what_does_not_weigh_is_reported(value: Any, balance: str, text: str) -> None:
+def test_columns_that_cannot_be_weights_are_reported(value: Any, balance: str, text: str) -> None:
     with pytest.raises(ProtocolError, match=text):
         given_to(value, balance)
 

@@ -50,7 +50,7 @@ def test_gpus_and_cpus_are_packed_together(gpus: list[Amounts], nodes: list[Amou
 
 
 @given(vectors(1, 1, 9, 8), vectors(1, 0, 16, 6))
-def test_what_counting_refutes_is_refuted(parts: list[Amounts], nodes: list[Amounts]) -> None:
+def test_packings_that_counting_refutes_do_not_exist(parts: list[Amounts], nodes: list[Amounts]) -> None:
     refutation = too_many(Counter(parts), Counter(nodes))
     if refutation is not None:
         size, count, room = refutation
@@ -61,7 +61,7 @@ def test_what_counting_refutes_is_refuted(parts: list[Amounts], nodes: list[Amou
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.integers(0, 12), min_size=1, max_size=5))
-def test_what_a_launch_refuses_at_once_a_check_refuses(sizes: list[int], gpus: list[int]) -> None:
+def test_a_check_refuses_what_a_launch_refuses_at_once(sizes: list[int], gpus: list[int]) -> None:
     cluster = [{"GPU": float(n), "CPU": 64.0} for n in gpus]
     if short_of(sizes, {"GPU": 1.0, "CPU": 0.1}, cluster) is not None:
         assert fits(Counter((n,) for n in sizes), Counter((n,) for n in gpus)) is Answer.REFUTED

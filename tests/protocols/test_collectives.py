@@ -111,7 +111,7 @@ class Connected:
         return SoleRank()
 
 
-def test_what_collectives_give_is_recorded_as_it_was() -> None:
+def test_results_of_collectives_are_recorded_unchanged() -> None:
     here, peer = (connected := Connected(), 0), (connected, 1)
     assert record_collective(here, "reduced", 1) == 1, "nobody records"
     column = torch.zeros(1)

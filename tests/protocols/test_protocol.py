@@ -101,7 +101,7 @@ def test_a_protocol_needs_a_name(name: Any) -> None:
 
 
 @pytest.mark.parametrize(("gives", "takes"), [("all", "whole"), ("whole", "per_stage"), ("all", "all")])
-def test_what_is_given_and_taken_has_a_kind(gives: Any, takes: Any) -> None:
+def test_arguments_and_results_have_a_kind(gives: Any, takes: Any) -> None:
     with pytest.raises(DefinitionError, match=rf"HF112: .*got gives='{gives}', takes='{takes}'"):
         Protocol("P", gives=gives, takes=takes)
 

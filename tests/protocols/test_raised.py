@@ -112,14 +112,14 @@ def test_code_and_message_are_those_of_hfdsl(sent: bool) -> None:
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_what_cannot_be_a_base_leaves_its_place_to_the_next(sent: bool) -> None:
+def test_a_class_that_cannot_be_a_base_is_skipped(sent: bool) -> None:
     error = raised(FinalError("x"), sent=sent)
     assert isinstance(error, KeyError)
     assert not isinstance(error, FinalError)
     assert error.args == ("x",)
 
 
-def test_what_does_not_pickle_is_left_out() -> None:
+def test_attributes_that_cannot_be_pickled_are_omitted() -> None:
     error = raised(HttpError(threading.Lock()), sent=True)
     assert isinstance(error, HttpError)
     assert error.args == ()

@@ -248,7 +248,7 @@ def test_a_missing_function_is_distinguished_from_a_wrong_one() -> None:
         register({"dispatch_fn": give_rank, "collect_fn": 3})
 
 
-def test_what_else_goes_by_the_name_of_a_registration_is_none() -> None:
+def test_another_value_under_the_registration_attribute_is_ignored() -> None:
     assert registration_of(SimpleNamespace(__hf_registration__=3)) is None  # type: ignore[arg-type]
 
 

@@ -28,7 +28,7 @@ def test_sizes_are_asked_with_what_the_constructor_takes(role: type) -> None:
 
 
 @pytest.mark.parametrize("layers", [0, -2, True, 2.0, "2"])
-def test_what_is_no_size_is_left_out(layers: Any) -> None:
+def test_attributes_that_are_no_sizes_are_omitted(layers: Any) -> None:
     sizes = sliced_sizes(Model, (1,), {"layers": layers})
     assert "layers" not in sizes
     assert sizes["heads"] == 1

@@ -67,7 +67,7 @@ def test_staleness_is_a_number_of_steps(staleness: Any) -> None:
         reads("policy", staleness=staleness)
 
 
-def test_what_the_one_exports_and_the_other_loads_can_be_synced() -> None:
+def test_a_state_that_one_role_exports_and_another_loads_can_be_synced() -> None:
     assert sync_methods(Learner, Generator) == (("weights", "take"),)
     assert sync_methods(Generator, Learner) == ()
 
@@ -78,7 +78,7 @@ def test_why_nothing_can_be_synced_names_both_sides() -> None:
     assert no_sync(Generator, Generator).startswith("Generator exports nothing and Generator loads 'policy', 'hidden'")
 
 
-def test_what_trains_has_two_parts() -> None:
+def test_roles_that_train_have_two_parts() -> None:
     assert parts_of(Learner) == parts_used(Learner.update) == PARTS == ("weights", "optimizer")
     assert parts_of(Generator) == parts_used(Learner.weights) == parts_used(Generator.generate) == ("weights",)
 

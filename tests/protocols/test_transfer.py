@@ -260,7 +260,7 @@ def test_a_record_of_one_rank_and_nothing_of_another_are_not_joined() -> None:
         collect(PREDEFINED["DP_PROTO"], Mesh(dp=2), [Optional(x=torch.arange(2)), None])
 
 
-def test_what_is_still_being_made_is_cut_where_it_arrives() -> None:
+def test_pending_outputs_are_split_by_their_receiver() -> None:
     mesh, site = Mesh(dp=2, tp=2), Site("f", ("a", "b"))
     (later,), _, row_split = dispatch(PREDEFINED["THREE_D_PROTO"], mesh, (Later(),), {}, site=site)
     assert later == [("cut", chunk, 2, "argument 'a' of f") for chunk in (0, 0, 1, 1)]

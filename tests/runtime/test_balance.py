@@ -85,7 +85,7 @@ def test_ragged_rows_weigh_their_lengths(launched: Running) -> None:
         assert (load.most.value, load.total.value) == (18, 67)
 
 
-def test_what_the_caller_gives_is_weighed_before_the_first_call() -> None:
+def test_inputs_are_weighed_before_the_first_call() -> None:
     deployment = hf.Deployment(actor=hf.place(p.Actor, pool=hf.ResourcePool([1, 1, 1, 1], use_gpu=False)))
     plan = p.given.compile(deployment, {p.B: ROWS})
     output, timeline = stepped(plan, "local", prompts(hint=True))

@@ -79,7 +79,7 @@ acts = st.one_of(
 
 
 @given(st.lists(acts, max_size=60), st.booleans())
-def test_what_is_read_is_what_is_there_and_the_dead_go(program: list[tuple[str, str, int]], keep: bool) -> None:
+def test_reads_return_live_blocks_and_dead_ones_are_unmapped(program: list[tuple[str, str, int]], keep: bool) -> None:
     machine = Machine(alive={"a": [], "b": []})
     mappings = keeping(machine)
     mappings.keep = keep
@@ -118,7 +118,7 @@ def test_a_freed_block_stays_for_a_few_transfers_at_most() -> None:
     assert machine.dead() == []
 
 
-def test_what_lies_where_another_block_was_is_not_that_block() -> None:
+def test_a_block_at_a_reused_address_is_a_new_block() -> None:
     machine = Machine()
     mappings = keeping(machine)
     old = machine.allocate("a", 3)

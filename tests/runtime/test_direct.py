@@ -91,7 +91,7 @@ def test_every_kind_of_tensor_arrives_at_every_reader(ray_cluster: Any, actors: 
     assert ray_cluster.get([reader.wrong.remote(parcel) for reader in actors[1:]]) == [[], []]
 
 
-def test_what_keeps_arrivals_is_there_before_the_first(ray_cluster: Any, pair: list[Any]) -> None:
+def test_the_store_of_arrivals_exists_before_the_first(ray_cluster: Any, pair: list[Any]) -> None:
     assert ray_cluster.get([actor.has_store.remote() for actor in pair]) == [False, False]
     links = Links(pair, 60)
     assert ray_cluster.get([actor.has_store.remote() for actor in pair]) == [True, True]

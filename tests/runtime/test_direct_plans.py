@@ -87,7 +87,7 @@ def also(launched: Running, flow: Any, name: str, optimize: Optimize | None = No
 
 @pytest.mark.parametrize("flow", [p.split, p.kept])
 @pytest.mark.parametrize("makers", [1, 2])
-def test_what_arrives_is_what_goes_through_the_store(launched: Running, flow: Any, makers: int) -> None:
+def test_direct_payloads_equal_those_through_the_store(launched: Running, flow: Any, makers: int) -> None:
     with compiled(flow, deployment(use_gpu=False, makers=makers, readers=2)).launch() as local:
         expected = [local.step(inputs(first)) for first in (0, 5)]
     maker = "maker" if makers == 1 else "makers"

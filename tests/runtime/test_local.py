@@ -177,7 +177,7 @@ def test_a_sum_over_ranks_is_the_sum_over_rows(mesh: hf.Mesh) -> None:
         ("nowhere", "HF806", ["raised on rank 0 in step 0", "has no axis 'ep'; there are pp, dp, tp and world"]),
     ],
 )
-def test_what_goes_wrong_among_ranks(method: str, code: str, parts: list[str]) -> None:
+def test_failures_among_ranks(method: str, code: str, parts: list[str]) -> None:
     with run(lambda batch, role: getattr(role, method)(batch), Talks, hf.Mesh(dp=2)) as running:
         with pytest.raises(HfError) as error:
             running.step(rows(2))

@@ -115,7 +115,7 @@ def test_roles_on_one_device_take_turns(turning: dict[bool, Running], relay: boo
 
 
 @pytest.mark.nightly_cases("ray")
-def test_what_the_caller_is_given_is_his_own(own_pools: Running) -> None:
+def test_results_belong_to_the_caller(own_pools: Running) -> None:
     """He may write it and keep it: a role that holds the same column does not see that."""
     output, _, _ = own_pools.step(p.X(x=torch.ones(ROWS)))
     output.x.tensor.add_(5)
@@ -216,7 +216,7 @@ def test_handles_are_dropped_as_their_parcels_are_taken(
         assert (set(held._handles) <= set(held._routes.result)) is all_dropped
 
 
-def test_what_only_a_neighbor_reads_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_only_a_neighbor_reads_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two values go to one node as one payload; each process there drops the one that it does not read."""
     both_halves = pool(4)
     left, right = both_halves.split([2, 2])

@@ -307,7 +307,7 @@ SCRIPT = """
 """
 
 
-def test_what_processes_do_between_steps_has_a_deadline(ray_cluster: Any, tmp_path: Path) -> None:
+def test_work_between_steps_has_a_deadline(ray_cluster: Any, tmp_path: Path) -> None:
     plan = p.fails.compile(faulty("none"), {p.B: 4, p.P: 2, p.R: 3})
     evaluation = renamed(p.fails, "evaluation").compile(plan.deployment, {p.B: 4, p.P: 2, p.R: 3})
     with plan.launch("ray", deadline=2.0) as running:

@@ -171,7 +171,7 @@ def test_no_bit_changes_where_roles_share_slots(nodes: None) -> None:
 
 
 @pytest.mark.parametrize("flow", [renamed(p.counted, "counted", judge="p"), p.sifted])
-def test_what_waits_for_a_filter_is_the_same(through: Through, flow: hf.Dataflow[..., Any]) -> None:
+def test_steps_after_a_filter_are_the_same(through: Through, flow: hf.Dataflow[..., Any]) -> None:
     values = []
     with flow.compile(through.launched.plan.deployment, {p.B: 4}).launch("local") as local:
         for running in (local, through.plan(flow, 4)):
@@ -193,7 +193,7 @@ def test_large_values_are_the_callers_own_and_held_nowhere_else(through: Through
     assert torch.equal(last.x.tensor, torch.full((rows,), 2.0))
 
 
-def test_what_goes_from_relay_to_relay_is_not_kept_for_ever(through: Through, ray_cluster: Any) -> None:
+def test_values_between_relays_are_released(through: Through, ray_cluster: Any) -> None:
     """Ray keeps small values with who called for them, and leaves them there if a borrower is the last to let go."""
 
     def stored(self: Any) -> int:

@@ -205,7 +205,7 @@ def of_policy(dataflow: Any) -> Any:
         return running.step(xs())
 
 
-def test_what_was_made_in_inference_mode_can_be_trained_on() -> None:
+def test_tensors_of_inference_mode_can_be_trained_on() -> None:
     assert of_policy(trained).value == 2.0 * (0 + 1 + 2 + 3)
 
 

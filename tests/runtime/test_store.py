@@ -50,7 +50,7 @@ def test_rows_out_of_parcels_are_the_rows_that_were_kept(parts: list[int], wante
     assert plain(maker.read(4, "x", 1, spans)) == columns()["x"][sorted(wanted)].tolist()
 
 
-def test_what_is_dropped_is_gone_and_the_most_is_remembered() -> None:
+def test_dropped_payloads_are_released_and_the_peak_is_kept() -> None:
     store = Store()
     store.put(0, 0, StoredValue.of("role.make", {"x": torch.zeros(4)}))
     store.receive({ColumnSlice(1, 0, "x", ((0, 2),)): torch.zeros(2)})

@@ -133,7 +133,7 @@ def test_a_worker_that_ray_restarts_has_its_rank_again(pair: RayResourcePool, ra
         assert attached.echo([1, 2]) == [1, 2]
 
 
-def test_what_cannot_be_sent_with_a_class_is_refused(pair: RayResourcePool) -> None:
+def test_protocol_functions_that_cannot_be_sent_are_refused(pair: RayResourcePool) -> None:
     lock = threading.Lock()
 
     def dispatch(group: Any, x: int) -> Any:

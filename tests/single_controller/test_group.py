@@ -237,7 +237,7 @@ def make(cls: type, *args: Any, **kwargs: Any) -> RayClassWithInitArgs:
     return RayClassWithInitArgs(cls, *args, **kwargs)
 
 
-def test_what_is_decidable_is_refused_before_anything_starts() -> None:
+def test_decidable_mistakes_are_refused_before_anything_starts() -> None:
     unplaced = RayResourcePool([4], use_gpu=False)
     with pytest.raises(ResourceError, match=r"HF501.*8 ranks.*has 4"):
         RayWorkerGroup(unplaced, make(roles.Grid), Mesh(dp=4, tp=2))

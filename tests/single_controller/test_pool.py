@@ -87,7 +87,7 @@ def test_shares_of_a_slot_add_up_to_at_most_one() -> None:
         ([1], [], "GPU"),
     ],
 )
-def test_what_no_cluster_of_these_nodes_can_hold(sizes: list[int], gpus: list[float], short: str | None) -> None:
+def test_pools_that_no_cluster_of_these_nodes_can_hold(sizes: list[int], gpus: list[float], short: str | None) -> None:
     nodes = [{"GPU": count, "CPU": 64.0} for count in gpus]
     assert short_of(sizes, {"CPU": 0.1, "GPU": 1.0}, nodes) == short
     assert short_of([8], {"CPU": 10.0}, nodes) == "CPU"

@@ -70,7 +70,7 @@ def test_a_lowering_of_ones_own_can_be_launched() -> None:
     assert report.ok, report
 
 
-def test_what_a_backend_does_wrong_is_found() -> None:
+def test_faults_of_a_backend_are_found() -> None:
     wrong = {backend: run_suite(of(backend), deployments=["one pool"]) for backend in (Reversing, Forgetful, Impatient)}
     failing = {backend: {problem.program for problem in report.problems} for backend, report in wrong.items()}
     assert failing[Forgetful] == {"saved state"}

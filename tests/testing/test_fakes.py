@@ -116,7 +116,7 @@ def test_a_seed_decides_where_no_dataflow_runs() -> None:
     assert not same(first, other)
 
 
-def test_what_nothing_else_reports_is_reported() -> None:
+def test_mistakes_without_another_report_are_reported() -> None:
     with pytest.raises(WiringError) as failure:
         fake(f.Model)("path", heads=1).make(fake_batch(f.Prompts, SIZES))
     assert str(failure.value) == (

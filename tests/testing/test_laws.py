@@ -262,7 +262,7 @@ def test_meshes_are_those_that_are_given() -> None:
     check_laws(protocol, only=("L1", "order"), meshes=(mesh for mesh in [Mesh(pp=2, dp=2, tp=2)]))
 
 
-def test_what_a_protocol_raises_is_reported_with_its_place() -> None:
+def test_an_error_in_a_protocol_is_reported_with_its_place() -> None:
     def lost(group: Any, outputs: Any) -> Any:
         return outputs[group.world_size]
 
@@ -323,7 +323,7 @@ def test_a_protocol_may_be_made_for_some_containers_alone() -> None:
         check_laws(pair(by_dp, lists), containers="tensors")
 
 
-def test_what_is_no_protocol_or_no_law_is_reported() -> None:
+def test_arguments_that_are_no_protocol_or_law_are_reported() -> None:
     with pytest.raises(ProtocolError, match="HF412: no protocol is called '3D_PROT'; did you mean '3D_PROTO'"):
         check_laws("3D_PROT")
     with pytest.raises(DefinitionError, match=r"HF112: the protocol .* needs a callable 'collect_fn'; it has none"):

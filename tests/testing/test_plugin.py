@@ -111,7 +111,7 @@ def test_a_size_that_is_none_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-def test_what_a_test_leaves_on_the_cluster_is_reported_with_its_name(tmp_path: Path) -> None:
+def test_leaks_of_a_test_on_the_cluster_are_reported_with_their_names(tmp_path: Path) -> None:
     tests = """
         import pytest
         import hfdsl.testing.plugin
@@ -135,7 +135,7 @@ def test_what_a_test_leaves_on_the_cluster_is_reported_with_its_name(tmp_path: P
             pool = ray_cluster.util.placement_group([{"CPU": 1}], name="my pool")
             kept.extend([ray_cluster.remote(Stays).options(name="me").remote(), ray_cluster.put("x" * 10), pool])
 
-        def test_what_was_left_before_is_not_reported_again(ray_cluster): ...
+        def test_earlier_leaks_are_not_reported_again(ray_cluster): ...
 
         def test_fails(ray_cluster):
             here = ray_cluster.put(1)

@@ -81,7 +81,7 @@ def test_every_call_gives_what_it_gave(launched: Running, tmp_path: Path) -> Non
     assert json.loads((recording / "recording.json").read_text())["step"] == 1
 
 
-def test_what_peers_say_in_another_thread_is_heard(launched: Running, tmp_path: Path) -> None:
+def test_collectives_in_another_thread_are_recorded(launched: Running, tmp_path: Path) -> None:
     flow = renamed(p.program, "in_threads", actor="threaded")
     folder = one_of_three(tmp_path, launched.also(flow.compile(launched.plan.deployment, {p.B: 8})))
     for node in ("threaded.update#1", "threaded.update#2"):
@@ -107,7 +107,7 @@ class OnDevice:
         return "on the host"
 
 
-def test_what_is_heard_is_kept_on_the_host_and_of_its_own_speaker() -> None:
+def test_recorded_collectives_are_on_the_host_and_of_their_own_rank() -> None:
     class Nobody:
         def group(self, ranks: tuple[int, ...], rank: int) -> Any: ...
 

@@ -144,7 +144,7 @@ SEEN: dict[str, Any] = {
 }
 
 
-def test_what_is_rare_in_practice_is_made() -> None:
+def test_strategies_draw_rare_cases() -> None:
     seen = set[str]()
 
     @settings(max_examples=150, derandomize=True, database=None, phases=[Phase.generate])

@@ -65,7 +65,7 @@ class Model(hf.Worker):
 ROWS = Rows(x=torch.arange(12.0))
 
 
-def test_what_is_the_same_everywhere_passes() -> None:
+def test_methods_with_the_same_values_on_all_meshes_pass() -> None:
     check_worker(Model, "scaled", ROWS, init=(2.0,))
     check_worker(Model, "scaled", ROWS, given={"by": 0.5})
     check_worker(Model, "truly_centered", ROWS, tolerance=1e-6)

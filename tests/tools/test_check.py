@@ -213,7 +213,7 @@ def test_github_tells_paths_from_the_checkout(
 
 
 @pytest.mark.parametrize("form", ["json", "github"])
-def test_what_is_clean_says_nothing_to_machines(form: str, program: str, capsys: Capture) -> None:
+def test_a_clean_check_prints_no_json(form: str, program: str, capsys: Capture) -> None:
     assert run_cli(capsys, "shouting.py:experiment", "--format", form) == (output.OK, "", "")
 
 

@@ -50,7 +50,7 @@ def test_all_that_can_be_fixed_is_fixed(write: Write, capsys: Capture) -> None:
     assert out.count("no findings") == 2
 
 
-def test_what_remains_is_reported_and_counts(write: Write, capsys: Capture) -> None:
+def test_remaining_findings_are_reported_and_count(write: Write, capsys: Capture) -> None:
     text = wrong(MESH).replace(
         "return answers, judge.score(answers)", "return answers, judge.score(actor.think(questions))"
     )

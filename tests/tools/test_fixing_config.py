@@ -161,7 +161,7 @@ def test_the_file_of_the_deployment_is_edited(capsys: Capture) -> None:
     assert Path("run.toml").read_text() == text
 
 
-def test_what_the_command_line_says_is_not_edited(capsys: Capture) -> None:
+def test_values_of_the_command_line_are_not_edited(capsys: Capture) -> None:
     Path("run.toml").write_text(RUN)
     code, out, _ = said(capsys, "run.toml", "--set", "actor.generation.max_tokens=7", "--fix")
     assert (code, Path("run.toml").read_text()) == (output.OK, RUN.replace("R = 6", "R = 7"))

@@ -81,7 +81,7 @@ def test_a_prediction_for_people(write: Callable[[str, str], str], program: str,
         ),
     ],
 )
-def test_what_cannot_be_predicted(
+def test_plans_that_cannot_be_predicted(
     write: Callable[[str, str], str],
     program: str,
     capsys: Capture,

@@ -126,7 +126,7 @@ def test_for_machines_without_any_size(program: str, write: Write, capsys: Captu
 
 
 @pytest.mark.parametrize("b", [1, 2, 7, 8, 12, 24, 30, 36])
-def test_what_it_allows_is_what_a_check_passes(b: int, program: str, capsys: Capture) -> None:
+def test_allowed_sizes_are_those_that_pass_a_check(b: int, program: str, capsys: Capture) -> None:
     sizes = ["--set", f"B={b}", "--set", "R=16", "--set", "N=4"]
     document = json_of(capsys, "demanding.py:experiment", *sizes)
     dim = document["dims"]["B"]
@@ -142,7 +142,7 @@ def test_a_program_without_a_deployment_or_with_mistakes_says_so(program: str, w
     assert json_of(capsys, "wrong.py:experiment")["complete"] is False
 
 
-def test_what_no_size_satisfies(write: Write, capsys: Capture) -> None:
+def test_demands_that_no_size_satisfies(write: Write, capsys: Capture) -> None:
     write("none.py", PROGRAM.replace('"R <= longest"', '"R <= longest", "R >= 100"'))
     assert "R: no size satisfies all of this (not given)\n" in run_cli(capsys, "none.py:experiment")
     assert json_of(capsys, "none.py:experiment")["dims"]["R"]["possible"] is False

@@ -137,7 +137,7 @@ def changed(**update: Any) -> Callable[[], Any]:
         (changed(answer={"a": 1}), "HF206: column 'answer' of 'Rollout' takes a list, one object a row, got dict"),
     ],
 )
-def test_what_a_record_does_not_take(build: Callable[[], Any], text: str) -> None:
+def test_arguments_that_a_record_does_not_take(build: Callable[[], Any], text: str) -> None:
     with pytest.raises(WiringError) as error:
         build()
     assert str(error.value) == text

@@ -171,7 +171,7 @@ def test_divisible_by(expression: object, divisor: int, answer: Answer) -> None:
 
 
 @given(expressions, st.one_of(numbers, expressions), st.dictionaries(st.sampled_from(ATOMS), numbers, max_size=3))
-def test_what_solve_gives_is_a_solution(formal: Size, actual: Size, bound: dict[Any, Size]) -> None:
+def test_solve_returns_a_solution(formal: Size, actual: Size, bound: dict[Any, Size]) -> None:
     solution = solve(formal, actual, bound)
     if solution is None:
         assert any(atom not in bound for atom in formal.atoms)

@@ -54,7 +54,7 @@ def plain(batch: Rollout) -> list[tuple[Any, ...]]:
     return list(zip(batch.ids.tensor.tolist(), values, hints, strict=True))
 
 
-def test_what_a_record_declares() -> None:
+def test_declarations_of_a_record() -> None:
     declared = schema(Rollout)
     assert {name: str(spec) for name, spec in declared.fields.items()} == {
         "values": "f32[B, R] | None",
@@ -65,7 +65,7 @@ def test_what_a_record_declares() -> None:
     assert declared.spare == {"values", "hint"} == schema(Scored).spare
 
 
-def test_what_is_left_out_is_absent_and_what_has_no_default_must_be_given() -> None:
+def test_omitted_columns_are_absent_and_required_ones_must_be_given() -> None:
     batch = Rollout(ids=torch.zeros(2, dtype=torch.int64), given=None)
     assert (batch.values, batch.hint, batch.given, len(batch)) == (None, None, None, 2)
     assert repr(batch) == "Rollout(values: absent, ids: i64[2], hint: absent, given: absent)"
@@ -73,7 +73,7 @@ def test_what_is_left_out_is_absent_and_what_has_no_default_must_be_given() -> N
         Rollout(ids=torch.zeros(2, dtype=torch.int64))  # type: ignore[call-arg]  # a mistake on purpose
 
 
-def test_what_is_there_is_held_against_its_type() -> None:
+def test_present_values_are_checked_against_their_types() -> None:
     ids = torch.zeros(2, dtype=torch.int64)
     with pytest.raises(WiringError, match=r"HF220: column 'values' of 'Rollout' is declared f32\[B, R\] \| None"):
         Rollout(ids=ids, values=hf.f32(torch.zeros(2, 2, dtype=torch.float64)), given=None)

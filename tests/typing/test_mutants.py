@@ -71,7 +71,7 @@ def lines_of_dataflows(text: str) -> set[int]:
     return {line for flow in dataflows(ast.parse(text)) for line in range(flow.lineno, (flow.end_lineno or 0) + 1)}
 
 
-def test_what_mypy_reports_of_a_mutant_a_check_reports(tmp_path: Path) -> None:
+def test_a_check_reports_mutants_that_mypy_reports(tmp_path: Path) -> None:
     api = pytest.importorskip("mypy.api")
     texts: dict[str, str] = {}
     kinds: dict[str, str] = {}
