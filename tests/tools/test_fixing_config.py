@@ -188,6 +188,13 @@ def test_machines_receive_the_edits(capsys: Capture) -> None:
     assert len(result["fixes"]) == len(finding["fixes"])
 
 
+def test_a_part_of_a_pool_is_written_as_toml(capsys: Capture) -> None:
+    Path("run.toml").write_text(RUN.replace('pool = "all" }', 'pool = "all", mesh = { dp = 1 } }'))
+    out = said(capsys, "run.toml")[1]
+    assert '= help: use a part of the pool: { part_of = "all", slots = [0, 1] }' in out
+    assert "pool.split" not in out
+
+
 def test_trials_are_bounded(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[str] = []
     load = config_check.load

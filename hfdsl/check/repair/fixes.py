@@ -139,7 +139,10 @@ def filled(context: Context, deployment: Mapping[str, Placement[Any]], role: str
     if ranks < slots:
         part, _ = place.pool.split([ranks, slots - ranks])
         other = {role: replace(place, pool=part)}
-        yield Suggestion((Change(f"split the pool: pool.split([{ranks}, {slots - ranks}])", partial(moved, other)),))
+        words = f"split the pool: pool.split([{ranks}, {slots - ranks}])"
+        if context.numbers is not None:
+            words = f'use a part of the pool: {{ part_of = "{place.pool.name}", slots = [0, {ranks}] }}'
+        yield Suggestion((Change(words, partial(moved, other)),))
 
 
 def role_renamed(deployment: Deployment, old: str, new: str) -> Iterator[Suggestion]:
