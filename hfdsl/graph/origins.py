@@ -64,10 +64,10 @@ from hfdsl.graph.row_steps import (
 )
 from hfdsl.graph.signatures import VALUE, PortType, RecordType, Signature
 from hfdsl.protocols.state import effects_of
-from hfdsl.types.batches import schema
+from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec, FieldSpec, ObjSpec
 from hfdsl.types.dims import KeptGroups, Size
-from hfdsl.types.dtypes import Bool, Int8, Int16, Int32, Int64, UInt8
+from hfdsl.types.dtypes import FLOATS, Bool, Int8, Int16, Int32, Int64, UInt8
 from hfdsl.types.rows import Grouped, Whole
 
 ValueRows: TypeAlias = "Origin | Mapping[str, Origin | None] | None"
@@ -235,9 +235,9 @@ class _Pass:
             reads = isinstance(node.op, (RoleCall, FunctionCall, Filter, Pack))
             self.columns.append(row_columns(self.inference, node) if reads else [])
             match node.op:
-                case Input():
+                case Input(_, record):
                     self.rows.append(Origin((), node.id))
-                    self.tokens.append({})
+                    self.tokens.append(_input_tokens(node.id, record))
                 case RoleCall(_, signature) | FunctionCall(signature):
                     self.call(node, signature)
                 case Derived():
@@ -367,6 +367,21 @@ class _Pass:
 
     def _tokens(self, ref: Ref) -> Mapping[Any, int]:
         return self.tokens[ref.node].get(ref.column or VALUE, {})
+
+
+def _token_dims(record: type[Batch]) -> Mapping[str, frozenset[Any]]:
+    """By column of a rollout the dims that count its tokens: those of a column of tokens and of one of floats."""
+    columns = {
+        name: (spec, _inner(spec)) for name, spec in schema(record).fields.items() if isinstance(spec, ColumnSpec)
+    }
+    tokens = {dim for spec, inner in columns.values() if is_token_column(spec) for dim in inner}
+    floats = {dim for spec, inner in columns.values() if issubclass(spec.dtype, FLOATS) for dim in inner}
+    return {name: frozenset(d) for name, (_, inner) in columns.items() if (d := tokens & floats & set(inner))}
+
+
+def _input_tokens(node: int, record: type[Batch]) -> Tokens:
+    """The samples of an input: a rollout of a data set or a buffer has tokens of its own."""
+    return {name: dict.fromkeys(dims, node) for name, dims in _token_dims(record).items()}
 
 
 def is_token_column(spec: FieldSpec) -> bool:

@@ -13,7 +13,7 @@ from hfdsl.check.repair.suggestions import with_suggestions
 from hfdsl.check.row_comparison import Comparison, Meeting, meetings
 from hfdsl.check.sources import argument_span
 from hfdsl.graph.origins import RowColumn, is_token_column, stored_column
-from hfdsl.graph.program import Node, Pack, Ref
+from hfdsl.graph.program import Input, Node, Pack, Ref
 from hfdsl.graph.row_steps import FilterStep, PartStep
 from hfdsl.graph.signatures import VALUE
 
@@ -88,7 +88,7 @@ def _name(node: Node, column: RowColumn) -> str:
 
 @dataclass(frozen=True)
 class SampleColumns:
-    """The columns of a meeting that have a dim of tokens from one call that generates: of one sample a row."""
+    """The columns of a meeting that have a dim of tokens from one generating call or one input: a sample per row."""
 
     call: int
     columns: list[RowColumn]
@@ -134,14 +134,19 @@ def _adrift(context: Context, samples: list[SampleColumns]) -> tuple[RowColumn, 
     if len(samples) < 2:
         return None
     for sample in reversed(samples):
-        others = [other for other in samples if other is not sample]
+        others = [other for other in samples if other is not sample and not _are_inputs(context, sample, other)]
         kinds = {_kind(context, column) for column in sample.columns}
         counterparts = {_kind(context, column) for other in others for column in other.columns}
-        if not sample.has_tokens() and kinds.isdisjoint(counterparts):
+        if others and not sample.has_tokens() and kinds.isdisjoint(counterparts):
             with_tokens = [other for other in others if other.has_tokens()] or others
             tokens = [column for column in with_tokens[0].columns if is_token_column(column.spec)]
             return (tokens or with_tokens[0].columns)[0], sample.columns[0]
     return None
+
+
+def _are_inputs(context: Context, *samples: SampleColumns) -> bool:
+    """Whether two samples are inputs, which may be columns of one data set."""
+    return all(isinstance(context.program.graph.nodes[sample.call].op, Input) for sample in samples)
 
 
 def _kind(context: Context, column: RowColumn) -> str:
@@ -172,12 +177,16 @@ def _different_samples(context: Context, node: Node, dim: Any, left: RowColumn, 
 
 
 def _generated(context: Context, dim: Any, column: RowColumn) -> str:
-    call = context.program.graph.nodes[context.program.origins.samples(column)[dim]]
-    return f"of the tokens that '{call.label}' generates on line {call.span.line}"
+    source = context.program.graph.nodes[context.program.origins.samples(column)[dim]]
+    if isinstance(source.op, Input):
+        return f"of the tokens of '{source.label}'"
+    return f"of the tokens that '{source.label}' generates on line {source.span.line}"
 
 
 def _generators(context: Context, dim: Any, *columns: RowColumn) -> Iterator[Label]:
     calls = dict.fromkeys(context.program.origins.samples(column)[dim] for column in columns)
     for call in calls:
         node = context.program.graph.nodes[call]
-        yield Label(node.span, f"'{node.label}' generates")
+        yield Label(
+            node.span, f"'{node.label}' has its own" if isinstance(node.op, Input) else f"'{node.label}' generates"
+        )

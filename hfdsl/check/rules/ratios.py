@@ -90,7 +90,7 @@ def ratios_are_of_one_policy(context: Context) -> Iterator[Finding]:
         maker = weights.maker(ratio.column)
         if maker is None or (ratio.update.span, maker.span) in reported or not _is_of_its_tokens(context, ratio):
             continue
-        if weights.are_others(maker, ratio) and context.program.origins.samples(ratio.column):
+        if _is_generated(context, ratio.column) and weights.are_others(maker, ratio):
             finding = _of_another_policy(context, ratio, maker)
         elif (earlier := weights.earlier_update(maker, ratio)) is not None:
             finding = _of_the_updated_policy(context, ratio, maker, earlier)
@@ -132,6 +132,12 @@ def _is_of_its_tokens(context: Context, ratio: Ratio) -> bool:
     return all(samples.get(dim, call) == call for other in others for dim, call in other.items())
 
 
+def _is_generated(context: Context, column: RowColumn) -> bool:
+    """Whether the tokens of a column are sampled in the dataflow, and not those of an input."""
+    calls = context.program.origins.samples(column).values()
+    return any(isinstance(context.program.graph.nodes[call].op, RoleCall) for call in calls)
+
+
 @dataclass
 class _Weights:
     """Under whose weights columns are made, and of which version."""
@@ -164,7 +170,9 @@ class _Weights:
             return ratio.state not in states and ratio.state in reads
         if role in linked_roles(self.links, ratio.role):
             return False
-        return ratio.state not in states or self.has_weights_of_its_own(role, ratio.state)
+        senders = linked_roles(self.links, role) - {role}
+        trained_elsewhere = any(_role(node) in senders and effect.state == ratio.state for node, effect in self.updates)
+        return ratio.state not in states or trained_elsewhere or self.has_weights_of_its_own(role, ratio.state)
 
     def has_weights_of_its_own(self, role: str, state: str) -> bool:
         """Whether no other dataflow can have given a role its weights: it trains them, or could and loads none."""

@@ -61,7 +61,8 @@ def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other
 def names_are_not_crossed(context: Context) -> Iterator[Finding]:
     """Two values of a call are not each named like the port of the other.
 
-    A line that a loop or a helper also runs with other names is meant for both orders.
+    A line that a loop or a helper also runs with other names is meant for both orders, and so are two values that
+    another call takes the other way round, as a judge compares a pair twice.
     """
     lines: dict[Span, list[tuple[Node, Signature]]] = {}
     for node in context.program.graph.nodes:
@@ -69,8 +70,19 @@ def names_are_not_crossed(context: Context) -> Iterator[Finding]:
             lines.setdefault(node.span, []).append((node, signature))
     for call, *turns in lines.values():
         for first, second in _crossed(*call):
-            if all((first, second) in _crossed(*turn) for turn in turns):
+            crossed = all((first, second) in _crossed(*turn) for turn in turns)
+            if crossed and not _both_orders(context, *call, first, second):
                 yield _crossed_names(context, *call, first, second)
+
+
+def _both_orders(context: Context, node: Node, signature: Signature, first: str, second: str) -> bool:
+    """Whether another call has the same two values at these ports the other way round."""
+    operands = dict(node.arguments)
+    return any(
+        dict(other.arguments).get(first) == operands[second] and dict(other.arguments).get(second) == operands[first]
+        for other in context.program.graph.calls
+        if signature_of(other) is signature
+    )
 
 
 def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
