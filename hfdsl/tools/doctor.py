@@ -17,6 +17,7 @@ from importlib import metadata
 from typing import Literal
 
 import hfdsl
+from hfdsl.rl.engines.versions import installed_version, is_too_old, untried
 from hfdsl.tools.canary import CHECKERS
 from hfdsl.tools.output import FINDINGS, OK, machine, say, show_json
 
@@ -77,6 +78,7 @@ def _rows(arguments: argparse.Namespace) -> Iterator[DoctorRow]:
     required = accepted(metadata.requires("hfdsl") or [] if _version("hfdsl") else [])
     for name, purpose in PACKAGES.items():
         yield package(name, purpose, *required.get(name, (None, None)))
+    yield vllm(installed_version())
     for checker in CHECKERS:
         if checker.command() is None:
             yield DoctorRow(checker.name, "absent", "not installed; it sees wiring mistakes while you write")
@@ -125,6 +127,16 @@ def package(name: str, purpose: str, floor: str | None, end: str | None = None) 
     if end and _numbers(version) >= _numbers(end):
         return DoctorRow(name, "untried", f"{version}; hfdsl was tried with versions before {end}")
     return DoctorRow(name, "ok", version)
+
+
+def vllm(version: str | None) -> DoctorRow:
+    """The generation engine, and whether hfdsl was tried with its version."""
+    if version is None:
+        return DoctorRow("vllm", "absent", 'not installed; needed to generate with engine = "vllm"')
+    problem = untried(version)
+    if problem is None:
+        return DoctorRow("vllm", "ok", version)
+    return DoctorRow("vllm", "broken" if is_too_old(version) else "untried", problem)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

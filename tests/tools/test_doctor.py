@@ -11,7 +11,7 @@ import pytest
 from hfdsl.tools import doctor
 from hfdsl.tools.canary import CHECKERS, SOURCE, faults, sighting
 from hfdsl.tools.cli import main
-from hfdsl.tools.doctor import DoctorRow, package
+from hfdsl.tools.doctor import DoctorRow, package, vllm
 
 
 def test_doctor_without_canary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +45,13 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert package("new", "run", "1.2", "1.10") == DoctorRow(
         "new", "untried", "1.10.0; hfdsl was tried with versions before 1.10"
     )
+
+
+def test_versions_of_vllm() -> None:
+    assert vllm(None).status == "absent"
+    assert vllm("0.32.0+cpu") == DoctorRow("vllm", "ok", "0.32.0+cpu")
+    assert [vllm(version).status for version in ("0.31.2", "0.33.0", "0.9.1")] == ["untried", "untried", "broken"]
+    assert vllm("0.33.0").detail.startswith("vLLM 0.33.0 was not tried: hfdsl was tried with 0.32")
 
 
 def test_a_driver_that_fails_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,16 @@ class Policy(nn.Module):
         super().__init__()
         self.model, self.temperature, self.tp = model, temperature, tp
         self.slices = tp.size if isinstance(model.get_output_embeddings(), Sliced) else 1
+        self.writes = 0
+
+    @property
+    def version(self) -> int:
+        """A number from 1 that is another one whenever weights have been written.
+
+        It adds torch's count of writes in place, and a learner's: fused optimizers and writes to shards leave torch's
+        alone.
+        """
+        return 1 + self.writes + sum(parameter._version for parameter in self.parameters())
 
     def forward(
         self, ids: torch.Tensor, mask: torch.Tensor, length: int, entropy: Entropy = "none"
@@ -114,7 +124,7 @@ class Scorer(nn.Module):
 
     def __init__(self, model: Any, head: torch.Tensor | None, tp: AxisGroup) -> None:
         super().__init__()
-        self.base_model, self.tp = model.base_model, tp
+        self.base_model, self.tp, self.writes = model.base_model, tp, 0
         weight = next(self.base_model.parameters())
         width = model.config.get_text_config().hidden_size
         self.score = nn.Linear(width, 1, bias=False, device=weight.device, dtype=weight.dtype)

@@ -115,6 +115,7 @@ class Learner:
         for param_group in self.optimizer.param_groups:
             param_group["lr"] = learning_rate
         self.optimizer.step()
+        self.module.writes += 1
         self.steps += 1
         return OptimizerStep(norm, learning_rate)
 
@@ -173,6 +174,7 @@ class Learner:
         weights = self.module.state_dict()
         for name, value in state["weights"].items():
             local_part(weights[name]).copy_(local_part(value))
+        self.module.writes += 1
         # A state holds local tensors; under FSDP each becomes this rank's shard of the parameter's layout again.
         moments_of = {
             index: {name: sharded_like(value, self.parameters[index]) for name, value in moments.items()}

@@ -11,6 +11,7 @@ from hfdsl.errors import ResourceError
 from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Prompts
+from hfdsl.rl.engines.handle import EngineHandle, Sampled, engine_config
 from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
 from hfdsl.rl.models.continuous_generation import generate_continuously
 from hfdsl.rl.models.device import autocast, device
@@ -20,7 +21,7 @@ from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_t
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.models.scoring import response_log_probs
-from hfdsl.rl.models.sharding import gathered_parameters
+from hfdsl.rl.models.sharding import full_weights, gathered_parameters
 from hfdsl.rl.workers.config import BatchingConfig, FloatDType, GenerationConfig, ModelConfig
 
 
@@ -49,10 +50,15 @@ class Sampling:
     captured: CapturedGenerator | None
     """The generator of the engine ``"captured"``; None with other engines."""
 
+    external: EngineHandle | None
+    """The engine in a process of its own; None where the policy samples itself."""
+
     def forget(self) -> None:
-        """Free the memory that the captured engine holds between calls."""
+        """Free the memory of the device that an engine holds between calls."""
         if self.captured is not None:
             self.captured.forget()
+        if self.external is not None:
+            self.external.sleep()
 
 
 def sampling(
@@ -77,7 +83,19 @@ def sampling(
         pad_token=pad,
         limit=max_sequence_length(policy.model),
         captured=captured,
+        external=_external(policy, generation, dtype or model.dtype, ends, pad),
     )
+
+
+def _external(
+    policy: Policy, generation: GenerationConfig, dtype: FloatDType, ends: tuple[int, ...], pad: int
+) -> EngineHandle | None:
+    if generation.engine != "vllm":
+        return None
+    shapes = {name: tuple(weight.shape) for name, weight in policy.state_dict().items()}
+    engine = EngineHandle(engine_config(policy.model), shapes, generation, dtype, ends, pad, policy.tp.size)
+    engine.sleep()  # until it is needed
+    return engine
 
 
 def _captures(policy: Policy, generation: GenerationConfig) -> bool:
@@ -97,12 +115,27 @@ def rollout(policy: Policy, prompts: Prompts, sampling: Sampling, *, greedy: boo
     """
     length = sampling.generation.max_tokens
     ids, mask = prompts.ids.tensor.to(device()), prompts.mask.tensor.to(device())
-    _check_lengths(mask, length, sampling.limit)
-    sample = _generate_continuously if sampling.generation.engine == "continuous" else _generate_micro_batches
-    response, response_mask = sample(policy, ids, mask, sampling, greedy)
+    check_lengths(mask, length, sampling.limit)
+    engine_log_probs = None
+    if sampling.external is not None:
+        sampled = _generate_externally(policy, ids, mask, sampling.external, greedy)
+        response, response_mask, engine_log_probs = sampled.response, sampled.mask, sampled.log_probs
+    else:
+        sample = _generate_continuously if sampling.generation.engine == "continuous" else _generate_micro_batches
+        response, response_mask = sample(policy, ids, mask, sampling, greedy)
     ids, mask = torch.cat([ids, response], 1), torch.cat([mask, response_mask], 1)
     log_probs = response_log_probs(policy, ids, mask, response_mask, sampling.batching, sampling.autocast)
-    return {"ids": ids, "mask": mask, "response_mask": response_mask, "log_probs": log_probs}
+    columns = {"ids": ids, "mask": mask, "response_mask": response_mask, "log_probs": log_probs}
+    return columns if engine_log_probs is None else {**columns, "engine_log_probs": engine_log_probs}
+
+
+def _generate_externally(
+    policy: Policy, ids: torch.Tensor, mask: torch.Tensor, engine: EngineHandle, greedy: bool
+) -> Sampled:
+    """The rows of an engine beside the policy, which gives its memory back when it is done: the trainer needs it."""
+    sampled = engine.sample(ids, mask, policy.version, lambda: full_weights(policy), greedy=greedy)
+    engine.sleep()
+    return sampled
 
 
 def _generate_micro_batches(
@@ -143,7 +176,8 @@ def _generate_continuously(
     return generate_continuously(policy, ids, mask, seed, sampling.generation, sampling.end_tokens, sampling.pad_token)
 
 
-def _check_lengths(mask: torch.Tensor, length: int, limit: int | None) -> None:
+def check_lengths(mask: torch.Tensor, length: int, limit: int | None) -> None:
+    """Refuse prompts bool[B, P] that leave no room for ``length`` more tokens (HF811)."""
     tokens = mask.sum(1)
     if limit is not None and len(mask) and int(tokens.max()) + length > limit:
         row = int(tokens.argmax())

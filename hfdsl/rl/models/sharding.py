@@ -73,13 +73,15 @@ def is_sharded(module: nn.Module) -> bool:
 
 def full_state_dict(module: Policy) -> dict[str, Any]:
     """All weights by name, a copy; a collective of all peers of ``dp`` and ``tp``."""
+    return dict(full_weights(module))
+
+
+def full_weights(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same one by one, so that no rank has to hold all of them; each step is a collective."""
     dims = slice_dims(module)
-    weights: dict[str, Any] = {}
     for name, value in module.state_dict().items():
-        weights[name] = value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
-        if name in dims:
-            weights[name] = gathered_slices(weights[name], module.tp, dims[name])
-    return weights
+        weight = value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
+        yield name, gathered_slices(weight, module.tp, dims[name]) if name in dims else weight
 
 
 def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:

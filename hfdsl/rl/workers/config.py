@@ -106,6 +106,9 @@ class GenerationConfig:
     ``"continuous"`` is the continuous batching of transformers: a row that ends gives its place to the next at once, so
     that nothing waits for the longest row; but what is sampled depends on the split into ranks. It computes in the
     dtype of the parameters.
+
+    ``"vllm"`` is vLLM in a process of its own beside each rank (``pip install 'hfdsl[vllm]'``). It has a copy of the
+    weights, which follows every update, and arithmetic of its own: its log-probs are ``engine_log_probs`` of a rollout.
     """
 
     max_tokens: Count
@@ -122,15 +125,19 @@ class GenerationConfig:
     top_k: Annotated[int, Within(at_least=0)] = 0
     """Sample from this many of the likeliest tokens; 0 keeps all."""
 
-    engine: Literal["auto", "plain", "captured", "continuous"] = "auto"
+    engine: Literal["auto", "plain", "captured", "continuous", "vllm"] = "auto"
     """The engine, as above."""
 
     cache_memory: Annotated[float, Within(above=0, at_most=1)] = 0.5
     """For ``"continuous"`` on a GPU: the share of the free memory that its cache takes while it runs, 0 to 1."""
 
     cache_tokens: Count = 131_072
-    """For ``"plain"`` and ``"captured"``: the most tokens whose keys and values are held at a time, prompts and
-    responses together. Fewer need less memory, more decode more rows at once; micro-batches of ``rows`` ignore it."""
+    """The most tokens whose keys and values are held at a time, prompts and responses together. Fewer need less memory,
+    more decode more rows at once; micro-batches of ``rows`` ignore it, and ``"continuous"`` does on a GPU."""
+
+    engine_deadline: Positive = 1800.0
+    """For ``"vllm"``: the most seconds that the engine may take to start, and for a call. One that takes longer is
+    ended."""
 
     def __post_init__(self) -> None:
         check_fields(self)

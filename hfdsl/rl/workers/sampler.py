@@ -20,44 +20,34 @@ class Sampler(hf.Worker):
     samples_with = staticmethod(samples_with)
 
     def __init__(self, config: SamplerConfig) -> None:
-        from hfdsl.rl.models.policies import policy, sampling
+        from hfdsl.rl.models.copies import copy_of_policy
 
-        self.policy = policy(config.model, config.generation.temperature, self.axis("tp")).requires_grad_(False)
-        self.sampling = sampling(self.policy, config.model, config.generation, config.batching, config.autocast)
+        self.copy = copy_of_policy(config, self.axis("tp"))
 
     @register(Dispatch.THREE_D_PROTO)
     @hf.reads("policy")
     def generate(self, prompts: Prompts, *, greedy: bool = False) -> Rollout:
         """Responses with their log-probs, sampled or, with ``greedy``, of the likeliest tokens."""
-        from hfdsl.rl.models.policies import rollout
-
-        return Rollout(**rollout(self.policy, prompts, self.sampling, greedy=greedy))
+        return Rollout(**self.copy.rollout(prompts, greedy=greedy))
 
     @register(Dispatch.ONE_TO_ALL)
     @hf.loads("policy")
     def load(self, weights: dict[str, Any]) -> None:
         """Load the actor's weights."""
-        from hfdsl.rl.models.sharding import load_full_state_dict
-
-        load_full_state_dict(self.policy, weights)
+        self.copy.load(weights)
 
     def state(self) -> dict[str, Any]:
         """The state in a checkpoint: the weights, which may be older than the actor's."""
-        return self.policy.state_dict()
+        return self.copy.state()
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self.policy.load_state_dict(state)
+        self.copy.load_state(state)
 
     def offload(self, part: Part) -> None:
-        """Move the weights to the host while the role is idle; the captured engine frees its memory."""
-        from hfdsl.rl.models.offloading import model_to_host
-
-        self.sampling.forget()
-        model_to_host(self.policy)
+        """Move the weights to the host while the role is idle; an engine frees its memory."""
+        self.copy.offload()
 
     def onload(self, part: Part) -> None:
         """Move the weights back to the device."""
-        from hfdsl.rl.models.offloading import model_to_device
-
-        model_to_device(self.policy)
+        self.copy.onload()

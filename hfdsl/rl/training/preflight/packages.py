@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from hfdsl.check.findings import Finding
 from hfdsl.rl.data.sources import Dataset, ReasoningGym
 from hfdsl.rl.training.preflight.subject import Subject
-from hfdsl.rl.workers.config import VerifierConfig
+from hfdsl.rl.workers.config import GenerationConfig, VerifierConfig
 
 
 def packages_are_installed(subject: Subject) -> Iterator[Finding]:
@@ -25,6 +25,9 @@ def packages_are_installed(subject: Subject) -> Iterator[Finding]:
         if verifier.dataset is not None:
             need = f"the scorer of the data set '{verifier.dataset}'"
             yield from _missing(subject, "reasoning_gym", "rl", f"{field}.dataset", need)
+    for field, generation in subject.parts(GenerationConfig):
+        if generation.engine == "vllm":
+            yield from _missing(subject, "vllm", "vllm", f"{field}.engine", 'engine = "vllm"')
     if subject.config.tensorboard:
         yield from _missing(subject, "tensorboardX", "tensorboard", "tensorboard", "tensorboard = true")
 

@@ -14,6 +14,7 @@ from hfdsl.rl.training.preflight.architecture import model_keys_are_read
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
 from hfdsl.rl.training.preflight.models import models_fit_tokens
 from hfdsl.rl.training.preflight.numbers import (
+    caches_hold_a_row,
     coefficients_have_a_reference,
     dtypes_agree,
     lengths_agree,
@@ -48,6 +49,7 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     small_steps_count,
     penalties_can_act,
     evaluations_have_rows,
+    caches_hold_a_row,
 )
 """What the configuration says by itself, on any machine."""
 

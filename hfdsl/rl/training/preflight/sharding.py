@@ -10,8 +10,9 @@ from hfdsl.rl.training.preflight.numbers import generating
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import GenerationConfig, ModelConfig, TrainingConfig
 
-WHOLE_MODEL_ENGINES = ("continuous", "captured")
-"""The engines that sample from the whole model alone. The first one fails when it is used, the other at once."""
+WHOLE_MODEL_ENGINES = ("continuous", "captured", "vllm")
+"""The engines that sample from the whole model alone. The first one fails when it is used, the others at once; the last
+one has a copy of its own, for which shards are gathered and slices are not."""
 
 
 def shards_have_processes(subject: Subject) -> Iterator[Finding]:
@@ -60,7 +61,7 @@ def engines_have_whole_models(subject: Subject) -> Iterator[Finding]:
         if role is None or engine not in WHOLE_MODEL_ENGINES or (engine == "continuous" and role not in used):
             continue
         tp = subject.mesh(role).tp
-        if tp > 1 or _is_sharded(subject, role):
+        if tp > 1 or (engine != "vllm" and _is_sharded(subject, role)):
             cut = f"tp = {tp}" if tp > 1 else 'sharding = "fsdp"'
             yield subject.finding(
                 "HF715",

@@ -1,0 +1,239 @@
+"""A role's engine: it is started, has the role's weights in their newest version, and samples the role's rows.
+
+An actor's engine in three steps, with the version that each side has::
+
+    role                             policy    engine
+    construct                          1          0     the engine starts, with no weights of use
+    generate                           1          1     the weights go to the engine, then rows are sampled
+    update                             2          1
+    generate, generate                 2          2     they go once
+
+The policy counts its version up whenever its weights are written. An engine that was ended has version 0 again: the
+next call starts another one, and the weights follow by the same rule.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from weakref import finalize
+
+import torch
+
+from hfdsl.errors import ResourceError, WiringError
+from hfdsl.protocols.call import current_call
+from hfdsl.rl.engines.interface import EngineStart
+from hfdsl.rl.engines.process import EngineProcess
+from hfdsl.rl.engines.versions import check_version, installed_version
+from hfdsl.rl.models.row_errors import bad_row
+from hfdsl.rl.workers.config import FloatDType, GenerationConfig
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""The weights of a policy: their names and shapes."""
+
+Weights: TypeAlias = Iterable[tuple[str, torch.Tensor]]
+"""Weights by those names; an iterable may gather them one by one."""
+
+ADAPTERS: Final = {"vllm": "hfdsl.rl.engines.vllm_engine:VllmEngine"}
+"""The adapters, by what ``GenerationConfig.engine`` says."""
+
+BLOCK: Final = 256
+"""Tokens; no engine's cache has larger blocks. One more than what a sequence needs is left for the engine itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Responses i64[B, R], their mask bool[B, R], and the log-probs that they were sampled with, f32[B, R]."""
+
+    response: torch.Tensor
+    mask: torch.Tensor
+    log_probs: torch.Tensor
+
+
+class EngineHandle:
+    """The engine of a role, for a model with a configuration of transformers and these weights.
+
+    Raises:
+        ResourceError: HF951 where no engine is installed, or it refuses the model; HF952 where its cache does not fit.
+    """
+
+    def __init__(
+        self,
+        model_config: Any,
+        shapes: Shapes,
+        generation: GenerationConfig,
+        dtype: FloatDType,
+        end_tokens: Sequence[int],
+        pad_token: int,
+        tp: int,
+    ) -> None:
+        if tp > 1:
+            raise ResourceError(
+                "HF812", f'engine="{generation.engine}" has the whole model on every rank, and the mesh has tp={tp}'
+            )
+        version = installed_version()
+        if version is None:
+            problem = 'engine="vllm" needs vLLM, which is not installed'
+            raise ResourceError("HF951", f"{problem}; pip install 'hfdsl[vllm]'")
+        check_version(version)
+        self.shapes, self.pad_token, self.deadline = shapes, pad_token, generation.engine_deadline
+        text = model_config.get_text_config()
+        self.vocabulary: int = text.vocab_size
+        folder = tempfile.mkdtemp(prefix="hfdsl-engine-")
+        file = Path(folder) / "config.json"
+        finalize(self, _remove, file)
+        file.write_text(json.dumps(_untied(model_config.to_dict())), "utf-8")
+        limit = getattr(text, "max_position_embeddings", None) or generation.cache_tokens
+        self.start = EngineStart(
+            engine=generation.engine,
+            adapter=ADAPTERS[generation.engine],
+            folder=folder,
+            dtype=dtype,
+            max_length=min(limit, generation.cache_tokens),
+            cache_bytes=(generation.cache_tokens + 2 * BLOCK) * token_bytes(text, dtype),
+            weight_bytes=sum(map(prod, shapes.values())) * getattr(torch, dtype).itemsize,
+            temperature=generation.temperature,
+            top_p=generation.top_p,
+            top_k=generation.top_k,
+            max_tokens=generation.max_tokens,
+            end_tokens=tuple(end_tokens),
+        )
+        self.process = self._started()
+        self.asleep = False
+
+    def sample(
+        self, ids: torch.Tensor, mask: torch.Tensor, version: int, weights: Callable[[], Weights], *, greedy: bool
+    ) -> Sampled:
+        """Responses to prompts i64[B, P], bool[B, P], by the weights of this version.
+
+        ``weights`` gives them where the engine has another version.
+
+        Raises:
+            HfError: HF953 for a prompt that the engine cannot take, with its row.
+            ResourceError: HF954 where the engine died; HF956 for weights of another model.
+            DeadlineError: HF955 where it hangs.
+        """
+        prompts = [row[real].tolist() for row, real in zip(ids.cpu(), mask.cpu(), strict=True)]
+        self._check_prompts(prompts)
+        self._hold(version, weights)
+        seeds = None if greedy else current_call().row_seeds()
+        completions = self.process.generate(prompts, seeds) if prompts else []
+        rows, length = len(prompts), self.start.max_tokens
+        response = torch.full((rows, length), self.pad_token)
+        response_mask, log_probs = torch.zeros(rows, length, dtype=torch.bool), torch.zeros(rows, length)
+        for row, completion in enumerate(completions):
+            count = len(completion.tokens)
+            response[row, :count] = torch.tensor(completion.tokens)
+            response_mask[row, :count] = True
+            log_probs[row, :count] = torch.tensor(completion.log_probs)
+        return Sampled(response.to(ids.device), response_mask.to(ids.device), log_probs.to(ids.device))
+
+    def sleep(self) -> None:
+        """Give back the memory of the device, where the engine has it."""
+        if not self.asleep and self.process.alive:
+            self.process.sleep()
+            self.asleep = True
+
+    def _hold(self, version: int, weights: Callable[[], Weights]) -> None:
+        """Make the engine one that is awake and has this version of the weights."""
+        if not self.process.alive:
+            self.process, self.asleep = self._started(), False
+        if self.asleep:
+            self.process.wake("weights")
+        if self.process.version != version:
+            self.process.load(self._checked(weights()), version)
+        if self.asleep:
+            self.process.wake("cache")
+            self.asleep = False
+
+    def _started(self) -> EngineProcess:
+        try:
+            return EngineProcess(self.start, self.deadline)
+        except ResourceError as error:
+            if error.code == "HF952":
+                error = ResourceError("HF952", f"{error.message}; set a smaller generation.cache_tokens")
+            raise error from None
+
+    def check_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Refuse the weights of another model (HF956)."""
+        for _ in self._checked(weights.items()):
+            pass
+
+    def _checked(self, weights: Weights) -> Weights:
+        """The weights, all of which the model has, and all that it has.
+
+        Raises:
+            WiringError: HF956.
+        """
+        missing = dict(self.shapes)
+        for name, weight in weights:
+            shape = missing.pop(name, None)
+            if shape is None:
+                raise WiringError("HF956", f"the engine's model has no weight '{name}', or was given it twice")
+            if shape != tuple(weight.shape):
+                problem = f"the engine's model has '{name}' of shape {shape}, and got one of {tuple(weight.shape)}"
+                raise WiringError("HF956", problem)
+            yield name.removeprefix("model."), weight  # as a saved model has it; ``Policy`` holds the model as "model"
+        if missing:
+            raise WiringError("HF956", f"the engine was not given the weight '{next(iter(missing))}' of its model")
+
+    def _check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        room = self.start.max_length - self.start.max_tokens
+        for row, prompt in enumerate(prompts):
+            if not 0 < len(prompt) <= room:
+                raise bad_row(
+                    row,
+                    f"its prompt has {len(prompt)} tokens, and the engine takes 1 to {room}: {self.start.max_length} "
+                    f"less {self.start.max_tokens} of a response",
+                    "HF953",
+                )
+            if min(prompt) < 0 or max(prompt) >= self.vocabulary:
+                token = max(prompt) if max(prompt) >= self.vocabulary else min(prompt)
+                raise bad_row(
+                    row,
+                    f"its prompt has the token {token}, and the engine's model {self.vocabulary} tokens: is the "
+                    "tokenizer that of the model?",
+                    "HF953",
+                )
+
+
+def engine_config(model: Any) -> Any:
+    """The configuration of a model of transformers, with the name of its class, by which an engine knows it."""
+    config = deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    return config
+
+
+def token_bytes(config: Any, dtype: FloatDType) -> int:
+    """The bytes of the keys and values of a token, of a model with attention in every layer.
+
+    >>> from transformers import LlamaConfig
+    >>> token_bytes(LlamaConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=64), "bfloat16")
+    512
+    """
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    itemsize: int = getattr(torch, dtype).itemsize
+    return int(2 * config.num_hidden_layers * heads * head_width * itemsize)
+
+
+def _untied(values: dict[str, Any]) -> dict[str, Any]:
+    """A model's configuration without tied weights.
+
+    vLLM 0.32 leaves a tied output layer with its old values when weights are replaced. An output layer of its own gets
+    them, for the memory of one more embedding.
+    """
+    text = values.get("text_config")
+    inner = {"text_config": _untied(text)} if isinstance(text, dict) else {}
+    return {**values, "tie_word_embeddings": False, **inner}
+
+
+def _remove(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.parent.rmdir()

@@ -1,0 +1,91 @@
+"""What hfdsl asks of a generation engine: five methods, and the values that cross into its process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from hfdsl.rl.workers.config import FloatDType
+
+if TYPE_CHECKING:
+    import torch
+
+WakePart: TypeAlias = Literal["weights", "cache"]
+"""What of a sleeping engine is taken back by itself, so that new weights are loaded before the cache needs room."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStart:
+    """What an engine starts with; its weights follow by ``load``."""
+
+    engine: str
+    """Its name, for messages."""
+
+    adapter: str
+    """The class that speaks to it, an ``Engine``, as ``module:name``; its process alone imports it."""
+
+    folder: str
+    """A folder with the model's ``config.json``, and without weights."""
+
+    dtype: FloatDType
+    """The dtype of its parameters, of what it computes, and of its cache."""
+
+    max_length: int
+    """The most tokens of a prompt with its response."""
+
+    cache_bytes: int
+    """The memory of its cache of keys and values."""
+
+    weight_bytes: int
+    """The memory of its weights."""
+
+    temperature: float
+    """Logits are divided by it, for sampling, for greedy rows and for log-probs."""
+
+    top_p: float
+    """As in ``GenerationConfig``; log-probs are those of the tokens that remain."""
+
+    top_k: int
+    """As in ``GenerationConfig``."""
+
+    max_tokens: int
+    """The most tokens of a response."""
+
+    end_tokens: tuple[int, ...]
+    """The tokens that end a response, which is then its last; an engine has no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A response, with the end token if it has ended, and the log-prob of each of its tokens."""
+
+    tokens: list[int]
+    log_probs: list[float]
+
+
+class Engine(Protocol):
+    """A generation engine. It runs one call at a time, so weights change between decode steps only."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
+        """A completion of every prompt, a list of tokens, in order.
+
+        Each row is sampled with its seed and depends on nothing else of the batch; without seeds rows are greedy.
+        """
+        ...
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replace all weights, by their names in a saved model, and forget what was computed with the old ones."""
+        ...
+
+    def sleep(self) -> None:
+        """Give back the memory of the device: weights go to the host, and the cache is forgotten."""
+        ...
+
+    def wake(self, part: WakePart) -> None:
+        """Take the memory of a part again."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...

@@ -1,0 +1,60 @@
+"""Weights on their way into an engine's process: in parts of bounded size, each one flat tensor.
+
+A part is a new tensor, in the engine's dtype. So an engine that keeps a view of what it was given does not see the
+trainer's next update, and one transfer does for many small weights: shared memory on a CPU, CUDA IPC on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+MAX_PART = 2**28
+"""The most bytes of a part, but for a single weight that is larger: 256 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some weights: their names and shapes, and their values one after the other."""
+
+    shapes: dict[str, tuple[int, ...]]
+    values: torch.Tensor
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights by name, as views.
+
+        >>> part = Part({"a": (2,), "b": (1, 3)}, torch.arange(5.0))
+        >>> [(name, weight.tolist()) for name, weight in part.weights()]
+        [('a', [0.0, 1.0]), ('b', [[2.0, 3.0, 4.0]])]
+        """
+        sizes = [prod(shape) for shape in self.shapes.values()]
+        for (name, shape), values in zip(self.shapes.items(), self.values.split(sizes), strict=True):
+            yield name, values.view(shape)
+
+
+def parts(weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, max_bytes: int = MAX_PART) -> Iterator[Part]:
+    """The weights in parts.
+
+    >>> weights = [("a", torch.ones(2)), ("b", torch.ones(1, 3)), ("c", torch.ones(9))]
+    >>> [list(part.shapes) for part in parts(weights, torch.float32, max_bytes=20)]
+    [['a', 'b'], ['c']]
+    """
+    group: dict[str, torch.Tensor] = {}
+    size = 0
+    for name, weight in weights:
+        added = weight.numel() * dtype.itemsize
+        if group and size + added > max_bytes:
+            yield _part(group, dtype)
+            group, size = {}, 0
+        group[name] = weight
+        size += added
+    if group:
+        yield _part(group, dtype)
+
+
+def _part(group: dict[str, torch.Tensor], dtype: torch.dtype) -> Part:
+    shapes = {name: tuple(weight.shape) for name, weight in group.items()}
+    return Part(shapes, torch.cat([weight.detach().to(dtype).flatten() for weight in group.values()]))

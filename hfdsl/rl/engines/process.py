@@ -1,0 +1,191 @@
+"""An engine in a process of its own, which its caller can end when it dies, hangs or has a half-loaded state.
+
+A process of its own also keeps an engine's process groups, threads and global switches out of the trainer. It is not
+forked and does not import ``__main__``: a script without a guard would run twice.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from multiprocessing.connection import Connection
+from typing import IO, Any, Final
+from weakref import finalize
+
+import torch
+
+from hfdsl.errors import DeadlineError, HfError, ResourceError
+from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
+from hfdsl.rl.engines.parts import MAX_PART, parts
+from hfdsl.rl.engines.server import MORE, Answer, Failure
+
+OF_A_TRAINER: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables of the trainer's process group, which an engine would join."""
+
+MAIN: Final = "from hfdsl.rl.engines.server import main; main()"
+"""The program of an engine's process. Not ``-m``, which would make the classes of its answers those of ``__main__``."""
+
+SHOWN = 2000
+"""The last characters of an engine's output that an error shows."""
+
+
+class EngineProcess:
+    """An engine that answers calls from another process. A call that fails ends it.
+
+    Raises, in every method:
+        ResourceError: HF954 where the process has died or a call failed.
+        DeadlineError: HF955 where it has not answered within ``deadline`` seconds.
+    """
+
+    def __init__(self, start: EngineStart, deadline: float) -> None:
+        self.start, self.deadline, self.version = start, deadline, 0
+        ours, theirs = socket.socketpair()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
+        environment = {name: value for name, value in os.environ.items() if name not in OF_A_TRAINER}
+        environment["PYTHONPATH"] = os.pathsep.join(path or "." for path in sys.path)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", MAIN, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+        self._connection: Connection[Any, Any] = Connection(ours.detach())
+        self.close = finalize(self, _end, self._process, self._connection, self._output)
+        """End the process; nothing happens if it has ended."""
+        self._begin()
+        self._send_bytes(bytes(multiprocessing.current_process().authkey))
+        self._send(start)
+        failure = self._receive("start")
+        if isinstance(failure, Failure):
+            self.close()
+            raise ResourceError(failure.code or "HF951", _refusal(start, failure))
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it answers calls."""
+        return self.close.alive and self._process.poll() is None
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
+        """A completion of every prompt, by the weights that were loaded last."""
+        completions: list[Completion] = self._call("generate", prompts, seeds, self.version)
+        return completions
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """Replace all weights by those of a version, which is counted from 1."""
+        self._begin()
+        self.version = 0
+        self._send(("load", version))
+        dtype = getattr(torch, self.start.dtype)
+        answer = self._receive("load")
+        try:
+            for part in parts(weights, dtype, MAX_PART):
+                if answer != MORE:
+                    break
+                self._send(part)
+                answer = self._receive("load")
+        except BaseException:
+            self.close()  # it has a part of the new weights
+            raise
+        if answer == MORE:
+            self._send(None)
+            answer = self._receive("load")
+        self._value("load", answer)
+        self.version = version
+
+    def sleep(self) -> None:
+        """Give back the memory of the device."""
+        self._call("sleep")
+
+    def wake(self, part: WakePart) -> None:
+        """Take the memory of a part again."""
+        self._call("wake", part)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        self._begin()
+        self._send((method, *arguments))
+        return self._value(method, self._receive(method))
+
+    def _value(self, method: str, answer: Any) -> Any:
+        if isinstance(answer, Answer):
+            return answer.value
+        self.close()
+        problem = answer.text.strip() or answer.problem
+        raise ResourceError("HF954", f"engine {self.start.engine!r} failed in '{method}' and was ended: {problem}")
+
+    def _begin(self) -> None:
+        """A call begins: its deadline is that much later."""
+        self._until = time.monotonic() + self.deadline
+
+    def _send(self, message: Any) -> None:
+        try:
+            self._connection.send(message)
+        except OSError:
+            raise self._death("call") from None
+
+    def _send_bytes(self, message: bytes) -> None:
+        try:
+            self._connection.send_bytes(message)
+        except OSError:
+            raise self._death("start") from None
+
+    def _receive(self, method: str) -> Any:
+        try:
+            if not self._connection.poll(max(self._until - time.monotonic(), 0)):
+                shown = self._tail()
+                self.close()
+                raise DeadlineError(
+                    "HF955",
+                    f"engine {self.start.engine!r} did not answer '{method}' within {self.deadline:g} s, and was "
+                    f"ended{shown}",
+                )
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            if isinstance(error, HfError):  # a deadline's error is an OSError too
+                raise
+            raise self._death(method) from None
+
+    def _death(self, method: str) -> ResourceError:
+        if not self.close.alive:
+            return ResourceError("HF954", f"engine {self.start.engine!r} has been ended, and cannot '{method}'")
+        try:
+            status = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            status = 0
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+        shown = self._tail()
+        self.close()
+        return ResourceError("HF954", f"engine {self.start.engine!r} died in '{method}', {how}{shown}")
+
+    def _tail(self) -> str:
+        """The end of what the process has printed."""
+        file = self._output.fileno()  # its offset is where the engine writes, and stays there
+        text = os.pread(file, SHOWN, max(os.fstat(file).st_size - SHOWN, 0)).decode("utf-8", "replace").strip()
+        return f"; the last that it printed:\n{text}" if text else ""
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection[Any, Any], output: IO[bytes]) -> None:
+    process.kill()
+    process.wait()
+    connection.close()
+    output.close()
+
+
+def _refusal(start: EngineStart, failure: Failure) -> str:
+    if failure.code is not None:
+        return failure.problem
+    return f"engine {start.engine!r} does not start with this model: {failure.problem}\n{failure.text}".rstrip()

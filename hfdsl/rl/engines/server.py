@@ -1,0 +1,139 @@
+"""The process of an engine, which answers the calls of the process that started it.
+
+A call is a tuple of a method's name and its arguments, and has one answer. ``load`` goes on after it, part by part::
+
+    caller                          engine
+    ("load", version)          ->
+                               <-   "more"
+    Part(a, b)                 ->
+                               <-   "more"            a and b are in the model
+    None                       ->
+                               <-   Answer(None)      and so is the whole state, as this version
+
+The process ends with its caller: at the end of the socket, or when it has another parent.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from hfdsl.rl.engines.interface import Engine, EngineStart
+
+MORE: Final = "more"
+"""The answer that asks for the next part of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a call did not: the last line of a traceback, the whole, and for a mistake of the user's its code."""
+
+    problem: str
+    text: str = ""
+    code: str | None = None
+
+
+def main() -> None:
+    """Serve until the caller goes; the socket to it is the number in the command's last argument."""
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    # Shared memory is handed over by a socket of multiprocessing's, which asks for the key.
+    multiprocessing.current_process().authkey = connection.recv_bytes()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        serve(connection)
+    os._exit(0)  # not sys.exit: threads of an engine may wait for ever
+
+
+def serve(connection: Connection[Any, Any]) -> None:
+    """Start the engine that is asked for, and answer calls."""
+    start = connection.recv()
+    shortage = memory_shortage(start)
+    if shortage is not None:
+        connection.send(Failure(shortage, code="HF952"))
+        return
+    answer, engine = _tried(lambda: _adapter(start))
+    connection.send(answer)
+    if engine is None:
+        return
+    version = 0
+    while True:
+        method, *arguments = connection.recv()
+        if method == "load":
+            answer, _ = _tried(lambda: engine.load(_received(connection)))
+            version = arguments[0] if isinstance(answer, Answer) else 0
+        elif method == "generate" and arguments[-1] != version:
+            answer = Failure(f"the engine has version {version} of the weights, and the call is for {arguments[-1]}")
+        else:
+            call = getattr(engine, method)
+            wanted = arguments[:-1] if method == "generate" else arguments
+            answer, value = _tried(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
+            answer = Answer(value) if isinstance(answer, Answer) else answer
+        connection.send(answer)
+
+
+def memory_shortage(start: EngineStart) -> str | None:
+    """What to say where the device has no room for the weights and the cache."""
+    need, free = start.weight_bytes + start.cache_bytes, _free_bytes()
+    if need <= free:
+        return None
+    weights, cache, there = (f"{size / 2**30:.2f} GiB" for size in (start.weight_bytes, start.cache_bytes, free))
+    device = "GPU" if torch.cuda.is_available() else "host"
+    return f"the engine needs {weights} for its weights and {cache} for its cache, and the {device} has {there} free"
+
+
+def _free_bytes() -> int:
+    if torch.cuda.is_available():
+        return int(torch.cuda.mem_get_info()[0])
+    lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+
+
+def _adapter(start: EngineStart) -> Engine:
+    module, _, name = start.adapter.partition(":")
+    engine: Engine = getattr(import_module(module), name)(start)
+    return engine
+
+
+def _received(connection: Connection[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights that follow a call, each part asked for when the one before is used up."""
+    connection.send(MORE)
+    while (part := connection.recv()) is not None:
+        yield from part.weights()
+        connection.send(MORE)
+
+
+def _tried(call: Callable[[], Any]) -> tuple[Answer | Failure, Any]:
+    """The answer to a call without its value, and the value."""
+    try:
+        return Answer(None), call()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever it is, the caller reports it
+        last = str(error).strip().splitlines()
+        return Failure(f"{type(error).__name__}: {last[0] if last else ''}", traceback.format_exc()), None
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(0)

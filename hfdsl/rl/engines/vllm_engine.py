@@ -1,0 +1,135 @@
+"""vLLM as an engine. This is the only module that knows vLLM, and it is imported in an engine's process alone.
+
+What vLLM leaves to its callers, and what goes wrong without a word:
+
+- The prefix cache holds keys and values of the old weights, so it is reset with them.
+- ``reload_weights`` accepts a state that lacks weights: where one of q, k and v is missing, or a layer, the old values
+  stay. The names are held against the model's before anything is sent (``hfdsl.rl.engines.handle``).
+- It leaves a tied output layer with its old values, so the model that it is given has none (same module).
+- Greedy rows ignore the temperature, also in their log-probs; a logits processor divides by it instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
+
+ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",  # a model is a folder
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # this process is the engine's already
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it ignores the seeds of rows
+}
+ON_CPU: Final = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's process shares the cores
+    "TORCHDYNAMO_DISABLE": "1",  # compiling its small kernels takes longer than most runs on a CPU
+}
+
+
+class VllmEngine:
+    """An engine in this process."""
+
+    def __init__(self, start: EngineStart) -> None:
+        on_gpu = torch.cuda.is_available()
+        for name, value in {**ENVIRONMENT, **({} if on_gpu else ON_CPU)}.items():
+            os.environ.setdefault(name, value)
+        from vllm import LLM
+
+        options: dict[str, Any] = {"enforce_eager": True}
+        if on_gpu:
+            total = torch.cuda.get_device_properties(0).total_memory
+            share = (start.cache_bytes + start.weight_bytes) / total
+            # The share only has to be free at the start: kv_cache_memory_bytes is what sizes the cache.
+            options = {"enable_sleep_mode": True, "gpu_memory_utilization": min(share, 0.95)}
+        if start.temperature != 1:
+            options["logits_processors"] = [_divide_by(start.temperature)]
+        self.start = start
+        self.sleeps = on_gpu
+        self.llm = LLM(
+            model=start.folder,
+            runner="generate",
+            skip_tokenizer_init=True,
+            generation_config="vllm",  # not the sampling of the model's own generation_config.json
+            dtype=start.dtype,
+            max_model_len=start.max_length,
+            kv_cache_memory_bytes=start.cache_bytes,
+            enable_prefix_caching=True,
+            load_format="dummy",
+            logprobs_mode="processed_logprobs",
+            disable_log_stats=True,
+            seed=0,
+            **options,
+        )
+
+    def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
+        """A completion of every prompt, in order."""
+        from vllm import SamplingParams
+
+        start = self.start
+        common = partial(
+            SamplingParams,
+            max_tokens=start.max_tokens,
+            logprobs=0,  # of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            ignore_eos=True,  # the end tokens are those of the role, not of the model's configuration
+            stop_token_ids=list(start.end_tokens),
+        )
+        if seeds is None:
+            rules = [common(temperature=0.0)] * len(prompts)
+        else:  # the temperature is divided by elsewhere, see above
+            rules = [common(temperature=1.0, top_p=start.top_p, top_k=start.top_k, seed=seed) for seed in seeds]
+        requests: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        return [_completion(output.outputs[0]) for output in self.llm.generate(requests, rules, use_tqdm=False)]
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Replace all weights, and forget the keys and values of the old ones."""
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not reset its prefix cache")
+
+    def sleep(self) -> None:
+        """Give back the memory of the GPU; on a CPU nothing happens."""
+        if self.sleeps:
+            self.llm.sleep(level=1)
+
+    def wake(self, part: WakePart) -> None:
+        """Take the memory of a part again."""
+        if self.sleeps:
+            self.llm.wake_up(tags=["weights" if part == "weights" else "kv_cache"])
+
+    def close(self) -> None:
+        """End; the process ends with it."""
+
+
+def _completion(output: Any) -> Completion:
+    tokens, log_probs = list(output.token_ids), output.logprobs
+    values = [log_probs[i][token].logprob for i, token in enumerate(tokens)]
+    return Completion(tokens, values)
+
+
+def _divide_by(temperature: float) -> type:
+    """A logits processor that divides the logits of all rows, greedy ones too."""
+    from vllm.v1.sample.logits_processor import LogitsProcessor
+
+    class Temperature(LogitsProcessor):  # type: ignore[misc]  # where vLLM is not installed
+        def __init__(self, *args: Any) -> None:
+            pass
+
+        def is_argmax_invariant(self) -> bool:
+            return False  # else greedy rows leave it out
+
+        def update_state(self, batch_update: Any) -> None:
+            pass
+
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return logits.div_(temperature)
+
+    return Temperature

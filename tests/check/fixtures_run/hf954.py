@@ -1,0 +1,10 @@
+"""An engine that fails while it samples."""
+
+from hfdsl.rl.engines.process import EngineProcess
+from tests.rl.engines import fake
+
+# good: PROMPT = [1]
+PROMPT = [fake.RAISE]  # bad
+engine = EngineProcess(fake.start(), deadline=60)
+engine.generate([PROMPT], None)  # <-
+engine.close()

@@ -1,0 +1,148 @@
+"""A role's engine: which version of the weights it has, what it refuses, and what it gives back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from hfdsl.errors import HfWarning, ResourceError, WiringError
+from hfdsl.protocols.call import Call, in_call
+from hfdsl.rl.engines.handle import EngineHandle, Sampled
+from tests.rl.engines import fake
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EngineHandle]:
+    engine = fake.handle()
+    yield engine
+    engine.process.close()
+
+
+class Policy:
+    """Weights with a version, which counts how often they are asked for."""
+
+    def __init__(self) -> None:
+        self.version, self.weight, self.asked = 1, 10.0, 0
+
+    def weights(self) -> list[tuple[str, torch.Tensor]]:
+        self.asked += 1
+        return [("model.weight", torch.tensor([self.weight]))]
+
+    def sample(self, engine: EngineHandle, *prompts: list[int], greedy: bool = True) -> Sampled:
+        width = max(map(len, prompts))
+        ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[False] * (width - len(prompt)) + [True] * len(prompt) for prompt in prompts])
+        with in_call(Call(seed=0, step=0, node=0, rank=0, row_count=len(prompts))):
+            return engine.sample(ids, mask, self.version, self.weights, greedy=greedy)
+
+
+@pytest.fixture
+def policy(engine: EngineHandle) -> Policy:
+    policy = Policy()
+    policy.version = engine.process.version + 1
+    return policy
+
+
+def test_weights_go_to_the_engine_once_a_version(engine: EngineHandle, policy: Policy) -> None:
+    assert policy.sample(engine, [1, 2]).response.tolist() == [[12, 13, 14]]
+    assert policy.sample(engine, [1, 2]).response.tolist() == [[12, 13, 14]]
+    assert policy.asked == 1
+    policy.version, policy.weight = policy.version + 1, 20.0
+    assert policy.sample(engine, [1, 2]).response.tolist() == [[22, 23, 24]]
+    assert policy.asked == 2
+
+
+def test_rows_of_many_lengths_come_back_padded(engine: EngineHandle, policy: Policy) -> None:
+    sampled = policy.sample(engine, [5, 39], [40], [1, 2, 38])
+    assert sampled.response.tolist() == [[49, 50, 0], [50, 0, 0], [48, 49, 50]]
+    assert sampled.mask.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+    assert sampled.log_probs.tolist() == [[-49, -50, 0], [-50, 0, 0], [-48, -49, -50]]
+
+
+def test_rows_are_sampled_with_the_seeds_of_the_call(engine: EngineHandle, policy: Policy) -> None:
+    with in_call(Call(seed=0, step=0, node=0, rank=0, row_count=2)) as _:
+        seeds = Call(seed=0, step=0, node=0, rank=0, row_count=2).row_seeds()
+    sampled = policy.sample(engine, [1], [1], greedy=False)
+    assert sampled.response[:, 0].tolist() == [11 + seed % 7 for seed in seeds]
+
+
+def test_a_sleeping_engine_wakes_when_it_is_called(engine: EngineHandle, policy: Policy) -> None:
+    policy.sample(engine, [1])
+    engine.sleep()
+    engine.sleep()
+    assert policy.sample(engine, [1]).response.tolist() == [[11, 12, 13]]
+    engine.sleep()
+    policy.version, policy.weight = policy.version + 1, 20.0
+    assert policy.sample(engine, [1]).response.tolist() == [[21, 22, 23]]
+
+
+def test_a_dead_engine_is_started_again_with_the_weights(engine: EngineHandle, policy: Policy) -> None:
+    policy.sample(engine, [1])
+    os.kill(engine.process.pid, signal.SIGKILL)
+    engine.process._process.wait()
+    assert policy.sample(engine, [1]).response.tolist() == [[11, 12, 13]]
+    assert policy.asked == 2
+    with pytest.raises(ResourceError, match="HF954"):
+        policy.sample(engine, [fake.DIE])
+    assert policy.sample(engine, [1]).response.tolist() == [[11, 12, 13]]
+    assert policy.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ([], "was not given the weight 'model.weight'"),
+        ([("model.weight", torch.ones(2))], r"of shape \(1,\), and got one of \(2,\)"),
+        ([("model.weight", torch.ones(1)), ("model.other", torch.ones(1))], "has no weight 'model.other'"),
+    ],
+)
+def test_weights_of_another_model_are_refused(
+    engine: EngineHandle, policy: Policy, weights: list[tuple[str, torch.Tensor]], says: str
+) -> None:
+    with pytest.raises(WiringError, match=f"HF956.*{says}"):
+        engine.check_weights(dict(weights))
+    ids = torch.ones(1, 1, dtype=torch.int64)
+    with pytest.raises(WiringError, match=f"HF956.*{says}"):
+        engine.sample(ids, ids > 0, policy.version, lambda: weights, greedy=True)
+    assert policy.sample(engine, [1]).response.tolist() == [[11, 12, 13]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        (list(range(1, 15)), "its prompt has 14 tokens, and the engine takes 1 to 13: 16 less 3"),
+        ([], "its prompt has 0 tokens"),
+        ([3, fake.VOCABULARY], "the token 100, and the engine's model 100 tokens"),
+        ([-1, 3], "the token -1"),
+    ],
+)
+def test_a_prompt_that_cannot_be_sampled_is_named(
+    engine: EngineHandle, policy: Policy, prompt: list[int], says: str
+) -> None:
+    with pytest.raises(Exception, match=f"HF953: row 1: .*{says}"):
+        policy.sample(engine, [1], prompt)
+    assert policy.asked == 0
+
+
+def test_nothing_is_left_of_a_handle() -> None:
+    engine = fake.handle()
+    folder, process = Path(engine.start.folder), engine.process.pid
+    assert (folder / "config.json").is_file()
+    del engine
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_versions_and_meshes_that_were_not_tried() -> None:
+    with pytest.warns(HfWarning, match=r"HF950: vLLM 0.99.0 was not tried"):
+        fake.handle(version="0.99.0").process.close()
+    with pytest.raises(ResourceError, match=r"HF950: vLLM 0.9.0 was not tried"):
+        fake.handle(version="0.9.0")
+    with pytest.raises(ResourceError, match=r"HF812.*tp=2"):
+        fake.handle(tp=2)

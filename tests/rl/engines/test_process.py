@@ -1,0 +1,149 @@
+"""An engine's process: what it answers, and that nothing is left of one that dies, hangs or fails."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from hfdsl.errors import DeadlineError, HfError, ResourceError
+from hfdsl.rl.engines.process import EngineProcess
+from tests.rl.engines.fake import DIE, HANG, RAISE, Refusing, start
+
+
+@pytest.fixture
+def engine() -> Iterator[EngineProcess]:
+    engine = EngineProcess(start(), deadline=60)
+    yield engine
+    engine.close()
+
+
+def loaded(engine: EngineProcess, weight: float, version: int) -> None:
+    engine.load([("a", torch.tensor([0.0])), ("b", torch.tensor([weight]))], version)
+
+
+def tokens(engine: EngineProcess, *prompt: int) -> list[int]:
+    [completion] = engine.generate([list(prompt)], None)
+    return completion.tokens
+
+
+def test_an_engine_answers_by_the_weights_of_its_version(engine: EngineProcess) -> None:
+    loaded(engine, 10, version=1)
+    assert tokens(engine, 1) == [11, 12, 13]
+    loaded(engine, 48, version=2)
+    assert (engine.version, tokens(engine, 1)) == (2, [49, 50])
+    [completion] = engine.generate([[1]], [8])
+    assert (completion.tokens, completion.log_probs) == ([50], [-50.0])
+
+
+def test_a_call_for_another_version_is_refused(engine: EngineProcess) -> None:
+    loaded(engine, 10, version=1)
+    engine.version = 2
+    with pytest.raises(ResourceError, match=r"HF954.*version 1 of the weights, and the call is for 2"):
+        tokens(engine, 1)
+
+
+def test_weights_in_many_parts_arrive(engine: EngineProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hfdsl.rl.engines.process.MAX_PART", 4)
+    engine.load(((f"w{i}", torch.tensor([float(i)])) for i in range(20)), 1)
+    assert tokens(engine, 1) == [20, 21, 22]
+
+
+@pytest.mark.parametrize(
+    ("first", "error", "says"),
+    [
+        (DIE, ResourceError, r"HF954.*died in 'generate', by signal SIGKILL(.|\n)*something went wrong below"),
+        (RAISE, ResourceError, r"HF954(.|\n)*LookupError: no such token"),
+    ],
+)
+def test_an_engine_that_dies_or_fails_is_an_error(
+    engine: EngineProcess, first: int, error: type[HfError], says: str
+) -> None:
+    loaded(engine, 1, version=1)
+    process = engine.pid
+    with pytest.raises(error, match=says):
+        tokens(engine, first)
+    assert ended(process)
+    assert not engine.alive
+    with pytest.raises(ResourceError, match=r"HF954.*has been ended"):
+        tokens(engine, 1)
+
+
+def test_an_engine_that_hangs_is_ended_at_its_deadline(engine: EngineProcess) -> None:
+    loaded(engine, 1, version=1)
+    engine.deadline = 0.5
+    with pytest.raises(DeadlineError, match=r"HF955.*did not answer 'generate' within 0.5 s"):
+        tokens(engine, HANG)
+    assert ended(engine.pid)
+
+
+def nan_as_second(engine: EngineProcess) -> None:
+    engine.load([("a", torch.ones(1)), ("b", torch.tensor([torch.nan]))], 2)
+
+
+def interrupted(engine: EngineProcess) -> None:
+    def weights() -> Iterator[tuple[str, torch.Tensor]]:
+        yield "a", torch.ones(1)
+        raise KeyError("b")
+
+    engine.load(weights(), 2)
+
+
+@pytest.mark.parametrize("load", [nan_as_second, interrupted])
+def test_an_engine_with_a_part_of_the_new_weights_is_ended(
+    engine: EngineProcess, load: Callable[[EngineProcess], None]
+) -> None:
+    loaded(engine, 1, version=1)
+    with pytest.raises((ResourceError, KeyError)):
+        load(engine)
+    assert not engine.alive
+    assert engine.version == 0
+
+
+def test_an_engine_that_refuses_its_model_says_why() -> None:
+    with pytest.raises(ResourceError, match=r"HF951.*does not start with this model: ValueError: a head width of 24"):
+        EngineProcess(start(Refusing), deadline=60)
+
+
+def test_a_cache_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ResourceError, match=r"HF952.*0.00 GiB for its weights and 1048576.00 GiB for its cache"):
+        EngineProcess(start(cache_bytes=2**50), deadline=60)
+
+
+def test_an_engine_ends_with_whoever_holds_it() -> None:
+    engine = EngineProcess(start(), deadline=60)
+    process = engine.pid
+    assert not ended(process)
+    del engine
+    gc.collect()
+    assert ended(process)
+
+
+def test_the_variables_of_a_trainer_do_not_reach_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("HFDSL_SEEN", "yes")
+    engine = EngineProcess(start(), deadline=60)
+    with open(f"/proc/{engine.pid}/environ", "rb") as file:  # noqa: PTH123  # a file of the kernel's
+        names = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
+    engine.close()
+    assert b"HFDSL_SEEN" in names
+    assert b"MASTER_PORT" not in names
+
+
+def ended(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_an_engine_may_be_called_from_another_thread(engine: EngineProcess) -> None:
+    thread = threading.Thread(target=loaded, args=(engine, 5, 1))
+    thread.start()
+    thread.join()
+    assert tokens(engine, 1) == [6, 7, 8]
