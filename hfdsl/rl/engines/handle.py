@@ -121,7 +121,7 @@ class EngineHandle:
         """
         prompts = [row[real].tolist() for row, real in zip(ids.cpu(), mask.cpu(), strict=True)]
         self._check_prompts(prompts)
-        self._hold(version, weights)
+        self.load(version, weights)
         seeds = None if greedy else current_call().row_seeds()
         completions = self.process.generate(prompts, seeds) if prompts else []
         rows, length = len(prompts), self.start.max_tokens
@@ -140,8 +140,14 @@ class EngineHandle:
             self.process.sleep()
             self.asleep = True
 
-    def _hold(self, version: int, weights: Callable[[], Weights]) -> None:
-        """Make the engine one that is awake and has this version of the weights."""
+    def load(self, version: int, weights: Callable[[], Weights]) -> None:
+        """Have an engine that is awake and has this version of the weights, which are sent where it has another.
+
+        Raises:
+            WiringError: HF956 for weights of another model.
+            ResourceError: HF954 where the engine dies.
+            DeadlineError: HF955 where it hangs.
+        """
         if not self.process.alive:
             self.process, self.asleep = self._started(), False
         if self.asleep:

@@ -23,7 +23,7 @@ class EngineStart:
     """Its name, for messages."""
 
     adapter: str
-    """The class that speaks to it, an ``Engine``, as ``module:name``; its process alone imports it."""
+    """The class that speaks to it, a ``GenerationEngine``, as ``module:name``; its process alone imports it."""
 
     folder: str
     """A folder with the model's ``config.json``, and without weights."""
@@ -64,7 +64,7 @@ class Completion:
     log_probs: list[float]
 
 
-class Engine(Protocol):
+class GenerationEngine(Protocol):
     """A generation engine. It runs one call at a time, so weights change between decode steps only."""
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:

@@ -17,7 +17,7 @@ MAX_PART = 2**28
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WeightPart:
     """Some weights: their names and shapes, and their values one after the other."""
 
     shapes: dict[str, tuple[int, ...]]
@@ -26,7 +26,7 @@ class Part:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The weights by name, as views.
 
-        >>> part = Part({"a": (2,), "b": (1, 3)}, torch.arange(5.0))
+        >>> part = WeightPart({"a": (2,), "b": (1, 3)}, torch.arange(5.0))
         >>> [(name, weight.tolist()) for name, weight in part.weights()]
         [('a', [0.0, 1.0]), ('b', [[2.0, 3.0, 4.0]])]
         """
@@ -35,7 +35,9 @@ class Part:
             yield name, values.view(shape)
 
 
-def parts(weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, max_bytes: int = MAX_PART) -> Iterator[Part]:
+def parts(
+    weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, max_bytes: int = MAX_PART
+) -> Iterator[WeightPart]:
     """The weights in parts.
 
     >>> weights = [("a", torch.ones(2)), ("b", torch.ones(1, 3)), ("c", torch.ones(9))]
@@ -55,6 +57,6 @@ def parts(weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype, max_b
         yield _part(group, dtype)
 
 
-def _part(group: dict[str, torch.Tensor], dtype: torch.dtype) -> Part:
+def _part(group: dict[str, torch.Tensor], dtype: torch.dtype) -> WeightPart:
     shapes = {name: tuple(weight.shape) for name, weight in group.items()}
-    return Part(shapes, torch.cat([weight.detach().to(dtype).flatten() for weight in group.values()]))
+    return WeightPart(shapes, torch.cat([weight.detach().to(dtype).flatten() for weight in group.values()]))

@@ -24,7 +24,7 @@ import torch
 from hfdsl.errors import DeadlineError, HfError, ResourceError
 from hfdsl.rl.engines.interface import Completion, EngineStart, WakePart
 from hfdsl.rl.engines.parts import MAX_PART, parts
-from hfdsl.rl.engines.server import MORE, Answer, Failure
+from hfdsl.rl.engines.server import MORE, Failure, Reply
 
 OF_A_TRAINER: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables of the trainer's process group, which an engine would join."""
@@ -121,7 +121,7 @@ class EngineProcess:
         return self._value(method, self._receive(method))
 
     def _value(self, method: str, answer: Any) -> Any:
-        if isinstance(answer, Answer):
+        if isinstance(answer, Reply):
             return answer.value
         self.close()
         problem = answer.text.strip() or answer.problem

