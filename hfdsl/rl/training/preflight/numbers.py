@@ -131,15 +131,20 @@ def dtypes_agree(subject: Subject) -> Iterator[Finding]:
                 continue
             autocast = config.training.autocast if isinstance(config, ActorConfig) else config.autocast
             engine = ', whose engine "continuous" computes in the dtype of the parameters,' if continuous else ""
+            # That engine's responses get their log-probs from a pass like the update's, so their ratio does begin at 1.
+            effect = (
+                "responses come from a slightly different policy, of which no log-probs remain to correct with"
+                if continuous
+                else "their log-probs of the same tokens differ, so ratios are not 1 where the policy has not changed"
+            )
             change = _same_dtype(role, learns, continuous=continuous)
             field = f"{role}.generation.engine" if continuous else f"{role}.{'autocast' if autocast else 'model.dtype'}"
             yield subject.finding(
                 "HF714",
-                f"'{role}'{engine} samples in {samples}, and '{learner}' learns in {learns}: their log-probs of the "
-                "same tokens differ, so ratios are not 1 where the policy has not changed",
+                f"'{role}'{engine} samples in {samples}, and '{learner}' learns in {learns}: {effect}",
                 field,
                 related={f"{learner}.training": f"computes in {learns}"},
-                notes=(COST, correction(learner)),
+                notes=() if continuous else (COST, correction(learner)),
                 changes=(change,),
                 advice=str(change),
             )
