@@ -123,20 +123,17 @@ def _edges(
     sizes = {(n, c): _column_bytes(plan, n, c) for n, names in columns.items() for c in names}
     widths = dict[tuple[int, tuple[str, ...]], int]()
     by_rank = locate_reads(plan, step, table) if table else None
-    for rank, rank_reads in zip(step.ranks, by_rank or (), strict=False):
+    readers = step.ranks[:1] if step.custom else step.ranks  # the driver reads once what its functions send on
+    for rank, rank_reads in zip(readers, by_rank or (), strict=False):
         for read in rank_reads:
             if (read.node, read.columns) not in widths:
                 widths[read.node, read.columns] = sum(sizes.get((read.node, name)) or 0 for name in read.columns)
             rows = 1 if read.rows is None else sum(stop - start for start, stop in read.rows)
             amount = rows * widths[read.node, read.columns]
             total[read.node] += amount
-            if plan.layouts[read.node].producer(read.chunk) != (step.group, rank):
+            if step.custom or plan.layouts[read.node].producer(read.chunk) != (step.group, rank):
                 moved[read.node] += amount
     pairs = _process_pairs(plan, step, by_rank, rebalanced)
-    if step.custom and table:  # the driver reads whole values once, whatever its functions send on
-        for source, names in columns.items():
-            rows = table.rows.get(source, 1)
-            total[source] = moved[source] = rows * sum(sizes[source, name] or 0 for name in names)
     for source in (source for source in columns if source in plan.value_bytes and not plan.layouts[source].lists):
         readers = [DRIVER_PROCESS] if step.custom else [(step.group, rank) for rank in step.ranks]
         each = plan.value_bytes[source] or 0

@@ -18,18 +18,26 @@ from hfdsl.plan.routes import compute_routes
 from hfdsl.plan.rows import row_table
 from hfdsl.types.numbers import byte_amount
 from tests.nightly import examples
-from tests.plan.cells import Cells
+from tests.plan.cells import Cell, Cells
 from tests.plan.oracle import B, Program, R, Role, Rows, Total, plus, programs
 
 # -- bytes
 
 
 def count(plan: CompiledPlan, rows: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """(source, target) -> (bytes read, bytes from another process), cell by cell."""
+    """(source, target) -> (bytes read, bytes from another process), cell by cell.
+
+    What a pair of functions distributes moves to the driver, once, whatever the functions send on.
+    """
     cells = Cells(plan, rows)
     counts: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    custom = {step.node for step in plan.steps if step.custom}
+    for step in custom:
+        for cell in frozenset[Cell]().union(*(wanted for reader, _, wanted in cells.read if reader == step)):
+            for i in range(2):
+                counts[cell[0], step][i] += cells.width(cell)
     for step, process, wanted in cells.read:
-        for cell in wanted:
+        for cell in wanted if step not in custom else ():
             counts[cell[0], step][0] += cells.width(cell)
             counts[cell[0], step][1] += cells.width(cell) * (cells.home[cell] != process)
     return {pair: (total, moved) for pair, (total, moved) in counts.items()}
