@@ -21,8 +21,8 @@ from tests.corpus.table import programs
 
 ROOT = Path(hfdsl.__file__).parent
 MAKES = ROOT / "check" / "repair" / "suggestions.py"
-PASS_ON = {ROOT / "check" / "multiple_sizes.py", ROOT / "tools" / "fixing.py"}
-"""Those that give on the lines of findings that are there: of several sizes, and of another process."""
+PASS_ON = {ROOT / "check" / "multiple_sizes.py", ROOT / "check" / "raised.py", ROOT / "tools" / "fixing.py"}
+"""Those that pass on the lines of findings: of several sizes, of an error, and of another process."""
 
 REPORTS: dict[str, Callable[[], Report]] = {name: (lambda name=name: report_of(name)) for name in NAMES} | {
     program.file.stem: program.experiment.check for program in programs()

@@ -18,7 +18,7 @@ from hfdsl.rl.training.experiments import Experiments, checked, size_fields
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.run import preflight
 from hfdsl.rl.training.relocation import option_fields
-from hfdsl.rl.training.trials import Attempt, ConfigTrials, with_help
+from hfdsl.rl.training.trials import Attempt, ConfigTrials, help_error
 from hfdsl.types.dims import Dim
 
 AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
@@ -60,7 +60,7 @@ class ConfigCheck:
             Experiments.of(loaded, self.cluster)
         except HfError as error:
             trials = ConfigTrials(Places.of(path, changes), lambda: self._attempt(path, changes, find))
-            with_help(error, trials)
+            help_error(error, trials)
             raise
         return loaded
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
+from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Edit, Finding, Fix
 from hfdsl.check.raised import errors_in, finding_of
 from hfdsl.check.repair.edits import apply, line_before
+from hfdsl.check.repair.suggestions import Suggestion, with_help, with_note
 from hfdsl.check.repair.trials import FindingKey, finding_key, improves, thorough
 from hfdsl.errors import HfError
 from hfdsl.rl.training.changes import FieldChange, RenameField, SetField
@@ -48,14 +50,13 @@ class ConfigTrials:
 
     def helped(self, finding: Finding, changes: Iterable[FieldChange], note: str = "") -> Finding:
         """The finding with the changes that remove it, or with a note if none does."""
-        working = [(change, fix) for change in changes if (fix := self._fix(change)) and self.removes(finding, fix)]
-        if not working:
-            return replace(finding, notes=(*finding.notes, note)) if note else finding
-        return replace(
-            finding,
-            help=(*finding.help, *(str(change) for change, _ in working)),
-            fixes=(*finding.fixes, *(fix for _, fix in working)),
-        )
+        fixes = [fix for change in changes if (fix := self._fix(change))]
+        suggestions = [Suggestion((Change(fix.title, _untraced, fix),)) for fix in fixes]
+        helped = with_help(partial(self._works, finding), finding, suggestions)
+        return with_note(finding, note) if helped.help == finding.help else helped
+
+    def _works(self, finding: Finding, change: Change) -> bool:
+        return change.fix is not None and self.removes(finding, change.fix)
 
     def with_working_fixes(self, finding: Finding) -> Finding:
         """The finding without those fixes of its dataflow that the configuration as a whole does not bear."""
@@ -93,7 +94,11 @@ def _keys(findings: Iterable[Finding], edits: Iterable[Edit] = ()) -> Counter[Fi
     return Counter((code, file, line_before(line, by_file.get(file, ()))) for code, file, line in keys)
 
 
-def with_help(error: HfError, trials: ConfigTrials) -> None:
+def _untraced(context: Context) -> None:
+    """A configuration is changed in its text, not in a traced program."""
+
+
+def help_error(error: HfError, trials: ConfigTrials) -> None:
     """Give an error, and those found beside it, the changes that remove them."""
     for each in errors_in(error):
         finding = finding_of(each)
