@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -166,8 +167,8 @@ class _Weights:
         role = _role(maker)
         states = {effect.state for effect in _effects(maker, "reads")}
         if role == ratio.role:
-            reads = methods_with(self.context.program.graph.roles[role], "reads")
-            return ratio.state not in states and ratio.state in reads
+            roles = self.context.program.graph.roles
+            return ratio.state not in states and ratio.state in methods_with(roles[role], "reads")
         if role in linked_roles(self.links, ratio.role):
             return False
         senders = linked_roles(self.links, role) - {role}
@@ -186,9 +187,9 @@ class _Weights:
         if _role(maker) != ratio.role:
             return None
         columns = self.context.program.origins.columns[ratio.update.id]
-        for node, effect in self.updates:
+        for node, effect in takewhile(lambda update: update[0].id < maker.id, self.updates):
             own = (_role(node), effect.state) == (ratio.role, ratio.state) and effect.ratio is not None
-            if own and node.id < maker.id and self.reads_rows_of(ratio.update, node):
+            if own and self.reads_rows_of(ratio.update, node):
                 older = any(
                     other is not None and other.id < node.id and not self.are_others(other, ratio)
                     for other in map(self.maker, filter(_is_float_column, columns))
