@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
+from hfdsl.protocols.engines import sampling_engine
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ActorMetrics, Advantages, B, Experience, P, Prompts, R, Rollout
 from hfdsl.rl.functions import group_advantages, with_log_probs
@@ -113,3 +114,11 @@ def test_ambiguous_programs_are_silent() -> None:
     assert not is_reported(frozen, sampler=Other)  # data of another policy
     assert not is_reported(of_a_sampler.given(loss=uncorrected, own=True), sampler=Engine)  # a correction of one's own
     assert "HF943" not in of_a_sampler.given(loss=uncorrected).check().codes  # no deployment, so no engine is known
+
+
+@pytest.mark.parametrize("engine", get_args(get_type_hints(w.GenerationConfig)["engine"]))
+def test_ready_roles_declare_every_engine_that_is_not_the_trainers(engine: Any) -> None:
+    generation = w.GenerationConfig(8, engine=engine)
+    expected = engine if engine == "vllm" else None
+    assert sampling_engine(w.Actor, (w.ActorConfig(MODEL, generation),), {}) == expected
+    assert sampling_engine(w.Sampler, (w.SamplerConfig(MODEL, generation),), {}) == expected

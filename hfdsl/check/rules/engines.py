@@ -70,7 +70,7 @@ def losses_correct_engines(context: Context) -> Iterator[Finding]:
                 continue
             yield Finding(
                 "HF943",
-                f"'{engine}' samples with {name}, whose log-probs are not those of '{learner}', and the loss of "
+                f"'{engine}' samples with {name}, whose log-probs are not the trainer's, and the loss of "
                 f"'{update.label}' does not account for that: {missing}",
                 Label(update.span, "learns as if its own engine had sampled"),
                 (Label(sampling.span, f"{name} samples"),),
