@@ -142,9 +142,16 @@ def row_columns(inference: Inference, node: Node) -> list[RowColumn]:
         if isinstance(value, RecordValue):
             read = formal if isinstance(formal, RecordType) else value.type
             declared = _columns(value.type, read) if name is None else _column(value.type, name)
-            columns += [RowColumn(port, source, name, row, value.rows, spec, inner) for name, spec, inner in declared]
+            columns += [
+                RowColumn(port=port, node=source, name=name, row=row, rows=value.rows, spec=spec, inner=inner)
+                for name, spec, inner in declared
+            ]
         elif isinstance(value, (ColumnSpec, ObjSpec)) and name is None:
-            columns.append(RowColumn(port, source, name, row, value.dims[0], value, _inner(value)))
+            columns.append(
+                RowColumn(
+                    port=port, node=source, name=name, row=row, rows=value.dims[0], spec=value, inner=_inner(value)
+                )
+            )
     return columns
 
 

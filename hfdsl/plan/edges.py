@@ -123,8 +123,8 @@ def _edges(
     sizes = {(n, c): _column_bytes(plan, n, c) for n, names in columns.items() for c in names}
     widths = dict[tuple[int, tuple[str, ...]], int]()
     by_rank = locate_reads(plan, step, table) if table else None
-    readers = step.ranks[:1] if step.custom else step.ranks  # the driver reads once what its functions send on
-    for rank, rank_reads in zip(readers, by_rank or (), strict=False):
+    ranks = step.ranks[:1] if step.custom else step.ranks  # the driver reads once what its functions send on
+    for rank, rank_reads in zip(ranks, by_rank or (), strict=False):
         for read in rank_reads:
             if (read.node, read.columns) not in widths:
                 widths[read.node, read.columns] = sum(sizes.get((read.node, name)) or 0 for name in read.columns)

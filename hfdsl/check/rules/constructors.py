@@ -74,7 +74,11 @@ def _as_declared(
     from hfdsl.check.repair import declarations  # late: most programs need none
 
     written = _written(placement, path)
-    yield from declarations.built_as_declared(declarations.Argument(name, placement, path, value, annotation, written))
+    yield from declarations.built_as_declared(
+        declarations.Argument(
+            role=name, placement=placement, path=path, value=value, annotation=annotation, written=written
+        )
+    )
 
 
 def constructors_take_numbers(context: Context) -> Iterator[Finding]:

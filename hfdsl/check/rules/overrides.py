@@ -141,20 +141,31 @@ def _differences(called: Signature, override: Signature, node: Node) -> Iterator
             text, place = f"needs '{port.name}', which is not wired", port_span(override, port.name)
         else:
             continue
-        yield _Difference(text, place, where, f"the dataflow is written for {port.type}", _ports_advice(called), mends)
+        yield _Difference(
+            text=text,
+            override=place,
+            called=where,
+            declared=f"the dataflow is written for {port.type}",
+            advice=_ports_advice(called),
+            mends=mends,
+        )
     for own in override.ports:
         if own.required and called.port(own.name) is None:
             text = f"needs '{own.name}', which the called method does not have"
             yield _Difference(
-                text, port_span(override, own.name), called.span, "the called method", _ports_advice(called)
+                text=text,
+                override=port_span(override, own.name),
+                called=called.span,
+                declared="the called method",
+                advice=_ports_advice(called),
             )
     if called.returns != StaticType(type(None)) and not fits_type(called.returns, override.returns):
         yield _Difference(
-            f"returns {override.returns}",
-            override.span,
-            called.span,
-            f"the dataflow is written for {called.returns}",
-            f"return {called.returns}, or a class derived from it",
+            text=f"returns {override.returns}",
+            override=override.span,
+            called=called.span,
+            declared=f"the dataflow is written for {called.returns}",
+            advice=f"return {called.returns}, or a class derived from it",
         )
 
 
@@ -170,15 +181,32 @@ def _registered(called: Signature, override: Signature) -> Iterator[_Difference]
     if (first.meaning, first.execute_mode) != (second.meaning, second.execute_mode):
         text = f"is registered with {_words(second)}"
         yield _Difference(
-            text, override.span, called.span, f"called as registered with {_words(first)}", advice, PROTOCOL
+            text=text,
+            override=override.span,
+            called=called.span,
+            declared=f"called as registered with {_words(first)}",
+            advice=advice,
+            mends=PROTOCOL,
         )
     elif first.leaves != second.leaves:
         text = "leaves its output otherwise on the mesh"
-        yield _Difference(text, override.span, called.span, "leaves= of the called method", advice)
+        yield _Difference(
+            text=text,
+            override=override.span,
+            called=called.span,
+            declared="leaves= of the called method",
+            advice=advice,
+        )
     elif not _covered(second.rows, first.rows):
         text = f"needs rows={second.rows}"
         advice = f"say so in the class above it too: rows={second.rows}"
-        yield _Difference(text, override.span, called.span, f"called with rows={first.rows}", advice)
+        yield _Difference(
+            text=text,
+            override=override.span,
+            called=called.span,
+            declared=f"called with rows={first.rows}",
+            advice=advice,
+        )
 
 
 def _words(registration: Registration) -> str:

@@ -44,31 +44,34 @@ def mismatches(config: RunConfig, roles: Iterable[str], tokens: int | None, end:
         words, longest, ends = (values.get(name) for name in ("vocab_size", "max_position_embeddings", "eos_token_id"))
         if words is not None and tokens is not None and words < tokens:
             yield ModelMismatch(
-                "HF904",
-                f"the tokenizer has {tokens} tokens, and the model of '{role}' has vocab_size = {words}",
-                f"{field}.config.vocab_size",
-                "data.tokenizer",
-                f"it has {tokens} tokens",
-                tokens if model.path is None else None,
+                code="HF904",
+                message=f"the tokenizer has {tokens} tokens, and the model of '{role}' has vocab_size = {words}",
+                field=f"{field}.config.vocab_size",
+                against="data.tokenizer",
+                because=f"it has {tokens} tokens",
+                value=tokens if model.path is None else None,
             )
         if longest is not None and length > longest:
             yield ModelMismatch(
-                "HF903",
-                f"P + R = {length} tokens are more than the {longest} that the model of '{role}' takes",
-                f"{field}.config.max_position_embeddings",
-                "dims",
-                f"P + R = {length}",
-                length if model.path is None else None,
+                code="HF903",
+                message=f"P + R = {length} tokens are more than the {longest} that the model of '{role}' takes",
+                field=f"{field}.config.max_position_embeddings",
+                against="dims",
+                because=f"P + R = {length}",
+                value=length if model.path is None else None,
             )
         listed = ends if isinstance(ends, list) else [ends]
         if model.path is None and ends is not None and end is not None and end not in listed:
             yield ModelMismatch(
-                "HF904",
-                f"the tokenizer ends a response with token {end}, and the model of '{role}' with eos_token_id = {ends}",
-                f"{field}.config.eos_token_id",
-                "data.tokenizer",
-                f"it ends a response with {end}",
-                end,
+                code="HF904",
+                message=(
+                    f"the tokenizer ends a response with token {end}, and the model of '{role}' with "
+                    f"eos_token_id = {ends}"
+                ),
+                field=f"{field}.config.eos_token_id",
+                against="data.tokenizer",
+                because=f"it ends a response with {end}",
+                value=end,
             )
 
 
