@@ -51,7 +51,7 @@ from hfdsl.check.arithmetic import CallScope, divisibility
 from hfdsl.check.constraints import Constraint
 from hfdsl.check.findings import Label
 from hfdsl.check.program import pads
-from hfdsl.check.requirements import holds, names
+from hfdsl.check.requirements import Scope, holds, names, verdict
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.program import Node
 from hfdsl.graph.signatures import Signature
@@ -213,19 +213,25 @@ class Requirement(Demand):
 
     def verify(self, known: KnownSizes) -> Answer:
         """Whether it holds."""
-        evaluation = self.evaluated(known)
-        return Answer.UNKNOWN if evaluation is None or evaluation.error else evaluation.answer
+        scope = self._whole_scope(known)
+        try:
+            return Answer.UNKNOWN if scope is None else verdict(self.text, scope)
+        except DefinitionError:
+            return Answer.UNKNOWN
 
     def evaluated(self, known: KnownSizes) -> Evaluation | None:
         """Its value; None where a size in it is not whole, which another demand reports."""
-        scope = _with_sizes(self.scope, self.text, known)
-        values = [scope.numbers.sizes[name].value for name in names(self.text) if name in scope.numbers.sizes]
-        if any(value is not None and value.denominator != 1 for value in values):
-            return None
+        scope = self._whole_scope(known)
         try:
-            return Evaluation(*holds(self.text, scope.numbers))
+            return None if scope is None else Evaluation(*holds(self.text, scope))
         except DefinitionError as error:
             return Evaluation(Answer.UNKNOWN, error=error)
+
+    def _whole_scope(self, known: KnownSizes) -> Scope | None:
+        """What its names mean with these sizes; None where a size is not whole."""
+        scope = _with_sizes(self.scope, self.text, known).numbers
+        values = (scope.sizes[name].value for name in names(self.text) if name in scope.sizes)
+        return scope if all(value is None or value.denominator == 1 for value in values) else None
 
 
 @dataclass(frozen=True, slots=True)

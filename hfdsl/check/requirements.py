@@ -161,21 +161,35 @@ def holds(text: str, scope: Scope) -> tuple[Answer, str]:
         DefinitionError: HF114 for what is not arithmetic, HF323 for an unknown name.
     """
     used: dict[str, Fraction | None] = {}
-    expression = parsed(text)
-    try:
-        verdict = evaluate(expression, scope, used)
-    except ZeroDivisionError:  # what divides by zero does not hold
-        return Answer.REFUTED, _listed(used)
-    shown = _listed(used)
-    if isinstance(expression, ast.Compare):
-        sides = [side for side in (expression.left, *expression.comparators) if not isinstance(side, ast.Constant)]
-        if not any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides):
-            values = {ast.unparse(side): evaluate(side, scope) for side in sides}
+    answer, shown = verdict(text, scope, used), _listed(used)
+    with suppress(ZeroDivisionError):
+        if values := {side: evaluate(expression, scope) for side, expression in _sides(text)}:
             others = {name: value for name, value in used.items() if name not in values}
             shown = f"{_listed(values)}, with {_listed(others)}" if others else _listed(values)
-    if verdict is None:
-        return Answer.UNKNOWN, shown
-    return (Answer.PROVED if verdict else Answer.REFUTED), shown
+    return answer, shown
+
+
+def verdict(text: str, scope: Scope, used: dict[str, Fraction | None] | None = None) -> Answer:
+    """Whether a requirement holds; ``used`` collects the names that it looks up. Errors as for ``holds``."""
+    try:
+        value = evaluate(parsed(text), scope, used)
+    except ZeroDivisionError:  # what divides by zero does not hold
+        return Answer.REFUTED
+    if value is None:
+        return Answer.UNKNOWN
+    return Answer.PROVED if value else Answer.REFUTED
+
+
+@lru_cache(maxsize=256)
+def _sides(text: str) -> tuple[tuple[str, ast.expr], ...]:
+    """The sides of a comparison, as they are written and parsed; none of one with a remainder, whose names say more."""
+    expression = parsed(text)
+    if not isinstance(expression, ast.Compare):
+        return ()
+    sides = [side for side in (expression.left, *expression.comparators) if not isinstance(side, ast.Constant)]
+    if any(isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in sides):
+        return ()
+    return tuple((ast.unparse(side), side) for side in sides)
 
 
 def _listed(values: Mapping[str, Fraction | bool | None]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -120,11 +120,13 @@ class Protocol:
         """
         picked = _picked(self, mesh)
         if "rank" in picked:
-            return len(self.collected(mesh))
-        # Replicas of a model are alike: what is picked of one is picked of each.
-        dp, replica = picked.pop("dp", None), replace(mesh, dp=1)
-        per_replica = sum(_is_picked(replica, rank, picked) for rank in range(replica.world_size))
-        return per_replica * (mesh.dp if dp is None else 1)
+            return int(_is_picked(mesh, picked["rank"], picked))
+        # A coordinate of a generation replica says where a rank is along pp and where along tp, each by itself.
+        pp_fold, tp_fold = mesh.pp // mesh.gen_pp_size, mesh.tp // mesh.gen_tp_size
+        pp_replica, tp_replica = divmod(picked["micro_dp"], tp_fold) if "micro_dp" in picked else (None, None)
+        stages = _picked_count(mesh.pp, pp_fold, picked.get("pp"), picked.get("gen_pp"), pp_replica)
+        shards = _picked_count(mesh.tp, tp_fold, picked.get("tp"), picked.get("gen_tp"), tp_replica)
+        return stages * shards * (1 if "dp" in picked else mesh.dp)
 
     def __str__(self) -> str:
         return self.name
@@ -153,6 +155,17 @@ def _collected(protocol: Protocol, mesh: Mesh) -> tuple[int, ...]:
 def _picked(protocol: Protocol, mesh: Mesh) -> dict[str, int]:
     """The coordinate that is picked along each axis."""
     return {axis: _coordinate(protocol, mesh, axis, pick) for axis, pick in protocol.picks if pick != "join"}
+
+
+def _picked_count(size: int, fold: int, coordinate: int | None, generation: int | None, replica: int | None) -> int:
+    """How many coordinates of a training axis are picked: a coordinate, those of a generation shard, of a replica.
+
+    ``fold`` neighbors share a generation shard, one for each replica.
+    """
+    kept = range(size) if generation is None else range(generation * fold, (generation + 1) * fold)
+    if replica is not None:
+        kept = kept[replica::fold]
+    return len(kept) if coordinate is None else int(coordinate in kept)
 
 
 def _is_picked(mesh: Mesh, rank: int, picked: Mapping[str, int]) -> bool:

@@ -342,9 +342,10 @@ def evaluate(expression: Size, sizes: Mapping[Any, Any]) -> Fraction:
     for monomial, coefficient in expression.terms:
         above, below = coefficient.numerator, coefficient.denominator
         for atom, power in monomial:
+            number = sizes[atom]  # whole numbers above and below: arithmetic of fractions is slow
             if power > 0:
-                above *= sizes[atom] ** power
+                above, below = above * number.numerator**power, below * number.denominator**power
             else:
-                below *= sizes[atom] ** -power
+                above, below = above * number.denominator**-power, below * number.numerator**-power
         total += above if below == 1 else Fraction(above, below)
     return Fraction(total)

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import lru_cache
 from math import isqrt
 from typing import TypeGuard
+
+UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 MAX_DIVISOR = 2**16
 """Divisors up to this one are looked for, each with the number that it makes up the whole with."""
@@ -48,9 +51,8 @@ def byte_amount(count: int) -> str:
     >>> byte_amount(512), byte_amount(3 * 2**20)
     ('512 B', '3.0 MiB')
     """
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+    if count < 1024:
+        return f"{count} B"
+    power = min((count.bit_length() - 1) // 10, len(UNITS))
+    tenths = round(Fraction(10 * count, 1024**power))  # a float has no room for the rows of absurd sizes
+    return f"{tenths // 10}.{tenths % 10} {UNITS[power - 1]}"

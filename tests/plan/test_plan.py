@@ -184,7 +184,15 @@ def test_a_plan_prints_processes_steps_and_sums() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**30, "3.0 GiB"), (2**52, "4096.0 TiB")]
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (3 * 2**30, "3.0 GiB"),
+        (2**52, "4096.0 TiB"),
+        (1024**31, f"{1024**27}.0 TiB"),
+    ],
 )
 def test_amounts(size: int, text: str) -> None:
     assert byte_amount(size) == text

@@ -8,6 +8,7 @@ from hypothesis import given
 
 from hfdsl.errors import DefinitionError, ProtocolError
 from hfdsl.protocols import PREDEFINED, Mesh, Protocol
+from hfdsl.testing.strategies.protocols import protocols
 from tests.protocols.test_mesh import meshes
 
 # -- the oracle: section "Transfer protocols" of the design, read aloud ------------------------------------------------
@@ -111,6 +112,23 @@ def test_joined_axes_nest_as_they_were_cut() -> None:
     minor_dp = Protocol("MINOR_DP", split=("tp", "dp"), collect={"dp": "join", "tp": "join", "pp": "last"})
     assert minor_dp.chunk_of(mesh) == (0, 2, 1, 3)
     assert minor_dp.collected(mesh) == (0, 2, 1, 3)
+
+
+@given(protocol=protocols(lawful=False), mesh=meshes())
+def test_what_is_collected_is_counted_without_a_look_at_each_rank(protocol: Protocol, mesh: Mesh) -> None:
+    try:
+        ranks = protocol.collected(mesh)
+    except ProtocolError:
+        with pytest.raises(ProtocolError, match="HF404"):
+            protocol.collected_count(mesh)
+    else:
+        assert protocol.collected_count(mesh) == len(ranks)
+
+
+def test_the_ranks_of_a_wide_mesh_are_counted_at_once() -> None:
+    wide = Mesh(pp=10**9, dp=3, tp=10**12, gen_tp=10**6)
+    assert PREDEFINED["DP_PROTO"].collected_count(wide) == wide.world_size
+    assert PREDEFINED["THREE_D_PROTO"].collected_count(wide) == 3
 
 
 @pytest.mark.parametrize(
