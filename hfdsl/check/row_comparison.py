@@ -6,7 +6,7 @@ some cases: every filter keeps all rows, or one filter drops its first group. On
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm, prod
@@ -59,12 +59,21 @@ def meetings(context: Context) -> Iterator[Meeting]:
                 rows = program.origins.rows[node.id]
                 if not (rows != Origin((), node.id) if paired[signature] is None else paired[signature]):
                     continue
-                by_dim: dict[Size | None, list[RowColumn]] = {}
-                for column in program.origins.columns[node.id]:
-                    by_dim.setdefault(column.row, []).append(column)
-                yield from (Meeting(node, columns) for columns in by_dim.values() if len(columns) > 1)
+                for columns in _by_row_dim(program.origins.columns[node.id]):
+                    if len(columns) > 1:
+                        yield Meeting(node, columns)
             case Pack() | Filter():
                 yield Meeting(node, program.origins.columns[node.id])
+
+
+def _by_row_dim(columns: Sequence[RowColumn]) -> Iterable[Sequence[RowColumn]]:
+    """The columns of a call in groups with one row dim: nearly always all of them, with the very same one."""
+    if all(column.row is columns[0].row for column in columns):
+        return (columns,)
+    by_dim: dict[Size | None, list[RowColumn]] = {}
+    for column in columns:
+        by_dim.setdefault(column.row, []).append(column)
+    return by_dim.values()
 
 
 def _pairs_rows(signature: Signature) -> bool | None:

@@ -133,12 +133,12 @@ def signature_rows(kind: PortType) -> Size | None:
 def row_columns(inference: Inference, node: Node) -> list[RowColumn]:
     """The columns with rows that a call reads, or that a record is put together from."""
     columns: list[RowColumn] = []
+    ports = _ports(node.op.signature) if isinstance(node.op, (RoleCall, FunctionCall)) else _fields(node.op)
     for port, operand in node.arguments:
         if not isinstance(operand, Ref) or (inference.misplaced and (node.id, port) in inference.misplaced):
             continue
         source, name, value = operand.node, operand.column, inference.values[operand.node]
-        formal = _declared(node, port)
-        row = None if formal is None else signature_rows(formal)
+        formal, row = ports.get(port, (None, None))
         if isinstance(value, RecordValue):
             read = formal if isinstance(formal, RecordType) else value.type
             declared = _columns(value.type, read) if name is None else _column(value.type, name)
@@ -178,14 +178,19 @@ def _inner(spec: ColumnSpec | ObjSpec) -> tuple[Any, ...]:
     return tuple(atom for size in spec.dims[1:] for atom in size.atoms if isinstance(atom, type))
 
 
-def _declared(node: Node, port: str) -> PortType | None:
-    match node.op:
-        case RoleCall(_, signature) | FunctionCall(signature):
-            declared = signature.port(port)
-            return None if declared is None else declared.type
-        case Pack(record):
-            return schema(record).fields[port]
-    return None
+_Formals: TypeAlias = "Mapping[str, tuple[PortType, Size | None]]"
+"""By port what it takes, and the row dim of that."""
+
+
+@lru_cache(maxsize=1024)
+def _ports(signature: Signature) -> _Formals:
+    return {port.name: (port.type, signature_rows(port.type)) for port in signature.ports}
+
+
+@lru_cache(maxsize=1024)
+def _fields(op: Derived) -> _Formals:
+    fields = schema(op.record).fields if isinstance(op, Pack) else {}
+    return {name: (spec, signature_rows(spec)) for name, spec in fields.items()}
 
 
 def stored_column(graph: Graph, operand: Operand) -> Operand:
@@ -203,12 +208,13 @@ class _Result:
     """What a signature says of its result: the row dim of a whole value, and the rows that it comes from.
 
     ``opaque`` is a body that says nothing of those: ``Whole``, or one without a protocol that the graph knows;
-    ``reads`` is a role's body that reads weights.
+    ``reads`` is a role's body that reads weights. ``columns`` are those of a record.
     """
 
     row: Size | None
     opaque: bool
     reads: bool
+    columns: tuple[_Declared, ...]
 
     @classmethod
     def of(cls, signature: Signature) -> _Result:
@@ -216,7 +222,9 @@ class _Result:
         known = signature.registration is None or (signature.protocol is not None and not signature.per_rank)
         row = signature_rows(signature.returns) if signature.gives == "whole" else None
         reads = signature.registration is not None and any(e.kind == "reads" for e in effects_of(signature.body))
-        return cls(row, not known or signature.rows == Whole, reads)
+        record = signature.result
+        columns = _columns(record, record) if isinstance(record, RecordType) else ()
+        return cls(row, not known or signature.rows == Whole, reads, columns)
 
 
 def origins(graph: Graph, inference: Inference) -> Origins:
@@ -342,7 +350,7 @@ class _Pass:
 
     def call_tokens(self, node: Node, result: _Result, columns: Sequence[RowColumn]) -> bool:
         """Note the samples of a call's columns; whether it generates some."""
-        outputs = _result_columns(self.inference, node)
+        outputs = result.columns or _loose_column(self.inference, node)
         if not any(inner for *_, inner in outputs):
             self.tokens.append({})
             return False
@@ -396,10 +404,8 @@ def is_token_column(spec: FieldSpec) -> bool:
     return isinstance(spec, ColumnSpec) and spec.dtype in TOKEN_DTYPES
 
 
-def _result_columns(inference: Inference, node: Node) -> Sequence[_Declared]:
+def _loose_column(inference: Inference, node: Node) -> Sequence[_Declared]:
     value = inference.values[node.id]
-    if isinstance(value, RecordValue):
-        return _columns(value.type, value.type)
     return [(VALUE, value, _inner(value))] if isinstance(value, (ColumnSpec, ObjSpec)) else []
 
 

@@ -81,6 +81,16 @@ class Port:
     bounds: Within | None = None  # of a number, as its annotation declares them
 
 
+@dataclass(frozen=True, slots=True)
+class PortNames:
+    """The names of a signature's ports, in order: all of them, and those that calls treat alike."""
+
+    every: tuple[str, ...]
+    positional: tuple[str, ...]
+    keyword_only: tuple[str, ...]
+    required: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)  # one object a declaration, and many look things up by it
 class Signature:
     """A callable of the program: its ports, what its body returns, how rows depend on rows, and where it is written."""
@@ -101,8 +111,7 @@ class Signature:
     @property
     def result(self) -> PortType:
         """The type that the caller receives: the body's result, in a list if the protocol returns one."""
-        kind = self.gives
-        return self.returns if kind == "whole" else ListType(LIST_KINDS[kind].__name__, self.returns)
+        return _result(self)
 
     @property
     def protocol(self) -> Protocol | None:
@@ -110,6 +119,11 @@ class Signature:
         if self.registration is None or self.registration.execute_mode is Execute.RANK_ZERO:
             return None
         return self.registration.protocol
+
+    @property
+    def port_names(self) -> PortNames:
+        """The names of its ports, by how they may be given."""
+        return _port_names(self)
 
     @property
     def gives(self) -> Gives:
@@ -138,9 +152,29 @@ class Signature:
         return None
 
 
+# A program has few signatures, and asks for them at every call.
+
+
 @functools.lru_cache(maxsize=1024)
 def _definition(signature: Signature) -> Span:
     return definition_span(signature.body)
+
+
+@functools.lru_cache(maxsize=1024)
+def _result(signature: Signature) -> PortType:
+    kind = signature.gives
+    return signature.returns if kind == "whole" else ListType(LIST_KINDS[kind].__name__, signature.returns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _port_names(signature: Signature) -> PortNames:
+    ports = signature.ports
+    return PortNames(
+        every=tuple(port.name for port in ports),
+        positional=tuple(port.name for port in ports if not port.keyword_only),
+        keyword_only=tuple(port.name for port in ports if port.keyword_only),
+        required=tuple(port.name for port in ports if port.required),
+    )
 
 
 def function_signature(body: Callable[..., Any], rows: RowDependence | GroupedBy) -> Signature:

@@ -173,9 +173,14 @@ def definition_span(subject: Callable[..., Any] | type) -> Span:
         if not isinstance(subject, type):
             code = inspect.unwrap(subject).__code__
             return Span(file, _def_line(file, code.co_firstlineno), 0)
-        return Span(file, inspect.findsource(subject)[1] + 1)
+        return Span(file, _class_line(subject))
     except (OSError, TypeError, AttributeError):
         return NOWHERE
+
+
+@lru_cache(maxsize=1024)  # Python parses the whole file
+def _class_line(subject: type) -> int:
+    return inspect.findsource(subject)[1] + 1
 
 
 def _def_line(file: str, first: int) -> int:

@@ -178,26 +178,27 @@ class Tracer:
 
     def bind(self, signature: Signature, label: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Match arguments to ports, noting every one that does not fit instead of raising on the first."""
-        positional = [port for port in signature.ports if not port.keyword_only]
-        names = tuple(port.name for port in signature.ports)
-        bound = {port.name: value for port, value in zip(positional, args, strict=False)}
-        spare = [port.name for port in signature.ports if port.keyword_only and port.name not in kwargs]
-        if len(positional) < len(args) <= len(positional) + len(spare):
-            for name, value in zip(spare, args[len(positional) :], strict=False):
-                self.misuse(MisuseKind.KEYWORD_ONLY, label, name, names, signature=signature)
-                bound[name] = value
-        elif len(args) > len(positional):
-            self.misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
+        ports = signature.port_names
+        names, positional = ports.every, ports.positional
+        bound = dict(zip(positional, args, strict=False))
+        if len(args) > len(positional):
+            spare = [name for name in ports.keyword_only if name not in kwargs]
+            if len(args) > len(positional) + len(spare):
+                self.misuse(MisuseKind.TOO_MANY, label, str(len(args)), names, signature=signature)
+            else:
+                for name, value in zip(spare, args[len(positional) :], strict=False):
+                    self.misuse(MisuseKind.KEYWORD_ONLY, label, name, names, signature=signature)
+                    bound[name] = value
         stray = False
         for name, value in kwargs.items():
             if name in bound:
                 self.misuse(MisuseKind.TWICE, label, name, names, signature=signature)
-            elif signature.port(name) is None:
+            elif name not in names:
                 stray = True
                 self.misuse(MisuseKind.NO_PORT, label, name, names, signature=signature)
             else:
                 bound[name] = value
-        missing = [port.name for port in signature.ports if port.required and port.name not in bound]
+        missing = [name for name in ports.required if name not in bound]
         if missing and not stray:  # a misspelled port is the cause of the missing one
             self.misuse(MisuseKind.MISSING_PORT, label, ", ".join(missing), names, signature=signature)
         self._hold_bounds(signature, label, bound)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from hfdsl.check.context import Change, Context
 from hfdsl.check.findings import Finding, Label
-from hfdsl.check.repair.alternatives import moved, scope_of, unmet, works
+from hfdsl.check.repair.alternatives import MOVE, moved, scope_of, unmet, works
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.requirements import MESH_SIZES, Scope, config_fields, holds, names, numbers, remainder
 from hfdsl.deploy.deployment import Placement
@@ -71,18 +71,19 @@ def _meshes(context: Context, role: str, placement: Placement[Any], text: str) -
     """Other sizes of a model axis that the requirement names, for which everything works; dp fills the pool."""
     for axis in ("tp", "pp", "gen_tp", "gen_pp"):
         if axis in names(text):
-            size = MESH_SIZES[axis]
-            nearest = sorted(_variants(placement, axis), key=lambda mesh: abs(size(mesh) - size(placement.mesh)))
-            variants = (replace(placement, mesh=mesh) for mesh in nearest)
-            working = (variant for variant in variants if _meets_requirements(context, role, variant))
+            affordable = takewhile(lambda _: context.budget.spend("moves", MOVE), _variants(placement, axis))
+            variants = (replace(placement, mesh=mesh) for mesh in affordable)
+            working = (variant for variant in variants if not unmet(variant) and works(context, {role: variant}))
             places = [{role: variant} for variant in islice(working, MAX_CHANGES)]
             changes = (Change(spelled(place[role].mesh), partial(moved, place)) for place in places)
             yield Suggestion(tuple(changes), "use ", f": {text} then holds and the pool is filled")
 
 
 def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
+    """Meshes with another size of an axis that fill the pool, the nearest size first."""
     mesh, slots = placement.mesh, placement.pool.world_size
-    for size in divisors(slots):
+    now = MESH_SIZES[axis](mesh)
+    for size in sorted(divisors(slots), key=lambda size: abs(size - now)):
         sizes: dict[str, Any] = {axis: size}
         try:
             other = replace(mesh, **sizes)
@@ -91,10 +92,6 @@ def _variants(placement: Placement[Any], axis: str) -> Iterator[Mesh]:
                 yield replace(other, dp=slots // model)
         except HfError:
             continue  # a generation size that does not divide
-
-
-def _meets_requirements(context: Context, role: str, placement: Placement[Any]) -> bool:
-    return not unmet(placement) and works(context, {role: placement})
 
 
 def spelled(mesh: Mesh) -> str:

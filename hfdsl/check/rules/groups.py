@@ -11,7 +11,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
-from hfdsl.check.row_comparison import Comparison, disjoint
+from hfdsl.check.row_comparison import PROBES, Comparison, disjoint
 from hfdsl.check.rules.provenance import words
 from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
 from hfdsl.graph.program import Filter, Input, Node, Ref, Repeat, Take
@@ -92,7 +92,7 @@ def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
     Rows that start over in ``fill`` are as many copies, which are not consecutive. ``repeat(x, 1)`` alone makes groups
     of one, unless a filter of groups says that the data has larger ones.
     """
-    intervals = [origin.row(row, case) for row in range(min(rows, 2 * group + 2))]
+    intervals = [origin.row(row, case) for row in range(min(rows, 2 * group + 2, PROBES))]
     if any(a is not None and a == b and a[1] - a[0] == 1 for a, b in pairwise(intervals)):
         return prod(step.times for step in origin.steps if isinstance(step, RepeatStep)) or 1
     for step in origin.steps:

@@ -102,12 +102,16 @@ def _different_tokens(
     context: Context, compare: Comparison, meeting: Meeting
 ) -> tuple[Any, RowColumn, RowColumn] | None:
     """A dim, and two columns in which it counts the tokens of different samples."""
-    by_dim: dict[Any, list[SampleColumns]] = {}
+    origins, by_dim = context.program.origins, dict[Any, list[tuple[int, RowColumn]]]()
     for column in meeting.columns:
-        calls = {} if compare.is_blamed(column) else context.program.origins.samples(column)
-        for dim, call in calls.items():
-            _add(compare, by_dim.setdefault(dim, []), column, call)
-    for dim, samples in by_dim.items():
+        for dim, call in ({} if compare.is_blamed(column) else origins.samples(column)).items():
+            by_dim.setdefault(dim, []).append((call, column))
+    for dim, columns in by_dim.items():
+        if len({(call, id(origins.of(column))) for call, column in columns}) == 1:
+            continue  # rows of one origin: there is nothing to compare
+        samples: list[SampleColumns] = []
+        for call, column in columns:
+            _add(compare, samples, column, call)
         pair = _adrift(context, samples)
         if pair is not None:
             compare.blamed.add(meeting.node.id)
