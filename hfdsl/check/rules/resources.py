@@ -26,6 +26,9 @@ from hfdsl.types.dims import Answer
 MAX_POOLS_TRIED = 4
 """How many alternative pools are tried for one finding."""
 
+MAX_NODES = 100_000
+"""Over how many nodes a pool is spread at most."""
+
 MAX_SIZES_TRIED = 64
 """How many sizes of a pool on one node are looked at for them."""
 
@@ -107,7 +110,7 @@ def _fixes(context: Context, capacity: Capacity, asked: Claims, culprit: Claim) 
         return  # a pool that is split or merged: its parts would have to be rewritten
     fits = partial(_fits, context, deployment, capacity.cluster)
     wide = max(kind.gpus for kind in capacity.cluster.kinds)
-    if pool.use_gpu and 0 < wide < max(pool.processes):
+    if pool.use_gpu and 0 < wide < max(pool.processes) and pool.world_size <= wide * MAX_NODES:
         parts = [min(wide, size - start) for size in pool.processes for start in range(0, size, wide)]
         spread = _like(pool, parts)
         places = {role: replace(deployment[role], pool=spread) for role in culprit.roles}
