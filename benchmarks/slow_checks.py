@@ -2,8 +2,8 @@
 
 Each has fewer than 50 nodes, and sizes, meshes, pools, requirements and models that make one part of the check work: a
 search for sizes that do not exist, thousands of combinations, hundreds of thousands of ranks, nodes that hardly hold a
-pool. A seed makes the same program on every machine. The slowest are printed with their CPU time, which is to stay
-under ``LIMIT``.
+pool, rows that went many ways. A seed makes the same program on every machine. The slowest are printed with their CPU
+time, which is to stay under ``LIMIT``.
 """
 
 from __future__ import annotations
@@ -172,7 +172,47 @@ def many_roles(rng: random.Random) -> Source:
     return Source("roles", HEAD + "".join(lines))
 
 
-KINDS: tuple[Callable[[random.Random], Source], ...] = (many_sizes, many_roles)
+def many_values(rng: random.Random) -> Source:
+    """Values that are merged, filtered, repeated and cut again and again, by counts of any size, and inner dataflows."""
+    lines = [
+        "class B(hf.Dim): ...\nclass R(hf.Dim): ...\nclass X(hf.Batch):\n    x: hf.f32[B]\n    keep: hf.bool_[B]\n"
+    ]
+    lines += ["class Tokens(X):\n    tokens: hf.i64[B, R]\n", "class Role(hf.Worker):\n"]
+    for name, ports, returns in (("run", "x: X", "X"), ("sample", "x: X", "Tokens"), ("join", "a: X, b: X", "X")):
+        rows = rng.choice(("", "", f", rows=hf.Grouped({size(rng)})"))
+        lines += [f"    @register(Dispatch.DP_PROTO{rows})\n", f"    def {name}(self, {ports}) -> {returns}: ...\n"]
+    lines += [f"@hf.function(rows=hf.Grouped({rng.choice((2, 4, size(rng)))}))\ndef grouped(x: X) -> X: ...\n"]
+    depth = rng.choice((1, 5, 40))
+    for level in range(depth):
+        inner = f"inner{level - 1}(x, role)" if level else "role.run(x)"
+        lines.append(f"@hf.dataflow\ndef inner{level}(x: X, role: Role) -> X:\n    return {inner}\n")
+    lines.append("@hf.dataflow\ndef program(x: X, role: Role):\n    a, b = role.sample(x), role.sample(x)\n")
+    for _ in range(rng.choice((3, 10, 40))):
+        count, (left, right) = size(rng), rng.sample("ab", 2)
+        value = rng.choice(
+            (
+                f"hf.repeat({left}, {count})",
+                f"hf.filter({left}, {rng.choice('ab')}.keep)",
+                f"hf.filter({left}, {left}.keep, group={rng.choice((2, 4, count))})",
+                f"hf.fill({left}, {count})",
+                f"hf.take({left}, {count})",
+                f"hf.minibatches({left}, {rng.randrange(1, 4)})[-1]",
+                f"X(x={left}.x, keep={right}.keep)",
+                f"role.join({left}, {right})",
+                f"role.sample({left})",
+                f"grouped({left})",
+                f"inner{rng.randrange(depth)}({left}, role)",
+            )
+        )
+        lines.append(f"    {rng.choice('ab')} = {value}\n")
+    lines.append("    return a, b\n")
+    nodes, slots = pool(rng)
+    place = f"hf.place(Role, pool=hf.ResourcePool({nodes}, name='pool'), mesh={mesh(rng, slots)})"
+    lines.append(f"experiment = hf.Experiment(program, hf.Deployment(role={place}), {{{sizes(rng, 'BR')}}})\n")
+    return Source("values", HEAD + "".join(lines))
+
+
+KINDS: tuple[Callable[[random.Random], Source], ...] = (many_sizes, many_roles, many_values)
 
 
 def loaded(folder: Path, name: str, text: str) -> hf.Experiment:
