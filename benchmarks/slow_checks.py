@@ -173,7 +173,7 @@ def many_roles(rng: random.Random) -> Source:
 
 
 def many_values(rng: random.Random) -> Source:
-    """Values that are merged, filtered, repeated and cut again and again, by counts of any size, and inner dataflows."""
+    """Values that are merged, filtered, repeated and cut many times, by counts of any size, and inner dataflows."""
     lines = [
         "class B(hf.Dim): ...\nclass R(hf.Dim): ...\nclass X(hf.Batch):\n    x: hf.f32[B]\n    keep: hf.bool_[B]\n"
     ]
