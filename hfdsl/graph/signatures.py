@@ -279,7 +279,6 @@ def bounds_of_parameters(body: Callable[..., Any]) -> dict[str, Within]:
     return {name: within for name, within in bounds.items() if within is not None}
 
 
-@functools.lru_cache(maxsize=1024)
 def _annotations(body: Callable[..., Any]) -> Mapping[str, Any]:
     """The annotations of a function as objects, with what ``Annotated`` adds."""
     return typing.get_type_hints(body, include_extras=True)
