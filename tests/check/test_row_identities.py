@@ -19,6 +19,7 @@ from hfdsl import Dispatch, i64, register
 from tests.nightly import examples
 
 QUESTIONS = 12
+GROUPS = (2, 3, 4, 6)
 DRAWS = 6
 
 
@@ -41,7 +42,8 @@ class Notes:
     side_by_side: bool = False
     mixed: bool = False
     cut: bool = False
-    of_data: bool = False  # groups are read where nothing is repeated, so that the data has groups of its own
+    data_groups: frozenset[int] = frozenset()  # of how many prompts, where groups are read of rows not repeated
+    mixes_of: frozenset[int] = frozenset()  # sizes of such groups of prompts with which a body still sees a mixture
 
 
 NOTES = Notes()
@@ -64,8 +66,11 @@ def compared(rows: Rows, *, group: int) -> Rows:
     groups = rows.question.tensor.view(-1, group)
     questions = rows.question.tensor
     repeated = bool((questions[1:] == questions[:-1]).any())  # without repeats, the groups are those of the data
-    NOTES.mixed |= repeated and bool((groups != groups[:, :1]).any())
-    NOTES.of_data |= not repeated
+    if repeated:
+        NOTES.mixed |= bool((groups != groups[:, :1]).any())
+        NOTES.mixes_of |= {size for size in GROUPS if bool((groups // size != groups[:, :1] // size).any())}
+    else:
+        NOTES.data_groups |= {group}
     NOTES.cut |= bool((groups // group != groups[:, :1] // group).any())
     return Rows(question=rows.question, sample=rows.sample)
 
@@ -143,7 +148,7 @@ def drawn_line(values: list[Value], value: Value, keeps: dict[str, list[str]], d
             other = draw(st.sampled_from([other for other in values if other.rows == rows]))
             return f"beside({name}, {other.name})", rows, True
         case "compared":
-            group = draw(st.sampled_from([2, 3, 4, 6]))
+            group = draw(st.sampled_from(GROUPS))
             return None if rows % group else (f"compared({name}, group={group})", rows, True)
         case "whole":
             return f"reversed_rows({name})", rows, False
@@ -176,7 +181,7 @@ def seen(program: hf.Dataflow[..., Any], report: hf.Report) -> Notes:
     """What the bodies see over all draws with which a run goes through; a clean program runs on the local backend."""
     rows = Rows(question=torch.arange(QUESTIONS), sample=torch.arange(QUESTIONS))
     for field in fields(NOTES):
-        setattr(NOTES, field.name, False)
+        setattr(NOTES, field.name, field.default)
     placed = hf.Deployment(judge=hf.place(Judge, pool=hf.ResourcePool([1], use_gpu=False)))
     running = program.compile(placed, dims={B: QUESTIONS}).launch("local") if report.ok else None
     for draw in range(DRAWS):
@@ -212,7 +217,7 @@ def test_a_check_finds_the_rows_that_meet_in_a_run(body: str) -> None:
     notes, codes, shown = seen(program, report), set(report.codes), f"{body}\n{report}"
     if "reversed_rows" not in body:  # what it returns may stand beside anything
         assert "HF333" in codes or not notes.side_by_side, shown
-        assert codes & {"HF330", "HF331", "HF333"} or not notes.mixed or notes.of_data, shown
+        assert codes & {"HF330", "HF331", "HF333"} or not notes.mixed or notes.data_groups - notes.mixes_of, shown
     assert notes.side_by_side or "HF333" not in codes, shown
     assert notes.mixed or "HF330" not in codes or "repeat" not in body, shown
     assert notes.mixed or notes.cut or "HF331" not in codes, shown
