@@ -93,8 +93,9 @@ def _made_groups(origin: Origin, rows: int, group: int, case: SizeCase) -> int:
     of one, unless a filter of groups says that the data has larger ones.
     """
     intervals = [origin.row(row, case) for row in range(min(rows, 2 * group + 2, PROBES))]
-    if any(a is not None and a == b and a[1] - a[0] == 1 for a, b in pairwise(intervals)):
-        return prod(step.times for step in origin.steps if isinstance(step, RepeatStep)) or 1
+    times = [step.times for step in origin.steps if isinstance(step, RepeatStep)]
+    if any(a is not None and a == b and (times or a[1] - a[0] == 1) for a, b in pairwise(intervals)):
+        return prod(times)
     for step in origin.steps:
         if isinstance(step, FillStep) and not origin.filters():
             before = case.number(step.before)
@@ -124,9 +125,12 @@ def _groups_of_data(context: Context) -> dict[int, int]:
 
 
 def _mixes(origin: Origin, rows: int, group: int, case: SizeCase, together: int) -> bool:
-    """Whether a group has rows of certainly different questions, or of groups of so many questions ``together``."""
-    groups = rows // group
-    for index in {index for index in (0, 1, groups // 2, groups - 1) if index < groups}:
+    """Whether a group has rows of certainly different questions, or of groups of so many questions ``together``.
+
+    A few groups are looked at, among them the one in which the rows of the first question end.
+    """
+    groups, first_end = rows // group, together * prod(s.times for s in origin.steps if isinstance(s, RepeatStep))
+    for index in {index for index in (0, 1, first_end // group, groups // 2, groups - 1) if index < groups}:
         members = [origin.row(index * group + row, case) for row in {0, 1, group // 2, group - 1}]
         if any(disjoint(_whole(members[0], together), _whole(member, together)) for member in members):
             return True
