@@ -1,0 +1,142 @@
+r"""One engine at a time: tokens per second, what sleep and fresh weights cost, how far its log-probs are off.
+
+    for engine in plain captured vllm; do python -m benchmarks.training.engines --engine $engine; done
+    python -m benchmarks.training.engines --engine vllm --hidden 2048 --layers 24 --dtype bfloat16 --rows 256 \
+        --tokens 512
+
+One process per engine, since each keeps its memory. Weights are random, sampling is at temperature 1, and a row that
+ends early counts with the tokens that it has. The trainer's own log-probs are not in the time of generation: they are
+computed for every engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hfdsl.protocols.call import Call, in_call
+from hfdsl.protocols.collectives import SoleRank
+from hfdsl.rl.engines.handle import EngineHandle
+from hfdsl.rl.models.device import device
+from hfdsl.rl.models.forward import Policy
+from hfdsl.rl.models.generation import generate
+from hfdsl.rl.models.policies import Sampling, policy, sampling
+from hfdsl.rl.models.scoring import response_log_probs
+from hfdsl.rl.models.sharding import full_weights
+from hfdsl.rl.workers.config import BatchingConfig, GenerationConfig, ModelConfig
+
+PAD, END = 0, 1
+
+
+def timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, with a wait for the GPU, and the result."""
+    start = time.perf_counter()
+    result = run()
+    if device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, result
+
+
+def llama(args: argparse.Namespace) -> ModelConfig:
+    """A Llama with random weights: heads of 128 (32 where it is narrow), two to each head of keys and values."""
+    heads = args.hidden // (128 if args.hidden >= 1024 else 32)
+    config = {
+        "model_type": "llama",
+        "vocab_size": args.vocabulary,
+        "hidden_size": args.hidden,
+        "intermediate_size": args.hidden * 11 // 4,
+        "num_hidden_layers": args.layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(1, heads // 2),
+        "max_position_embeddings": args.prompt + args.tokens,
+        "pad_token_id": PAD,
+        "bos_token_id": None,
+        "eos_token_id": END,
+    }
+    return ModelConfig(config=config, dtype=args.dtype)
+
+
+def sampler(
+    learner: Policy, engine: Sampling, ids: torch.Tensor, tokens: int
+) -> Callable[[int], tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """Samples the rows of a step: responses, their mask, and the log-probs of an engine in a process of its own."""
+    mask, external = torch.ones_like(ids).bool(), engine.external
+
+    def sample(step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        with in_call(Call(seed=0, step=step, node=0, rank=0, first_row=0, row_count=len(ids))), torch.no_grad():
+            if external is not None:
+                sampled = external.sample(ids, mask, learner.version, lambda: full_weights(learner), greedy=False)
+                return sampled.response, sampled.mask, sampled.log_probs
+            draws = torch.rand(len(ids), tokens, generator=torch.Generator().manual_seed(step)).to(device())
+            if engine.captured is not None:
+                return *engine.captured(ids, mask, draws), None
+            return *generate(learner, ids, mask, draws, engine.generation, [END], PAD), None
+
+    return sample
+
+
+def weights_and_sleep(learner: Policy, external: EngineHandle) -> dict[str, str]:
+    """How long sleep, waking and fresh weights take."""
+
+    def weights() -> Any:
+        return full_weights(learner)
+
+    asleep, _ = timed(external.sleep)
+    awake, _ = timed(lambda: external.load(learner.version, weights))
+    with torch.no_grad():
+        for weight in learner.parameters():
+            weight.mul_(1)  # a new version
+    fresh, _ = timed(lambda: external.load(learner.version, weights))
+    seconds = {"sleep, ms": asleep, "wake, ms": awake, "weights, ms": fresh}
+    return {name: f"{1e3 * value:.0f}" for name, value in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=("plain", "captured", "vllm"), required=True)
+    parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--prompt", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--vocabulary", type=int, default=32_000)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--times", type=int, default=3)
+    args = parser.parse_args()
+    model, cache_tokens = llama(args), args.rows * (args.prompt + args.tokens)
+    generation = GenerationConfig(args.tokens, engine=args.engine, cache_tokens=cache_tokens)
+    learner = policy(model, 1.0, SoleRank())
+    start, engine = timed(lambda: sampling(learner, model, generation, BatchingConfig(tokens=32_768), None))
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.randint(2, args.vocabulary, (args.rows, args.prompt), generator=draw).to(device())
+    sample = sampler(learner, engine, ids, args.tokens)
+    sample(0)  # what the first call captures or compiles is not counted
+    rates = list[float]()
+    for step in range(1, args.times + 1):
+        seconds, (_, response_mask, _) = timed(lambda step=step: sample(step))  # type: ignore[misc]
+        rates.append(float(response_mask.sum()) / seconds)
+    cells = {"tokens/s": f"{statistics.median(rates):,.0f}", "best": f"{max(rates):,.0f}"}
+    if engine.external is not None:
+        cells |= {"start, s": f"{start:.1f}"} | weights_and_sleep(learner, engine.external)
+        response, response_mask, log_probs = sample(args.times + 1)
+        assert log_probs is not None
+        sequences = torch.cat([ids, response], 1)
+        mask = torch.cat([torch.ones_like(ids).bool(), response_mask], 1)
+        trainers = response_log_probs(learner, sequences, mask, response_mask, engine.batching, None)
+        gap = (log_probs - trainers)[response_mask].abs()
+        cells["log-probs apart, mean / most"] = f"{float(gap.mean()):.4f} / {float(gap.max()):.3f}"
+    size = sum(weight.numel() for weight in learner.parameters()) / 1e6
+    print(
+        f"{size:,.1f}M parameters, {args.dtype}, {args.rows} rows of {args.prompt} + {args.tokens} tokens, {device()}"
+    )
+    print("| engine | " + " | ".join(cells) + " |\n|---|" + "---:|" * len(cells))
+    print(f"| {args.engine} | " + " | ".join(cells.values()) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
