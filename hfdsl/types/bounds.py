@@ -86,6 +86,8 @@ def misfit(annotation: Any, value: Any) -> str | None:
         return _misfit_item(annotation, value)
     if origin in (tuple, dict) and type(value) in PLAIN and not (origin is dict and isinstance(value, dict)):
         return _wrong_type(annotation, value)
+    if is_dataclass(annotation) and type(value) in PLAIN:
+        return _wrong_type(annotation, value)
     if annotation in (bool, int, float, str, None, NoneType) and type(value) in PLAIN:
         fits = type(value) is (annotation or NoneType) or (annotation is float and type(value) is int)
         return None if fits else _wrong_type(annotation, value)

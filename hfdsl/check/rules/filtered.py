@@ -156,7 +156,9 @@ def fills_need_not_repeat(context: Context) -> Iterator[Finding]:
         if not isinstance(node.op, Take) or not node.op.fill or node.batch is None:
             continue
         size = context.program.inference.rows(node.batch.node)
-        most = context.known(at_most(size)).value if size is not None and filtered(size) else None
+        if size is None or not filtered(size) or any(number.denominator > 1 for _, number in size.terms):
+            continue  # a part of what is kept is HF321, until it is known to divide
+        most = context.known(at_most(size)).value
         if most and node.op.rows >= 2 * most:
             yield Finding(
                 "HF360",

@@ -150,6 +150,8 @@ def calls(program: Program, values: list[tuple[str, ProgramLine]]) -> list[Progr
             fitting = [[n for n, v in values if (v.kind, v.origin) == (kind, latest.origin)] for kind in takes]
             if not all(fitting) or latest.rows % program.demanded(needs) or (needs == "pairs" and latest.thinned):
                 continue
+            if needs == "fill" and 2 * latest.rows <= 24:
+                continue  # every row would be there twice (HF360)
             line = replace(latest, text=text.format(*(names[-1] for names in fitting)), kind=gives)
             if needs == "fill":
                 line = replace(line, rows=24, origin=result, thinned=True)

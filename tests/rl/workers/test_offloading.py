@@ -82,7 +82,9 @@ def test_a_role_works_on_with_what_came_back(name: str, elsewhere: list[int], mo
     for before, after in zip(expected, results, strict=True):
         assert before.keys() == after.keys()
         assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(after[key])) for key, value in before.items())
-    model = next(v for v in (*vars(moves).values(), getattr(moves, "learner", None)) if isinstance(v, nn.Module))
+    copy = getattr(moves, "copy", None)  # of a sampler
+    values = (*vars(moves).values(), getattr(moves, "learner", None), getattr(copy, "policy", None))
+    model = next(value for value in values if isinstance(value, nn.Module))
     assert sum(elsewhere) >= 6 * sum(p.numel() for p in model.parameters())
 
 
