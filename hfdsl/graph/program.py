@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 
@@ -361,13 +361,14 @@ class Graph:
     span: Span
     returns: Any = inspect.Signature.empty
     optional_reads: tuple[tuple[Span, str, PortType], ...] = ()
+    calls: tuple[Node, ...] = field(init=False, repr=False, compare=False)
+    """The nodes that run a body, role methods and functions: most rules go through them."""
+
+    def __post_init__(self) -> None:
+        calls = tuple(node for node in self.nodes if isinstance(node.op, (RoleCall, FunctionCall)))
+        object.__setattr__(self, "calls", calls)
 
     @property
     def inputs(self) -> Iterator[Node]:
         """The nodes that the caller feeds."""
         return (node for node in self.nodes if isinstance(node.op, Input))
-
-    @property
-    def calls(self) -> Iterator[Node]:
-        """The nodes that run a body: role methods and functions."""
-        return (node for node in self.nodes if isinstance(node.op, (RoleCall, FunctionCall)))
