@@ -69,7 +69,7 @@ class ResourceError(HfError, RuntimeError):
 
 
 class RoleError(HfError, RuntimeError):
-    """A role's body raised: told once, with role, method, rank, step and the worker's own traceback (HF806)."""
+    """A role's body raised: reported once, with role, method, rank, step and the worker's own traceback (HF806)."""
 
 
 class DeadlineError(HfError, TimeoutError):

@@ -48,8 +48,8 @@ def misfits(placement: Placement[Any]) -> Iterator[tuple[str, Any, Any]]:
             if not fits_value(entry, types[name]):
                 yield name, types[name], entry
             elif (wrong := field_misfit(entry)) is not None:
-                field, *facts = wrong
-                yield f"{name}.{field}", *facts
+                field, annotation, inner = wrong
+                yield f"{name}.{field}", annotation, inner
 
 
 def numbers_out_of_bounds(placement: Placement[Any]) -> Iterator[tuple[str, Within, float]]:

@@ -31,7 +31,7 @@ CATALOGUE = (
     row("HF105", "*args or **kwargs in a role", "hf105"),
     row("HF106", "two variadic dims in one column", "test_a_column_has_no_variadic_dims",
         codes="HF101", why="a variadic dim is no dim"),
-    row("HF107", "two dims that look alike", "test_different_dims_of_one_name_are_told_apart",
+    row("HF107", "two dims that look alike", "test_different_dims_of_one_name_are_reported_apart",
         codes="HF210", why="dims are classes; a note says where both come from"),
     row("HF108", "a dim of a result that nothing binds", "hf108"),
     row("HF109", "an annotation that cannot be evaluated", "hf109"),

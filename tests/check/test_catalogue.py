@@ -116,7 +116,7 @@ def test_a_column_has_no_variadic_dims() -> None:  # HF106
     assert "is not a dim" in finding.message
 
 
-def test_different_dims_of_one_name_are_told_apart() -> None:  # HF107
+def test_different_dims_of_one_name_are_reported_apart() -> None:  # HF107
     @hf.dataflow
     def program(rollout: Rollout) -> Scores:
         return other_dim(rollout.log_probs)

@@ -107,7 +107,7 @@ def test_arguments_that_are_no_sizes_are_reported(dims: Any, message: str) -> No
     assert [finding.message for finding in findings] == [message]
 
 
-def test_a_dim_that_the_program_lacks_is_told_from_one_of_the_same_name() -> None:
+def test_a_dim_that_the_program_lacks_is_reported_from_one_of_the_same_name() -> None:
     class Z(hf.Dim): ...
 
     def other() -> type[hf.Dim]:

@@ -40,7 +40,7 @@ class VllmEngine:
         on_gpu = torch.cuda.is_available()
         for name, value in {**ENVIRONMENT, **({} if on_gpu else ON_CPU)}.items():
             os.environ.setdefault(name, value)
-        from vllm import LLM
+        from vllm import LLM  # pyright: ignore[reportMissingImports]  # optional
 
         options: dict[str, Any] = {"enforce_eager": True}
         if on_gpu:
@@ -70,7 +70,7 @@ class VllmEngine:
 
     def generate(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int] | None) -> list[Completion]:
         """A completion of every prompt, in order."""
-        from vllm import SamplingParams
+        from vllm import SamplingParams  # pyright: ignore[reportMissingImports]  # optional
 
         start = self.start
         common = partial(
@@ -117,7 +117,9 @@ def _completion(output: Any) -> Completion:
 
 def _divide_by(temperature: float) -> type:
     """A logits processor that divides the logits of all rows, greedy ones too."""
-    from vllm.v1.sample.logits_processor import LogitsProcessor
+    from vllm.v1.sample.logits_processor import (  # pyright: ignore[reportMissingImports]  # optional
+        LogitsProcessor,
+    )
 
     class Temperature(LogitsProcessor):  # type: ignore[misc]  # where vLLM is not installed
         def __init__(self, *args: Any) -> None:

@@ -155,21 +155,21 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("messages", "text"), WRONG, ids=str)
-def test_what_is_no_conversation_is_told_with_its_row_and_field(messages: Any, text: str) -> None:
+def test_what_is_no_conversation_is_reported_with_its_row_and_field(messages: Any, text: str) -> None:
     with pytest.raises(DataError) as caught:
         prompt_of({"messages": messages})
     assert caught.value.code == "HF902"
     assert caught.value.message.startswith(f"row 7: {text}")
 
 
-def test_what_is_no_demonstration_is_told() -> None:
+def test_what_is_no_demonstration_is_reported() -> None:
     encoder = Encoder(Prompt(messages="messages"), tokenizer(), 4096, 512)
     for messages in ([USER], [{"role": "assistant", "content": "four"}]):
         with pytest.raises(DataError, match="HF902: row 7: a demonstration is a conversation that ends with the assis"):
             encoder.encoded({"messages": messages}, "row 7")
 
 
-def test_tools_that_are_none_are_told() -> None:
+def test_tools_that_are_none_are_reported() -> None:
     for tools, text in (("add", "is a text, expected a list of tools"), (["add"], r"'tools\[0\]' is a text")):
         with pytest.raises(DataError, match=f"HF902: row 7: .*{text}"):
             prompt_of({"messages": [USER], "tools": tools}, tools="tools")

@@ -109,7 +109,7 @@ def test_batches_made_ahead_are_the_same_in_any_order_of_cursors(count: int, ord
             assert (taken(batch), after) == (taken(right), right_after)
 
 
-def test_a_bad_row_of_a_batch_made_ahead_is_told_where_it_is_taken() -> None:
+def test_a_bad_row_of_a_batch_made_ahead_is_reported_where_it_is_taken() -> None:
     size = 3
     cursor = next(c for c in map(Cursor, range(99)) if c.moved(1, size).row(size) == 0 and c.row(size) == 1)
     rows = Listed(None, {"word": "b"}, {"word": "c"})
@@ -129,7 +129,7 @@ def refused(rows: Listed, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_a_bad_row_is_told() -> None:
+def test_a_bad_row_is_reported() -> None:
     assert refused(Listed({"wird": "a"}, {"wird": "b"})) in {
         f"HF902: row {i}: the row has no field 'word'; did you mean 'wird'?" for i in (0, 1)
     }
@@ -142,7 +142,7 @@ def test_a_bad_row_is_told() -> None:
         Feed(rows, Encoder(Prompt("{word[say]}"), load_tokenizer(LETTERS), 4), 1).take(Cursor(0))
 
 
-def test_an_answer_that_is_too_long_is_told() -> None:
+def test_an_answer_that_is_too_long_is_reported() -> None:
     encoder = Encoder(Prompt("{word}>", answer="{word}"), load_tokenizer(LETTERS), 4, 2)
     with pytest.raises(
         DataError, match=r"HF903: row 0: its answer, with its end, has 3 tokens, where R = 2 is the most"
@@ -157,7 +157,7 @@ def test_bad_rows_are_skipped_and_counted_where_that_is_wanted() -> None:
     assert cursor.skipped == cursor.epoch * 4 + cursor.position - 3 > 0
 
 
-def test_a_source_without_a_row_to_take_is_told() -> None:
+def test_a_source_without_a_row_to_take_is_reported() -> None:
     assert (
         refused(Listed(None, None), on_bad="skip") == "HF902: none of the 2 rows can be taken: all are bad or held out"
     )
@@ -188,7 +188,7 @@ def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
     assert (loaded.pad_token_id, loaded.eos_token_id) == (0, 1)
 
 
-def test_a_tokenizer_without_padding_is_told(tmp_path: Path) -> None:
+def test_a_tokenizer_without_padding_is_reported(tmp_path: Path) -> None:
     folder = str(saved(tmp_path, pad_token=None))
     with pytest.raises(DataError) as caught:
         load_tokenizer(Pretrained(folder))
@@ -201,7 +201,7 @@ def test_a_tokenizer_without_padding_is_told(tmp_path: Path) -> None:
         load_tokenizer(Pretrained(folder, pad_token="<none>"))
 
 
-def test_a_tokenizer_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="HF904: there is no tokenizer folder 'nowhere'; save one"):
         load_tokenizer(Pretrained("nowhere"))
     with pytest.raises(DataError, match=r"HF904: no tokenizer can be read from"):

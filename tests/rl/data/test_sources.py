@@ -11,7 +11,7 @@ from hfdsl.errors import DataError
 from hfdsl.rl.data.sources import Dataset, JsonLines, ReasoningGym, Source
 
 
-def told(source: Source, index: int | None = None) -> str:
+def error_of(source: Source, index: int | None = None) -> str:
     with pytest.raises(DataError) as caught:
         source.open().row(index or 0)
     return str(caught.value)
@@ -26,18 +26,20 @@ def test_json_lines(tmp_path: Path) -> None:
     assert [rows.place(0), rows.place(1)] == [f"{file}:1", f"{file}:4"]
 
 
-def test_a_bad_line_is_told_with_its_number(tmp_path: Path) -> None:
+def test_a_bad_line_is_reported_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_bytes(b'{"a": 1}\n{"a": \n[1]\n\xff\n')
-    assert told(JsonLines(str(file)), 1).startswith(f"HF902: {file}:2: not JSON: Expecting value")
-    assert told(JsonLines(str(file)), 2) == f"HF902: {file}:3: a row must be a JSON object, got list"
-    assert told(JsonLines(str(file)), 3).startswith(f"HF902: {file}:4: not JSON: 'utf-8' codec")
+    assert error_of(JsonLines(str(file)), 1).startswith(f"HF902: {file}:2: not JSON: Expecting value")
+    assert error_of(JsonLines(str(file)), 2) == f"HF902: {file}:3: a row must be a JSON object, got list"
+    assert error_of(JsonLines(str(file)), 3).startswith(f"HF902: {file}:4: not JSON: 'utf-8' codec")
 
 
-def test_a_file_that_is_not_there_or_empty_is_told(tmp_path: Path) -> None:
-    assert told(JsonLines(str(tmp_path / "no"))) == f"HF902: '{tmp_path}/no' cannot be read: No such file or directory"
+def test_a_file_that_is_not_there_or_empty_is_reported(tmp_path: Path) -> None:
+    assert (
+        error_of(JsonLines(str(tmp_path / "no"))) == f"HF902: '{tmp_path}/no' cannot be read: No such file or directory"
+    )
     (tmp_path / "empty").write_text("\n")
-    assert told(JsonLines(str(tmp_path / "empty"))) == f"HF902: '{tmp_path}/empty' has no rows"
+    assert error_of(JsonLines(str(tmp_path / "empty"))) == f"HF902: '{tmp_path}/empty' has no rows"
 
 
 def test_reasoning_gym_draws_an_entry_from_its_seed() -> None:
@@ -49,12 +51,14 @@ def test_reasoning_gym_draws_an_entry_from_its_seed() -> None:
     assert from_three.place(2) == "reasoning-gym 'spell_backward', entry 2"
 
 
-def test_a_data_set_that_is_not_there_is_told() -> None:
-    assert told(ReasoningGym("spell_backwards", 4)) == (
+def test_a_data_set_that_is_not_there_is_reported() -> None:
+    assert error_of(ReasoningGym("spell_backwards", 4)) == (
         "HF902: reasoning-gym has no data set 'spell_backwards'; did you mean 'spell_backward'?"
     )
-    assert "'spell_backward' does not take {'longest': 4}" in told(ReasoningGym("spell_backward", 4, 0, {"longest": 4}))
-    assert "does not take {'min_word_len': 9, 'max_word_len': 2}: " in told(
+    assert "'spell_backward' does not take {'longest': 4}" in error_of(
+        ReasoningGym("spell_backward", 4, 0, {"longest": 4})
+    )
+    assert "does not take {'min_word_len': 9, 'max_word_len': 2}: " in error_of(
         ReasoningGym("spell_backward", 4, 0, {"min_word_len": 9, "max_word_len": 2})
     )
 
@@ -83,15 +87,15 @@ def test_data_sets_of_hugging_face(kind: str, tmp_path: Path, monkeypatch: pytes
     assert [rows.row(i) for i in range(len(rows))] == ROWS
     assert rows.place(3) == f"{path}, row 3"
     if kind == "splits":
-        assert told(Dataset(str(path))) == f"HF902: '{path}' has splits; split= names one of train, test"
+        assert error_of(Dataset(str(path))) == f"HF902: '{path}' has splits; split= names one of train, test"
 
 
-def test_a_data_set_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_data_set_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    assert told(Dataset(str(tmp_path / "no.parquet"))) == f"HF902: there is no '{tmp_path}/no.parquet'"
+    assert error_of(Dataset(str(tmp_path / "no.parquet"))) == f"HF902: there is no '{tmp_path}/no.parquet'"
     (tmp_path / "rows.xml").write_text("")
-    assert "is none of .parquet, .arrow, .json, .jsonl, .csv, and no folder" in told(
+    assert "is none of .parquet, .arrow, .json, .jsonl, .csv, and no folder" in error_of(
         Dataset(str(tmp_path / "rows.xml"))
     )
     (tmp_path / "rows.arrow").write_text("nothing")
-    assert f"'{tmp_path}/rows.arrow' cannot be read: " in told(Dataset(str(tmp_path / "rows.arrow")))
+    assert f"'{tmp_path}/rows.arrow' cannot be read: " in error_of(Dataset(str(tmp_path / "rows.arrow")))

@@ -94,13 +94,13 @@ def test_what_was_resolved_is_read_again(tmp_path: Path) -> None:
         ("deployment.default.mesh={dq = 1}", "the mesh of 'policy': "),
     ],
 )
-def test_what_does_not_fit_is_told(change: str, text: str, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_reported(change: str, text: str, tmp_path: Path) -> None:
     message = refused(tmp_path, change)
     assert message.startswith("HF901: ")
     assert text in message
 
 
-def test_places_that_make_no_sense_are_told(tmp_path: Path) -> None:
+def test_places_that_make_no_sense_are_reported(tmp_path: Path) -> None:
     place = {"pools": {"all": {"processes": [2]}}, "default": {"pool": "all"}, "roles": {"polcy": {"pool": "all"}}}
     assert "there is no role 'polcy' to place; did you mean 'policy'?" in refused(tmp_path, deployment=place)
     place = {"pools": {"all": {"processes": [2]}}, "roles": {"policy": {"pool": "all"}}}

@@ -215,7 +215,7 @@ def test_rows_that_are_evaluated_are_not_trained_on(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_models_and_tokenizers_that_do_not_go_together_are_told(
+def test_models_and_tokenizers_that_do_not_go_together_are_reported(
     change: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -348,7 +348,9 @@ def test_a_failure_leaves_the_checkpoint_that_is_under_way(tmp_path: Path) -> No
     assert checkpoints.latest(tmp_path / "run/checkpoints").name == "step-00000004"
 
 
-def test_a_file_that_cannot_be_written_is_told_at_a_later_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_written_is_reported_at_a_later_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = state_files.sync_to_disk
 
     def full(path: Path) -> None:
@@ -366,7 +368,7 @@ def test_a_file_that_cannot_be_written_is_told_at_a_later_step(tmp_path: Path, m
     assert [checkpoint.name for checkpoint in checkpoints.whole(kept)] == ["step-00000002"]
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 

@@ -125,7 +125,7 @@ def test_tensorboard_has_every_number(tmp_path: Path) -> None:
     assert struct.pack("<f", 0.75) in written
 
 
-def test_a_missing_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     missing: Any = None

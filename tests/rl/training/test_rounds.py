@@ -148,7 +148,7 @@ def test_rows_start_over_where_that_is_asked_for(tmp_path: Path, stepped: list[t
         ({"options": {"part": 2}}, "there is no field 'part' in 'update.options'; did you mean 'parts'"),
     ],
 )
-def test_what_does_not_go_together_is_told_before_the_start(
+def test_what_does_not_go_together_is_reported_before_the_start(
     tmp_path: Path, update: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match="HF901") as caught:
@@ -222,7 +222,7 @@ def test_steps_of_a_run_are_those_of_the_training(
     assert not Path("t.json").exists()
 
 
-def test_a_check_tells_of_rounds_that_do_not_go_with_the_update(
+def test_a_check_reports_rounds_that_do_not_go_with_the_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -297,7 +297,7 @@ def misspelled(experience: Experience, actor: Actor) -> ActorMetrics:
 
 
 @pytest.mark.parametrize(("changes", "code"), WRONG)
-def test_a_mistake_in_the_update_is_told_once(
+def test_a_mistake_in_the_update_is_reported_once(
     changes: list[str],
     code: str,
     tmp_path: Path,

@@ -103,7 +103,7 @@ def refused(table: Any, changes: tuple[str, ...] = ()) -> str:
         ({"name": "a", "actor": {"names": [""]}}, "actor: a name is no empty text"),
     ],
 )
-def test_a_table_that_does_not_fit_is_told(table: dict[str, Any], text: str) -> None:
+def test_a_table_that_does_not_fit_is_reported(table: dict[str, Any], text: str) -> None:
     assert refused(table) == f"HF901: {text}"
 
 
@@ -136,7 +136,7 @@ class _Run:
         ("other.fast=1", "other.fast' takes bool, got 1"),
     ],
 )
-def test_a_change_that_does_not_fit_is_told(change: str, text: str) -> None:
+def test_a_change_that_does_not_fit_is_reported(change: str, text: str) -> None:
     assert text in refused({"name": "a", "actor": {"source": {"kind": "Made"}}}, (change,))
 
 

@@ -152,7 +152,7 @@ def test_captured_steps_are_given_up_with_the_weights() -> None:
     assert torch.equal(actor.generate(prompts, greedy=True).ids.tensor, before.ids.tensor)
 
 
-def test_a_model_whose_steps_cannot_be_captured_is_told() -> None:
+def test_a_model_whose_steps_cannot_be_captured_is_reported() -> None:
     sliding = {**tiny.LLAMA, "model_type": "gemma2", "head_dim": 8, "query_pre_attn_scalar": 8}
     config = replace(tiny.ACTOR, model=w.ModelConfig(config=sliding))
     assert w.Actor(config).sampling.captured is None

@@ -137,7 +137,7 @@ def test_a_saved_reward_model_scores_as_transformers_does(tmp_path: Path) -> Non
     ],
     ids=["nothing", "no folder", "no pad token"],
 )
-def test_what_a_model_lacks_is_told(config: w.ModelConfig, text: str) -> None:
+def test_what_a_model_lacks_is_reported(config: w.ModelConfig, text: str) -> None:
     with pytest.raises(ResourceError) as error:
         w.Actor(replace(tiny.ACTOR, model=config))
     assert error.value.code == "HF812"
@@ -157,7 +157,7 @@ def learn_nothing(prompts: Prompts, actor: w.Actor) -> ActorMetrics:
     return actor.update(hf.merge(Experience, rollout, spoilt(rollout)), loss=Clip())
 
 
-def test_a_loss_that_is_no_number_is_told_with_its_row() -> None:
+def test_a_loss_that_is_no_number_is_reported_with_its_row() -> None:
     with (
         learn_nothing.compile(tiny.deployment(2, actor=tiny.ACTOR), SIZES).launch("local") as running,
         pytest.raises(RoleError) as error,
@@ -166,7 +166,7 @@ def test_a_loss_that_is_no_number_is_told_with_its_row() -> None:
     assert str(error.value) == "HF811: 'actor.update' on rank 1 in step 0: row 7: the loss of its token 0 is nan"
 
 
-def test_a_row_has_its_number_in_the_batch_where_rows_were_dealt() -> None:
+def test_a_row_has_its_number_in_the_batch_where_rows_are_balanced() -> None:
     with in_call(Call(0, 0, 0, rank=1, row_count=2, balanced_rows=(3, 5))):
         assert str(bad_row(1, "is bad")) == "HF811: row 5: is bad"
     assert str(bad_row(1, "is bad")) == "HF811: row 1: is bad"
@@ -181,7 +181,7 @@ def no_number(response: list[int], task: dict[str, Any]) -> float:
     return float("nan") if task["row"] == 6 else 0.0
 
 
-def test_a_reward_that_is_no_number_is_told_with_its_row() -> None:
+def test_a_reward_that_is_no_number_is_reported_with_its_row() -> None:
     roles = tiny.deployment(2, reward=w.VerifierConfig(function=no_number))
     with judge.compile(roles, SIZES).launch("local") as running, pytest.raises(RoleError) as error:
         running.step(tiny.prompts(8), tiny.demonstrations(8))
@@ -208,7 +208,7 @@ def letters(tokens: list[int]) -> str:
         (w.VerifierConfig(dataset="spell_backward", function="math:sqrt"), "needs either dataset="),
     ],
 )
-def test_what_a_verifier_lacks_is_told(config: w.VerifierConfig, text: str) -> None:
+def test_what_a_verifier_lacks_is_reported(config: w.VerifierConfig, text: str) -> None:
     with pytest.raises(HfError) as error:
         w.Verifier(config)
     assert error.value.code == "HF812"

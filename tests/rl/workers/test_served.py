@@ -218,7 +218,7 @@ def failed(config: w.ServerConfig) -> RoleError:
     return error.value
 
 
-def test_what_does_not_pass_in_time_is_told_with_the_last_try() -> None:
+def test_what_does_not_pass_in_time_is_reported_with_the_last_try() -> None:
     with serving(*[says(500, json.dumps({"error": {"message": "out of memory"}}))] * 99) as server:
         error = failed(asks(server, patience=0.05))
     assert error.code == "HF911"
@@ -262,7 +262,7 @@ def test_no_answer_within_the_timeout(fault: Any) -> None:
         (301, "<html>" + "x" * 1000, "<html>" + "x" * 394 + " ..."),
     ],
 )
-def test_what_a_server_refuses_is_told_at_once_in_its_words(status: int, text: str, said: str) -> None:
+def test_what_a_server_refuses_is_reported_at_once_in_its_words(status: int, text: str, said: str) -> None:
     with serving(*[says(status, text)] * 99) as server:
         error = failed(asks(server))
     assert error.code == "HF912"

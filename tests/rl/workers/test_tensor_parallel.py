@@ -142,7 +142,7 @@ def test_a_rank_holds_its_slice() -> None:
 
 
 @pytest.mark.parametrize(("train", "roll"), [(TWO, ONE), (hf.Mesh(dp=2), TWO)], ids=["from slices", "to slices"])
-def test_a_sampler_on_another_mesh_is_brought_the_whole(train: hf.Mesh, roll: hf.Mesh) -> None:
+def test_a_sampler_on_another_mesh_receives_whole_weights(train: hf.Mesh, roll: hf.Mesh) -> None:
     first, second = (hf.ResourcePool([mesh.world_size], use_gpu=False) for mesh in (train, roll))
     config = w.SamplerConfig(replace(tiny.MODEL, seed=9), tiny.GENERATION, batching=tiny.FIXED)
     deployment = hf.Deployment(
@@ -157,8 +157,8 @@ def test_a_sampler_on_another_mesh_is_brought_the_whole(train: hf.Mesh, roll: hf
     assert not torch.equal(steps[0][2].ids.tensor, steps[1][2].ids.tensor)
 
 
-class Told(w.Actor):
-    """An actor every rank of which tells what it drew last."""
+class Drawing(w.Actor):
+    """An actor every rank of which reports the tokens that it drew last."""
 
     @hf.register(hf.Dispatch.THREE_D_PROTO)
     def draw(self, prompts: Prompts) -> Rollout:
@@ -167,13 +167,13 @@ class Told(w.Actor):
         return rollout
 
     @hf.register(hf.Dispatch.ONE_TO_ALL)
-    def told(self) -> list[list[int]]:
+    def last_drawn(self) -> list[list[int]]:
         return self.drawn
 
 
 @hf.dataflow
-def drawn(prompts: Prompts, actor: Told) -> tuple[Rollout, hf.PerRank[list[list[int]]]]:
-    return actor.draw(prompts), actor.told()
+def drawn(prompts: Prompts, actor: Drawing) -> tuple[Rollout, hf.PerRank[list[list[int]]]]:
+    return actor.draw(prompts), actor.last_drawn()
 
 
 def test_ranks_of_tp_draw_the_same_and_those_of_dp_others() -> None:
@@ -182,7 +182,7 @@ def test_ranks_of_tp_draw_the_same_and_those_of_dp_others() -> None:
         ids=prompt.ids.tensor.repeat(ROWS, 1), mask=prompt.mask.tensor.repeat(ROWS, 1), task=[{} for _ in range(ROWS)]
     )
     pool = hf.ResourcePool([4], use_gpu=False)
-    deployment = hf.Deployment(actor=hf.place(Told, tiny.ACTOR, pool=pool, mesh=FOUR))
+    deployment = hf.Deployment(actor=hf.place(Drawing, tiny.ACTOR, pool=pool, mesh=FOUR))
     with drawn.compile(deployment, SIZES).launch("local") as running:
         _, tokens = running.step(prompts)
     assert tokens[0] == tokens[1] != tokens[2] == tokens[3]
@@ -230,7 +230,7 @@ def test_a_sliced_reward_model_scores_as_the_whole_one(tmp_path: Path) -> None:
     ],
     ids=["no plan", "experts", "plan with a gap", "dropout"],
 )
-def test_what_cannot_be_sliced_is_told(config: dict[str, Any], tp: int, text: str) -> None:
+def test_what_cannot_be_sliced_is_reported(config: dict[str, Any], tp: int, text: str) -> None:
     given = w.ModelConfig(config={**tiny.LLAMA, **config})
     deployment = placed(hf.Mesh(tp=tp), reference=w.ReferenceConfig(given))
     with pytest.raises(RoleError) as error:
@@ -250,7 +250,7 @@ def test_what_cannot_be_sliced_is_told(config: dict[str, Any], tp: int, text: st
     ],
     ids=["heads", "key-value heads", "features"],
 )
-def test_heads_that_tp_does_not_divide_are_told_by_a_check_as_a_launch_would(
+def test_heads_that_tp_does_not_divide_are_reported_by_a_check_as_a_launch_would(
     config: dict[str, Any], tp: int, broken: str, fitting: str
 ) -> None:
     given = w.ModelConfig(config={**tiny.LLAMA, **config})
