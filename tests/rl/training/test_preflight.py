@@ -66,7 +66,7 @@ def test_the_configuration_is_clean_before_it_is_changed() -> None:
         ("rows.jsonl", b"", "has no rows"),
         ("rows.jsonl", b"\n \n", "has no rows"),
         ("rows.jsonl", LFS, "is a Git LFS pointer"),
-        ("rows.jsonl.gz", gzip.compress(b'{"word": "a"}\n'), "is compressed with gzip"),
+        ("rows.jsonl.gz", gzip.compress(b'{"word": "a"}\n', mtime=0), "is compressed with gzip"),
         ("rows.jsonl", b"[1]\n", "a row must be a JSON object"),
         ("rows.jsonl", b'{"word": \n', "not JSON"),
     ],
