@@ -17,8 +17,14 @@ from hfdsl.types.bounds import Within, annotations_of, bounds_of
 
 @lru_cache(maxsize=256)
 def parameters(role: Any) -> inspect.Signature:
-    """The parameters of a role's constructor; a role without one has none, although ``object`` has."""
-    return inspect.Signature() if role.__init__ is object.__init__ else inspect.signature(role)
+    """The parameters of a role's constructor; a role without one has none, although ``object`` has.
+
+    Those of ``__init__``: of a class that inherits it, Python 3.11.2 reads those of ``Worker.__new__``.
+    """
+    if role.__init__ is object.__init__:
+        return inspect.Signature()
+    signature = inspect.signature(role.__init__)
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
 def constructor_of(role: Any) -> Any:

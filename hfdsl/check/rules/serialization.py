@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copyreg
 import functools
-import inspect
 import sys
 import types
 from collections import deque
@@ -17,6 +16,7 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
+from hfdsl.check.constructor_types import parameters
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.check.program import signature_of
@@ -214,7 +214,7 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
 def _arguments(placement: Placement[Any]) -> dict[str, Any]:
     """The constructor's arguments by parameter."""
     try:
-        bound = inspect.signature(placement.role).bind(*placement.args, **placement.kwargs).arguments
+        bound = parameters(placement.role).bind(*placement.args, **placement.kwargs).arguments
     except (TypeError, ValueError):
         bound = {f"argument {i}": value for i, value in enumerate(placement.args, 1)} | dict(placement.kwargs)
     return bound
