@@ -214,7 +214,8 @@ def unsendable_values(graph: Graph, deployment: Deployment) -> Iterator[Finding]
 def _arguments(placement: Placement[Any]) -> dict[str, Any]:
     """The constructor's arguments by parameter."""
     try:
-        bound = parameters(placement.role).bind(*placement.args, **placement.kwargs).arguments
+        role: type = placement.role
+        bound = parameters(role).bind(*placement.args, **placement.kwargs).arguments
     except (TypeError, ValueError):
         bound = {f"argument {i}": value for i, value in enumerate(placement.args, 1)} | dict(placement.kwargs)
     return bound
