@@ -5,7 +5,8 @@ from __future__ import annotations
 from hfdsl.deploy.deployment import Deployment
 from hfdsl.graph.program import Node, RoleCall
 from hfdsl.graph.signatures import ListType, PortType, StaticType
-from hfdsl.protocols.state import declared_state_bytes, effects_of
+from hfdsl.protocols.role_facts import declared_state_bytes
+from hfdsl.protocols.state import effects_of
 
 
 def is_plain_number(result_type: PortType) -> bool:

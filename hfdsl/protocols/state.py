@@ -2,14 +2,11 @@
 
 A state has a name, such as ``"policy"``, and belongs to the role instance that holds it. Two roles hold copies of one
 state where the one loads what the other exports.
-
-A role that knows how large its states are has a plain static method ``state_bytes(...)``, which takes what the
-constructor takes and returns the bytes of what is exported, by state. It is asked before there is a worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -112,24 +109,6 @@ def methods_with(role: type, kind: EffectKind) -> dict[str, str]:
         for effect in effects_of(getattr(role, name))
         if effect.kind == kind
     }
-
-
-def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-    """The bytes of each state as one rank exports it; none where the role does not say, or cannot.
-
-    >>> class Model:
-    ...     @staticmethod
-    ...     def state_bytes(parameters: int) -> dict[str, int]:
-    ...         return {"policy": 2 * parameters}
-    >>> declared_state_bytes(Model, (7,), {}), declared_state_bytes(Model, (), {}), declared_state_bytes(object, (), {})
-    ({'policy': 14}, {}, {})
-    """
-    declared: Callable[..., Mapping[str, Any]] = getattr(role, "state_bytes", lambda *_, **__: {})
-    try:
-        sizes = dict(declared(*args, **kwargs))
-    except Exception:  # noqa: BLE001  # wrong arguments are reported as such, at the check or the launch
-        return {}
-    return {state: size for state, size in sizes.items() if is_count(size, least=0)}
 
 
 def sync_methods(source: type, target: type) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ import pytest
 
 import hfdsl as hf
 from hfdsl import Dispatch, register
-from hfdsl.protocols.engines import sampling_engine
+from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import ActorMetrics, Advantages, B, Experience, P, Prompts, R, Rollout
 from hfdsl.rl.functions import group_advantages, with_log_probs

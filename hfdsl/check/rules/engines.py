@@ -27,7 +27,7 @@ from hfdsl.check.role_links import linked_roles, role_links
 from hfdsl.graph.origins import is_token_column, stored_column
 from hfdsl.graph.program import Constant, FunctionCall, Node, Ref, RoleCall
 from hfdsl.graph.signatures import RecordType
-from hfdsl.protocols.engines import sampling_engine
+from hfdsl.protocols.role_facts import sampling_engine
 from hfdsl.protocols.state import effects_of
 from hfdsl.types.batches import schema
 

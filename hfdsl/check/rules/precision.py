@@ -9,7 +9,7 @@ from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
 from hfdsl.deploy.deployment import Placement
 from hfdsl.graph.program import Graph, Node, RoleCall
-from hfdsl.protocols.precision import computing_dtype
+from hfdsl.protocols.role_facts import computing_dtype
 from hfdsl.protocols.state import effects_of
 
 COST = (

@@ -17,7 +17,7 @@ from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.rules.classes import spelled
 from hfdsl.deploy.deployment import Placement
 from hfdsl.errors import HfError
-from hfdsl.protocols.slicing import sliced_sizes
+from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.types.numbers import divisors
 
 MAX_CHANGES = 3

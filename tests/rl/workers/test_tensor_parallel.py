@@ -13,7 +13,7 @@ import torch
 import hfdsl as hf
 from hfdsl.errors import ResourceError, RoleError
 from hfdsl.protocols.collectives import SoleRank
-from hfdsl.protocols.slicing import sliced_sizes
+from hfdsl.protocols.role_facts import sliced_sizes
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import Prompts, ReferenceLogProbs, Rollout, Scores, Sequences
 from hfdsl.rl.models.loading import load

@@ -1,4 +1,4 @@
-"""What a role says of how its model is sliced, before there is a worker; whatever goes wrong is left to the check."""
+"""Facts that a role states before there is a worker; whatever goes wrong is left to the check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import hfdsl as hf
-from hfdsl.protocols.slicing import sliced_sizes
+from hfdsl.protocols.role_facts import sliced_sizes
 
 
 class Model(hf.Worker):

@@ -1,0 +1,89 @@
+"""Facts about a role that are known before there is a worker, since its class states them.
+
+A role states a fact with a plain static method, which takes what the constructor takes:
+
+| method | returns |
+|---|---|
+| ``computes`` | the dtype of its matrix products, such as ``"bfloat16"`` |
+| ``samples_with`` | the engine that samples, such as ``"vllm"``, where its log-probs are not the trainer's; else None |
+| ``sliced`` | the sizes of its model that the mesh's ``tp`` divides, by name |
+| ``state_bytes`` | the bytes of each state as one rank exports it |
+
+A role without the method, and arguments that do not fit, state nothing: the check or the launch reports the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hfdsl.types.numbers import is_count
+
+
+def computing_dtype(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """The name of the dtype; None where the role does not state one.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def computes(dtype: str = "bfloat16") -> str:
+    ...         return dtype
+    >>> computing_dtype(Engine, (), {}), computing_dtype(Engine, (), {"dtpe": 1}), computing_dtype(object, (), {})
+    ('bfloat16', None, None)
+    """
+    return _text(_stated(role, "computes", args, kwargs))
+
+
+def sampling_engine(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """The name of the engine; None where it is the trainer's, or the role does not state one.
+
+    >>> class Engine:
+    ...     @staticmethod
+    ...     def samples_with(engine: str = "vllm") -> str | None:
+    ...         return None if engine == "plain" else engine
+    >>> sampling_engine(Engine, (), {}), sampling_engine(Engine, ("plain",), {}), sampling_engine(object, (), {})
+    ('vllm', None, None)
+    """
+    return _text(_stated(role, "samples_with", args, kwargs))
+
+
+def sliced_sizes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """The sizes that ``tp`` divides; none where the role states none.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def sliced(heads: int) -> dict[str, int]:
+    ...         return {"heads": heads}
+    >>> sliced_sizes(Model, (14,), {}), sliced_sizes(Model, (), {"head": 14}), sliced_sizes(object, (), {})
+    ({'heads': 14}, {}, {})
+    """
+    return _counts(_stated(role, "sliced", args, kwargs), least=1)
+
+
+def declared_state_bytes(role: type, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """The bytes of each state as one rank exports it; none where the role states none.
+
+    >>> class Model:
+    ...     @staticmethod
+    ...     def state_bytes(parameters: int) -> dict[str, int]:
+    ...         return {"policy": 2 * parameters}
+    >>> declared_state_bytes(Model, (7,), {}), declared_state_bytes(Model, (), {}), declared_state_bytes(object, (), {})
+    ({'policy': 14}, {}, {})
+    """
+    return _counts(_stated(role, "state_bytes", args, kwargs), least=0)
+
+
+def _stated(role: type, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    try:
+        return getattr(role, method)(*args, **kwargs)
+    except Exception:  # noqa: BLE001  # it has no such method, or wrong arguments
+        return None
+
+
+def _text(fact: object) -> str | None:
+    return fact if isinstance(fact, str) else None
+
+
+def _counts(fact: object, least: int) -> dict[str, int]:
+    """The entries that are counts."""
+    entries = fact.items() if isinstance(fact, Mapping) else ()
+    return {name: size for name, size in entries if is_count(size, least=least)}
