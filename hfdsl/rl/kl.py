@@ -94,6 +94,3 @@ class AdaptiveKL:
         """The control after a batch whose responses have this KL on average, in nats."""
         error = min(max(observed / self.target - 1, -0.2), 0.2)
         return replace(self, coefficient=self.coefficient * (1 + self.gain * error))
-
-
-KLControl: TypeAlias = FixedKL | AdaptiveKL
