@@ -61,6 +61,11 @@ class Choice(hf.Batch):
     good: bool_[B]
 
 
+class Chosen(hf.Batch):
+    ids: i64[B, P]
+    keep: bool_[B]
+
+
 class Advantages(hf.Batch):
     advantages: f32[B, R]
 
@@ -148,6 +153,10 @@ def spread(scores: Scores, *, group: int) -> Choice: ...
 def keeping(scores: Scores) -> Choice: ...
 
 
+@hf.function(rows=hf.Whole)
+def keeping_two_questions(scores: Scores) -> Choice: ...
+
+
 @hf.function
 def over(rollout: Sequences, scores: Scores, baseline: Scores) -> Advantages: ...
 
@@ -192,7 +201,7 @@ def pieces(prompts: Prompts, actor: Actor, times: int = 4) -> tuple[Rollout, Sco
 
 BAD: dict[str, tuple[str, Callable[[Prompts, Actor], Any]]] = {}
 VALID: dict[str, Callable[[Prompts, Actor], Any]] = {}
-Body = TypeVar("Body", bound=Callable[[Prompts, Actor], Any])
+Body = TypeVar("Body", bound=Callable[..., Any])
 
 
 def bad(code: str) -> Callable[[Body], Body]:
@@ -382,11 +391,48 @@ def whole_groups_filtered(prompts: Prompts, actor: Actor) -> Advantages:
     return grouped(kept, actor.score(kept))
 
 
-@valid
+@bad("HF330")
 def two_groups_at_a_time_filtered(prompts: Prompts, actor: Actor) -> Advantages:
     rollout, scores, _ = pieces(prompts, actor)
     kept = hf.take(hf.filter(rollout, spread(scores, group=4).keep, group=8), 32)
     return grouped(kept, actor.score(kept))
+
+
+@bad("HF330")
+def filtered_in_groups_across_questions(prompts: Prompts, actor: Actor) -> Rollout:
+    rollout, scores, _ = pieces(prompts, actor)
+    return hf.filter(rollout, keeping(scores).keep, group=6)
+
+
+@bad("HF331")
+def filtered_in_groups_of_what_is_left(prompts: Prompts, actor: Actor) -> Rollout:
+    rollout, scores, _ = pieces(prompts, actor)
+    kept = hf.fill(hf.filter(rollout, keeping(scores).keep), 32)
+    return hf.filter(kept, keeping(actor.score(kept)).keep, group=4)
+
+
+@valid
+def two_groups_at_a_time_on_purpose(prompts: Prompts, actor: Actor) -> Advantages:
+    rollout, scores, _ = pieces(prompts, actor)
+    kept = hf.take(hf.filter(rollout, keeping_two_questions(scores).keep, group=8), 32)
+    return grouped(kept, actor.score(kept))
+
+
+@valid
+def halves_of_groups_filtered(prompts: Prompts, actor: Actor) -> Rollout:
+    rollout, scores, _ = pieces(prompts, actor)
+    return hf.filter(rollout, keeping(scores).keep, group=2)
+
+
+@valid
+def all_judgments_filtered(prompts: Prompts, actor: Actor) -> Rollout:
+    twice = hf.repeat(pieces(prompts, actor)[0], 2)
+    return hf.filter(twice, keeping(actor.score(twice)).keep, group=8)
+
+
+@valid
+def filtered_by_groups_of_the_data(prompts: Chosen, actor: Actor) -> Chosen:
+    return hf.filter(hf.repeat(prompts, 4), hf.repeat(prompts, 4).keep, group=8)
 
 
 @valid

@@ -68,8 +68,8 @@ def are_repeated(rows: Rows) -> bool:
     return bool((questions[1:] == questions[:-1]).any())
 
 
-@hf.function(rows=hf.GroupedBy("group"))
-def compared(rows: Rows, *, group: int) -> Rows:
+def note_groups(rows: Rows, group: int) -> None:
+    """Note what is in groups of so many rows."""
     groups = rows.question.tensor.view(-1, group)
     if are_repeated(rows):
         NOTES.mixed |= bool((groups != groups[:, :1]).any())
@@ -78,6 +78,11 @@ def compared(rows: Rows, *, group: int) -> Rows:
         NOTES.data_groups |= {group}
         NOTES.tiled |= len(rows) == group * len(rows.question.tensor.unique())
     NOTES.cut |= bool((groups // group != groups[:, :1] // group).any())
+
+
+@hf.function(rows=hf.GroupedBy("group"))
+def compared(rows: Rows, *, group: int) -> Rows:
+    note_groups(rows, group)
     return Rows(question=rows.question, sample=rows.sample)
 
 
@@ -89,8 +94,8 @@ def reversed_rows(rows: Rows) -> Rows:
 @hf.function
 def choice(rows: Rows, *, number: int, group: int) -> Kept:
     """Some rows of each draw, whole groups of them; the first draw keeps everything."""
-    if group > 1 and not are_repeated(rows):
-        NOTES.data_groups |= {group}
+    if group > 1:
+        note_groups(rows, group)
     places = (rows.sample.tensor // group + 977 * number + 40503 * CHOICE.draw) * 2654435761 % 2**32
     return Kept(keep=(places // 7 % 3 != 0) | (CHOICE.draw == 0))
 

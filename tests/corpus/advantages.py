@@ -42,6 +42,13 @@ def some_passed(scores: Scores, *, group: int) -> Verdicts:
     return Verdicts(keep=(groups >= 0).any(1).repeat_interleave(group))
 
 
+@hf.function(rows=hf.Whole)
+def pairs_passed(scores: Scores) -> Verdicts:
+    """The pairs of questions, in eight rows, with a score above 0."""
+    pairs = scores.reward.tensor.view(-1, 8)
+    return Verdicts(keep=(pairs >= 0).any(1).repeat_interleave(8))
+
+
 @hf.function
 def above(scores: Scores, baseline: Scores, rollout: Rollout) -> Advantages:
     """Scores above those of a baseline."""

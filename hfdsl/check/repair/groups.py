@@ -30,8 +30,8 @@ def with_nodes(change: Callable[[Node], Node], context: Context) -> Context:
     return context.with_program(replace(context.program, graph=graph, inference=infer(graph), body=None))
 
 
-def other_groups(context: Context, call: Node, signature: Signature, made: int, *, once: bool) -> Iterator[Suggestion]:
-    """The groups that ``repeat`` made, where a caller chooses; or as many repeats as a group has rows."""
+def other_groups(context: Context, call: Node, signature: Signature, made: int) -> Iterator[Suggestion]:
+    """The groups that ``repeat`` made, where a caller chooses."""
     chosen = getattr(call.op, "signature", None)
     parameter = signature.group_parameter
     if parameter is not None and isinstance(call.op, FunctionCall) and made > 1:
@@ -43,10 +43,12 @@ def other_groups(context: Context, call: Node, signature: Signature, made: int, 
             return replace(node, op=replace(node.op, signature=in_groups(signature, made)), arguments=arguments)
 
         yield Suggestion((Change(f"set {parameter} to {made}", partial(with_nodes, regrouped)),))
-    if once:
 
-        def repeated(node: Node) -> Node:
-            same = isinstance(node.op, Repeat) and node.op.times == made
-            return replace(node, op=Repeat(signature.group_size)) if same else node
 
-        yield Suggestion((Change(f"repeat {signature.group_size} times", partial(with_nodes, repeated)),))
+def repeated_as_often(made: int, group: int) -> Iterator[Suggestion]:
+    """As many repeats as a group has rows, where ``made`` are too few or too many."""
+
+    def repeated(node: Node) -> Node:
+        return replace(node, op=Repeat(group)) if isinstance(node.op, Repeat) and node.op.times == made else node
+
+    yield Suggestion((Change(f"repeat {group} times", partial(with_nodes, repeated)),))

@@ -1,8 +1,9 @@
-"""Groups: a function on groups of rows reads the groups that ``repeat`` made, whole."""
+"""Groups: a function or a filter on groups of rows reads the groups that ``repeat`` made, whole."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import lcm, prod
 from typing import TypeAlias
@@ -13,7 +14,7 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.row_comparison import PROBES, Comparison, disjoint
 from hfdsl.check.rules.provenance import words
-from hfdsl.graph.origins import RowColumn, row_columns, signature_rows
+from hfdsl.graph.origins import RowColumn, row_columns, signature_rows, stored_column
 from hfdsl.graph.program import Filter, Input, Node, Ref, Repeat, Take
 from hfdsl.graph.row_steps import (
     FillStep,
@@ -30,26 +31,64 @@ from hfdsl.graph.row_steps import (
 from hfdsl.graph.signatures import VALUE, Signature
 from hfdsl.types.dims import Size
 
-Reading: TypeAlias = "tuple[tuple[RowStep, ...] | None, bool, Signature, Size | None, Size | None]"
-"""What decides whether a call reads whole groups: steps, whether rows were repeated, signature, row dim and rows."""
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of ``size`` rows that a node reads: a call, by its ``signature``, or a filter, which has none."""
+
+    size: int
+    signature: Signature | None
+
+    @property
+    def returned(self) -> Size | None:
+        """The row dim of what a call returns."""
+        return None if self.signature is None else signature_rows(self.signature.returns)
+
+    @property
+    def declared(self) -> tuple[Label, ...]:
+        """Where a call says how large they are; a filter says it on its own line."""
+        return () if self.signature is None else (Label(self.signature.span, f"declared rows={self.signature.rows}"),)
+
+
+Reading: TypeAlias = "tuple[tuple[RowStep, ...] | None, bool, Groups, Size | None, Size | None]"
+"""What decides whether a node reads whole groups: steps, whether rows were repeated, groups, row dim and rows."""
 
 
 def groups_are_of_one_question(context: Context) -> Iterator[Finding]:
-    """HF330, HF331, HF332: a function on groups of rows reads the groups that ``repeat`` made."""
+    """HF330, HF331, HF332: what reads groups of rows reads the groups that ``repeat`` made."""
     compare, whole, data = Comparison(context), set[Reading](), _groups_of_data(context)
-    for node in context.program.graph.calls:
-        signature = signature_of(node)
-        if signature is None or signature.group_size == 1:
+    for node in context.program.graph.nodes:
+        groups = _groups_read(node)
+        if groups is None:
             continue
         origins: list[Origin] = []
-        for column in context.program.origins.columns[node.id]:
+        for column in _grouped_columns(context, node):
             origin = compare.origin(column)
             if origin is not None and origin not in origins:
                 origins.append(origin)
-                finding = _groups(context, compare, whole, data, node, signature, column, origin)
+                finding = _groups(context, compare, whole, data, node, groups, column, origin)
                 if finding is not None:
                     yield finding
                     break
+
+
+def _groups_read(node: Node) -> Groups | None:
+    """The groups of more than one row that a node reads."""
+    if isinstance(node.op, Filter):
+        return Groups(node.op.group, None) if node.op.group > 1 else None
+    signature = signature_of(node)
+    return None if signature is None or signature.group_size == 1 else Groups(signature.group_size, signature)
+
+
+def _grouped_columns(context: Context, node: Node) -> Sequence[RowColumn]:
+    """The columns that a node reads in groups: of a filter the one that decides, unless the data says what it keeps."""
+    columns = context.program.origins.columns[node.id]
+    if not isinstance(node.op, Filter):
+        return columns
+    deciding = [column for column in columns if column.port == "keep"]
+    stored = [stored_column(context.program.graph, column.ref) for column in deciding]
+    of_data = any(isinstance(s, Ref) and isinstance(context.program.graph.nodes[s.node].op, Input) for s in stored)
+    return [] if of_data else deciding
 
 
 def _groups(
@@ -58,30 +97,32 @@ def _groups(
     whole: set[Reading],
     data: Mapping[int, int],
     node: Node,
-    signature: Signature,
+    groups: Groups,
     column: RowColumn,
     origin: Origin,
 ) -> Finding | None:
-    size, group = column.rows, signature.group_size
+    size, group = column.rows, groups.size
     rows = None if size is None else compare.base.number(size)
     if rows is None or rows % group or not isinstance(compare.nodes[origin.source].op, Input):
         return None
-    if (reading := (origin.path(), origin.repeated, signature, column.row, size)) in whole:
+    if (reading := (origin.path(), origin.repeated, groups, column.row, size)) in whole:
         return None
+    if groups.signature is None and _repeated_once(origin):
+        return None  # the filter says that the data has groups
     made = _made_groups(origin, rows, group, compare.base)
     together = 1 if _repeated_once(origin) else data.get(origin.source, 1)
     if made and _mixes(origin, rows, group, compare.base, together):
-        return _mixed(context, node, signature, column, made)
+        return _mixed(context, node, groups, column, made)
     for case in compare.cases(*origin.filters()):
         if case.dropping is None or size is None or not (left := case.number(size)) or left % group:
             continue
         cut = _mixes(origin, left, group, case, together) if made else _cuts(origin, left, group, compare.base, case)
         if cut:
-            return _thinned(context, node, signature, column, origin, case.dropping)
-    if made and 2 < group < made and signature_rows(signature.returns) == column.row:
+            return _thinned(context, node, groups, column, origin, case.dropping)
+    if made and 2 < group < made and groups.signature is not None and groups.returned == column.row:
         sizes = _sizes_of_groups(origin)
         if group not in sizes:
-            return _partial(context, node, signature, column, made)
+            return _partial(context, node, groups, column, made)
     whole.add(reading)
     return None
 
@@ -162,24 +203,27 @@ def _sizes_of_groups(origin: Origin) -> set[int]:
     return sizes
 
 
-def _mixed(context: Context, node: Node, signature: Signature, column: RowColumn, made: int) -> Finding:
+def _mixed(context: Context, node: Node, groups: Groups, column: RowColumn, made: int) -> Finding:
     origin = context.program.origins.of(column) or Origin((), 0)
     together = f"groups of {made}" if made > 1 or _repeated_once(origin) else "rows that start over"
     finding = Finding(
         "HF330",
-        f"'{node.label}' reads groups of {signature.group_size} rows, in which different questions are mixed",
+        f"'{node.label}' reads groups of {groups.size} rows, in which different questions are mixed",
         Label(node.span, f"reads {words(context, column)}"),
-        (*_makers(context, column, RepeatStep, FillStep), Label(signature.span, f"declared rows={signature.rows}")),
+        (*_makers(context, column, RepeatStep, FillStep), *groups.declared),
     )
+    if groups.signature is None:
+        on_purpose = "to keep or drop several questions together, filter by a column of a function with rows=hf.Whole"
+    else:
+        on_purpose = "a function that compares different questions on purpose says rows=hf.Whole"
     advice = (
-        f"the rows of one question stand together in {together}: repeat as many times as a group has rows; "
-        "a function that compares different questions on purpose says rows=hf.Whole"
+        f"the rows of one question stand together in {together}: repeat as many times as a group has rows; {on_purpose}"
     )
-    return with_suggestions(context, finding, _other_groups(context, node, signature, column, made), advice)
+    return with_suggestions(context, finding, _other_groups(context, node, groups, column, made), advice)
 
 
 def _thinned(
-    context: Context, node: Node, signature: Signature, column: RowColumn, origin: Origin, kept: FilterKey
+    context: Context, node: Node, groups: Groups, column: RowColumn, origin: Origin, kept: FilterKey
 ) -> Finding:
     filters = [step.node for step in origin.steps if isinstance(step, FilterStep) and step.by == kept]
     made = [
@@ -191,29 +235,29 @@ def _thinned(
     ]
     finding = Finding(
         "HF331",
-        f"'{node.label}' reads groups of {signature.group_size} rows, which a filter has cut before",
+        f"'{node.label}' reads groups of {groups.size} rows, which a filter has cut before",
         Label(node.span, f"reads {words(context, column)}"),
-        (*made, Label(signature.span, f"declared rows={signature.rows}")),
+        (*made, *groups.declared),
     )
     from hfdsl.check.repair.groups import whole_groups  # late: most programs need none
 
-    advice = f"keep whole groups: hf.filter(x, keep, group={signature.group_size})"
-    return with_suggestions(context, finding, whole_groups(context, filters, signature.group_size), advice)
+    advice = f"keep whole groups: hf.filter(x, keep, group={groups.size})"
+    return with_suggestions(context, finding, whole_groups(context, filters, groups.size), advice)
 
 
-def _partial(context: Context, node: Node, signature: Signature, column: RowColumn, made: int) -> Finding:
+def _partial(context: Context, node: Node, groups: Groups, column: RowColumn, made: int) -> Finding:
     finding = Finding(
         "HF332",
-        f"'{node.label}' reads groups of {signature.group_size} rows, and hf.repeat made groups of {made}",
+        f"'{node.label}' reads groups of {groups.size} rows, and hf.repeat made groups of {made}",
         Label(node.span, f"reads {words(context, column)}"),
-        (*_makers(context, column, RepeatStep), Label(signature.span, f"declared rows={signature.rows}")),
+        (*_makers(context, column, RepeatStep), *groups.declared),
     )
     return with_suggestions(
         context,
         finding,
-        _other_groups(context, node, signature, column, made),
-        f"compare all {made} rows of a question, or repeat {signature.group_size} times; to compare parts of a group, "
-        f"repeat in two steps: hf.repeat(hf.repeat(x, n), {signature.group_size})",
+        _other_groups(context, node, groups, column, made),
+        f"compare all {made} rows of a question, or repeat {groups.size} times; to compare parts of a group, "
+        f"repeat in two steps: hf.repeat(hf.repeat(x, n), {groups.size})",
     )
 
 
@@ -236,11 +280,14 @@ def _makers(context: Context, column: RowColumn, *kinds: type) -> list[Label]:
         ref = source
 
 
-def _other_groups(
-    context: Context, node: Node, signature: Signature, column: RowColumn, made: int
-) -> Iterator[Suggestion]:
-    from hfdsl.check.repair.groups import other_groups  # late: most programs need none
+def _other_groups(context: Context, node: Node, groups: Groups, column: RowColumn, made: int) -> Iterator[Suggestion]:
+    from hfdsl.check.repair.groups import other_groups, repeated_as_often, whole_groups  # late: most programs need none
 
+    if groups.signature is not None:
+        yield from other_groups(context, node, groups.signature, made)
+    elif made > 1:
+        yield from whole_groups(context, [node.id], made)
     origin = context.program.origins.of(column) or Origin((), 0)
     repeats = [step for step in origin.steps if isinstance(step, RepeatStep)]
-    yield from other_groups(context, node, signature, made, once=len(repeats) == 1 or _repeated_once(origin))
+    if len(repeats) == 1 or _repeated_once(origin):
+        yield from repeated_as_often(made, groups.size)
