@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 
 from hfdsl.check.findings import Edit, Finding, order
 from hfdsl.check.raised import findings_of
@@ -17,7 +20,7 @@ from hfdsl.rl.training.config import Find, Loaded, load
 from hfdsl.rl.training.experiments import Experiments, checked, size_fields
 from hfdsl.rl.training.places import Places
 from hfdsl.rl.training.preflight.run import preflight
-from hfdsl.rl.training.relocation import option_fields
+from hfdsl.rl.training.relocation import deciding_fields, option_fields
 from hfdsl.rl.training.trials import Attempt, ConfigTrials, help_error
 from hfdsl.types.dims import Dim
 
@@ -25,8 +28,17 @@ AT_A_KEY: Mapping[str, str] = {"HF714": "HF942"}
 """Findings of a configuration that say at its keys what a check of the dataflow says without them."""
 
 
-OTHER_VALUES: Mapping[str, int] = {"HF314": 8}
-"""The values to try for options that findings of a dataflow are about: groups of more than one response."""
+def _other_value(finding: Finding) -> Any:
+    """The value to try for an option that a finding of a dataflow is about; None where there is none to try."""
+    match finding.code:
+        case "HF314":
+            return 8  # a group of more than one response
+        case "HF360":
+            kept = re.search(r"at most (\d+) are kept", finding.message)
+            return None if kept is None else int(kept[1])
+        case "HF943":
+            return {"level": "token"}  # the default correction
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,9 @@ class ConfigCheck:
             )
             report = checked(report, loaded, table)
             if trials is not None:
-                findings = [_with_options(trials.with_working_fixes(finding), loaded, trials) for finding in report]
+                findings = [
+                    _with_options(trials.with_working_fixes(finding), loaded, trials, table) for finding in report
+                ]
                 report = replace(report, findings=tuple(findings))
             reports.append(report)
         at_keys = preflight(loaded, elsewhere=self.elsewhere, trials=trials)
@@ -109,10 +123,12 @@ def _each_once(reports: Sequence[Report]) -> Iterator[Report]:
         known |= set(keys)
 
 
-def _with_options(finding: Finding, loaded: Loaded, trials: ConfigTrials) -> Finding:
+def _with_options(finding: Finding, loaded: Loaded, trials: ConfigTrials, table: str) -> Finding:
     """A finding of a dataflow with another value of the option that it is about."""
-    value = OTHER_VALUES.get(finding.code)
-    fields = [] if value is None else option_fields(finding, loaded)
+    value = _other_value(finding)
+    if value is None:
+        return finding
+    fields = (*islice(deciding_fields(finding, loaded, table), 1), *option_fields(finding, loaded))
     return trials.helped(finding, [SetField(field, value) for field in fields])
 
 

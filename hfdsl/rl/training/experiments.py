@@ -58,7 +58,7 @@ def size_fields(config: RunConfig, table: str) -> dict[str, str]:
 def checked(report: hf.Report, loaded: Loaded | None, table: str = "") -> hf.Report:
     """The report on one of them: its findings, as far as they are no other's, at places that a user can edit."""
     report = report.without(ELSEWHERE)
-    return report if loaded is None else relocated(report, loaded, size_fields(loaded.config, table))
+    return report if loaded is None else relocated(report, loaded, size_fields(loaded.config, table), table)
 
 
 def compiled(experiment: hf.Experiment, loaded: Loaded | None = None, table: str = "") -> CompiledPlan:

@@ -15,7 +15,7 @@ from hfdsl.rl.training.changes import FieldChange, edits_of
 from hfdsl.rl.training.tables import read_toml
 from hfdsl.rl.training.toml_spans import TomlSpans, read_spans
 
-DEPLOYMENT = "deployment"
+DEPLOYMENT, OPTIONS = "deployment", "options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Places:
         head, _, below = field.partition(".")
         if head == DEPLOYMENT and below and self.deployment is not None:
             return self.deployment.at(below)
+        if head == OPTIONS and head not in self.main.keys:
+            return self.main.at("algorithm")  # whose options have their defaults
         return self.main.at(field)
 
     def label(self, field: str, text: str = "") -> Label:

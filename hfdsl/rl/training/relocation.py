@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hfdsl as hf
-from hfdsl.check.findings import Finding, order
+from hfdsl.check.findings import Finding, Label, order
 from hfdsl.check.report import Report
 from hfdsl.graph.spans import NOWHERE, Span
 from hfdsl.rl.training.config import Loaded
@@ -23,12 +23,24 @@ from hfdsl.rl.training.typed import joined
 PACKAGE = str(Path(hf.__file__).parent)
 INSTALLED = {"site-packages", "dist-packages"}
 
+DECIDING: Mapping[str, tuple[str, ...]] = {
+    "HF360": ("options.rows",),
+    "HF943": ("options.loss.correction", "options.loss"),
+}
+"""The options of ready dataflows that decide about a finding, by its code; the first that a dataflow has is meant."""
 
-def relocated(report: Report, loaded: Loaded, sizes: Mapping[str, str]) -> Report:
-    """The report with every finding at a place that the user can edit; ``sizes`` are the fields of the dims' sizes."""
+ENGINE = re.compile(r"'(\w+)' samples with")
+"""How HF943 names the role whose engine it is about."""
+
+
+def relocated(report: Report, loaded: Loaded, sizes: Mapping[str, str], table: str = "") -> Report:
+    """The report with every finding at a place that the user can edit; ``sizes`` are the fields of the dims' sizes.
+
+    ``table`` names the dataflow that was checked: ``""``, ``"update"``, ``"evaluation"``.
+    """
     if loaded.places is None:
         return report
-    return replace(report, findings=order([_relocated(finding, loaded, sizes) for finding in report.findings]))
+    return replace(report, findings=order([_relocated(finding, loaded, sizes, table) for finding in report.findings]))
 
 
 def is_installed(span: Span) -> bool:
@@ -36,11 +48,11 @@ def is_installed(span: Span) -> bool:
     return span.file.startswith(PACKAGE) or not INSTALLED.isdisjoint(Path(span.file).parts)
 
 
-def _relocated(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Finding:
+def _relocated(finding: Finding, loaded: Loaded, sizes: Mapping[str, str], table: str) -> Finding:
     primary = finding.primary
     if loaded.places is None or not (primary.span == NOWHERE or is_installed(primary.span)):
         return finding
-    field_name = next(_fields(finding, loaded, sizes))
+    field_name = next(_fields(finding, loaded, sizes, table))
     if primary.span == NOWHERE:
         return replace(finding, primary=loaded.places.label(field_name, primary.text))
     if loaded.places.change(field_name):
@@ -48,13 +60,21 @@ def _relocated(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Fi
     return replace(
         finding,
         primary=loaded.places.label(field_name),
-        related=(primary, *finding.related),
+        related=(*_engines(finding, loaded), primary, *finding.related),
         fixes=tuple(fix for fix in finding.fixes if not any(is_installed(edit.span) for edit in fix.edits)),
     )
 
 
+def _engines(finding: Finding, loaded: Loaded) -> Iterator[Label]:
+    """The key of the engine that a finding is about."""
+    named = ENGINE.match(finding.message) if finding.code == "HF943" else None
+    engine = None if named is None else f"{named[1]}.generation.engine"
+    if engine is not None and loaded.places is not None and has_field(loaded.config, engine):
+        yield loaded.places.label(engine, "this engine samples")
+
+
 def option_fields(finding: Finding, loaded: Loaded) -> Iterator[str]:
-    """The options of dataflows that a finding is about."""
+    """The options of dataflows whose values a finding states."""
     config = loaded.config
     for table, part in {"": config, "update": config.update, "evaluation": config.evaluation}.items():
         for name, value in _options(part):
@@ -69,10 +89,17 @@ def _options(config: object) -> Iterator[tuple[str, Any]]:
     yield from options.items() if isinstance(options, Mapping) else ((name, getattr(options, name)) for name in names)
 
 
-def _fields(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Iterator[str]:
+def deciding_fields(finding: Finding, loaded: Loaded, table: str) -> Iterator[str]:
+    """The options that decide about a finding on the dataflow that ``table`` names, as ``DECIDING`` lists them."""
+    named = (joined(table, option) for option in DECIDING.get(finding.code, ()))
+    yield from (field for field in named if has_field(loaded.config, field))
+
+
+def _fields(finding: Finding, loaded: Loaded, sizes: Mapping[str, str], table: str) -> Iterator[str]:
     """The fields that a finding may be about, the likeliest first."""
     config = loaded.config
     text = "\n".join((finding.message, finding.primary.text, *finding.notes))
+    yield from deciding_fields(finding, loaded, table)
     yield from option_fields(finding, loaded)
     for dim, field in sizes.items():
         if re.search(rf"\b{re.escape(dim)} = {_value(config, field)}\b", text):
@@ -82,6 +109,15 @@ def _fields(finding: Finding, loaded: Loaded, sizes: Mapping[str, str]) -> Itera
             placed = f"roles.{role}" if role in config.deployment.roles else "default"
             yield f"roles.{role}" if role in config.roles else f"deployment.{placed}"
     yield "deployment" if finding.code.startswith("HF5") else "algorithm"
+
+
+def has_field(config: Any, field: str) -> bool:
+    """Whether a configuration has a field, in dataclasses and dicts."""
+    try:
+        _value(config, field)
+    except (AttributeError, KeyError):
+        return False
+    return True
 
 
 def _value(config: Any, field: str) -> Any:
