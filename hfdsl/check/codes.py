@@ -188,6 +188,8 @@ CODES: dict[str, Code] = {
     "HF954": Code("an engine that died or failed"),
     "HF955": Code("an engine that does not answer in time"),
     "HF956": Code("weights of another model than the engine's"),
+    # HF96x adapters
+    "HF962": Code("a LoRA adapter that the model cannot have"),
 }
 
 

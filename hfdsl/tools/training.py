@@ -174,7 +174,8 @@ def export(arguments: argparse.Namespace) -> int:
     """
     from hfdsl.rl.training.export import export as save
 
-    say(f"{save(Path(arguments.run), arguments.role, Path(arguments.output), Finder())} -> {arguments.output}")
+    folder = Path(arguments.output)
+    say(f"{save(Path(arguments.run), arguments.role, folder, Finder(), adapter=arguments.adapter)} -> {folder}")
     return OK
 
 

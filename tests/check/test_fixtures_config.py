@@ -62,11 +62,16 @@ def test_the_mended_configuration_has_no_finding(name: str, tmp_path: Path) -> N
         ("hf715", "deployment.default.mesh={ tp = 2 }"),
         ("hf715_compile", "actor.training.sharding=none"),
         ("hf715_sliced", "deployment.roles.actor.mesh={ dp = 2 }"),
+        ("hf715_lora", "deployment.roles.actor.mesh={ dp = 2 }"),
+        ("hf715_lora", "actor.lora=none"),
+        ("hf962_target", "actor.model.config.model_type=gemma2"),
+        ("hf962_rank", 'actor.lora.targets=["q_proj"]'),
+        ("hf719", "actor.lora={ rank = 4 }"),
         ("hf715_engine", "actor.generation.engine=auto"),
         ("hf715_engine", "deployment.roles.actor.mesh={ dp = 2 }"),
     ],
 )
-def test_models_that_may_be_in_parts_are_not_reported(name: str, change: str) -> None:
+def test_configurations_beside_a_mistake_are_not_reported(name: str, change: str) -> None:
     [report] = load(str(FIXTURES_CONFIG / f"{name}.toml"), [change]).reports(elsewhere=True)
     assert report.findings == ()
 

@@ -133,5 +133,6 @@ class Scorer(nn.Module):
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """A number per token, f32[b, t], of ids i64[b, t] and mask bool[b, t]."""
-        scores: torch.Tensor = self.score(hidden_states(self, ids, mask)).squeeze(-1).float()
+        hidden = hidden_states(self, ids, mask).to(self.score.weight.dtype)
+        scores: torch.Tensor = self.score(hidden).squeeze(-1).float()
         return scores.clone()  # FSDP, as above

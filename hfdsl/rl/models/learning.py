@@ -162,9 +162,14 @@ class Learner:
             optimizer_to_device(self.optimizer)
 
     def state(self) -> dict[str, Any]:
-        """What this rank needs to continue exactly: its weights, its optimizer's states, its steps."""
+        """What this rank needs to continue exactly: weights that learn, the optimizer's states, the number of steps.
+
+        Frozen weights, beside an adapter, come from the configuration again.
+        """
+        parameters = self.module.named_parameters(remove_duplicate=False)
+        frozen = {name for name, parameter in parameters if not parameter.requires_grad}
         return {
-            "weights": self.module.state_dict(),
+            "weights": {name: value for name, value in self.module.state_dict().items() if name not in frozen},
             "optimizer": self.optimizer.state_dict()["state"],
             "steps": self.steps,
         }

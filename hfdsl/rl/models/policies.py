@@ -12,6 +12,7 @@ from hfdsl.protocols.call import current_call
 from hfdsl.protocols.collectives import AxisGroup
 from hfdsl.rl.batches import Prompts
 from hfdsl.rl.engines.handle import EngineHandle, Sampled, engine_config
+from hfdsl.rl.models.adapters import add_adapters
 from hfdsl.rl.models.captured_generation import CapturedGenerator, capture_obstacle
 from hfdsl.rl.models.continuous_generation import generate_continuously
 from hfdsl.rl.models.device import autocast, device
@@ -21,18 +22,35 @@ from hfdsl.rl.models.loading import end_tokens, load, max_sequence_length, pad_t
 from hfdsl.rl.models.micro_batches import MicroBatch, assembled, micro_batches
 from hfdsl.rl.models.row_errors import bad_row
 from hfdsl.rl.models.scoring import response_log_probs
-from hfdsl.rl.models.sharding import full_weights, gathered_parameters
+from hfdsl.rl.models.sharding import full_shapes, full_weights, gathered_parameters
 from hfdsl.rl.workers.config import BatchingConfig, FloatDType, GenerationConfig, ModelConfig
+from hfdsl.rl.workers.lora import Lora
 
 
-def policy(config: ModelConfig, temperature: float, tp: AxisGroup) -> Policy:
-    """A policy of a causal model, sliced over the ranks of ``tp``."""
-    return Policy(load(config, tp), temperature, tp)
+def policy(config: ModelConfig, temperature: float, tp: AxisGroup, lora: Lora | None = None) -> Policy:
+    """A policy of a causal model, sliced over the ranks of ``tp``, or with an adapter.
+
+    Raises:
+        ResourceError: HF812 for an adapter of a sliced model, HF962 for one that the model cannot have.
+    """
+    model = load(config, tp)
+    if lora is not None:
+        add_adapters(model, lora, config.seed, tp)
+    return Policy(model, temperature, tp)
 
 
-def scorer(config: ModelConfig, tp: AxisGroup) -> Scorer:
-    """A model with a head of one number, sliced likewise; without a saved head, the head is zero."""
-    return Scorer(load(config, tp), saved_head(config.path), tp)
+def scorer(config: ModelConfig, tp: AxisGroup, lora: Lora | None = None) -> Scorer:
+    """A model with a head of one number, sliced likewise; without a saved head, the head is zero.
+
+    Its adapter is in the backbone, and the head learns as a whole. Errors are as for ``policy``.
+    """
+    model = load(config, tp)
+    if lora is None:
+        return Scorer(model, saved_head(config.path), tp)
+    add_adapters(model.base_model, lora, config.seed, tp)
+    adapted = Scorer(model, saved_head(config.path), tp)
+    adapted.score.float()  # it learns, as the adapter does
+    return adapted
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +110,9 @@ def _external(
 ) -> EngineHandle | None:
     if generation.engine != "vllm":
         return None
-    shapes = {name: tuple(weight.shape) for name, weight in policy.state_dict().items()}
-    engine = EngineHandle(engine_config(policy.model), shapes, generation, dtype, ends, pad, policy.tp.size)
+    engine = EngineHandle(
+        engine_config(policy.model), full_shapes(policy), generation, dtype, ends, pad, policy.tp.size
+    )
     engine.sleep()  # until it is needed
     return engine
 

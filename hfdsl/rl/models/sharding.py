@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from hfdsl.errors import ResourceError
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.models.adapters import adapters, base_names
 from hfdsl.rl.models.device import device
 from hfdsl.rl.models.forward import Policy
 from hfdsl.rl.models.parallel_layers import gathered_slices, local_slice
@@ -72,16 +73,30 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def full_state_dict(module: Policy) -> dict[str, Any]:
-    """All weights by name, a copy; a collective of all peers of ``dp`` and ``tp``."""
+    """All weights by name, a copy with adapters merged; a collective of all peers of ``dp`` and ``tp``."""
     return dict(full_weights(module))
 
 
 def full_weights(module: Policy) -> Iterator[tuple[str, torch.Tensor]]:
     """The same one by one, so that no rank has to hold all of them; each step is a collective."""
-    dims = slice_dims(module)
-    for name, value in module.state_dict().items():
-        weight = value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
-        yield name, gathered_slices(weight, module.tp, dims[name]) if name in dims else weight
+    state, dims, adapters_by_weight = module.state_dict(), slice_dims(module), adapters(module)
+    for name, base_name in base_names(module).items():
+        weight = _whole(state[name])
+        if name in adapters_by_weight:
+            adapter = adapters_by_weight[name]
+            weight = adapter.merged(weight, _whole(state[adapter.a]), _whole(state[adapter.b]))
+        yield base_name, gathered_slices(weight, module.tp, dims[name]) if name in dims else weight
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor, gathered where ranks hold shards."""
+    return value.full_tensor() if isinstance(value, DTensor) else value.detach().clone()
+
+
+def full_shapes(module: Policy) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of ``full_weights``, of a module that is not in slices."""
+    state = module.state_dict()
+    return {base_name: tuple(state[name].shape) for name, base_name in base_names(module).items()}
 
 
 def load_full_state_dict(module: Policy, weights: Mapping[str, torch.Tensor]) -> None:

@@ -4,65 +4,125 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfdsl.errors import CheckpointError
+from hfdsl.protocols.collectives import SoleRank
 from hfdsl.protocols.mesh import Mesh
 from hfdsl.rl.data.tokenizers import load_tokenizer
 from hfdsl.rl.training.checkpoints import STATED, latest
 from hfdsl.rl.training.config import Find, from_table
 from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.lora import Lora
 from hfdsl.runtime.saving import MANIFEST
 from hfdsl.runtime.state_files import read_file, unflatten_state
 
 if TYPE_CHECKING:
     import torch
 
+    from hfdsl.rl.models.forward import Policy
+
 INNER = "model."
 """Where a policy has its model."""
 
 
-def export(run: Path, role: str, folder: Path, find: Find | None = None) -> Path:
+def export(run: Path, role: str, folder: Path, find: Find | None = None, *, adapter: bool = False) -> Path:
     """Save the model of a role and the tokenizer, from the last checkpoint of a run; gives the checkpoint.
 
     The model's ``path`` in a later run is then this folder. Parts that ranks hold of a sharded model are joined, over
-    ``dp`` and then over ``tp``.
+    ``dp`` and then over ``tp``. A LoRA adapter is merged into the model, or with ``adapter`` saved
+    alone, as by peft.
 
     Raises:
-        CheckpointError: HF906 where there is no whole checkpoint, or none with a model of this role.
+        CheckpointError: HF906 where there is no whole checkpoint, or none with a policy of this role, or no adapter.
     """
+    from hfdsl.rl.models.adapters import save_adapter
     from hfdsl.rl.models.loading import load, no_progress_bars
-    from hfdsl.rl.models.tensor_parallel import planned_slice_dims
 
     checkpoint = latest(run / "checkpoints")
     config = from_table(json.loads((checkpoint / STATED).read_text("utf-8"))["config"], (), find).config
-    model_config = getattr(getattr(config, role, None), "model", None)
+    role_config: Any = getattr(config, role, None)
+    model_config: Any = getattr(role_config, "model", None)
     roles = json.loads((checkpoint / MANIFEST).read_text("utf-8"))["roles"]
     if role not in roles or not isinstance(model_config, ModelConfig):
         raise CheckpointError("HF906", f"'{checkpoint}' has no model of a role '{role}'; it keeps {', '.join(roles)}")
-    files = [rank["file"] for rank in roles[role]["ranks"]]
-    read = {file: unflatten_state(read_file(checkpoint / file))["weights"] for file in dict.fromkeys(files)}
-    parts = [read[file] for file in files]
-    model = load(replace(model_config, dtype="float32")).cpu()
-    sizes = dict(re.findall(r"\b(\w+)=(\d+)", roles[role]["mesh"]))
-    mesh = Mesh(pp=int(sizes["pp"]), dp=int(sizes["dp"]), tp=int(sizes["tp"]))
-    at = [mesh.coordinates(rank) for rank in range(mesh.world_size)]
-    by_tp = [
-        [part for part, place in zip(parts, at, strict=True) if (place.pp, place.tp) == (0, tp)]
-        for tp in range(mesh.tp)
-    ]
-    dims = planned_slice_dims(model, mesh.tp)
-    weights = {
-        name: joined([[part[INNER + name] for part in slice_] for slice_ in by_tp], value, dims.get(name))
-        for name, value in model.state_dict().items()
-    }
+    if not hasattr(role_config, "generation"):
+        raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' is no policy, and only policies are exported")
+    lora: Lora | None = getattr(role_config, "lora", None)
+    if adapter and lora is None:
+        raise CheckpointError("HF906", f"'{role}' in '{checkpoint}' has no adapter: its whole model learned")
+    parts = _Parts.read(checkpoint, roles[role])
+    if lora is not None:
+        policy = _adapted(model_config, lora, parts)
+        if adapter:
+            save_adapter(policy.model, folder, model_config.path)
+            return checkpoint
+        weights = _merged(policy)
+        model = load(replace(model_config, dtype="float32")).cpu()
+    else:
+        model = load(replace(model_config, dtype="float32")).cpu()
+        weights = parts.joined(model)
     model.load_state_dict(weights)
     with no_progress_bars():
-        model.to(dtype=next(iter(parts[0].values())).dtype).save_pretrained(folder)
+        model.to(dtype=next(iter(weights.values())).dtype).save_pretrained(folder)
     load_tokenizer(config.data.tokenizer).save_pretrained(folder)
     return checkpoint
+
+
+def _adapted(config: ModelConfig, lora: Lora, parts: _Parts) -> Policy:
+    """The policy of a configuration with the adapter that a checkpoint has."""
+    from hfdsl.rl.models.policies import policy
+
+    adapted = policy(replace(config, compile=False), 1.0, SoleRank(), lora).cpu()
+    state = adapted.state_dict()
+    learned = {name: parts.tensor(name, state[name], None) for name in parts.names}
+    adapted.load_state_dict(learned, strict=False)
+    return adapted
+
+
+def _merged(policy: Policy) -> dict[str, torch.Tensor]:
+    from hfdsl.rl.models.sharding import full_weights
+
+    return {name.removeprefix(INNER): weight for name, weight in full_weights(policy)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The weights that the ranks of a role saved: for each rank of ``tp``, those of its ranks of ``dp``."""
+
+    by_tp: Sequence[Sequence[Mapping[str, torch.Tensor]]]
+
+    @classmethod
+    def read(cls, checkpoint: Path, role: Mapping[str, Any]) -> _Parts:
+        files = [rank["file"] for rank in role["ranks"]]
+        states = {file: unflatten_state(read_file(checkpoint / file))["weights"] for file in dict.fromkeys(files)}
+        sizes = dict(re.findall(r"\b(\w+)=(\d+)", role["mesh"]))
+        mesh = Mesh(pp=int(sizes["pp"]), dp=int(sizes["dp"]), tp=int(sizes["tp"]))
+        places = [mesh.coordinates(rank) for rank in range(mesh.world_size)]
+        return cls(
+            [
+                [states[file] for file, place in zip(files, places, strict=True) if (place.pp, place.tp) == (0, tp)]
+                for tp in range(mesh.tp)
+            ]
+        )
+
+    @property
+    def names(self) -> Sequence[str]:
+        return list(self.by_tp[0][0])
+
+    def tensor(self, name: str, whole: torch.Tensor, dim: int | None) -> torch.Tensor:
+        """A tensor of the shape of ``whole``, sliced along ``dim``."""
+        return joined([[part[name] for part in slice_] for slice_ in self.by_tp], whole, dim)
+
+    def joined(self, model: Any) -> dict[str, torch.Tensor]:
+        """All weights of a model."""
+        from hfdsl.rl.models.tensor_parallel import planned_slice_dims
+
+        dims = planned_slice_dims(model, len(self.by_tp))
+        return {name: self.tensor(INNER + name, value, dims.get(name)) for name, value in model.state_dict().items()}
 
 
 def joined(slices: list[list[Any]], whole: torch.Tensor, dim: int | None) -> torch.Tensor:

@@ -19,6 +19,7 @@ from hfdsl.rl.workers.config import (
 )
 from hfdsl.rl.workers.critic import Critic
 from hfdsl.rl.workers.kl_penalty import KLPenalty
+from hfdsl.rl.workers.lora import Lora
 from hfdsl.rl.workers.multiplier import LagrangeMultiplier
 from hfdsl.rl.workers.reference import Reference
 from hfdsl.rl.workers.reward import Reward, RewardModel
@@ -37,6 +38,7 @@ __all__ = [
     "JudgeConfig",
     "KLPenalty",
     "LagrangeMultiplier",
+    "Lora",
     "ModelConfig",
     "OptimizerConfig",
     "Reference",

@@ -40,7 +40,7 @@ class Actor(hf.Worker):
         from hfdsl.rl.models.policies import policy, sampling
 
         self.config = config
-        self.policy = policy(config.model, config.generation.temperature, self.axis("tp"))
+        self.policy = policy(config.model, config.generation.temperature, self.axis("tp"), config.lora)
         self.learner = Learner(self.policy, self.policy.model, config.training, self.axis("dp"))
         self.sampling = sampling(
             self.policy, config.model, config.generation, config.batching, config.training.autocast

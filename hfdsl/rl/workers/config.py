@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from hfdsl.rl.data.tokenizers import Tokenizer
 from hfdsl.rl.fields import Count, NonNegative, Positive, Share, Temperature, check_fields
+from hfdsl.rl.workers.lora import Lora
 from hfdsl.types.bounds import Within
 
 FloatDType: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -37,7 +38,7 @@ class ModelConfig:
     only score or generate may be bfloat16, which halves their memory."""
 
     seed: int = 0
-    """The seed of random weights; a saved model has no use for it."""
+    """The seed of random weights, and of a new LoRA adapter; a saved model without one has no use for it."""
 
     pad_token: int | None = None
     """The token that fills a response after its end; None takes the one of the model's configuration."""
@@ -196,6 +197,9 @@ class ActorConfig:
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of updates and log-probs."""
 
+    lora: Lora | None = None
+    """The adapter that learns instead of the model's own weights; None trains all of them."""
+
     def __post_init__(self) -> None:
         check_fields(self)
 
@@ -277,6 +281,9 @@ class CriticConfig:
 
     batching: BatchingConfig = field(default_factory=BatchingConfig)
     """The micro-batches of updates and values."""
+
+    lora: Lora | None = None
+    """The adapter that learns, with the head, instead of the model's own weights; None trains all of them."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -23,7 +23,7 @@ class Critic(hf.Worker):
         from hfdsl.rl.models.policies import scorer
 
         self.config = config
-        self.critic = scorer(config.model, self.axis("tp"))
+        self.critic = scorer(config.model, self.axis("tp"), config.lora)
         self.learner = Learner(self.critic, self.critic.base_model, config.training, self.axis("dp"))
 
     @register(Dispatch.THREE_D_PROTO)

@@ -10,10 +10,11 @@ from hfdsl.check.findings import Finding
 from hfdsl.rl.data.sources import Dataset, ReasoningGym
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.workers.config import GenerationConfig, VerifierConfig
+from hfdsl.rl.workers.lora import Lora
 
 
 def packages_are_installed(subject: Subject) -> Iterator[Finding]:
-    """What reads the data, scores responses and writes events is there.
+    """What reads the data, scores responses, adapts models and writes events is there.
 
     torch, transformers and Ray are not asked for: programs are checked where they are not installed.
     """
@@ -28,6 +29,8 @@ def packages_are_installed(subject: Subject) -> Iterator[Finding]:
     for field, generation in subject.parts(GenerationConfig):
         if generation.engine == "vllm":
             yield from _missing(subject, "vllm", "vllm", f"{field}.engine", 'engine = "vllm"')
+    for field, _ in subject.parts(Lora):
+        yield from _missing(subject, "peft", "lora", field, "a LoRA adapter")
     if subject.config.tensorboard:
         yield from _missing(subject, "tensorboardX", "tensorboard", "tensorboard", "tensorboard = true")
 

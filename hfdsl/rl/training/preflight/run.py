@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from hfdsl.check.findings import Finding, order
 from hfdsl.rl.training.config import Loaded
+from hfdsl.rl.training.preflight.adapters import adapters_fit_models, adapters_have_whole_models
 from hfdsl.rl.training.preflight.architecture import model_keys_are_read
 from hfdsl.rl.training.preflight.folders import models_are_there, prompts_have_a_template, tokenizers_are_there
 from hfdsl.rl.training.preflight.models import models_fit_tokens
@@ -45,6 +46,8 @@ ANYWHERE: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     shards_have_processes,
     compiled_models_are_whole,
     engines_have_whole_models,
+    adapters_have_whole_models,
+    adapters_fit_models,
     schedules_fit_the_run,
     small_steps_count,
     penalties_can_act,

@@ -9,6 +9,7 @@ from hfdsl.rl.training.changes import SetField
 from hfdsl.rl.training.preflight.subject import Subject
 from hfdsl.rl.training.schedules import updates_in_step
 from hfdsl.rl.workers.config import ModelConfig, OptimizerConfig, TrainingConfig
+from hfdsl.rl.workers.lora import Lora
 
 LOST_BELOW = 1e-4
 """AdamW changes a weight by about the learning rate. bfloat16 rounds a weight of 0.05 to multiples of 2.4e-4, float16
@@ -53,11 +54,12 @@ def _updates(subject: Subject, role: str) -> int | None:
 
 def small_steps_count(subject: Subject) -> Iterator[Finding]:
     """Parameters that learn have a dtype in which a step of the learning rate changes them."""
-    models = dict(subject.parts(ModelConfig))
+    models, adapters = dict(subject.parts(ModelConfig)), dict(subject.parts(Lora))
     for field, training in subject.parts(TrainingConfig):
         role, rate = subject.role_of(field), training.optimizer.learning_rate
-        place = f"{field.rpartition('.')[0]}.model"
-        model = models.get(place)
+        config = field.rpartition(".")[0]
+        place = f"{config}.model"
+        model = None if f"{config}.lora" in adapters else models.get(place)  # an adapter learns in float32
         if role is None or model is None or model.dtype == "float32" or not 0 < rate < LOST_BELOW:
             continue
         yield subject.finding(

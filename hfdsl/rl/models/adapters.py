@@ -1,0 +1,170 @@
+"""LoRA adapters in the linear layers of a model, which peft computes with.
+
+peft replaces a layer ``q_proj`` by one that holds it. So the names in a module's state change::
+
+    before           with an adapter
+    q_proj.weight    q_proj.base_layer.weight       frozen
+    q_proj.bias      q_proj.base_layer.bias         frozen
+                     q_proj.lora_A.default.weight   learns, [rank, inputs]
+                     q_proj.lora_B.default.weight   learns, [outputs, rank]
+
+Other roles, engines and exported models know the names before, and have for the weight W + (alpha / rank) B A: see
+``Adapter.merged``, which makes a new tensor. The weights of the module itself are never merged: to add the product and
+to subtract it again would round them, and they would drift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from hfdsl.errors import ResourceError
+from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.workers.lora import Lora, large_rank, matches, missing_target
+
+ADAPTER: Final = "default"
+"""peft's name of the one adapter of a model."""
+
+BASE: Final = "base_layer"
+"""What peft calls the layer that an adapted one holds."""
+
+
+def add_adapters(model: Any, lora: Lora, seed: int, tp: AxisGroup) -> None:
+    """Put a new adapter into a model, and freeze the rest; adapters are drawn on the CPU, the same on every rank.
+
+    Raises:
+        ResourceError: HF710 without peft; HF812 for a model in slices; HF962 for targets that the model does not have,
+            or a rank too large for one.
+    """
+    if tp.size > 1:
+        raise ResourceError("HF812", f"lora and the mesh axis tp={tp.size} do not go together; leave one out")
+    if find_spec("peft") is None:
+        raise ResourceError("HF710", "lora needs the package peft, which is not installed; pip install 'hfdsl[lora]'")
+    from peft import (  # pyright: ignore[reportMissingImports]  # optional
+        LoraConfig,
+        inject_adapter_in_model,
+    )
+
+    layers = targeted_layers(model, lora)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(
+            LoraConfig(
+                r=lora.rank,
+                lora_alpha=lora.alpha,
+                lora_dropout=lora.dropout,
+                target_modules=list(layers),
+                fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in layers.values()),
+            ),
+            model,
+            ADAPTER,
+        )
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()  # peft has it in the dtype of the layer
+
+
+def targeted_layers(model: Any, lora: Lora) -> dict[str, nn.Linear | Conv1D]:
+    """The layers of a model that an adapter is for, by their names.
+
+    Raises:
+        ResourceError: HF962.
+    """
+    outputs = model.get_output_embeddings()
+    linear = {path: layer for path, layer in model.named_modules() if isinstance(layer, (nn.Linear, Conv1D))}
+    inner = {path: layer for path, layer in linear.items() if layer is not outputs}
+    if lora.targets == "all-linear":
+        layers = inner
+    else:
+        layers = {path: layer for path, layer in linear.items() if any(matches(path, name) for name in lora.targets)}
+        for target in lora.targets:
+            if not any(matches(path, target) for path in layers):
+                raise _refused(missing_target(target, inner))
+    for path, layer in layers.items():
+        if layer is outputs and outputs.weight is model.get_input_embeddings().weight:
+            raise _refused(f"'{path}' is tied to the embedding, and one of them alone cannot have an adapter")
+        sides = tuple(layer.weight.shape)
+        if lora.rank > min(sides):
+            raise _refused(large_rank(lora.rank, path, sides))
+    return layers
+
+
+def _refused(problem: str) -> ResourceError:
+    return ResourceError("HF962", problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """The adapter of a weight: the names of A and B in the module's state, and the factor of their product."""
+
+    a: str
+    b: str
+    scaling: float
+    transposed: bool
+    """Whether the weight is [inputs, outputs], as of GPT-2."""
+
+    def merged(self, weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """A weight with its adapter added in float32, in the dtype of the weight.
+
+        >>> adapter = Adapter("a", "b", scaling=2.0, transposed=False)
+        >>> adapter.merged(torch.ones(2, 2), torch.ones(1, 2), torch.tensor([[1.0], [3.0]])).tolist()
+        [[3.0, 3.0], [7.0, 7.0]]
+        """
+        product = (b.float() @ a.float()) * self.scaling
+        return (weight.float() + (product.T if self.transposed else product)).to(weight.dtype)
+
+
+def adapters(module: nn.Module) -> dict[str, Adapter]:
+    """The adapters of a module, by the names of the weights in its state; none of a module without."""
+    return {
+        f"{path}.{BASE}.weight": Adapter(
+            f"{path}.lora_A.{ADAPTER}.weight",
+            f"{path}.lora_B.{ADAPTER}.weight",
+            layer.scaling[ADAPTER],
+            layer.fan_in_fan_out,
+        )
+        for path, layer in _adapted_layers(module)
+    }
+
+
+def _adapted_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for path, inner in module.named_modules():
+        if hasattr(inner, "lora_A") and hasattr(inner, BASE):
+            yield path, inner
+
+
+def base_names(module: nn.Module) -> dict[str, str]:
+    """What a module's weights are called without adapters, by their names in its state; adapters' are left out."""
+    prefixes = tuple(f"{path}." for path, _ in _adapted_layers(module))
+    names = {}
+    for name in module.state_dict():
+        layer = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        if layer is None:
+            names[name] = name
+        elif name.startswith(f"{layer}{BASE}."):
+            names[name] = f"{layer}{name.removeprefix(f'{layer}{BASE}.')}"
+    return names
+
+
+def save_adapter(model: Any, folder: Path, base: str | None) -> None:
+    """Save the adapter of a causal model alone, as ``peft.PeftModel.from_pretrained`` loads it onto the base model."""
+    from safetensors.torch import save_file
+
+    config = deepcopy(model.peft_config[ADAPTER])
+    config.base_model_name_or_path, config.task_type, config.inference_mode = base, "CAUSAL_LM", True
+    config.save_pretrained(folder)
+    state = model.state_dict()
+    weights = {
+        f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": state[name].detach().cpu().contiguous()
+        for adapter in adapters(model).values()
+        for name in (adapter.a, adapter.b)
+    }
+    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})

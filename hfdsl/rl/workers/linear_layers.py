@@ -1,0 +1,73 @@
+"""The linear layers of a model, read from its configuration before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hfdsl.rl.workers.config import ModelConfig
+from hfdsl.rl.workers.lora import Lora, matches
+from hfdsl.rl.workers.slicing import model_config
+
+KNOWN: Final = ("llama", "mistral", "qwen2", "qwen3")
+"""The model types of which the linear layers are known; their names are the same."""
+
+
+def linear_layers(model: ModelConfig) -> dict[str, tuple[int, int]] | None:
+    """The outputs and inputs of every linear layer but the output layer; None where the configuration lacks a size.
+
+    >>> sizes = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1}
+    >>> sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    >>> layers = linear_layers(ModelConfig(config={"model_type": "llama", **sizes}))
+    >>> layers["model.layers.0.self_attn.k_proj"], layers["model.layers.0.mlp.down_proj"], len(layers)
+    ((2, 4), (4, 6), 7)
+    """
+    values = model_config(model)
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    sizes = [values.get(name) for name in names]
+    if values.get("model_type") not in KNOWN or not all(isinstance(size, int) and size > 0 for size in sizes):
+        return None
+    width, inner, layers, heads, key_heads = (int(size or 0) for size in sizes)
+    head = _head_width(values, width, heads)
+    if head is None:
+        return None
+    layer = {
+        "self_attn.q_proj": (heads * head, width),
+        "self_attn.k_proj": (key_heads * head, width),
+        "self_attn.v_proj": (key_heads * head, width),
+        "self_attn.o_proj": (width, heads * head),
+        "mlp.gate_proj": (inner, width),
+        "mlp.up_proj": (inner, width),
+        "mlp.down_proj": (width, inner),
+    }
+    return {f"model.layers.{i}.{name}": sides for i in range(layers) for name, sides in layer.items()}
+
+
+def _head_width(values: Mapping[str, Any], width: int, heads: int) -> int | None:
+    head = values.get("head_dim")
+    if isinstance(head, int):
+        return head
+    return None if values["model_type"] == "qwen3" else width // heads  # of that one, the default differs by version
+
+
+def adapter_parameters(model: ModelConfig, lora: Lora) -> int | None:
+    """How many parameters an adapter has, its targets' matrices A and B; None where that is not known.
+
+    >>> sizes = {"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1}
+    >>> sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    >>> adapter_parameters(ModelConfig(config={"model_type": "llama", **sizes}), Lora(rank=2, targets=("k_proj",)))
+    12
+    """
+    layers = linear_layers(model)
+    if layers is None or any(matches("lm_head", target) for target in targets_of(lora)):
+        return None
+    return sum(
+        lora.rank * sum(sides)
+        for path, sides in layers.items()
+        if lora.targets == "all-linear" or any(matches(path, target) for target in targets_of(lora))
+    )
+
+
+def targets_of(lora: Lora) -> tuple[str, ...]:
+    """The targets that an adapter names; none where it is for all linear layers."""
+    return () if isinstance(lora.targets, str) else lora.targets
