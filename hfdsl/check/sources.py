@@ -59,7 +59,7 @@ def argument_span(call: Span, signature: Signature | None, port: str) -> Span:
     return call if argument is None else replace(span_of(call.file, argument), calls=call.calls)
 
 
-def argument_name(call: Span, signature: Signature, port: str) -> str | None:
+def argument_name(call: Span, signature: Signature | None, port: str) -> str | None:
     """What the argument that is wired to ``port`` is called: a variable's or an attribute's own name."""
     match _argument(call, signature, port):
         case ast.Name(name) | ast.Attribute(attr=name):

@@ -46,6 +46,10 @@ class InnerTracing(Tracing, Protocol):
         """Match arguments to ports, noting every one that does not fit."""
         ...
 
+    def called_inner(self, signature: Signature, values: Mapping[str, Any]) -> None:
+        """Another dataflow is called with these values."""
+        ...
+
     def returned(self, signature: Signature, expected: str, shown: str) -> None:
         """An inner dataflow returns something else than its annotation says."""
         ...
@@ -97,6 +101,7 @@ def call_inner(tracer: InnerTracing, body: Callable[..., Any], args: tuple[Any, 
         return body(*args, **kwargs)
     known = len(tracer.misuses)
     values = tracer.bind(signature, signature.name, args, kwargs)
+    tracer.called_inner(signature, values)
     parameters, hints = inspect.signature(body).parameters, annotated_types(body)
     for port in signature.ports:
         if port.name in values:

@@ -330,6 +330,15 @@ class Misuse:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerCall:
+    """A call of an inner dataflow, which is no node: its values and roles by parameter, and the user's line."""
+
+    signature: Signature
+    arguments: Arguments
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """The shape of what a dataflow returns: a value, or outputs in a ``container`` (tuple, list, ...) or a dict."""
 
@@ -350,7 +359,8 @@ class Graph:
     """A traced dataflow. ``roles`` are its role parameters with their classes, in order.
 
     ``returns`` is the annotation of its result (``inspect.Signature.empty`` where it has none). ``optional_reads`` are
-    the places that read an optional column, each with what it is called and declared as.
+    the places that read an optional column, each with what it is called and declared as. ``inner_calls`` are the calls
+    of other dataflows.
     """
 
     name: str
@@ -361,6 +371,7 @@ class Graph:
     span: Span
     returns: Any = inspect.Signature.empty
     optional_reads: tuple[tuple[Span, str, PortType], ...] = ()
+    inner_calls: tuple[InnerCall, ...] = ()
     calls: tuple[Node, ...] = field(init=False, repr=False, compare=False)
     """The nodes that run a body, role methods and functions: most rules go through them."""
 

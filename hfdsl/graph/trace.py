@@ -17,6 +17,7 @@ from hfdsl.graph.program import (
     Filter,
     FunctionCall,
     Graph,
+    InnerCall,
     Input,
     MiniBatch,
     Misuse,
@@ -71,6 +72,7 @@ class Tracer:
     roles: dict[type, dict[str, Signature | None]] = field(default_factory=dict)
     reported: set[tuple[object, ...]] = field(default_factory=set)
     optional_reads: list[tuple[Span, str, PortType]] = field(default_factory=list)
+    inner_calls: list[InnerCall] = field(default_factory=list)
 
     def signatures(self, role: type) -> dict[str, Signature | None]:
         """The role's signatures, read once; None for a method with an invalid declaration, which is then reported."""
@@ -170,6 +172,12 @@ class Tracer:
     def call_dataflow(self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A dataflow is called within this one: its nodes become this one's."""
         return call_inner(self, body, args, kwargs)
+
+    def called_inner(self, signature: Signature, values: Mapping[str, Any]) -> None:
+        """Note a call of another dataflow, and what it gets: values, roles by name, and plain numbers and strings."""
+        operands = ((name, _inner_operand(value)) for name, value in values.items())
+        arguments = tuple((name, operand) for name, operand in operands if operand is not None)
+        self.inner_calls.append(InnerCall(signature, arguments, traced_span(_run.__code__)))
 
     def returned(self, signature: Signature, expected: str, shown: str) -> None:
         """An inner dataflow returns something else than its annotation says."""
@@ -311,6 +319,15 @@ class Tracer:
         return self.misuse(MisuseKind.NOT_A_RECORD, operation, shown)
 
 
+def _inner_operand(value: Any) -> Operand | None:
+    """A value, role or number that an inner dataflow gets; None for containers of them."""
+    if isinstance(value, Symbolic):
+        return value._operand
+    if isinstance(value, SymbolicRole):
+        return Constant(value._name)
+    return Constant(value) if isinstance(value, (int, float, str)) else None
+
+
 def _out_of_bounds(bounds: Within | None, value: Any, what: str = "is") -> tuple[str, str, str] | None:
     """The bounds, the number that is outside of them, and what to do about it; None where it is none."""
     if bounds is None or not bounds.refuses(value):
@@ -386,6 +403,7 @@ def trace(body: Callable[..., Any]) -> Graph:
         span=span,
         returns=returns,
         optional_reads=reads,
+        inner_calls=tuple(tracer.inner_calls),
     )
 
 

@@ -77,7 +77,41 @@ def swapped_with_a_mistake(both: Any, trainer: Any) -> object:
     return trainer.prefer(rejected, chosen)
 
 
+class Targets(hf.Batch):
+    new: f32[B, R]
+    old: f32[B, R]
+
+
+@hf.dataflow
+def inner(trainer: Trainer, new: f32[B, R], old: f32[B, R], *, low: float = 0.0, high: float = 1.0) -> Both:
+    return trainer.clip(trainer.ratio(new, old), low, high)
+
+
+@hf.dataflow
+def two_trainers(first: Trainer, second: Trainer, both: Both) -> None:
+    first.prefer(both, both)
+    second.prefer(both, both)
+
+
+def swapped_numbers_of_an_inner_dataflow(both: Any, trainer: Any) -> object:
+    low, high = 0.1, 0.3
+    return inner(trainer, both.new, both.old, low=high, high=low)
+
+
+def swapped_loose_columns(both: Any, trainer: Any) -> object:
+    class Pair:
+        new, old = both.old, both.new
+
+    return Targets(new=Pair.new, old=Pair.old)
+
+
 CROSSED = [
+    (lambda both, trainer: Targets(new=both.old, old=both.new), 1),
+    (lambda both, trainer: trainer.prefer(both, both) or Targets(old=both.new, new=both.old), 1),
+    (lambda both, trainer: inner(trainer, both.old, both.new), 1),
+    (lambda both, trainer: inner(trainer, old=both.new, new=both.old), 1),
+    (swapped_numbers_of_an_inner_dataflow, 1),
+    (swapped_loose_columns, 1),
     (lambda both, trainer: trainer.ratio(both.old, both.new), 1),
     (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
     (lambda both, trainer: trainer.ratio(new=both.old, old=both.new), 1),
@@ -115,7 +149,27 @@ def renamed(both: Any, trainer: Any) -> object:
     return trainer.prefer(rejected, both)  # one name alone says nothing
 
 
+def exchanged_targets(both: Any, trainer: Any) -> object:
+    targets = Targets(new=both.new, old=both.old)
+    return Targets(new=targets.old, old=targets.new)
+
+
+def both_sides(both: Any, trainer: Any) -> object:
+    return [Targets(new=both.old, old=both.new), Targets(new=both.new, old=both.old)]
+
+
+def one_role_twice(both: Any, trainer: Any) -> object:
+    first = second = trainer
+    return two_trainers(second, first, both)
+
+
 STRAIGHT: list[Callable[[Any, Any], object]] = [
+    exchanged_targets,
+    both_sides,
+    one_role_twice,
+    lambda both, trainer: hf.merge(Targets, both),
+    lambda both, trainer: Targets(new=both.old, old=both.other),
+    lambda both, trainer: inner(trainer, both.old, both.other),
     lambda both, trainer: trainer.ratio(both.new, both.old),
     lambda both, trainer: trainer.ratio(both.old, both.old),
     lambda both, trainer: trainer.ratio(both.old, both.other),

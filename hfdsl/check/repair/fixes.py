@@ -57,10 +57,12 @@ def _before(place: Span, ending: str) -> Span:
     return replace(place, end_column=place.end_column - len(ending.encode()))
 
 
-def exchanged(node: Node, first: str, second: str, *, certain: bool = True) -> Iterator[Suggestion]:
-    """The arguments of two ports of a call, swapped."""
-    places = [argument_span(node.span, signature_of(node), port) for port in (first, second)]
-    if node.span not in places:
+def exchanged(
+    call: Span, signature: Signature | None, first: str, second: str, *, certain: bool = True
+) -> Iterator[Suggestion]:
+    """The arguments of two ports of a call, or of two columns of a record, swapped."""
+    places = [argument_span(call, signature, port) for port in (first, second)]
+    if call not in places:
         yield from _rewritten(f"swap what is wired to '{first}' and '{second}'", edits.swap(*places), certain=certain)
 
 

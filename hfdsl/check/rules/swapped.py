@@ -1,11 +1,12 @@
-"""Swapped values: two ports of one call, each wired to the value that the other port means, by type or by name."""
+"""Swapped values: two ports of a call, or columns of a record, each wired to what the other means, by type or name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, combinations
+from typing import Any, TypeAlias
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
@@ -13,10 +14,14 @@ from hfdsl.check.program import signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_name, argument_span, port_span
 from hfdsl.graph.infer import Mismatch, MismatchKind, RecordValue
-from hfdsl.graph.program import Node, Operand, Ref
-from hfdsl.graph.signatures import RecordType, Signature
-from hfdsl.graph.spans import Span
+from hfdsl.graph.program import Arguments, Operand, Pack, Ref
+from hfdsl.graph.signatures import RecordType, Signature, StaticType
+from hfdsl.graph.spans import Span, definition_span
+from hfdsl.types.batches import Batch, schema
 from hfdsl.types.columns import ColumnSpec
+
+Owner: TypeAlias = "Signature | type[Batch]"
+"""What has the names that values are wired to: ports of a call or of an inner dataflow, or columns of a record."""
 
 
 def partner(mismatch: Mismatch, wrong: Sequence[Mismatch]) -> Mismatch | None:
@@ -52,80 +57,139 @@ def as_one_finding(context: Context, finding: Finding, mismatch: Mismatch, other
         related=(Label(argument, f"this is {other.actual}"), *finding.related),
         notes=(),
     )
-    return with_suggestions(context, combined, _exchanged(node, mismatch.port, other.port), "swap the two")
+    swaps = _exchanged(node.span, signature_of(node), mismatch.port, other.port)
+    return with_suggestions(context, combined, swaps, "swap the two")
 
 
 # -- by name
 
 
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The values that a call, an inner dataflow or a record gets, by port or column."""
+
+    label: str
+    span: Span
+    owner: Owner
+    arguments: Arguments
+
+    @property
+    def signature(self) -> Signature | None:
+        """That of a call or an inner dataflow."""
+        return self.owner if isinstance(self.owner, Signature) else None
+
+    @property
+    def place(self) -> str:
+        """What its names are."""
+        return "port" if isinstance(self.owner, Signature) else "column"
+
+    def name(self, port: str) -> str | None:
+        """The name of the value at a port: a column's own name, otherwise the name in the source."""
+        operand = dict(self.arguments)[port]
+        column = operand.column if isinstance(operand, Ref) else None
+        return column or argument_name(self.span, self.signature, port)
+
+
 def names_are_not_crossed(context: Context) -> Iterator[Finding]:
-    """Two values of a call are not each named like the port of the other.
+    """Two values of a call or a record are not each named like the port or column of the other.
 
     A line that a loop or a helper also runs with other names is meant for both orders, and so are two values that
-    another call takes the other way round, as a judge compares a pair twice.
+    another call takes the other way round, as a judge compares a pair twice. A record of the columns of one record of
+    its class is that record with columns exchanged: nothing else could be meant.
     """
-    lines: dict[Span, list[tuple[Node, Signature]]] = {}
-    for node in context.program.graph.nodes:
-        if signature := signature_of(node):
-            lines.setdefault(node.span, []).append((node, signature))
-    for call, *turns in lines.values():
-        for first, second in _crossed(*call):
-            crossed = all((first, second) in _crossed(*turn) for turn in turns)
-            if crossed and not _both_orders(context, *call, first, second):
-                yield _crossed_names(context, *call, first, second)
+    wirings = list(_wirings(context))
+    lines: dict[tuple[Span, Owner], list[Wiring]] = {}
+    for wiring in wirings:
+        lines.setdefault((wiring.span, wiring.owner), []).append(wiring)
+    blamed = set[Span]()
+    for first_turn, *turns in lines.values():
+        if any(site.span in blamed for site in first_turn.span.calls):
+            continue  # its own names are right, and those that its caller gave are not
+        for pair in _crossed(first_turn):
+            if all(pair in _crossed(turn) for turn in turns) and not _is_meant(context, wirings, first_turn, pair):
+                blamed.add(first_turn.span)
+                yield _crossed_names(context, first_turn, *pair)
 
 
-def _both_orders(context: Context, node: Node, signature: Signature, first: str, second: str) -> bool:
-    """Whether another call has the same two values at these ports the other way round."""
-    operands = dict(node.arguments)
-    return any(
-        dict(other.arguments).get(first) == operands[second] and dict(other.arguments).get(second) == operands[first]
-        for other in context.program.graph.calls
-        if signature_of(other) is signature
-    )
+def _wirings(context: Context) -> Iterator[Wiring]:
+    """Everything in the program that gets two values of one type by name, inner dataflows before their steps."""
+    graph = context.program.graph
+    for call in graph.inner_calls:
+        if _has_ports_alike(call.signature):
+            yield Wiring(call.signature.name, call.span, call.signature, call.arguments)
+    for node in graph.nodes:
+        signature = signature_of(node)
+        if signature is not None and _has_ports_alike(signature):
+            yield Wiring(node.label, node.span, signature, node.arguments)
+        elif isinstance(node.op, Pack):
+            yield Wiring(node.label, node.span, node.op.record, node.arguments)
 
 
-def _crossed(node: Node, signature: Signature) -> list[tuple[str, str]]:
-    """The pairs of ports of one type, each with a value that has the other's name."""
-    if not _has_ports_alike(signature):
-        return []
-    types = {port.name: port.type for port in signature.ports}
-    operands = dict(node.arguments)
+def _is_meant(context: Context, wirings: Sequence[Wiring], wiring: Wiring, pair: tuple[str, str]) -> bool:
+    """Whether the two values are also wired the other way round, or are one record with columns exchanged."""
+    first, second = (dict(wiring.arguments)[port] for port in pair)
+    if any(_operands(other, pair) == (second, first) for other in wirings if other.owner is wiring.owner):
+        return True
+    if isinstance(wiring.owner, Signature) or not isinstance(first, Ref) or not isinstance(second, Ref):
+        return False
+    value = context.program.inference.values[first.node]
+    return first.node == second.node and isinstance(value, RecordValue) and issubclass(value.type.record, wiring.owner)
+
+
+def _operands(wiring: Wiring, pair: tuple[str, str]) -> tuple[Operand | None, Operand | None]:
+    operands = dict(wiring.arguments)
+    return operands.get(pair[0]), operands.get(pair[1])
+
+
+def _crossed(wiring: Wiring) -> list[tuple[str, str]]:
+    """The pairs of ports or columns of one type, each with a value that has the other's name."""
+    if all(isinstance(operand, Ref) and operand.column == port for port, operand in wiring.arguments):
+        return []  # quick: most records are put together from columns of the same names
+    types, operands = _types(wiring.owner), dict(wiring.arguments)
     # Types first: they are at hand, while names are read from the user's text.
     pairs = [(first, second) for first, second in combinations(operands, 2) if types[first] == types[second]]
-    names = {port: _name(node, signature, port, operands[port]) for port in chain.from_iterable(pairs)}
+    names = {port: wiring.name(port) for port in chain.from_iterable(pairs)}
     return [(first, second) for first, second in pairs if (names[first], names[second]) == (second, first)]
+
+
+def _types(owner: Owner) -> Mapping[str, object]:
+    """By port or column its type."""
+    return _port_types(owner) if isinstance(owner, Signature) else schema(owner).fields
+
+
+@lru_cache(maxsize=1024)
+def _port_types(signature: Signature) -> Mapping[str, object]:
+    return {port.name: port.type for port in signature.ports}
 
 
 @lru_cache(maxsize=1024)
 def _has_ports_alike(signature: Signature) -> bool:
-    """Whether two ports take one type; most signatures have no such pair."""
-    return any(first.type == second.type for first, second in combinations(signature.ports, 2))
+    """Whether two ports take one type that is declared; most signatures have no such pair."""
+    types = [kind for kind in _port_types(signature).values() if kind != StaticType(Any)]
+    return any(first == second for first, second in combinations(types, 2))
 
 
-def _name(node: Node, signature: Signature, port: str, operand: Operand) -> str | None:
-    """The name of a value: a column's own name, otherwise the name in the source."""
-    column = operand.column if isinstance(operand, Ref) else None
-    return column or argument_name(node.span, signature, port)
-
-
-def _crossed_names(context: Context, node: Node, signature: Signature, first: str, second: str) -> Finding:
+def _crossed_names(context: Context, wiring: Wiring, first: str, second: str) -> Finding:
+    owner, signature, place = wiring.owner, wiring.signature, wiring.place
+    declared = port_span(owner, first) if isinstance(owner, Signature) else definition_span(owner)
+    alike = f"{place} '{first}' and {place} '{second}' {'take' if signature else 'have'} the same type"
     finding = Finding(
         "HF230",
-        f"'{node.label}' gets '{second}' at its port '{first}' and '{first}' at its port '{second}'",
-        Label(argument_span(node.span, signature, first), f"goes to '{first}'"),
+        f"'{wiring.label}' gets '{second}' at its {place} '{first}' and '{first}' at its {place} '{second}'",
+        Label(argument_span(wiring.span, signature, first), f"goes to '{first}'"),
         (
-            Label(argument_span(node.span, signature, second), f"goes to '{second}'"),
-            Label(port_span(signature, first), f"port '{first}' and port '{second}' take the same type"),
+            Label(argument_span(wiring.span, signature, second), f"goes to '{second}'"),
+            Label(declared, alike),
         ),
         notes=("if this is meant, say so at the end of the line: # hf: ignore[HF230]",),
     )
-    return with_suggestions(
-        context, finding, _exchanged(node, first, second, certain=False), "else wire them the other way round"
-    )
+    swaps = _exchanged(wiring.span, signature, first, second, certain=False)
+    return with_suggestions(context, finding, swaps, "else wire them the other way round")
 
 
-def _exchanged(node: Node, first: str, second: str, *, certain: bool = True) -> Iterator[Suggestion]:
+def _exchanged(
+    call: Span, signature: Signature | None, first: str, second: str, *, certain: bool = True
+) -> Iterator[Suggestion]:
     from hfdsl.check.repair.fixes import exchanged  # late: most programs need none
 
-    yield from exchanged(node, first, second, certain=certain)
+    yield from exchanged(call, signature, first, second, certain=certain)

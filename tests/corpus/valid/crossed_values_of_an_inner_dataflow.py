@@ -1,0 +1,59 @@
+"""An inner dataflow gets returns and advantages as they are named, through other names."""
+
+import hfdsl as hf
+from hfdsl import f32
+from tests.corpus.advantages import less_values
+from tests.corpus.vocabulary import (
+    Actor,
+    Advantages,
+    B,
+    Critic,
+    CriticMetrics,
+    Estimates,
+    P,
+    PolicyConfig,
+    Prompts,
+    R,
+    Reward,
+    Rollout,
+    Values,
+    prompts_of,
+)
+
+
+class Returns(hf.Batch):
+    returns: f32[B, R]
+
+
+@hf.function
+def summed(advantages: Advantages, values: Values) -> Returns:
+    """What the advantages were above."""
+    return Returns(returns=advantages.advantages.tensor + values.values.tensor)
+
+
+@hf.dataflow
+def fitted(rollout: Rollout, critic: Critic, *, advantages: f32[B, R], returns: f32[B, R]) -> CriticMetrics:
+    return critic.update(rollout, Estimates(advantages=advantages, returns=returns))
+
+
+@hf.dataflow
+def program(prompts: Prompts, actor: Actor, critic: Critic, reward: Reward) -> CriticMetrics:
+    rollout = actor.generate(prompts)
+    values = critic.values(rollout)
+    gains = less_values(rollout, values, reward.score(rollout))
+    sums = summed(gains, values)
+    left, right = gains.advantages, sums.returns
+    return fitted(rollout, critic, advantages=left, returns=right)
+
+
+pool = hf.ResourcePool([2])
+experiment = hf.Experiment(
+    program,
+    hf.Deployment(
+        actor=hf.place(Actor, PolicyConfig(), pool=pool),
+        critic=hf.place(Critic, PolicyConfig(), pool=pool),
+        reward=hf.place(Reward, pool=pool),
+    ),
+    dims={B: 8, P: 3, R: 4},
+    batches=prompts_of(8),
+)
