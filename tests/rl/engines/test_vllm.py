@@ -20,6 +20,7 @@ from hfdsl.errors import HfError, ResourceError
 from hfdsl.protocols.call import Call, in_call
 from hfdsl.rl import workers as w
 from hfdsl.rl.batches import B, Experience, P, Prompts, R, Rollout
+from hfdsl.rl.models.sharding import full_state_dict
 from hfdsl.rl.training.config import from_table
 from hfdsl.rl.training.loop import train
 from tests.rl.workers import programs, tiny
@@ -114,20 +115,41 @@ def test_log_probs_are_at_the_temperature_of_the_role(engine: w.Actor) -> None:
     assert (result.log_probs.tensor[result.response_mask.tensor] < -0.01).any()
 
 
-def test_an_update_reaches_the_engine(engine: w.Actor) -> None:
-    result = rollout(engine)
-    experience = Experience(
+def experience_of(result: Rollout) -> Experience:
+    return Experience(
         ids=result.ids.tensor,
         mask=result.mask.tensor,
         response_mask=result.response_mask.tensor,
         log_probs=result.log_probs.tensor,
         advantage=torch.linspace(-1, 1, ROWS)[:, None].expand(ROWS, RESPONSE),
     )
+
+
+def test_an_update_reaches_the_engine(engine: w.Actor) -> None:
+    result = rollout(engine)
     for _ in range(3):
-        engine.update(experience, loss=programs.ALONE)
+        engine.update(experience_of(result), loss=programs.ALONE)
     after = rollout(engine)
     assert differences(after).max() < TOLERANCE
     assert not torch.equal(after.log_probs.tensor, result.log_probs.tensor)
+
+
+@pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed")
+def test_an_adapter_reaches_the_engine_merged() -> None:
+    config = w.ActorConfig(MODEL, generation("vllm"), tiny.TRAINING, tiny.FIXED, lora=w.Lora(rank=4))
+    adapted = w.Actor(config)
+    first = rollout(adapted, greedy=True)
+    for _ in range(4):
+        adapted.update(experience_of(rollout(adapted)), loss=programs.ALONE)
+    ours = rollout(adapted, greedy=True)
+    merged = actor("plain")
+    merged.policy.load_state_dict(full_state_dict(adapted.policy))
+    theirs = rollout(merged, greedy=True)
+    assert torch.equal(ours.ids.tensor, theirs.ids.tensor)
+    assert differences(ours).max() < TOLERANCE
+    torch.testing.assert_close(ours.log_probs.tensor, theirs.log_probs.tensor, rtol=0, atol=TOLERANCE)
+    assert not torch.equal(ours.ids.tensor, first.ids.tensor)
+    adapted.offload("weights")
 
 
 def test_a_row_depends_on_its_seed_and_not_on_its_batch(engine: w.Actor) -> None:
