@@ -57,7 +57,8 @@ class ModelCopy:
     """A model of transformers, of which this rank may hold a slice."""
 
     def __init__(self, config: SamplerConfig, tp: AxisGroup) -> None:
-        self.policy = policy(config.model, config.generation.temperature, tp).requires_grad_(False)
+        self.policy = policy(config.model, config.generation.temperature, tp, packing=config.batching.packing)
+        self.policy.requires_grad_(False)
         self.sampling = sampling(self.policy, config.model, config.generation, config.batching, config.autocast)
 
     def rollout(self, prompts: Prompts, *, greedy: bool) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from hfdsl.protocols.collectives import AxisGroup
+from hfdsl.rl.models.packing import allow_packing, packed, packed_states
 from hfdsl.rl.models.parallel_layers import Sliced, gathered_slices, parallel_log_probs_and_entropies
 
 MAX_LOGITS = 2**26
@@ -41,9 +42,11 @@ class Policy(nn.Module):
     one part, logits are recomputed in the backward pass instead of kept.
     """
 
-    def __init__(self, model: Any, temperature: float, tp: AxisGroup) -> None:
+    def __init__(self, model: Any, temperature: float, tp: AxisGroup, *, packing: bool = False) -> None:
         super().__init__()
-        self.model, self.temperature, self.tp = model, temperature, tp
+        if packing:
+            allow_packing(model)
+        self.model, self.temperature, self.tp, self.packing = model, temperature, tp, packing
         self.slices = tp.size if isinstance(model.get_output_embeddings(), Sliced) else 1
         self.writes = 0
 
@@ -61,20 +64,35 @@ class Policy(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The log-probs of the last ``length`` tokens, and the entropies of their distributions, f32[b, r] each.
 
-        ``ids`` is i64[b, t] and ``mask`` bool[b, t]. Entropies are 0 with ``entropy="none"``.
+        ``ids`` is i64[b, t] and ``mask`` bool[b, t]. Entropies are 0 with ``entropy="none"``; with packing, both are 0
+        on padding.
         """
         # A token is predicted by the hidden state before it.
-        hidden = hidden_states(self.model, ids, mask)[:, -length - 1 : -1]
         chosen = ids[:, -length:]
+        if not self.packing:
+            hidden = hidden_states(self.model, ids, mask)[:, -length - 1 : -1]
+            log_probs, entropies = self._scored(hidden.flatten(0, 1), chosen.flatten(), entropy)
+            # FSDP attaches hooks to outputs, which must not be views.
+            return log_probs.view(chosen.shape).clone(), entropies.view(chosen.shape).clone()
+        rows, real = packed(mask, length), mask[:, -length:]
+        hidden = packed_states(self.model, ids, rows)[rows.index()[:, -length:][real] - 1]
+        columns = self._scored(hidden, chosen[real], entropy)
+        log_probs, entropies = (column.new_zeros(chosen.shape).masked_scatter(real, column) for column in columns)
+        return log_probs, entropies
+
+    def _scored(
+        self, hidden: torch.Tensor, chosen: torch.Tensor, entropy: Entropy
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The log-probs of tokens i64[n] after the states [n, H], and entropies."""
         chunk = max(1, MAX_LOGITS * self.slices // self.model.config.get_text_config().vocab_size)
-        parts = list(zip(hidden.flatten(0, 1).split(chunk), chosen.flatten().split(chunk), strict=True))
+        parts = list(zip(hidden.split(chunk), chosen.split(chunk), strict=True))
         recompute = torch.is_grad_enabled() and len(parts) > 1
         results = [
             checkpoint(self._score, *part, entropy, use_reentrant=False) if recompute else self._score(*part, entropy)
             for part in parts
         ]
-        log_probs, entropies = (torch.cat(column).view(chosen.shape) for column in zip(*results, strict=True))
-        return log_probs.clone(), entropies.clone()  # FSDP attaches hooks to outputs, which must not be views
+        log_probs, entropies = (torch.cat(column) for column in zip(*results, strict=True))
+        return log_probs, entropies
 
     def next_logits(
         self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any
@@ -122,9 +140,11 @@ class Scorer(nn.Module):
     The backbone may be sliced over the ranks of ``tp``; the head is replicated.
     """
 
-    def __init__(self, model: Any, head: torch.Tensor | None, tp: AxisGroup) -> None:
+    def __init__(self, model: Any, head: torch.Tensor | None, tp: AxisGroup, *, packing: bool = False) -> None:
         super().__init__()
-        self.base_model, self.tp, self.writes = model.base_model, tp, 0
+        if packing:
+            allow_packing(model)
+        self.base_model, self.tp, self.packing, self.writes = model.base_model, tp, packing, 0
         weight = next(self.base_model.parameters())
         width = model.config.get_text_config().hidden_size
         self.score = nn.Linear(width, 1, bias=False, device=weight.device, dtype=weight.dtype)
@@ -132,7 +152,11 @@ class Scorer(nn.Module):
             self.score.weight.copy_(torch.zeros_like(self.score.weight) if head is None else head)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """A number per token, f32[b, t], of ids i64[b, t] and mask bool[b, t]."""
-        hidden = hidden_states(self, ids, mask).to(self.score.weight.dtype)
-        scores: torch.Tensor = self.score(hidden).squeeze(-1).float()
+        """A number per token, f32[b, t], of ids i64[b, t] and mask bool[b, t]; with packing, 0 on padding."""
+        dtype = self.score.weight.dtype
+        if self.packing:
+            rows = packed(mask)
+            column = self.score(packed_states(self, ids, rows).to(dtype)).squeeze(-1).float()
+            return column.new_zeros(mask.shape).masked_scatter(rows.real, column)  # type: ignore[no-any-return]  # of torch
+        scores: torch.Tensor = self.score(hidden_states(self, ids, mask).to(dtype)).squeeze(-1).float()
         return scores.clone()  # FSDP, as above

@@ -69,7 +69,7 @@ def micro_batches(mask: torch.Tensor, width: int, config: BatchingConfig, extra_
     lengths, border = _lengths(mask, width), mask.shape[1] - width
     return [
         MicroBatch(torch.tensor(rows, device=mask.device), len(rows), border - before, after)
-        for rows in _by_length(lengths, config.tokens, extra_tokens)
+        for rows in (_packed if config.packing else _by_length)(lengths, config.tokens, extra_tokens)
         for before, after in [map(max, zip(*(lengths[row] for row in rows), strict=True))]
     ]
 
@@ -104,6 +104,20 @@ def _by_length(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: in
             rows, before, after = [], 0, 0
         rows.append(row)
         before, after = max(before, lengths[row][0]), max(after, lengths[row][1])
+    if rows:
+        yield rows
+
+
+def _packed(lengths: Sequence[tuple[int, int]], tokens: int, extra_tokens: int) -> Iterator[list[int]]:
+    """Rows that have at most so many tokens together, the longest first; a single row may have more."""
+    rows, used = list[int](), 0
+    for row in sorted(range(len(lengths)), key=lambda row: (-sum(lengths[row]), row)):
+        needed = sum(lengths[row]) + extra_tokens
+        if rows and used + needed > tokens:
+            yield rows
+            rows, used = [], 0
+        rows.append(row)
+        used += needed
     if rows:
         yield rows
 

@@ -27,7 +27,9 @@ from hfdsl.rl.workers.config import BatchingConfig, FloatDType, GenerationConfig
 from hfdsl.rl.workers.lora import Lora
 
 
-def policy(config: ModelConfig, temperature: float, tp: AxisGroup, lora: Lora | None = None) -> Policy:
+def policy(
+    config: ModelConfig, temperature: float, tp: AxisGroup, lora: Lora | None = None, *, packing: bool = False
+) -> Policy:
     """A policy of a causal model, sliced over the ranks of ``tp``, or with an adapter.
 
     Raises:
@@ -36,19 +38,19 @@ def policy(config: ModelConfig, temperature: float, tp: AxisGroup, lora: Lora | 
     model = load(config, tp)
     if lora is not None:
         add_adapters(model, lora, config.seed, tp)
-    return Policy(model, temperature, tp)
+    return Policy(model, temperature, tp, packing=packing)
 
 
-def scorer(config: ModelConfig, tp: AxisGroup, lora: Lora | None = None) -> Scorer:
+def scorer(config: ModelConfig, tp: AxisGroup, lora: Lora | None = None, *, packing: bool = False) -> Scorer:
     """A model with a head of one number, sliced likewise; without a saved head, the head is zero.
 
     Its adapter is in the backbone, and the head learns as a whole. Errors are as for ``policy``.
     """
     model = load(config, tp)
     if lora is None:
-        return Scorer(model, saved_head(config.path), tp)
+        return Scorer(model, saved_head(config.path), tp, packing=packing)
     add_adapters(model.base_model, lora, config.seed, tp)
-    adapted = Scorer(model, saved_head(config.path), tp)
+    adapted = Scorer(model, saved_head(config.path), tp, packing=packing)
     adapted.score.float()  # it learns, as the adapter does
     return adapted
 
@@ -182,7 +184,7 @@ def _parts(mask: torch.Tensor, sampling: Sampling) -> list[MicroBatch]:
     """Micro-batches of as many rows as the cache may hold; for captured steps, all of one shape."""
     rows, length, tokens = len(mask), sampling.generation.max_tokens, sampling.generation.cache_tokens
     if sampling.captured is None or sampling.batching.rows is not None:
-        return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens), extra_tokens=length)
+        return micro_batches(mask, 0, replace(sampling.batching, tokens=tokens, packing=False), extra_tokens=length)
     count = -(-rows * (mask.shape[1] + length) // tokens)
     return micro_batches(mask, 0, BatchingConfig(rows=-(-rows // count)))
 

@@ -40,7 +40,8 @@ class Actor(hf.Worker):
         from hfdsl.rl.models.policies import policy, sampling
 
         self.config = config
-        self.policy = policy(config.model, config.generation.temperature, self.axis("tp"), config.lora)
+        packing, tp = config.batching.packing, self.axis("tp")
+        self.policy = policy(config.model, config.generation.temperature, tp, config.lora, packing=packing)
         self.learner = Learner(self.policy, self.policy.model, config.training, self.axis("dp"))
         self.sampling = sampling(
             self.policy, config.model, config.generation, config.batching, config.training.autocast

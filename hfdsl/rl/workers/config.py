@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
+from hfdsl.errors import ConfigError
 from hfdsl.rl.data.tokenizers import Tokenizer
 from hfdsl.rl.fields import Count, NonNegative, Positive, Share, Temperature, check_fields
 from hfdsl.rl.workers.lora import Lora
@@ -156,8 +157,17 @@ class BatchingConfig:
     """Where given, every micro-batch has this many rows of full width, in the order of the batch, and ``tokens`` is
     ignored. A row's numbers then have the same bits on any number of ranks that have a multiple of ``rows`` rows."""
 
+    packing: bool = False
+    """Whether the sequences of a micro-batch follow each other without padding, in log-probs, values, scores and
+    updates; ``tokens`` counts real tokens then. Generation keeps its padding. Needs a model whose layers attend to all
+    tokens or to a window, with the attention ``"sdpa"`` or one of transformers' ``"flash_attention"``."""
+
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.packing and self.rows is not None:
+            raise ConfigError(
+                "HF940", f"BatchingConfig: rows={self.rows} pads every row to full width, and packing=True none"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ class Critic(hf.Worker):
         from hfdsl.rl.models.policies import scorer
 
         self.config = config
-        self.critic = scorer(config.model, self.axis("tp"), config.lora)
+        packing = config.batching.packing
+        self.critic = scorer(config.model, self.axis("tp"), config.lora, packing=packing)
         self.learner = Learner(self.critic, self.critic.base_model, config.training, self.axis("dp"))
 
     @register(Dispatch.THREE_D_PROTO)

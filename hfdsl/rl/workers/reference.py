@@ -19,7 +19,9 @@ class Reference(hf.Worker):
         from hfdsl.rl.models.policies import policy
 
         self.config = config
-        self.policy = policy(config.model, config.temperature, self.axis("tp")).requires_grad_(False)
+        self.policy = policy(
+            config.model, config.temperature, self.axis("tp"), packing=config.batching.packing
+        ).requires_grad_(False)
 
     @register(Dispatch.THREE_D_PROTO)
     @hf.reads("reference")

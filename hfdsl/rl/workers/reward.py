@@ -31,7 +31,7 @@ class RewardModel(Reward):
         from hfdsl.rl.models.policies import scorer
 
         self.config = config
-        self.model = scorer(config.model, self.axis("tp")).requires_grad_(False)
+        self.model = scorer(config.model, self.axis("tp"), packing=config.batching.packing).requires_grad_(False)
 
     @register(Dispatch.THREE_D_PROTO)
     def score(self, prompts: Prompts, sequences: Sequences) -> Scores:

@@ -47,12 +47,12 @@ def test_whole_copies_give_the_same_bits_on_ray(ray_cluster: Any) -> None:
     assert all(torch.equal(weight, others[name]) for name, weight in weights.items())
 
 
-def test_parts_give_what_whole_copies_give(ray_cluster: Any) -> None:
+@pytest.mark.parametrize("packing", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_parts_give_what_whole_copies_give(packing: bool, ray_cluster: Any) -> None:
     """Of unlike many micro-batches: one rank's rows are longer than the other's."""
-    batching = w.BatchingConfig(tokens=25)
     (whole_step, weights), (sharded_step, others) = (
-        ran(roles("none", batching), "local"),
-        ran(roles("fsdp", batching), "ray"),
+        ran(roles("none", w.BatchingConfig(tokens=25)), "local"),
+        ran(roles("fsdp", w.BatchingConfig(tokens=25, packing=packing)), "ray"),
     )
     assert torch.equal(whole_step[0].ids.tensor, sharded_step[0].ids.tensor)
     for whole, sharded in zip((*whole_step[5], *whole_step[6]), (*sharded_step[5], *sharded_step[6]), strict=True):
