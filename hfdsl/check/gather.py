@@ -22,12 +22,12 @@ from hfdsl.check.demands import (
     divisible_by_requirement,
 )
 from hfdsl.check.findings import Label
-from hfdsl.check.program import Program, dims_of, pads, quotients_of, row_dims, signature_of
+from hfdsl.check.program import Program, call_numbers, dims_of, pads, quotients_of, row_dims, signature_of
 from hfdsl.check.requirements import MESH_SIZES, Scope, names, numbers
 from hfdsl.errors import DefinitionError
 from hfdsl.graph.infer import LOST
 from hfdsl.graph.program import Filter, FunctionCall, Input, MiniBatch, Node, RoleCall, Take
-from hfdsl.graph.signatures import Signature
+from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.protocols.conditions import provisions_of, requirements_of
 from hfdsl.protocols.placement import faults
 from hfdsl.types.dims import Answer, Atom, Dim, Size, atom_size, constant
@@ -237,28 +237,31 @@ def _quotients(program: Program, node: Node) -> Iterator[Size]:
 
 
 def _required(
-    program: Program, nodes: tuple[Node, ...], signature: Signature, sized: tuple[type[Dim], ...]
+    program: Program, nodes: tuple[Node, ...], called: Signature, sized: tuple[type[Dim], ...]
 ) -> Iterator[Demand]:
-    """The requirements of a method, less those that another mistake hides.
+    """The requirements of a method, and of the one of a derived class that is placed, less what a mistake hides.
 
     They ask for the config of a role which cannot be built (HF516) or is placed as another (HF515), for the sizes of a
     mesh that does not fill its pool (HF501), or for rows that the call is not given.
     """
-    node, texts = nodes[0], requirements_of(signature.body)
+    node, override = nodes[0], program.override(nodes[0])
+    texts = dict.fromkeys(requirements_of(called.body), called)
+    texts = dict.fromkeys(requirements_of(override.body), override) | texts if override is not None else texts
     if not texts or (isinstance(node.op, RoleCall) and _is_another(program, node.op.role)):
         return
     placement, bindings = program.placement(node), program.inference.bindings[node.id]
     unfilled = placement is not None and placement.mesh.world_size != placement.pool.world_size
     built = program.config(node) is not None
-    dims = dims_of_call(program, node, signature, sized)
     chunks = None if pads(node) else program.chunk_count(node)
-    scope = CallScope(dims, scope_of_call(program, node, signature, sized), program.call_rows(node), chunks or 1)
-    hidden = {atom.__name__ for port in signature.ports for atom in row_dims(port.type) if atom not in bindings}
-    for text in texts:
-        named = set(names(text))
+    for text, signature in texts.items():
+        dims = dims_of_call(program, node, signature, sized)
+        scope = CallScope(dims, scope_of_call(program, node, signature, sized), program.call_rows(node), chunks or 1)
+        named, known = set(names(text)), {*dims, *numbers(scope.numbers.fields)}
+        hidden = {atom.__name__ for port in signature.ports for atom in row_dims(port.type) if atom not in bindings}
+        hidden |= {port.name for port in signature.ports if isinstance(port.type, StaticType)} - known  # no number
         if unfilled and not named.isdisjoint(("dp", "micro_dp", "world_size")):
             continue
-        if (built or named <= set(dims)) and named.isdisjoint(hidden):
+        if (built or named <= {*dims, *call_numbers(node)}) and named.isdisjoint(hidden):
             yield from _as_demands(
                 Requirement(nodes, text, signature, scope, _imposed(program, node, signature, text, dims))
             )
@@ -286,7 +289,7 @@ def _imposed(program: Program, node: Node, signature: Signature, text: str, dims
     """Where a requirement is declared, and where the config that it names is given."""
     placement = program.placement(node)
     declared = Label(signature.span, f"declared with requires({text!r})")
-    numbers = Scope({}, placement, fields=program.config(node) or {})
+    numbers = Scope({}, placement, fields={**(program.config(node) or {}), **call_numbers(node)})
     settings: list[str] = []
     for name in names(text):
         if name not in dims:
@@ -306,6 +309,7 @@ def dims_of_call(
     """
     bound = {atom.__name__: size for atom, size in program.inference.bindings[node.id].items()}
     reserved = {*MESH_SIZES, *numbers(program.config(node) or {})} if isinstance(node.op, RoleCall) else set()
+    reserved |= call_numbers(node).keys()
     others = [dim for dim in (*program.dims, *sized) if dim.__name__ not in reserved]
     return {dim.__name__: atom_size(dim) for dim in (*others, *dims_of(signature))} | bound
 
@@ -313,7 +317,8 @@ def dims_of_call(
 def scope_of_call(program: Program, node: Node, signature: Signature, sized: Iterable[type[Dim]] = ()) -> Scope:
     """What the names in a requirement mean at a call: dims as the call binds them, and the role's config."""
     sizes = dims_of_call(program, node, signature, sized)
-    return Scope(sizes, program.placement(node), isinstance(node.op, RoleCall), program.config(node) or {})
+    fields = {**(program.config(node) or {}), **call_numbers(node)}
+    return Scope(sizes, program.placement(node), isinstance(node.op, RoleCall), fields)
 
 
 def read_together(program: Program, demands: Iterable[Demand], sized: Iterable[type[Dim]]) -> Iterator[set[Atom]]:

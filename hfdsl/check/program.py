@@ -6,12 +6,14 @@ ask again for every size that they try.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from inspect import getattr_static
 from itertools import chain
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 from hfdsl.check.findings import Label
@@ -20,8 +22,17 @@ from hfdsl.deploy.deployment import Deployment, Placement
 from hfdsl.errors import DefinitionError, HfError
 from hfdsl.graph.infer import LOST, Inference, RecordValue
 from hfdsl.graph.origins import Origins, origins
-from hfdsl.graph.program import FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
-from hfdsl.graph.signatures import ListType, PortType, RecordType, Signature, StaticType, role_signature
+from hfdsl.graph.program import Constant, FunctionCall, Graph, Input, Node, Pack, Ref, RoleCall
+from hfdsl.graph.signatures import (
+    ListType,
+    PortType,
+    RecordType,
+    Signature,
+    StaticType,
+    method_signature,
+    role_signature,
+)
+from hfdsl.protocols.conditions import requirements_of
 from hfdsl.protocols.placement import faults
 from hfdsl.protocols.protocol import Protocol
 from hfdsl.protocols.register import Registration, registered_methods
@@ -136,11 +147,32 @@ class Program:
     def _kind(self, node: Node) -> object:
         operation: object = node.op
         if isinstance(node.op, RoleCall):
-            operation = node.op.role, node.op.signature
+            operation = node.op.role, node.op.signature, *self._required_numbers(node)
         elif isinstance(node.op, FunctionCall):
-            operation = node.op.signature
+            operation = node.op.signature, *self._required_numbers(node)
         bindings = tuple(self.inference.bindings[node.id].items())
         return operation, tuple(self.argument_rows[node.id].items()), bindings, self.rows(node)
+
+    def _required_numbers(self, node: Node) -> tuple[tuple[str, object], ...]:
+        """The numbers that a call with requirements is given, each by its name."""
+        signature, override = signature_of(node), self.override(node)
+        bodies = [each.body for each in (signature, override) if each is not None]
+        return tuple(call_numbers(node).items()) if any(map(requirements_of, bodies)) else ()
+
+    def override(self, node: Node) -> Signature | None:
+        """The method that the placed class of a call runs instead of the called one; None if it is that one."""
+        placement, signature = self.placement(node), signature_of(node)
+        if placement is None or signature is None or not isinstance(node.op, RoleCall):
+            return None
+        key = node.op.role, id(signature)
+        if key not in self._overrides:
+            derived = issubclass(placement.role, self.graph.roles[node.op.role])
+            self._overrides[key] = override_of(signature, placement.role) if derived else None
+        return self._overrides[key]
+
+    @cached_property
+    def _overrides(self) -> dict[tuple[str, int], Signature | None]:
+        return {}
 
     def rows(self, node: Node) -> Size | None:
         """The rows of what a node makes: of a record or a column."""
@@ -221,6 +253,36 @@ def _chunk_count(placement: Placement[Any] | None, protocol: Protocol | None) ->
 def signature_of(node: Node) -> Signature | None:
     """The signature of a node that runs a body."""
     return node.op.signature if isinstance(node.op, (RoleCall, FunctionCall)) else None
+
+
+def override_of(called: Signature, placed: type) -> Signature | None:
+    """The method that a placed class runs instead of the called one; None if it is that one, or not readable.
+
+    One without ``register`` runs as the called one is registered.
+    """
+    body = getattr_static(placed, called.name, None)
+    if body is called.body or not isinstance(body, FunctionType):
+        return None
+    try:
+        if called.name in registered_methods(placed):
+            override = role_signature(placed, called.name)
+        else:
+            override = method_signature(body, called.name, called.registration)
+    except DefinitionError:
+        return None
+    return None if override.body is called.body else override
+
+
+def call_numbers(node: Node) -> Mapping[str, object]:
+    """The numbers that a call gives to ports of its method or function, or that they have by default."""
+    signature = signature_of(node)
+    if signature is None:
+        return {}
+    plain = [port.name for port in signature.ports if isinstance(port.type, StaticType)]
+    parameters = inspect.signature(signature.body).parameters if plain else {}
+    values = {name: parameters[name].default for name in plain if name in parameters}
+    values |= {name: operand.value for name, operand in node.arguments if isinstance(operand, Constant)}
+    return {name: value for name, value in values.items() if name in plain and isinstance(value, (int, float))}
 
 
 def pads(node: Node) -> bool:

@@ -52,9 +52,9 @@ MAX_NESTING = 8
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What names mean: sizes by dim name, the constructor's arguments and the fields of its config objects, mesh sizes.
+    """What names mean: sizes by dim name, numbers of the call, arguments and configs of the constructor, mesh sizes.
 
-    ``config`` is false for a function, which has none.
+    ``fields`` has the numbers of the call and of the config; ``config`` is false for a function, which has none.
     """
 
     sizes: Mapping[str, Size]

@@ -22,8 +22,9 @@ PROVISIONS = "__hf_provides__"
 def requires(*constraints: str) -> Callable[[F], F]:
     """Say what must hold for a method or a role to work, as Python expressions over names.
 
-    The names are dims, numbers of the role's config, and sizes of its mesh: ``pp dp tp gen_pp gen_tp micro_dp
-    world_size``. On a role class, a requirement is about config and mesh alone and is tested where the role is placed.
+    The names are dims, numbers that the method or function is called with, numbers of the role's config, and sizes of
+    its mesh: ``pp dp tp gen_pp gen_tp micro_dp world_size``. On a role class, a requirement is about config and mesh
+    alone and is tested where the role is placed.
 
     Raises ``DefinitionError`` (HF114) for text that is no expression.
 

@@ -265,3 +265,56 @@ def test_a_function_has_no_mesh_whose_sizes_stand_before_the_dims_of_the_program
 
     [finding] = hf.dataflow(program).check(dims={B: 1, R: 1, micro: 1, dp: 3}).findings
     assert finding.message == "'even' requires dp % 2 == 0, but 3 % 2 = 1"
+
+
+@hf.requires("group >= least", "limit <= 1")
+@hf.function
+def grouped(rows: Rows, *, group: int, least: int = 2, limit: float | None = None) -> Rows: ...
+
+
+def test_numbers_of_a_call_are_what_it_is_given_or_its_default() -> None:
+    @hf.dataflow
+    def program(rows: Rows) -> list[Rows]:
+        return [grouped(rows, group=2), grouped(rows, group=3, least=4), grouped(rows, group=8, least=4)]
+
+    [finding] = program.check().findings
+    assert finding.message == "'grouped' requires group >= least, but group = 3 and least = 4"
+
+
+def test_a_number_that_is_left_out_is_no_mistake() -> None:
+    @hf.dataflow
+    def program(rows: Rows) -> list[Rows]:
+        return [grouped(rows, group=2, limit=None), grouped(rows, group=2, limit=2.0)]
+
+    [finding] = program.check().findings
+    assert finding.message == "'grouped' requires limit <= 1, but limit = 2"
+
+
+class Student(hf.Worker):
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("B >= 2")
+    def learn(self, rows: Rows, *, epochs: int = 1) -> Rows: ...
+
+
+class CarefulStudent(Student):
+    def __init__(self, most: int = 4) -> None: ...
+
+    @register(Dispatch.DP_PROTO)
+    @hf.requires("epochs <= most", "B % 8 == 0")
+    def learn(self, rows: Rows, *, epochs: int = 1) -> Rows: ...
+
+
+def test_a_placed_class_requires_more() -> None:
+    @hf.dataflow
+    def program(rows: Rows, student: Student) -> list[Rows]:
+        return [student.learn(rows), student.learn(rows, epochs=4), student.learn(rows, epochs=5)]
+
+    def messages(role: type[Student], rows: int) -> list[str]:
+        placed = hf.Deployment(student=hf.place(role, pool=hf.ResourcePool([1])))
+        return [finding.message for finding in program.check(placed, dims={B: rows}).findings]
+
+    too_many = "'student.learn' requires epochs <= most, but epochs = 5 and most = 4"
+    assert messages(Student, 4) == []
+    assert messages(Student, 1)[0] == "'student.learn' requires B >= 2, but B = 1"
+    assert messages(CarefulStudent, 8) == [too_many]
+    assert messages(CarefulStudent, 4) == ["'student.learn' requires B % 8 == 0, but 4 % 8 = 4", too_many]

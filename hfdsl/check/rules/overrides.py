@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from inspect import getattr_static
-from types import FunctionType
 from typing import Any
 
 from hfdsl.check.context import Context
 from hfdsl.check.findings import Finding, Label
+from hfdsl.check.program import override_of, signature_of
 from hfdsl.check.repair.suggestions import Suggestion, with_suggestions
 from hfdsl.check.sources import argument_span, port_span
 from hfdsl.deploy.deployment import Placement
-from hfdsl.errors import DefinitionError
 from hfdsl.graph.fits import fits_type
 from hfdsl.graph.program import Constant, Node, RoleCall
-from hfdsl.graph.signatures import Signature, StaticType, method_signature, role_signature
+from hfdsl.graph.signatures import Signature, StaticType
 from hfdsl.graph.spans import Span
-from hfdsl.protocols.register import Registration, registered_methods
+from hfdsl.protocols.register import Registration
 from hfdsl.types.rows import Grouped, IndependentRows, RowDependence, WholeRows
 
 
@@ -38,7 +36,7 @@ def overrides_agree(context: Context) -> Iterator[Finding]:
         placement = deployment.placements.get(role) if deployment is not None else None
         placed = roles[role] if placement is None else placement.role
         if (role, called) not in overrides:
-            overrides[role, called] = _override(called, placed) if issubclass(placed, roles[role]) else None
+            overrides[role, called] = override_of(called, placed) if issubclass(placed, roles[role]) else None
         if (override := overrides[role, called]) is None:
             continue
         for difference in _differences(called, override, node):
@@ -75,21 +73,24 @@ PROTOCOL = "protocol of the method"
 
 def numbers_fit_overrides(context: Context) -> Iterator[Finding]:
     """The numbers of a call are within the bounds that the method of the placed class declares."""
-    placements = context.program.deployment.placements if context.program.deployment is not None else {}
     for node in context.program.graph.calls:
-        if not isinstance(node.op, RoleCall) or node.op.role not in placements:
+        override, called, placement = (
+            context.program.override(node),
+            signature_of(node),
+            context.program.placement(node),
+        )
+        if override is None or called is None or placement is None:
             continue
-        called, placed = node.op.signature, placements[node.op.role].role
-        override = _override(called, placed) if issubclass(placed, context.program.graph.roles[node.op.role]) else None
-        for name, operand in node.arguments if override is not None else ():
-            own, port = override.port(name) if override is not None else None, called.port(name)
+        for name, operand in node.arguments:
+            own, port = override.port(name), called.port(name)
             if own is None or own.bounds is None or port is None or not isinstance(operand, Constant):
                 continue
             known = port.bounds is not None and port.bounds.refuses(operand.value)  # reported as it is traced
-            if own.bounds.refuses(operand.value) and not known and override is not None:
+            if own.bounds.refuses(operand.value) and not known:
+                placed = placement.role.__name__
                 yield Finding(
                     "HF940",
-                    f"'{name}' of '{node.label}' must be {own.bounds} in {placed.__name__}, and is {operand.value!r}",
+                    f"'{name}' of '{node.label}' must be {own.bounds} in {placed}, and is {operand.value!r}",
                     Label(argument_span(node.span, called, name)),
                     (Label(port_span(override, name), "declared here"),),
                     notes=(own.bounds.help,) if own.bounds.help else (),
@@ -106,24 +107,6 @@ class _Difference:
     declared: str
     advice: str
     mends: str = ""  # what of the called method mends it: a port, or its protocol
-
-
-def _override(called: Signature, placed: type) -> Signature | None:
-    """The method that a placed class runs instead of the called one; None if it is that one, or not readable.
-
-    One without ``register`` runs as the called one is registered.
-    """
-    body = getattr_static(placed, called.name, None)
-    if body is called.body or not isinstance(body, FunctionType):
-        return None
-    try:
-        if called.name in registered_methods(placed):
-            override = role_signature(placed, called.name)
-        else:
-            override = method_signature(body, called.name, called.registration)
-    except DefinitionError:
-        return None
-    return None if override.body is called.body else override
 
 
 def _differences(called: Signature, override: Signature, node: Node) -> Iterator[_Difference]:
