@@ -149,7 +149,6 @@ def test_an_adapter_reaches_the_engine_merged() -> None:
     assert differences(ours).max() < TOLERANCE
     torch.testing.assert_close(ours.log_probs.tensor, theirs.log_probs.tensor, rtol=0, atol=TOLERANCE)
     assert not torch.equal(ours.ids.tensor, first.ids.tensor)
-    adapted.offload("weights")
 
 
 def test_a_row_depends_on_its_seed_and_not_on_its_batch(engine: w.Actor) -> None:
