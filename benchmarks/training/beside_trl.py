@@ -1,9 +1,11 @@
 """A step of GRPO beside TRL's GRPOTrainer: the same model, prompts, lengths, updates and reward, on the same machine.
 
     python -m benchmarks.training.beside_trl --case short --sides hfdsl TRL
+    python -m benchmarks.training.beside_trl --case large --sides "hfdsl, vLLM" "TRL, vLLM"
 
-Needs `pip install trl` in the same environment. Every side is a process of its own; all live at the same time and step
-in turn, so that they meet the same machine. A step is one batch of generated responses and the two updates on it.
+Needs `pip install trl` in the same environment, and vLLM for the sides that name it. Every side is a process of its
+own; all live at the same time and step in turn, so that they meet the same machine. A step is one batch of generated
+responses and the two updates on it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-ALPHABET = "abcdefghijklmnopqrstuvwxyz>"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+SPECIAL = 3  # tokens before them: padding, end, unknown
 PARTS = ("generation", "log-probs", "update", "reward")
 UPDATES = 2
 KL, RATE, BETAS = 0.04, 1e-5, (0.9, 0.95)
@@ -42,16 +45,39 @@ class Case:
     full: bool  # whether responses are of full length, or end where the model ends them
     hidden: int = 1024
     layers: int = 8
+    vocabulary: int = len(LETTERS) + 1 + SPECIAL
+    heads: int = 16
+    kv_heads: int = 16
+    micro_batch: int | None = None  # rows, with activations recomputed; all rows of an update at once where None
+    cache_tokens: int = 131_072  # of vLLM; its share of TRL's GPU memory follows from them
 
     @property
     def rows(self) -> int:
         return self.prompts * self.group
 
+    @property
+    def alphabet(self) -> str:
+        """A character for every token that is not special: letters first, then ideographs."""
+        return f"{LETTERS}>" + "".join(chr(0x3400 + i) for i in range(self.vocabulary - SPECIAL - len(LETTERS) - 1))
+
 
 CASES = {
     "short": Case(64, 8, 16, 16, full=False),
     "long": Case(64, 8, 16, 240, full=True),
-    "tiny": Case(4, 4, 16, 24, full=True, hidden=64, layers=2),
+    "large": Case(
+        prompts=64,
+        group=8,
+        prompt=16,
+        response=512,
+        full=True,
+        hidden=2048,
+        layers=24,
+        vocabulary=32_000,
+        kv_heads=8,
+        micro_batch=32,
+        cache_tokens=512 * 528,
+    ),
+    "tiny": Case(4, 4, 16, 24, full=True, hidden=64, layers=2, heads=2, kv_heads=1, micro_batch=4, cache_tokens=4096),
 }
 
 
@@ -78,6 +104,12 @@ SIDES = {
     "TRL, compiled": Side("trl", options={"torch_compile": True}),
     "hfdsl, bf16": Side("hfdsl", "bfloat16"),
     "TRL, bf16": Side("trl", "bfloat16"),
+    "hfdsl, vLLM": Side("hfdsl", options={"engine": "vllm"}),
+    "TRL, vLLM": Side("trl", options={"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}),
+    "hfdsl, vLLM, bf16": Side("hfdsl", "bfloat16", options={"engine": "vllm"}),
+    "TRL, vLLM, bf16": Side(
+        "trl", "bfloat16", options={"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}
+    ),
     "TRL, bf16, static": Side("trl", "bfloat16", options=STATIC),
     "TRL, bf16, continuous": Side("trl", "bfloat16", options=CONTINUOUS),
 }
@@ -141,7 +173,7 @@ class Turns:
         self.clock.started = self.clock.now()
 
     def after_step(self, tokens: float) -> None:
-        """Note a step with so many tokens a response."""
+        """Note a step with so many tokens per response."""
         import torch
 
         self.left -= 1
@@ -170,8 +202,11 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
 
     clock, run = turns.clock, folder / f"run{os.getpid()}"
     autocast = {"autocast": "bfloat16"} if how.weights == "float32" else {}
+    tokens = (case.micro_batch or case.rows) * (case.prompt + case.response)
+    cache = {"cache_tokens": case.cache_tokens} if "engine" in how.options else {}
     for module, name, part in (
         (policies, "_generate_micro_batches", "generation"),
+        (policies, "_generate_externally", "generation"),
         (policies, "response_log_probs", "log-probs"),
         (scoring, "log_probs", "log-probs"),
         (updates, "policy_update", "update"),
@@ -186,14 +221,18 @@ def hfdsl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None
         "dims": {"B": case.prompts, "P": case.prompt, "R": case.response},
         "deployment": {"pools": {"all": {"processes": [1]}}, "default": {"pool": "all"}},
         "roles.reward": "hfdsl.rl.workers:Verifier",
-        "data.tokenizer": {"kind": "Characters", "alphabet": ALPHABET},
+        "data.tokenizer": {"kind": "Pretrained", "path": str(folder / "model")},
         "data.prompt.text": "{prompt}",
         "data.source": {"kind": "JsonLines", "path": str(folder / "words.jsonl")},
         "checkpoints.every": 10**9,
         "actor.model": {"path": str(folder / "model"), "dtype": how.weights, "compile": how.compiled},
-        "actor.generation": {"max_tokens": case.response, **how.options},
-        "actor.batching.tokens": 65_536,
-        "actor.training": {"optimizer": {"learning_rate": RATE, "betas": list(BETAS)}, **autocast},
+        "actor.generation": {"max_tokens": case.response, **cache, **how.options},
+        "actor.batching.tokens": tokens if case.micro_batch else 65_536,
+        "actor.training": {
+            "optimizer": {"learning_rate": RATE, "betas": list(BETAS)},
+            "checkpointing": case.micro_batch is not None,
+            **autocast,
+        },
         "reference": {"model": "$actor.model", "batching": "$actor.batching", **autocast},
         "reward.function": f"{__name__}:of_row",
         "reward.tokenizer": "$data.tokenizer",
@@ -230,13 +269,22 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
 
     clock = turns.clock
     rows = [json.loads(line) for line in (folder / "words.jsonl").read_text("utf-8").splitlines()]
+    micro_batch = case.micro_batch or case.rows // UPDATES
+    accumulated = case.rows // UPDATES // micro_batch
+    options = dict(how.options)
+    if options.get("use_vllm"):
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the trainer reaches into the engine for its model
+        options["vllm_gpu_memory_utilization"] = _memory_share(case)
+        options["vllm_max_model_length"] = case.prompt + case.response
+        options["generation_kwargs"] = {"ignore_eos": case.full}
     config = GRPOConfig(
         output_dir=str(folder / "trl"),
         bf16=True,
         use_cpu=not torch.cuda.is_available(),
-        gradient_checkpointing=False,
-        per_device_train_batch_size=case.rows // UPDATES,
-        steps_per_generation=UPDATES,
+        gradient_checkpointing=case.micro_batch is not None,
+        per_device_train_batch_size=micro_batch,
+        gradient_accumulation_steps=accumulated,
+        steps_per_generation=UPDATES * accumulated,
         num_generations=case.group,
         max_completion_length=case.response,
         max_steps=steps * UPDATES,
@@ -253,10 +301,10 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
         report_to="none",
         disable_tqdm=True,
         model_init_kwargs={"dtype": how.weights},
-        **how.options,
+        **options,
     )
 
-    tokenizer = load_tokenizer(Characters(ALPHABET))
+    tokenizer = load_tokenizer(Characters(case.alphabet))
     if case.full:
         tokenizer.add_special_tokens({"eos_token": "<never>"})  # a token that the model does not have
 
@@ -269,7 +317,8 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
             turns.begin()
 
         def on_optimizer_step(self, *args: Any, **others: Any) -> None:
-            clock.parts["update"] += clock.now() - trainer.began
+            clock.parts["update"] += clock.now() - (trainer.began or 0.0)
+            trainer.began = None
 
         def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
             if state.global_step % UPDATES == 0:
@@ -278,11 +327,13 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
     class Trainer(GRPOTrainer):  # type: ignore[misc]
         """The trainer with a clock in it."""
 
-        began = length = 0.0
+        began: float | None = None  # when the first micro-batch of an update did, after generation
+        length = 0.0
 
         def _prepare_inputs(self, batch: Any) -> Any:
             inputs = super()._prepare_inputs(batch)
-            self.began = clock.now()
+            if self.began is None:
+                self.began = clock.now()
             return inputs
 
         def _generate_single_turn(self, *args: Any, **others: Any) -> Any:
@@ -312,6 +363,17 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
     trainer.train()
 
 
+def _memory_share(case: Case) -> float:
+    """The share of the GPU's memory for weights and a cache of so many tokens in bfloat16, and 4 GiB of work space."""
+    import torch
+
+    width = case.hidden // case.heads
+    parameters = case.layers * case.hidden * (2 * case.hidden + 2 * case.kv_heads * width + 3 * case.hidden * 11 // 4)
+    weights = 2 * (parameters + 2 * case.vocabulary * case.hidden)
+    cache = 2 * 2 * case.layers * case.kv_heads * width * case.cache_tokens
+    return (weights + cache + 2**32) / torch.cuda.get_device_properties(0).total_memory
+
+
 def side(name: str, case: Case, folder: Path, steps: int, talk: Connection) -> None:
     """The process of a side."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -330,15 +392,17 @@ def prepare(case: Case, folder: Path) -> int:
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
+    from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
+
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(
         LlamaConfig(
-            vocab_size=len(ALPHABET) + 3,
+            vocab_size=case.vocabulary,
             hidden_size=case.hidden,
             intermediate_size=case.hidden * 11 // 4,
             num_hidden_layers=case.layers,
-            num_attention_heads=case.hidden // 64,
-            num_key_value_heads=case.hidden // 64,
+            num_attention_heads=case.heads,
+            num_key_value_heads=case.kv_heads,
             max_position_embeddings=max(64, case.prompt + case.response),
             pad_token_id=0,
             eos_token_id=None if case.full else 1,
@@ -348,8 +412,9 @@ def prepare(case: Case, folder: Path) -> int:
         dtype=torch.float32,
     )
     model.save_pretrained(folder / "model")
+    load_tokenizer(Characters(case.alphabet)).save_pretrained(folder / "model")
     draw = random.Random(0)
-    words = ["".join(draw.choices(ALPHABET[:-1], k=draw.randint(3, 14))) for _ in range(20_000)]
+    words = ["".join(draw.choices(LETTERS, k=draw.randint(3, 14))) for _ in range(20_000)]
     lines = [json.dumps({"prompt": f"{word}>", "word": word}) for word in words]
     (folder / "words.jsonl").write_text("\n".join(lines), "utf-8")
     return sum(weight.numel() for weight in model.parameters())
@@ -420,10 +485,12 @@ def measure(names: list[str], case: Case, folder: Path, args: argparse.Namespace
 def table(figures: dict[str, Any], case: Case) -> str:
     """One row per side, as Markdown."""
     lines = [
-        "| | ms a step | best | beside hfdsl | tokens/s | " + " | ".join(PARTS) + " | rest | tokens a response | GiB |",
+        "| | ms per step | best | beside the first | tokens/s | "
+        + " | ".join(PARTS)
+        + " | rest | tokens per response | GiB |",
         "|---|" + "---:|" * (len(PARTS) + 7),
     ]
-    base = statistics.median(figures["hfdsl"]["steps"]) if figures.get("hfdsl", {}).get("steps") else float("nan")
+    base = next((statistics.median(side["steps"]) for side in figures.values() if side["steps"]), float("nan"))
     for name, side in figures.items():
         if not side["steps"]:
             lines.append(f"| {name} | failed |")
@@ -444,7 +511,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--warm", type=int, default=3, help="steps of each side before anything is timed")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=5, help="steps of each side a round")
+    parser.add_argument("--steps", type=int, default=5, help="steps of each side per round")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds that a side may take to answer")
     parser.add_argument("--json", help="where all figures go")
     args = parser.parse_args()
