@@ -258,17 +258,11 @@ def _toml(values: dict[str, Any]) -> str:
     return "".join(f"{key} = {text(value)}\n" for key, value in values.items())
 
 
-def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
-    """Run TRL's trainer in this process."""
+def _trl_config(case: Case, folder: Path, how: Side, steps: int) -> Any:
+    """The ``GRPOConfig`` of a side."""
     import torch
-    from datasets import Dataset
-    from transformers import TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOConfig
 
-    from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
-
-    clock = turns.clock
-    rows = [json.loads(line) for line in (folder / "words.jsonl").read_text("utf-8").splitlines()]
     micro_batch = case.micro_batch or case.rows // UPDATES
     accumulated = case.rows // UPDATES // micro_batch
     options = dict(how.options)
@@ -277,7 +271,7 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
         options["vllm_gpu_memory_utilization"] = _memory_share(case)
         options["vllm_max_model_length"] = case.prompt + case.response
         options["generation_kwargs"] = {"ignore_eos": case.full}
-    config = GRPOConfig(
+    return GRPOConfig(
         output_dir=str(folder / "trl"),
         bf16=True,
         use_cpu=not torch.cuda.is_available(),
@@ -304,6 +298,19 @@ def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
         **options,
     )
 
+
+def trl(case: Case, folder: Path, how: Side, steps: int, turns: Turns) -> None:
+    """Run TRL's trainer in this process."""
+    import torch
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOTrainer
+
+    from hfdsl.rl.data.tokenizers import Characters, load_tokenizer
+
+    clock = turns.clock
+    rows = [json.loads(line) for line in (folder / "words.jsonl").read_text("utf-8").splitlines()]
+    config = _trl_config(case, folder, how, steps)
     tokenizer = load_tokenizer(Characters(case.alphabet))
     if case.full:
         tokenizer.add_special_tokens({"eos_token": "<never>"})  # a token that the model does not have
