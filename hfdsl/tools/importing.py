@@ -106,6 +106,7 @@ def _execute(name: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"'{path}' cannot be read as a Python module")
     module = importlib.util.module_from_spec(spec)
+    _SCRIPTS.add(name)
     sys.modules[name] = module  # dataclasses and annotations look their module up while it is being executed
     try:
         spec.loader.exec_module(module)
@@ -115,9 +116,35 @@ def _execute(name: str, path: Path) -> ModuleType:
     return module
 
 
+_ROOTS: set[Path] = set()
+"""The folders in which targets were found, of which several may have modules of the same name."""
+
+_SCRIPTS: set[str] = set()
+"""The names of modules that are scripts."""
+
+
 def _on_path(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    """Look for imports in a folder first, as its own program would, also after programs of other folders."""
+    for name in [name for name in sys.modules if "." not in name and _is_of_another(name, folder)]:
+        for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+            del sys.modules[module]
+    _ROOTS.add(folder)
+    if sys.path[0] != str(folder):
+        sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
+
+
+def _is_of_another(name: str, folder: Path) -> bool:
+    """Whether a name stands for a module of another target's folder, and this folder has one of that name, too.
+
+    A script stays where this one is a script as well, which then gets another name.
+    """
+    file = getattr(sys.modules[name], "__file__", None)
+    if file is None:
+        return False
+    home = Path(file).parents[1 if Path(file).name == "__init__.py" else 0]
+    if home == folder or home not in _ROOTS:
+        return False
+    return (folder / name / "__init__.py").is_file() or (name not in _SCRIPTS and (folder / f"{name}.py").is_file())
 
 
 def _import(action: Callable[[], ModuleType], place: str) -> ModuleType:

@@ -95,7 +95,7 @@ def discovered_files(text: str) -> Iterator[str]:
 def programs_of(text: str, sizes: Sequence[str] = (), cluster: str | None = None) -> Iterator[CommandTarget]:
     """All programs of a file.
 
-    A program is an experiment, a function that says it returns one, or a dataflow that is in none of these.
+    A program is an experiment, a function without parameters that says it returns one, or a dataflow in none of these.
 
     Raises:
         UsageError: where there is no such file, and where importing it fails.
@@ -105,7 +105,8 @@ def programs_of(text: str, sizes: Sequence[str] = (), cluster: str | None = None
         yield load(text, sizes, cluster)
         return
     source = source_of(place)
-    names = [name for name, value in candidates(source.module) if not isinstance(value, Dataflow)]
+    others = [(name, value) for name, value in candidates(source.module) if not isinstance(value, Dataflow)]
+    names = [name for name, value in others if not (inspect.isroutine(value) and _needed(value))]
     targets = [load(f"{place}:{name}", sizes, cluster) for name in names]
     used = [target.dataflow for target in targets]
     flows = [(n, v) for n, v in candidates(source.module) if isinstance(v, Dataflow)]
@@ -163,9 +164,15 @@ def _defines_programs(file: Path) -> bool:
     return not named.isdisjoint(("dataflow", "Experiment"))
 
 
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The parameters of a function that have no default."""
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
+
+
 def _call(function: Callable[[], Any], shown: str) -> Any:
-    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind < 2]
-    if needed:
+    if needed := _needed(function):
         raise UsageError(f"'{shown}' takes {', '.join(needed)}; a function that makes a target takes nothing")
     try:
         return function()

@@ -261,6 +261,27 @@ def test_discover_goes_through_folders(write: Write, capsys: Capture) -> None:
     assert sorted(dataflows(out)) == ["ponder", "same", "shout"]
 
 
+def test_discover_imports_from_the_folder_of_each_file(write: Write, capsys: Capture) -> None:
+    for folder, name in (("a", "first"), ("b", "second"), ("c", "third")):
+        write(f"{folder}/names.py", f"{name} = 1\n")
+        write(f"{folder}/program.py", f"from names import {name}\n{PROGRAM.replace('shout', name)}")
+    write("taken.py", PROGRAM.replace("shout", "script"))
+    write("inner/taken/__init__.py", "")
+    write("inner/taken/other.py", "")
+    write("inner/taken/fourth.py", f"import taken.other\n{PROGRAM.replace('shout', 'fourth')}")
+    code, out, err = run_cli(capsys, "--discover", "a", "b", "c", "a", "taken.py", "inner")
+    assert (code, err) == (output.OK, "")
+    named = [name for name in dataflows(out) if name != "ponder"]
+    assert named == ["first", "second", "third", "first", "script", "fourth"]
+
+
+def test_discover_passes_over_functions_that_need_arguments(write: Write, capsys: Capture) -> None:
+    write("program.py", f"{PROGRAM}\n\ndef loaded(name: str) -> hf.Experiment: ...\n")
+    code, out, err = run_cli(capsys, "--discover", "program.py")
+    assert (code, err) == (output.OK, "")
+    assert sorted(dataflows(out)) == ["ponder", "shout"]
+
+
 def test_discover_of_a_file_that_is_not_there(write: Write, capsys: Capture) -> None:
     write("program.py", PROGRAM)
     code, _, err = run_cli(capsys, "--discover", "progam.py")
